@@ -1,0 +1,327 @@
+//! Scaled-dot-product attention with a running softmax: the matrix of scores never exists.
+//!
+//! First the keys and values of every head are packed into panels, once (memory linear in tokens). Then blocks of
+//! queries go through blocks of keys: scores, weights, weighted values; when a larger score comes up, what was summed so
+//! far is scaled down.
+
+use impasto_graph::{Graph, Op, Value};
+
+use super::Cpu;
+use super::gemm::{Kernel, Number, PANEL, TILE_COLUMNS, Tile, pack};
+use super::linear::{convert_row, spread};
+use super::math::exp2;
+use super::memory::ALIGNMENT;
+use super::rows::{Dst, Rows, Src};
+use super::session::{Env, Ptr, Run};
+
+/// Keys of a block: their scores for a block of queries stay in the first cache.
+const KEYS: usize = 256;
+/// Keys that are packed in one task.
+const PACK_KEYS: usize = 512;
+
+#[derive(Clone, Copy)]
+struct Shape {
+    batch: usize,
+    heads: usize,
+    queries: usize,
+    keys: usize,
+    /// Width of a head of queries and keys, and of values.
+    width: usize,
+    value_width: usize,
+    scale: f32,
+    causal: bool,
+}
+
+fn shape(graph: &Graph, value: Value) -> Shape {
+    let node = graph.node(value);
+    let Op::Attention { heads, scale, causal } = node.op else { unreachable!("called for attention") };
+    let [q, k, v] = [0, 1, 2].map(|i| graph.ty(node.inputs[i]));
+    Shape {
+        batch: q.shape[0],
+        heads,
+        queries: q.shape[1],
+        keys: k.shape[1],
+        width: q.shape[2] / heads,
+        value_width: v.shape[2] / heads,
+        scale,
+        causal,
+    }
+}
+
+/// Where everything lies in scratch memory.
+#[derive(Clone, Copy)]
+struct Way {
+    number: Number,
+    kernel: Kernel,
+    /// Queries of a block.
+    block: usize,
+    /// Panels of one head's keys, and of its values.
+    keys_bytes: usize,
+    values_bytes: usize,
+    /// Bytes from one row to the next: queries, weights.
+    query_bytes: usize,
+    weight_bytes: usize,
+    /// Numbers from one row of sums to the next.
+    sum_stride: usize,
+    /// Parts of a thread's memory, one after the other: queries, scores, weights, sums, maxima and totals.
+    parts: [usize; 5],
+}
+
+impl Way {
+    fn new(cpu: &Cpu, s: &Shape) -> Way {
+        let number = cpu.number();
+        let kernel = Kernel::of(cpu.isa(), number);
+        let block = (kernel.rows * if kernel.rows >= 12 { 4 } else { 8 }).min(64.max(kernel.rows));
+        let query_bytes = spread(pack::padded_k(s.width, number) * number.bytes());
+        let weight_bytes = match number {
+            Number::F32 => KEYS * 4,
+            Number::Bf16 => KEYS * 2,
+        };
+        let sum_stride = s.value_width.next_multiple_of(PANEL);
+        let align = |bytes: usize| bytes.next_multiple_of(ALIGNMENT as usize);
+        Way {
+            number,
+            kernel,
+            block,
+            keys_bytes: pack::packed_bytes(s.keys, s.width, number),
+            values_bytes: pack::packed_bytes(s.value_width, s.keys, number),
+            query_bytes,
+            weight_bytes,
+            sum_stride,
+            parts: [
+                align(block * query_bytes),
+                align(block * KEYS * 4),
+                // In f32 the weights take the place of the scores.
+                if number == Number::F32 { 0 } else { align(block * weight_bytes) },
+                align(block * sum_stride * 4),
+                align(block * 8),
+            ],
+        }
+    }
+
+    fn thread_bytes(&self) -> usize {
+        self.parts.iter().sum()
+    }
+
+    fn head_bytes(&self) -> usize {
+        self.keys_bytes + self.values_bytes
+    }
+}
+
+pub(super) fn scratch_bytes(cpu: &Cpu, graph: &Graph, value: Value) -> u64 {
+    let s = shape(graph, value);
+    let way = Way::new(cpu, &s);
+    (s.batch * s.heads * way.head_bytes() + cpu.threads() * way.thread_bytes()) as u64
+}
+
+pub(super) fn prepare(env: &Env, value: Value) -> Run {
+    let s = shape(env.graph, value);
+    let way = Way::new(env.cpu, &s);
+    let rows = env.cpu.rows();
+    let [q, k, v] = [0, 1, 2].map(|i| env.operand(value, i));
+    let (out, scratch) = (env.dst(value), env.scratch(value));
+    let heads = s.batch * s.heads;
+    let parts = s.keys.div_ceil(PACK_KEYS);
+    let blocks = s.queries.div_ceil(way.block);
+    Box::new(move |pool| {
+        pool.each(heads * parts, &|_, task| {
+            let (head, part) = (task / parts, task % parts);
+            let keys = part * PACK_KEYS..s.keys.min((part + 1) * PACK_KEYS);
+            // SAFETY: a task packs its own keys; sizes are those of `scratch_bytes`.
+            unsafe { pack_keys(rows, &s, &way, k, v, head, keys, scratch) };
+        });
+        pool.each(heads * blocks, &|thread, task| {
+            let (head, block) = (task / blocks, task % blocks);
+            let first = block * way.block;
+            let count = way.block.min(s.queries - first);
+            // SAFETY: a task has its own rows and columns of the result, a thread its own scratch memory.
+            unsafe {
+                let own = scratch.add(heads * way.head_bytes() + thread * way.thread_bytes());
+                (way.kernel.begin)();
+                attend(rows, &s, &way, q, out, head, first, count, scratch.add(head * way.head_bytes()), own);
+                (way.kernel.end)();
+            }
+        });
+    })
+}
+
+/// Pack a range of one head's keys and values.
+///
+/// # Safety
+/// The range begins at a multiple of 32 and of the panel; nobody else packs it.
+#[allow(clippy::too_many_arguments, reason = "two operands, a head and a range of keys")]
+unsafe fn pack_keys(
+    rows: &Rows,
+    s: &Shape,
+    way: &Way,
+    k: Src,
+    v: Src,
+    head: usize,
+    keys: std::ops::Range<usize>,
+    scratch: Ptr,
+) {
+    let (picture, head_of) = (head / s.heads, head % s.heads);
+    let (k_stride, v_stride) = (s.heads * s.width, s.heads * s.value_width);
+    // SAFETY: everything stays inside the operands and the head's panels.
+    unsafe {
+        let k = k.at(picture * s.keys * k_stride + head_of * s.width);
+        let v = v.at(picture * s.keys * v_stride + head_of * s.value_width);
+        let panels = scratch.add(head * way.head_bytes());
+        for key in keys.clone().step_by(PANEL) {
+            let to = panels.add(key / PANEL * pack::panel_bytes(s.width, way.number));
+            let columns = PANEL.min(keys.end - key);
+            pack::pack_rows(rows, way.number, k.at(key * k_stride), k_stride, columns, s.width, to);
+        }
+        let padded = match keys.end == s.keys {
+            true => pack::padded_k(s.keys, way.number),
+            false => keys.end,
+        };
+        for column in (0..s.value_width).step_by(PANEL) {
+            let to = panels.add(way.keys_bytes + column / PANEL * pack::panel_bytes(s.keys, way.number));
+            let columns = PANEL.min(s.value_width - column);
+            pack::pack_columns(rows, way.number, v.at(column), v_stride, columns, keys.start, keys.len(), to);
+            for c in 0..PANEL {
+                // Columns that do not exist are zero everywhere, the others behind the last key.
+                let from = if c < columns { keys.end } else { keys.start };
+                pack::write_column(to, way.number, c, from, std::iter::repeat_n(0.0, padded - from));
+            }
+        }
+    }
+}
+
+/// One block of queries of one head against all keys.
+///
+/// # Safety
+/// The keys are packed; `own` is this thread's memory; nobody else writes these rows.
+#[allow(clippy::too_many_arguments, reason = "an operand, a result, a block of a head and two pieces of memory")]
+unsafe fn attend(
+    rows: &Rows,
+    s: &Shape,
+    way: &Way,
+    q: Src,
+    out: Dst,
+    head: usize,
+    first: usize,
+    count: usize,
+    panels: *const u8,
+    own: *mut u8,
+) {
+    let (picture, head_of) = (head / s.heads, head % s.heads);
+    // SAFETY: everything stays inside the operands, the panels and the thread's memory as `Way` has laid it out.
+    unsafe {
+        let queries = own;
+        let scores = own.add(way.parts[0]).cast::<f32>();
+        let weights = own.add(way.parts[0] + if way.number == Number::F32 { 0 } else { way.parts[1] });
+        let sums = own.add(way.parts[0] + way.parts[1] + way.parts[2]).cast::<f32>();
+        let tops = own.add(way.thread_bytes() - way.parts[4]).cast::<f32>();
+        let totals = tops.add(way.block);
+
+        let q_stride = s.heads * s.width;
+        let q = q.at((picture * s.queries + first) * q_stride + head_of * s.width);
+        for i in 0..count {
+            convert_row(rows, way.number, q.at(i * q_stride), s.width, queries.add(i * way.query_bytes));
+            *tops.add(i) = f32::NEG_INFINITY;
+            *totals.add(i) = 0.0;
+        }
+        sums.write_bytes(0, way.block * way.sum_stride);
+
+        let scale = s.scale * std::f32::consts::LOG2_E;
+        // Query i sees the keys up to i + offset.
+        let offset = s.keys - s.queries.min(s.keys);
+        let last_seen = if s.causal { (first + count + offset).min(s.keys) } else { s.keys };
+        for key in (0..last_seen).step_by(KEYS) {
+            let keys = KEYS.min(s.keys - key);
+            let padded = pack::padded_k(keys, way.number);
+            let b = panels.add(key / PANEL * pack::panel_bytes(s.width, way.number));
+            let a = A { ptr: queries, stride: way.query_bytes, k: pack::padded_k(s.width, way.number) };
+            product(way, count, keys, a, b, pack::panel_bytes(s.width, way.number), scores, KEYS, false);
+
+            for i in 0..count {
+                let seen = if s.causal { (first + i + offset + 1).saturating_sub(key).min(keys) } else { keys };
+                let row = std::slice::from_raw_parts_mut(scores.add(i * KEYS), padded);
+                let (row, hidden) = row.split_at_mut(seen);
+                let old = *tops.add(i);
+                let (top, total) = match way.number {
+                    Number::F32 => {
+                        hidden.fill(0.0);
+                        (rows.softmax)(row, None, scale, old)
+                    }
+                    Number::Bf16 => {
+                        let weights = weights.add(i * way.weight_bytes).cast::<half::bf16>();
+                        let weights = std::slice::from_raw_parts_mut(weights, padded);
+                        let (weights, hidden) = weights.split_at_mut(seen);
+                        hidden.fill(half::bf16::ZERO);
+                        (rows.softmax)(row, Some(weights), scale, old)
+                    }
+                };
+                let total_before = *totals.add(i);
+                if top > old && old > f32::NEG_INFINITY {
+                    let factor = exp2::<false>(old - top);
+                    (rows.scale)(std::slice::from_raw_parts_mut(sums.add(i * way.sum_stride), way.sum_stride), factor);
+                    *totals.add(i) = total_before * factor + total;
+                } else {
+                    *totals.add(i) = total_before + total;
+                }
+                *tops.add(i) = top;
+            }
+
+            let b = panels.add(way.keys_bytes + key * PANEL * way.number.bytes());
+            let a = A { ptr: weights, stride: way.weight_bytes, k: padded };
+            product(way, count, s.value_width, a, b, pack::panel_bytes(s.keys, way.number), sums, way.sum_stride, true);
+        }
+
+        let out_stride = s.heads * s.value_width;
+        let out = out.at((picture * s.queries + first) * out_stride + head_of * s.value_width);
+        for i in 0..count {
+            let row = std::slice::from_raw_parts_mut(sums.add(i * way.sum_stride), s.value_width);
+            (rows.scale)(row, 1.0 / *totals.add(i));
+            (rows.store)(row, out.at(i * out_stride));
+        }
+    }
+}
+
+/// Rows of A in the compute type.
+struct A {
+    ptr: *const u8,
+    stride: usize,
+    k: usize,
+}
+
+/// `count` rows by `n` columns of sums.
+///
+/// # Safety
+/// The pointers are good; `begin` was called.
+#[allow(clippy::too_many_arguments, reason = "three matrices")]
+unsafe fn product(
+    way: &Way,
+    count: usize,
+    n: usize,
+    a: A,
+    b: *const u8,
+    panel_stride: usize,
+    c: *mut f32,
+    c_stride: usize,
+    accumulate: bool,
+) {
+    for column in (0..n).step_by(TILE_COLUMNS) {
+        for row in (0..count).step_by(way.kernel.rows) {
+            // SAFETY: the caller's.
+            unsafe {
+                (way.kernel.run)(&Tile {
+                    rows: way.kernel.rows.min(count - row),
+                    panels: (n - column).min(TILE_COLUMNS).div_ceil(PANEL),
+                    a: a.ptr.add(row * a.stride),
+                    a_stride: a.stride,
+                    segments: &0,
+                    segment_count: 1,
+                    segment_k: a.k,
+                    b: b.add(column / PANEL * panel_stride),
+                    panel_stride,
+                    c: c.add(row * c_stride + column),
+                    c_stride,
+                    accumulate,
+                });
+            }
+        }
+    }
+}

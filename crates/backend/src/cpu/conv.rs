@@ -1,0 +1,336 @@
+//! Convolutions over channels-last images, without unfolding the image.
+//!
+//! Two ways to feed the product, chosen by shape:
+//!
+//! - **bands**: the input rows that a block of output rows needs are copied once, converted, enlarged and padded, into
+//!   scratch memory. There the pixels under one tap of the kernel are equally distant rows of A, so that each tap is a
+//!   segment of `k` at its own offset.
+//! - **gathered**: for few channels or narrow images, each output pixel's window is copied into one row.
+
+use impasto_graph::{DType, Fused, Graph, Op, Value};
+
+use super::Cpu;
+use super::gemm::drive::{BLOCK_ROWS, Block, Partition, Product, Target, sums_bytes};
+use super::gemm::{Kernel, Number, TILE_COLUMNS, pack};
+use super::linear::{convert, spread};
+use super::memory::ALIGNMENT;
+use super::rows::Src;
+use super::session::{Env, Run, size};
+
+#[derive(Clone, Copy)]
+struct Shape {
+    batch: usize,
+    height: usize,
+    width: usize,
+    channels: usize,
+    x_type: DType,
+    out_height: usize,
+    out_width: usize,
+    n: usize,
+    kernel: [usize; 2],
+    stride: usize,
+    /// Top and left; what is needed below and to the right follows from the size of the result.
+    padding: [usize; 2],
+    upsample: usize,
+    fused: Fused,
+}
+
+fn shape(graph: &Graph, value: Value) -> Shape {
+    let node = graph.node(value);
+    let Op::Conv2d { stride, padding, upsample, fused } = node.op else { unreachable!("called for convolutions") };
+    let (x, w, out) = (graph.ty(node.inputs[0]), graph.ty(node.inputs[1]), graph.ty(value));
+    Shape {
+        batch: x.shape[0],
+        height: x.shape[1],
+        width: x.shape[2],
+        channels: x.shape[3],
+        x_type: x.dtype,
+        out_height: out.shape[1],
+        out_width: out.shape[2],
+        n: w.shape[0],
+        kernel: [w.shape[2], w.shape[3]],
+        stride,
+        padding: [padding[0], padding[1]],
+        upsample,
+        fused,
+    }
+}
+
+impl Shape {
+    fn taps(&self) -> usize {
+        self.kernel[0] * self.kernel[1]
+    }
+
+    fn k(&self) -> usize {
+        self.taps() * self.channels
+    }
+
+    /// A pixel of the enlarged, padded input as a pixel of the input.
+    fn source(&self, y: usize, x: usize) -> Option<usize> {
+        let row = y.checked_sub(self.padding[0])? / self.upsample;
+        let column = x.checked_sub(self.padding[1])? / self.upsample;
+        (row < self.height && column < self.width).then_some(row * self.width + column)
+    }
+
+    /// One pixel of the result for one of the input: a linear layer.
+    fn is_pointwise(&self) -> bool {
+        self.kernel == [1, 1]
+            && self.stride == 1
+            && self.padding == [0, 0]
+            && self.upsample == 1
+            && [self.out_height, self.out_width] == [self.height, self.width]
+    }
+}
+
+/// How the rows of A come about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Feed {
+    /// As they lie in the tensor.
+    Direct,
+    Bands,
+    Gathered,
+}
+
+#[derive(Clone, Copy)]
+struct Way {
+    feed: Feed,
+    number: Number,
+    kernel: Kernel,
+    /// Output rows and columns of a block.
+    block: [usize; 2],
+    /// Columns of the product in one task.
+    columns: usize,
+    /// Bytes of one pixel of a band, of one line of it, or of one gathered row.
+    pixel_bytes: usize,
+    line_bytes: usize,
+    a_bytes: usize,
+    sums_bytes: usize,
+    bias_bytes: usize,
+}
+
+fn align(bytes: usize) -> usize {
+    bytes.next_multiple_of(ALIGNMENT as usize)
+}
+
+impl Way {
+    fn new(cpu: &Cpu, s: &Shape) -> Way {
+        let number = cpu.number();
+        let kernel = Kernel::of(cpu.isa(), number);
+        let same = matches!((number, s.x_type), (Number::F32, DType::F32) | (Number::Bf16, DType::BF16));
+        let whole_channels = s.channels.is_multiple_of(32);
+        // Matrix tiles have 16 rows; a line that fills them badly wastes what gathering costs.
+        let fills = kernel.rows != 32 || s.out_width.next_multiple_of(16) * 8 <= s.out_width * 9;
+        let feed = match () {
+            () if s.is_pointwise() && same && whole_channels => Feed::Direct,
+            () if s.is_pointwise() || !whole_channels || !fills || s.out_width < 4 => Feed::Gathered,
+            () => Feed::Bands,
+        };
+        let pixels = s.out_height * s.out_width;
+        let threads = cpu.threads().div_ceil(s.batch);
+        let partition = Partition::new(pixels, s.n, BLOCK_ROWS, threads, &kernel);
+        let segments = if feed == Feed::Bands { s.taps() } else { 1 };
+        let segment_k = if feed == Feed::Bands { s.channels } else { pack::padded_k(s.k(), number) };
+        let (block, pixel_bytes, line_bytes, a_bytes);
+        match feed {
+            Feed::Direct | Feed::Gathered => {
+                block = [1, partition.rows];
+                pixel_bytes =
+                    if feed == Feed::Direct { s.k() * number.bytes() } else { spread(segment_k * number.bytes()) };
+                line_bytes = 0;
+                a_bytes = if feed == Feed::Direct { 0 } else { align(partition.rows * pixel_bytes) };
+            }
+            Feed::Bands => {
+                let width = s.out_width.div_ceil(s.out_width.div_ceil(2 * BLOCK_ROWS));
+                block = [(partition.rows / width).clamp(1, s.out_height), width];
+                pixel_bytes = s.channels * number.bytes();
+                line_bytes = spread(((width - 1) * s.stride + s.kernel[1]) * pixel_bytes);
+                a_bytes = align(((block[0] - 1) * s.stride + s.kernel[0]) * line_bytes);
+            }
+        }
+        Way {
+            feed,
+            number,
+            kernel,
+            block,
+            columns: partition.columns,
+            pixel_bytes,
+            line_bytes,
+            a_bytes,
+            sums_bytes: align(sums_bytes(&kernel, block[0] * block[1], s.n, segments, segment_k)),
+            bias_bytes: align(s.n.next_multiple_of(TILE_COLUMNS) * 4),
+        }
+    }
+
+    fn thread_bytes(&self) -> usize {
+        self.a_bytes + self.sums_bytes + self.bias_bytes
+    }
+}
+
+pub(super) fn scratch_bytes(cpu: &Cpu, graph: &Graph, value: Value) -> u64 {
+    (Way::new(cpu, &shape(graph, value)).thread_bytes() * cpu.threads()) as u64
+}
+
+pub(super) fn prepare(env: &Env, value: Value) -> Run {
+    let node = env.graph.node(value);
+    let s = shape(env.graph, value);
+    let way = Way::new(env.cpu, &s);
+    let mut rest = node.inputs[2..].iter();
+    let bias = s.fused.bias.then(|| *rest.next().expect("bias was counted"));
+    let bias_stride = bias.map_or(0, |b| if env.graph.ty(b).shape.len() == 2 { s.n } else { 0 });
+    let bias = bias.map(|b| env.src(b));
+    let residual = s.fused.residual.then(|| env.src(*rest.next().expect("residual was counted")));
+    let (x, out, scratch) = (env.src(node.inputs[0]), env.dst(value), env.scratch(value));
+    let product = Product {
+        kernel: way.kernel,
+        rows: env.cpu.rows(),
+        number: way.number,
+        panels: env.panels(node.inputs[1]),
+        k: s.k(),
+    };
+
+    // Where the taps begin in a band, from the first pixel of a window.
+    let segments: Vec<usize> = match way.feed {
+        Feed::Bands => {
+            (0..s.taps()).map(|t| t / s.kernel[1] * way.line_bytes + t % s.kernel[1] * way.pixel_bytes).collect()
+        }
+        _ => vec![0],
+    };
+    // Lines and pixels that are cut into blocks; without bands a picture is one long line.
+    let (lines, pixels) = match way.feed {
+        Feed::Bands => (s.out_height, s.out_width),
+        _ => (1, s.out_height * s.out_width),
+    };
+    let counts = [s.n.div_ceil(way.columns), s.batch, lines.div_ceil(way.block[0]), pixels.div_ceil(way.block[1])];
+    Box::new(move |pool| {
+        pool.each(counts.iter().product(), &|thread, task| {
+            // Neighbouring tasks share their columns: the panels are still in the cache.
+            let (columns, task) =
+                (task / (counts[1] * counts[2] * counts[3]), task % (counts[1] * counts[2] * counts[3]));
+            let (picture, task) = (task / (counts[2] * counts[3]), task % (counts[2] * counts[3]));
+            let (y0, x0) = (task / counts[3] * way.block[0], task % counts[3] * way.block[1]);
+            let (height, width) = (way.block[0].min(lines - y0), way.block[1].min(pixels - x0));
+            let n = columns * way.columns..s.n.min((columns + 1) * way.columns);
+            let first = (picture * lines + y0) * pixels + x0;
+            // SAFETY: a task has its own pixels and columns of the result, a thread its own scratch memory; sizes are
+            // those that `scratch_bytes` and the plan agreed on.
+            unsafe {
+                let scratch = scratch.add(thread * way.thread_bytes());
+                let image = x.at(picture * s.height * s.width * s.channels);
+                let bias = bias.map(|b| {
+                    let room = scratch.add(way.a_bytes + way.sums_bytes).cast::<f32>();
+                    let values = std::slice::from_raw_parts_mut(room.add(n.start), n.len());
+                    (product.rows.load)(b.at(picture * bias_stride + n.start), values);
+                    room.cast_const()
+                });
+                let ptr = match way.feed {
+                    Feed::Direct => image.at(x0 * s.channels).ptr,
+                    Feed::Bands => {
+                        fill_band(&s, &way, &product, image, [y0, x0], [height, width], scratch);
+                        scratch.cast_const()
+                    }
+                    Feed::Gathered => {
+                        for i in 0..width {
+                            gather(&s, &product, image, x0 + i, scratch.add(i * way.pixel_bytes));
+                        }
+                        scratch.cast_const()
+                    }
+                };
+                let block = Block {
+                    ptr,
+                    row_stride: way.pixel_bytes * if way.feed == Feed::Bands { s.stride } else { 1 },
+                    lines: height,
+                    line_rows: width,
+                    line_stride: way.line_bytes * s.stride,
+                    segments: &segments,
+                    segment_k: if way.feed == Feed::Bands { s.channels } else { pack::padded_k(s.k(), way.number) },
+                };
+                let target = Target {
+                    bias,
+                    activation: s.fused.activation,
+                    residual: residual.map(|r| r.at(first * s.n)),
+                    out: out.at(first * s.n),
+                    row_stride: s.n,
+                    line_stride: pixels * s.n,
+                };
+                product.block(&block, n, scratch.add(way.a_bytes).cast(), &target);
+            }
+        });
+    })
+}
+
+/// Copy the input pixels that a block of the result needs, converted, with zeros where the image ends.
+///
+/// # Safety
+/// `image` is a whole picture, `to` has the bytes of the way.
+unsafe fn fill_band(
+    s: &Shape,
+    way: &Way,
+    product: &Product,
+    image: Src,
+    [y0, x0]: [usize; 2],
+    [height, width]: [usize; 2],
+    to: *mut u8,
+) {
+    let (top, left) = (y0 * s.stride, x0 * s.stride);
+    let across = (width - 1) * s.stride + s.kernel[1];
+    // SAFETY: `source` yields pixels of the picture, and the band has this many lines and pixels.
+    unsafe {
+        for line in 0..(height - 1) * s.stride + s.kernel[0] {
+            let to = to.add(line * way.line_bytes);
+            let y = top + line;
+            // Pixels of one input row that follow each other are converted in one go.
+            let inside = |x: usize| s.source(y, left + x);
+            let mut x = 0;
+            while x < across {
+                let at = to.add(x * way.pixel_bytes);
+                let Some(pixel) = inside(x) else {
+                    at.write_bytes(0, way.pixel_bytes);
+                    x += 1;
+                    continue;
+                };
+                let run = match s.upsample {
+                    1 => (across - x).min(s.width - pixel % s.width),
+                    _ => 1,
+                };
+                convert(product.rows, product.number, image.at(pixel * s.channels), run * s.channels, at);
+                // An enlarged pixel is repeated, not converted again.
+                let repeats = (1..s.upsample).take_while(|i| x + i < across && inside(x + i) == Some(pixel)).count();
+                for i in 1..=repeats {
+                    at.add(i * way.pixel_bytes).copy_from_nonoverlapping(at, way.pixel_bytes);
+                }
+                x += run + repeats;
+            }
+        }
+    }
+}
+
+/// Copy the window of one output pixel into a row.
+///
+/// # Safety
+/// `image` is a whole picture, `to` has room for a padded row.
+unsafe fn gather(s: &Shape, product: &Product, image: Src, pixel: usize, to: *mut u8) {
+    let (y, x) = (pixel / s.out_width * s.stride, pixel % s.out_width * s.stride);
+    let bytes = product.number.bytes();
+    // SAFETY: `source` yields pixels of the picture; the row has taps x channels numbers and its padding.
+    unsafe {
+        for tap in 0..s.taps() {
+            let to = to.add(tap * s.channels * bytes);
+            match s.source(y + tap / s.kernel[1], x + tap % s.kernel[1]) {
+                None => to.write_bytes(0, s.channels * bytes),
+                Some(source) => {
+                    convert(product.rows, product.number, image.at(source * s.channels), s.channels, to);
+                }
+            }
+        }
+        let padding = pack::padded_k(s.k(), product.number) - s.k();
+        to.add(s.k() * bytes).write_bytes(0, padding * bytes);
+    }
+}
+
+/// An operand may be overwritten only if it is read element by element, at the same place as it is written.
+pub(super) fn may_overwrite(graph: &Graph, value: Value, operand: usize) -> bool {
+    let node = graph.node(value);
+    let (Op::Conv2d { fused, .. } | Op::Linear { fused }) = node.op else { return false };
+    let residual = fused.residual && operand + 1 == node.inputs.len();
+    residual && size(graph.ty(node.inputs[operand]).dtype) == size(node.ty.dtype)
+}

@@ -1,0 +1,206 @@
+//! The one matrix product under linear layers, convolutions and attention.
+//!
+//! `C (m, n) = A (m, k) B (k, n)`. Two layouts meet here:
+//!
+//! - **A** is rows of `k` contiguous numbers of the compute type, equally far apart. A tensor often has that form
+//!   already; else the rows of a block are converted or gathered into scratch memory first. `k` may consist of
+//!   several *segments* at different offsets from a row's start: the taps of a convolution. So an image is never
+//!   unfolded.
+//! - **B** is packed into panels of [`PANEL`] columns: for each panel, all of `k` in turn, a vector of columns for each
+//!   (for bf16, a vector of column pairs for each two). Weights are packed once when they are loaded.
+//!
+//! A micro kernel computes a tile of C, up to `rows` by two panels, in registers over one chunk of `k`; chunks are
+//! short enough for the panels to stay in the nearest cache while it goes down the rows.
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod amx;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+pub(super) mod drive;
+pub(super) mod pack;
+mod portable;
+
+use super::Isa;
+
+/// Columns of a packed panel.
+pub(super) const PANEL: usize = 16;
+/// Columns of a tile: two panels.
+pub(super) const TILE_COLUMNS: usize = 2 * PANEL;
+
+/// The element type that products are computed in; sums are always `f32`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Number {
+    /// 32-bit floats.
+    F32,
+    /// bf16 factors, rounded to nearest.
+    Bf16,
+}
+
+impl Number {
+    pub(super) const fn bytes(self) -> usize {
+        match self {
+            Number::F32 => 4,
+            Number::Bf16 => 2,
+        }
+    }
+
+    /// `k` is padded with zeros to a multiple of this, which is what one matrix tile takes.
+    pub(super) const fn granule(self) -> usize {
+        match self {
+            Number::F32 => 1,
+            Number::Bf16 => 32,
+        }
+    }
+}
+
+/// One call of a micro kernel.
+#[derive(Clone, Copy)]
+pub(super) struct Tile {
+    /// Rows of C, at most the kernel's.
+    pub(super) rows: usize,
+    /// Panels of B: 1 or 2.
+    pub(super) panels: usize,
+    /// First row of A.
+    pub(super) a: *const u8,
+    /// Bytes from one row of A to the next.
+    pub(super) a_stride: usize,
+    /// Byte offsets of the segments of `k` from a row's start.
+    pub(super) segments: *const usize,
+    pub(super) segment_count: usize,
+    /// Numbers in each segment, a multiple of the granule.
+    pub(super) segment_k: usize,
+    /// First panel of B, at the chunk's first `k`.
+    pub(super) b: *const u8,
+    /// Bytes from one panel to the next.
+    pub(super) panel_stride: usize,
+    /// The sums: `rows` by `16 panels`.
+    pub(super) c: *mut f32,
+    /// Numbers from one row of C to the next.
+    pub(super) c_stride: usize,
+    /// Add to what is there, else overwrite.
+    pub(super) accumulate: bool,
+}
+
+/// A micro kernel with what the driver must know of it.
+#[derive(Clone, Copy)]
+pub(super) struct Kernel {
+    /// Most rows of a tile.
+    pub(super) rows: usize,
+    /// Preferred length of a chunk of `k`.
+    pub(super) chunk: usize,
+    /// Compute a tile.
+    ///
+    /// # Safety
+    /// The machine has the instructions, `begin` was called on this thread, and all pointers are good.
+    pub(super) run: unsafe fn(&Tile),
+    /// Called on a thread before a series of tiles, and after it.
+    pub(super) begin: unsafe fn(),
+    pub(super) end: unsafe fn(),
+}
+
+unsafe fn nothing() {}
+
+impl Kernel {
+    /// The kernel of an instruction path for a compute type.
+    pub(super) fn of(isa: Isa, number: Number) -> Kernel {
+        let plain = |rows, chunk, run| Kernel { rows, chunk, run, begin: nothing, end: nothing };
+        match (isa, number) {
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Amx, Number::Bf16) => {
+                Kernel { rows: 32, chunk: 512, run: amx::bf16, begin: amx::begin, end: amx::end }
+            }
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512Bf16, Number::Bf16) => plain(avx512::ROWS, 1024, avx512::bf16),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Amx | Isa::Avx512Bf16 | Isa::Avx512, Number::F32) => plain(avx512::ROWS, 512, avx512::f32),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512, Number::Bf16) => plain(portable::ROWS, 512, avx512::emulated_bf16),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2, Number::F32) => plain(avx2::ROWS, 384, avx2::f32),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2, Number::Bf16) => plain(portable::ROWS, 512, avx2::emulated_bf16),
+            (_, Number::F32) => plain(portable::ROWS, 256, portable::f32),
+            (_, Number::Bf16) => plain(portable::ROWS, 512, portable::bf16),
+        }
+    }
+
+    /// The fastest loop without memory: how many operations a second this kernel could reach at most.
+    ///
+    /// # Safety
+    /// The machine has the instructions.
+    pub(super) unsafe fn peak_loop(isa: Isa, number: Number) -> unsafe fn(usize) -> u64 {
+        match (isa, number) {
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Amx, Number::Bf16) => amx::peak,
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512Bf16, Number::Bf16) => avx512::peak_bf16,
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Amx | Isa::Avx512Bf16 | Isa::Avx512, _) => avx512::peak_f32,
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2, _) => avx2::peak_f32,
+            _ => portable::peak_f32,
+        }
+    }
+}
+
+/// Compute a small product of awkward size on a path and compare it with plain arithmetic: the trial of the path.
+pub(super) fn self_test(isa: Isa) -> Result<(), String> {
+    let (m, n, k) = (45, 37, 96);
+    for number in [Number::F32, Number::Bf16] {
+        let kernel = Kernel::of(isa, number);
+        let rows = super::rows::Rows::of(isa);
+        // Small integers: exact in bf16, and their sums exact in f32.
+        let a: Vec<f32> = (0..m * k).map(|i| ((i * 7 + i / k) % 15) as f32 - 7.0).collect();
+        let b: Vec<f32> = (0..n * k).map(|i| ((i * 5 + i / k) % 13) as f32 - 6.0).collect();
+        let mut packed = vec![0u64; pack::packed_bytes(n, k, number).div_ceil(8) + 8];
+        let mut converted = vec![0u64; (m * k * number.bytes()).div_ceil(8)];
+        let mut sums = vec![0f32; 64 * TILE_COLUMNS];
+        // SAFETY: the buffers have the sizes that the layouts need; if the machine lacks the instructions, this is the
+        // child process that finds out.
+        unsafe {
+            use super::rows::Src;
+            use impasto_graph::DType;
+            let src = |v: &[f32]| Src { ptr: v.as_ptr().cast(), dtype: DType::F32 };
+            let panels = packed.as_mut_ptr().cast::<u8>();
+            for panel in 0..n.div_ceil(PANEL) {
+                let columns = PANEL.min(n - panel * PANEL);
+                let to = panels.add(panel * pack::panel_bytes(k, number));
+                pack::pack_rows(rows, number, src(&b[panel * PANEL * k..]), k, columns, k, to);
+            }
+            let ptr = converted.as_mut_ptr().cast::<u8>();
+            super::linear::convert(rows, number, src(&a), m * k, ptr);
+            for column in (0..n).step_by(TILE_COLUMNS) {
+                for row in (0..m).step_by(kernel.rows) {
+                    let count = kernel.rows.min(m - row);
+                    (kernel.begin)();
+                    (kernel.run)(&Tile {
+                        rows: count,
+                        panels: (n - column).min(TILE_COLUMNS).div_ceil(PANEL),
+                        a: ptr.add(row * k * number.bytes()),
+                        a_stride: k * number.bytes(),
+                        segments: &0,
+                        segment_count: 1,
+                        segment_k: k,
+                        b: panels.add(column / PANEL * pack::panel_bytes(k, number)),
+                        panel_stride: pack::panel_bytes(k, number),
+                        c: sums.as_mut_ptr(),
+                        c_stride: TILE_COLUMNS,
+                        accumulate: false,
+                    });
+                    (kernel.end)();
+                    for (i, j) in (0..count).flat_map(|i| (0..(n - column).min(TILE_COLUMNS)).map(move |j| (i, j))) {
+                        let (x, y) = (&a[(row + i) * k..][..k], &b[(column + j) * k..][..k]);
+                        let want: f32 = x.iter().zip(y).map(|(x, y)| x * y).sum();
+                        let got = sums[i * TILE_COLUMNS + j];
+                        if got != want {
+                            return Err(format!("computed {got} instead of {want} in {number:?}"));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,269 @@
+//! Linear layers and products of two computed matrices.
+
+use impasto_graph::{DType, Graph, Op, Value};
+
+use super::gemm::drive::{BLOCK_ROWS, Block, Partition, Product, Target, sums_bytes};
+use super::gemm::{Kernel, Number, PANEL, TILE_COLUMNS, pack};
+use super::rows::{Dst, Rows, Src};
+use super::session::{Env, Run};
+use super::{Cpu, memory::ALIGNMENT};
+
+/// A product of `m` rows by groups of rows that share a bias (pictures).
+#[derive(Clone, Copy)]
+struct Shape {
+    groups: usize,
+    /// Rows of a group.
+    m: usize,
+    n: usize,
+    k: usize,
+    a_type: DType,
+}
+
+/// How a shape is computed.
+#[derive(Clone, Copy)]
+struct Way {
+    number: Number,
+    kernel: Kernel,
+    partition: Partition,
+    /// The rows of A are used where they lie.
+    direct: bool,
+    /// Bytes from one row of a converted block to the next.
+    row_bytes: usize,
+    /// Scratch bytes of a thread: converted rows, sums, bias.
+    a_bytes: usize,
+    sums_bytes: usize,
+    bias_bytes: usize,
+}
+
+/// Row lengths that are a multiple of 1 KiB put many rows into the same cache sets; a line more spreads them.
+pub(super) fn spread(bytes: usize) -> usize {
+    let bytes = bytes.next_multiple_of(ALIGNMENT as usize);
+    if bytes.is_multiple_of(1024) { bytes + ALIGNMENT as usize } else { bytes }
+}
+
+fn align(bytes: usize) -> usize {
+    bytes.next_multiple_of(ALIGNMENT as usize)
+}
+
+impl Way {
+    fn new(cpu: &Cpu, s: &Shape) -> Way {
+        let number = cpu.number();
+        let kernel = Kernel::of(cpu.isa(), number);
+        let partition = Partition::new(s.m, s.n, BLOCK_ROWS, cpu.threads().div_ceil(s.groups), &kernel);
+        let padded = pack::padded_k(s.k, number);
+        let same = matches!((number, s.a_type), (Number::F32, DType::F32) | (Number::Bf16, DType::BF16));
+        let direct = same && padded == s.k;
+        let row_bytes = spread(padded * number.bytes());
+        Way {
+            number,
+            kernel,
+            partition,
+            direct,
+            row_bytes,
+            a_bytes: if direct { 0 } else { align(partition.rows * row_bytes) },
+            sums_bytes: align(sums_bytes(&kernel, partition.rows, s.n, 1, padded)),
+            bias_bytes: align(s.n.next_multiple_of(TILE_COLUMNS) * 4),
+        }
+    }
+
+    fn thread_bytes(&self) -> usize {
+        self.a_bytes + self.sums_bytes + self.bias_bytes
+    }
+}
+
+fn shape(graph: &Graph, value: Value) -> Shape {
+    let node = graph.node(value);
+    let (x, w) = (graph.ty(node.inputs[0]), graph.ty(node.inputs[1]));
+    // A bias for each picture: rows of different pictures must not share a block.
+    let per_picture =
+        matches!(&node.op, Op::Linear { fused } if fused.bias && graph.ty(node.inputs[2]).shape.len() == 2);
+    let groups = if per_picture { x.shape[0] } else { 1 };
+    Shape { groups, m: x.rows() / groups, n: w.shape[0], k: w.shape[1], a_type: x.dtype }
+}
+
+pub(super) fn scratch_bytes(cpu: &Cpu, graph: &Graph, value: Value) -> u64 {
+    (Way::new(cpu, &shape(graph, value)).thread_bytes() * cpu.threads()) as u64
+}
+
+pub(super) fn prepare(env: &Env, value: Value) -> Run {
+    let node = env.graph.node(value);
+    let Op::Linear { fused } = node.op else { unreachable!("called for linear layers") };
+    let s = shape(env.graph, value);
+    let panels = env.panels(node.inputs[1]);
+    let mut rest = node.inputs[2..].iter();
+    let bias = fused.bias.then(|| env.src(*rest.next().expect("bias was counted")));
+    let residual = fused.residual.then(|| env.src(*rest.next().expect("residual was counted")));
+    let (a, out, scratch) = (env.src(node.inputs[0]), env.dst(value), env.scratch(value));
+    let way = Way::new(env.cpu, &s);
+    let product = Product { kernel: way.kernel, rows: env.cpu.rows(), number: way.number, panels, k: s.k };
+    Box::new(move |pool| {
+        let (row_blocks, column_blocks) = (s.m.div_ceil(way.partition.rows), s.n.div_ceil(way.partition.columns));
+        pool.each(s.groups * row_blocks * column_blocks, &|thread, task| {
+            // Neighbouring tasks share their columns: the panels are still in the cache.
+            let (columns, block) = (task / (s.groups * row_blocks), task % (s.groups * row_blocks));
+            let (group, block) = (block / row_blocks, block % row_blocks);
+            let n0 = columns * way.partition.columns;
+            let n = n0..s.n.min(n0 + way.partition.columns);
+            let m0 = block * way.partition.rows;
+            let m = way.partition.rows.min(s.m - m0);
+            let first = group * s.m + m0;
+            // SAFETY: a task has its own rows and columns of the result, a thread its own scratch memory; sizes are
+            // those that `scratch_bytes` and the plan agreed on.
+            unsafe {
+                let scratch = scratch.add(thread * way.thread_bytes());
+                let bias = bias.map(|b| {
+                    let room = scratch.add(way.a_bytes + way.sums_bytes).cast::<f32>();
+                    let values = std::slice::from_raw_parts_mut(room.add(n.start), n.len());
+                    (product.rows.load)(b.at(group * if s.groups > 1 { s.n } else { 0 } + n.start), values);
+                    room.cast_const()
+                });
+                let target = Target {
+                    bias,
+                    activation: fused.activation,
+                    residual: residual.map(|r| r.at(first * s.n)),
+                    out: out.at(first * s.n),
+                    row_stride: s.n,
+                    line_stride: 0,
+                };
+                multiply_rows(&product, &way, a.at(first * s.k), s.k, m, n, scratch, &target);
+            }
+        });
+    })
+}
+
+/// One block of rows of A against some columns of B, converting the rows first where that is needed.
+///
+/// # Safety
+/// As [`Product::block`]; `scratch` has the bytes of `way`.
+#[allow(clippy::too_many_arguments, reason = "a block of rows, a range of columns, and where they go")]
+unsafe fn multiply_rows(
+    product: &Product,
+    way: &Way,
+    a: Src,
+    k: usize,
+    m: usize,
+    n: std::ops::Range<usize>,
+    scratch: *mut u8,
+    target: &Target,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let (ptr, row_stride) = if way.direct {
+            (a.ptr, k * way.number.bytes())
+        } else {
+            for row in 0..m {
+                convert_row(product.rows, way.number, a.at(row * k), k, scratch.add(row * way.row_bytes));
+            }
+            (scratch.cast_const(), way.row_bytes)
+        };
+        let block = Block {
+            ptr,
+            row_stride,
+            lines: 1,
+            line_rows: m,
+            line_stride: 0,
+            segments: &[0],
+            segment_k: pack::padded_k(k, way.number),
+        };
+        product.block(&block, n, scratch.add(way.a_bytes).cast(), target);
+    }
+}
+
+/// Write `k` numbers as the compute type, padded with zeros.
+///
+/// # Safety
+/// Both rows are good for their lengths.
+pub(super) unsafe fn convert_row(rows: &Rows, number: Number, from: Src, k: usize, to: *mut u8) {
+    let padding = pack::padded_k(k, number) - k;
+    // SAFETY: the caller's.
+    unsafe {
+        convert(rows, number, from, k, to);
+        to.add(k * number.bytes()).write_bytes(0, padding * number.bytes());
+    }
+}
+
+/// Write `n` numbers as the compute type.
+///
+/// # Safety
+/// Both rows are good for their lengths.
+pub(super) unsafe fn convert(rows: &Rows, number: Number, from: Src, n: usize, to: *mut u8) {
+    // SAFETY: the caller's.
+    unsafe {
+        match number {
+            Number::F32 => (rows.load)(from, std::slice::from_raw_parts_mut(to.cast(), n)),
+            Number::Bf16 => (rows.to_bf16)(from, std::slice::from_raw_parts_mut(to.cast(), n)),
+        }
+    }
+}
+
+/// A product of computed matrices: B is packed into scratch memory first.
+pub(super) mod matmul {
+    use super::*;
+
+    fn shape(graph: &Graph, value: Value) -> (Shape, usize) {
+        let node = graph.node(value);
+        let (a, out) = (graph.ty(node.inputs[0]), graph.ty(value));
+        let rank = a.shape.len();
+        let batch = a.shape[..rank - 2].iter().product();
+        let (m, n, k) = (a.shape[rank - 2], out.channels(), a.channels());
+        (Shape { groups: 1, m, n, k, a_type: a.dtype }, batch)
+    }
+
+    fn packed_bytes(cpu: &Cpu, s: &Shape) -> usize {
+        align(pack::packed_bytes(s.n, s.k, cpu.number()))
+    }
+
+    pub(in super::super) fn scratch_bytes(cpu: &Cpu, graph: &Graph, value: Value) -> u64 {
+        let (s, _) = shape(graph, value);
+        (packed_bytes(cpu, &s) + Way::new(cpu, &s).thread_bytes() * cpu.threads()) as u64
+    }
+
+    pub(in super::super) fn prepare(env: &Env, value: Value) -> Run {
+        let node = env.graph.node(value);
+        let Op::MatMul { transpose_b } = node.op else { unreachable!("called for matrix products") };
+        let (s, batch) = shape(env.graph, value);
+        let way = Way::new(env.cpu, &s);
+        let (a, b, out): (Src, Src, Dst) = (env.src(node.inputs[0]), env.src(node.inputs[1]), env.dst(value));
+        let panels = env.scratch(value);
+        let packed = packed_bytes(env.cpu, &s);
+        let product =
+            Product { kernel: way.kernel, rows: env.cpu.rows(), number: way.number, panels: panels.get(), k: s.k };
+        Box::new(move |pool| {
+            for entry in 0..batch {
+                // SAFETY: a task has its own panel, then its own rows and columns; sizes are as planned.
+                let b = unsafe { b.at(entry * s.n * s.k) };
+                pool.each(s.n.div_ceil(PANEL), &|_, panel| unsafe {
+                    let columns = PANEL.min(s.n - panel * PANEL);
+                    let to = panels.add(panel * pack::panel_bytes(s.k, way.number));
+                    if transpose_b {
+                        pack::pack_rows(product.rows, way.number, b.at(panel * PANEL * s.k), s.k, columns, s.k, to);
+                    } else {
+                        pack::pack_columns(product.rows, way.number, b.at(panel * PANEL), s.n, columns, 0, s.k, to);
+                        pack::zero_padding(to, way.number, columns, s.k);
+                    }
+                });
+                let (row_blocks, column_blocks) =
+                    (s.m.div_ceil(way.partition.rows), s.n.div_ceil(way.partition.columns));
+                pool.each(row_blocks * column_blocks, &|thread, task| {
+                    let n0 = task / row_blocks * way.partition.columns;
+                    let n = n0..s.n.min(n0 + way.partition.columns);
+                    let m0 = task % row_blocks * way.partition.rows;
+                    let m = way.partition.rows.min(s.m - m0);
+                    // SAFETY: as above.
+                    unsafe {
+                        let target = Target {
+                            bias: None,
+                            activation: None,
+                            residual: None,
+                            out: out.at((entry * s.m + m0) * s.n),
+                            row_stride: s.n,
+                            line_stride: 0,
+                        };
+                        let scratch = panels.add(packed + thread * way.thread_bytes());
+                        multiply_rows(&product, &way, a.at((entry * s.m + m0) * s.k), s.k, m, n, scratch, &target);
+                    }
+                });
+            }
+        })
+    }
+}

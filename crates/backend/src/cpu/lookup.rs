@@ -1,0 +1,90 @@
+//! Rows of tables, and encodings of times and positions.
+
+use impasto_graph::{Op, Pairs, Value};
+
+use super::session::{Env, Run};
+
+/// Numbers that are turned at a time.
+const CHUNK: usize = 512;
+
+/// Rows of a table by number. A number outside the table gives a row of NaN, which the run reports as such: a wrong
+/// row would be a silently wrong picture.
+pub(super) fn embedding(env: &Env, value: Value) -> Run {
+    let (table, ids, out, rows) = (env.operand(value, 0), env.operand(value, 1), env.dst(value), env.cpu.rows());
+    let table_shape = &env.operand_type(value, 0).shape;
+    let (count, c) = (table_shape[0], table_shape[1]);
+    let n = env.graph.ty(value).rows();
+    Box::new(move |_| {
+        let mut buffer = [0.0; CHUNK];
+        for i in 0..n {
+            // SAFETY: there are `n` ids and rows of the result; the row is checked against the table.
+            unsafe {
+                let id = *ids.at(i).ptr.cast::<i32>();
+                for at in (0..c).step_by(CHUNK) {
+                    let part = &mut buffer[..CHUNK.min(c - at)];
+                    match usize::try_from(id) {
+                        Ok(row) if row < count => (rows.load)(table.at(row * c + at), part),
+                        _ => part.fill(f32::NAN),
+                    }
+                    (rows.store)(part, out.at(i * c + at));
+                }
+            }
+        }
+    })
+}
+
+/// Cosines, then sines, of a time at frequencies from 1 down to 1/max_period.
+pub(super) fn timestep(env: &Env, value: Value) -> Run {
+    let Op::TimestepEmbedding { dim, max_period } = env.graph.node(value).op else { unreachable!("called for times") };
+    let (t, out, rows) = (env.operand(value, 0), env.dst(value), env.cpu.rows());
+    let (batch, half) = (env.graph.ty(value).shape[0], dim / 2);
+    Box::new(move |_| {
+        for i in 0..batch {
+            for j in 0..half {
+                // SAFETY: one time for each picture, `dim` numbers for each.
+                unsafe {
+                    let mut time = [0.0];
+                    (rows.load)(t.at(i), &mut time);
+                    let frequency = (-(max_period as f64).ln() * j as f64 / half as f64).exp();
+                    let angle = time[0] as f64 * frequency;
+                    (rows.store)(&[angle.cos() as f32], out.at(i * dim + j));
+                    (rows.store)(&[angle.sin() as f32], out.at(i * dim + half + j));
+                }
+            }
+        }
+    })
+}
+
+/// Pairs of numbers of each head turned by given angles.
+pub(super) fn rotary(env: &Env, value: Value) -> Run {
+    let Op::Rotary { heads, pairs } = env.graph.node(value).op else { unreachable!("called for rotations") };
+    let [x, cos, sin] = [0, 1, 2].map(|i| env.operand(value, i));
+    let (out, rows) = (env.dst(value), env.cpu.rows());
+    let shape = env.graph.ty(value).shape.clone();
+    let (tokens, width) = (shape[1], shape[2] / heads);
+    let half = width / 2;
+    Box::new(move |pool| {
+        pool.each(shape[0] * tokens, &|_, token| {
+            for pair in 0..half {
+                let (mut c, mut s) = ([0.0], [0.0]);
+                // SAFETY: angles are `(tokens, half)`, rows `(batch, tokens, heads x width)`; each task has its own row.
+                unsafe {
+                    (rows.load)(cos.at(token % tokens * half + pair), &mut c);
+                    (rows.load)(sin.at(token % tokens * half + pair), &mut s);
+                    for head in 0..heads {
+                        let start = (token * heads + head) * width;
+                        let (first, second) = match pairs {
+                            Pairs::Adjacent => (start + 2 * pair, start + 2 * pair + 1),
+                            Pairs::Halves => (start + pair, start + pair + half),
+                        };
+                        let (mut a, mut b) = ([0.0], [0.0]);
+                        (rows.load)(x.at(first), &mut a);
+                        (rows.load)(x.at(second), &mut b);
+                        (rows.store)(&[a[0] * c[0] - b[0] * s[0]], out.at(first));
+                        (rows.store)(&[a[0] * s[0] + b[0] * c[0]], out.at(second));
+                    }
+                }
+            }
+        });
+    })
+}

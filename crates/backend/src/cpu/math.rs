@@ -1,0 +1,227 @@
+//! Functions of one number, written so that a compiler can apply them to a whole vector: no branches, no calls.
+//!
+//! `F` says whether the machine fuses multiplication and addition; without that instruction `mul_add` would be a
+//! slow library call. Errors stay within a few units in the last place of an `f32`.
+
+use impasto_graph::Unary;
+
+#[inline(always)]
+pub(crate) fn fma<const F: bool>(a: f32, b: f32, c: f32) -> f32 {
+    if F { a.mul_add(b, c) } else { a * b + c }
+}
+
+/// The larger; unlike `f32::max` one instruction. NaN in `b` stays.
+#[inline(always)]
+pub(crate) fn max(a: f32, b: f32) -> f32 {
+    if a > b { a } else { b }
+}
+
+#[inline(always)]
+fn min(a: f32, b: f32) -> f32 {
+    if a < b { a } else { b }
+}
+
+/// 2 to the power x.
+#[inline(always)]
+pub(crate) fn exp2<const F: bool>(x: f32) -> f32 {
+    // Beyond this the result is 0 or infinite; the bits below stay in range. NaN passes through both.
+    let x = min(128.0, max(-127.0, x));
+    let whole = round(x);
+    let f = x - whole;
+    // Minimax polynomial of 2^f on [-1/2, 1/2].
+    let mut p = 1.540_353e-4_f32;
+    p = fma::<F>(p, f, 1.333_355_8e-3);
+    p = fma::<F>(p, f, 9.618_129e-3);
+    p = fma::<F>(p, f, 5.550_410_9e-2);
+    p = fma::<F>(p, f, 2.402_265e-1);
+    p = fma::<F>(p, f, 6.931_472e-1);
+    p = fma::<F>(p, f, 1.0);
+    times_power_of_two(p, whole)
+}
+
+/// To the nearest integer, for small numbers: adding and taking away 1.5 x 2^23 leaves no fraction.
+#[inline(always)]
+fn round(x: f32) -> f32 {
+    const ROUND: f32 = 12_582_912.0;
+    (x + ROUND) - ROUND
+}
+
+/// `p * 2^n`, in two halves, so that neither the smallest nor the largest exponent overflows.
+#[inline(always)]
+fn times_power_of_two(p: f32, n: f32) -> f32 {
+    // SAFETY: callers keep `n` within +-150, or it is NaN; then any number will do, since `p` is NaN too. The plain cast
+    // would check for both.
+    let n = unsafe { if n.is_nan() { 0.0 } else { n }.to_int_unchecked::<i32>() };
+    let half = n >> 1;
+    let first = f32::from_bits(((half + 127) << 23) as u32);
+    let second = f32::from_bits(((n - half + 127) << 23) as u32);
+    p * first * second
+}
+
+#[inline(always)]
+fn exp<const F: bool>(x: f32) -> f32 {
+    // Beyond these the result is 0 or infinite. NaN passes through both.
+    let x = min(89.0, max(-104.0, x));
+    let whole = round(x * std::f32::consts::LOG2_E);
+    // ln 2 in two parts: the first has few bits, so that its product is exact.
+    let r = fma::<F>(whole, -0.693_359_4, x);
+    let r = fma::<F>(whole, 2.121_944_4e-4, r);
+    let mut p = 1.987_569_1e-4_f32;
+    p = fma::<F>(p, r, 1.398_2e-3);
+    p = fma::<F>(p, r, 8.333_452e-3);
+    p = fma::<F>(p, r, 4.166_579_6e-2);
+    p = fma::<F>(p, r, 1.666_666_5e-1);
+    p = fma::<F>(p, r, 5e-1);
+    times_power_of_two(fma::<F>(p * r, r, r) + 1.0, whole)
+}
+
+#[inline(always)]
+fn sigmoid<const F: bool>(x: f32) -> f32 {
+    1.0 / (1.0 + exp::<F>(-x))
+}
+
+#[inline(always)]
+fn tanh<const F: bool>(x: f32) -> f32 {
+    // Near zero the quotient below cancels: a polynomial takes over.
+    let square = x * x;
+    let mut p = -5.703_305e-3_f32;
+    p = fma::<F>(p, square, 2.063_924_6e-2);
+    p = fma::<F>(p, square, -5.373_97e-2);
+    p = fma::<F>(p, square, 1.333_144_2e-1);
+    p = fma::<F>(p, square, -3.333_323e-1);
+    let small = fma::<F>(p * square, x, x);
+    let e = exp::<F>(2.0 * x.abs());
+    let large = (1.0 - 2.0 / (e + 1.0)).copysign(x);
+    if x.abs() < 0.625 { small } else { large }
+}
+
+/// The error function (Abramowitz and Stegun 7.1.26 form, with an error below 2e-7).
+#[inline(always)]
+fn erf<const F: bool>(x: f32) -> f32 {
+    let a = x.abs();
+    let t = 1.0 / fma::<F>(0.327_591_1, a, 1.0);
+    let mut p = 1.061_405_4_f32;
+    p = fma::<F>(p, t, -1.453_152_1);
+    p = fma::<F>(p, t, 1.421_413_8);
+    p = fma::<F>(p, t, -0.284_496_72);
+    p = fma::<F>(p, t, 0.254_829_6);
+    let tail = p * t * exp::<F>(-a * a);
+    (1.0 - tail).copysign(x)
+}
+
+#[inline(always)]
+pub(crate) fn gelu<const F: bool>(x: f32) -> f32 {
+    0.5 * x * (1.0 + erf::<F>(x * std::f32::consts::FRAC_1_SQRT_2))
+}
+
+#[inline(always)]
+fn each(x: &mut [f32], f: impl Fn(f32) -> f32) {
+    for v in x {
+        *v = f(*v);
+    }
+}
+
+/// Apply a function to each element.
+#[inline(always)]
+pub(crate) fn unary<const F: bool>(function: Unary, x: &mut [f32]) {
+    match function {
+        Unary::Silu => each(x, |v| v * sigmoid::<F>(v)),
+        Unary::Gelu => each(x, gelu::<F>),
+        Unary::GeluTanh => each(x, |v| {
+            let inner = 0.797_884_6 * fma::<F>(0.044_715 * v * v, v, v);
+            0.5 * v * (1.0 + tanh::<F>(inner))
+        }),
+        Unary::QuickGelu => each(x, |v| v * sigmoid::<F>(1.702 * v)),
+        Unary::Relu => each(x, |v| max(0.0, v)),
+        Unary::Sigmoid => each(x, sigmoid::<F>),
+        Unary::Tanh => each(x, tanh::<F>),
+        Unary::Exp => each(x, exp::<F>),
+        Unary::Neg => each(x, |v| -v),
+        Unary::Abs => each(x, f32::abs),
+        Unary::Sqrt => each(x, f32::sqrt),
+        Unary::Square => each(x, |v| v * v),
+        Unary::Sin => each(x, f32::sin),
+        Unary::Cos => each(x, f32::cos),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reference(function: Unary, x: f64) -> f64 {
+        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        match function {
+            Unary::Silu => x * sigmoid(x),
+            Unary::GeluTanh => {
+                0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x * x * x)).tanh())
+            }
+            Unary::QuickGelu => x * sigmoid(1.702 * x),
+            Unary::Sigmoid => sigmoid(x),
+            Unary::Tanh => x.tanh(),
+            Unary::Exp => x.exp(),
+            other => unreachable!("{other:?} is exact or tested elsewhere"),
+        }
+    }
+
+    #[test]
+    fn functions_follow_the_float64_reference() {
+        let functions = [Unary::Silu, Unary::GeluTanh, Unary::QuickGelu, Unary::Sigmoid, Unary::Tanh, Unary::Exp];
+        for function in functions {
+            for i in -40_000..=40_000 {
+                let x = i as f32 * 5e-4 + 1e-5;
+                for fused in [false, true] {
+                    let mut v = [x];
+                    if fused {
+                        unary::<true>(function, &mut v)
+                    } else {
+                        unary::<false>(function, &mut v)
+                    }
+                    let want = reference(function, x as f64);
+                    let scale = if matches!(function, Unary::Exp | Unary::Sigmoid | Unary::Tanh) {
+                        want.abs()
+                    } else {
+                        want.abs().max(0.05)
+                    };
+                    let limit = if fused { 1e-6 } else { 4e-6 };
+                    assert!((v[0] as f64 - want).abs() <= limit * scale, "{function:?}({x}) = {} not {want}", v[0]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn gelu_follows_the_integral_of_the_bell_curve() {
+        // Simpson's rule on the density, exact to 1e-12: independent of any erf.
+        let (mut integral, step) = (0.5, 1e-3);
+        let density = |x: f64| (-0.5 * x * x).exp() / (2.0 * std::f64::consts::PI).sqrt();
+        for i in 0..6000 {
+            let x = i as f64 * step;
+            for (sign, phi) in [(1.0, integral), (-1.0, 1.0 - integral)] {
+                let got = gelu::<true>((sign * x) as f32) as f64;
+                assert!((got - sign * x * phi).abs() < 4e-7 * x.max(1.0), "gelu({})", sign * x);
+            }
+            integral += step / 6.0 * (density(x) + 4.0 * density(x + step / 2.0) + density(x + step));
+        }
+    }
+
+    #[test]
+    fn extremes_stay_what_they_are() {
+        let apply = |function, x: f32| {
+            let mut v = [x];
+            unary::<true>(function, &mut v);
+            v[0]
+        };
+        assert_eq!(apply(Unary::Exp, f32::NEG_INFINITY), 0.0);
+        assert_eq!(apply(Unary::Exp, 1e4), f32::INFINITY);
+        assert_eq!(apply(Unary::Exp, -1e4), 0.0);
+        assert_eq!(apply(Unary::Exp, 0.0), 1.0);
+        assert_eq!(apply(Unary::Silu, 1e30), 1e30);
+        assert_eq!(apply(Unary::Silu, -1e4), 0.0);
+        assert_eq!(apply(Unary::Tanh, 1e30), 1.0);
+        assert_eq!(apply(Unary::Tanh, -1e30), -1.0);
+        for function in Unary::ALL {
+            assert!(apply(function, f32::NAN).is_nan(), "{function:?} hides a NaN");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The CPU backend.
+//!
+//! The way of a plan: `weights` packs parameters, `session` prepares each step (`linear`, `conv`, `attention`, `norm`,
+//! `elementwise`, `movement`, `lookup`) and runs them on the `pool`. Products meet in `gemm`, inner loops over rows in
+//! `rows`; both exist once for each instruction path of [`Isa`].
+
+mod attention;
+mod bench;
+mod conv;
+mod elementwise;
+mod gemm;
+mod isa;
+mod linear;
+mod lookup;
+mod math;
+mod memory;
+mod movement;
+mod norm;
+mod pool;
+mod rows;
+mod session;
+mod weights;
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use impasto_graph::{Capabilities, DType, Graph, Limits, Op, Plan, Used, Value};
+
+use crate::{Backend, BackendError, Session, WeightSource, Weights};
+use pool::Pool;
+use rows::Rows;
+
+pub use bench::peak_gflops;
+pub use gemm::Number;
+pub use isa::{Finding, Isa, TRIALS, findings};
+
+/// What products are computed in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// bf16 where the machine multiplies it, else f32.
+    #[default]
+    Auto,
+    /// 32-bit floats.
+    F32,
+    /// bf16 factors with f32 sums, also where that is slow.
+    Bf16,
+}
+
+impl FromStr for Precision {
+    type Err = BackendError;
+
+    fn from_str(text: &str) -> Result<Precision, BackendError> {
+        match text {
+            "auto" => Ok(Precision::Auto),
+            "f32" => Ok(Precision::F32),
+            "bf16" => Ok(Precision::Bf16),
+            _ => Err(BackendError::Setting(format!("'{text}' is no precision; there are auto, f32 and bf16"))),
+        }
+    }
+}
+
+/// How the CPU is to be used.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuOptions {
+    /// Threads; by default as many as this process may use.
+    pub threads: Option<usize>,
+    /// Force an instruction path.
+    pub isa: Option<Isa>,
+    /// What products are computed in.
+    pub precision: Precision,
+    /// Memory that plans may use; by default there is no limit.
+    pub memory: Option<u64>,
+}
+
+impl CpuOptions {
+    /// The defaults, with the instruction path that `IMPASTO_CPU` forces, if it does.
+    pub fn from_env() -> Result<CpuOptions, BackendError> {
+        let isa = match std::env::var("IMPASTO_CPU") {
+            Ok(name) if !name.is_empty() => Some(name.parse()?),
+            _ => None,
+        };
+        Ok(CpuOptions { isa, ..CpuOptions::default() })
+    }
+}
+
+/// The CPU as a device. Cheap to clone; clones share their threads.
+#[derive(Clone)]
+pub struct Cpu(Arc<Inner>);
+
+struct Inner {
+    isa: Isa,
+    number: Number,
+    memory: Option<u64>,
+    pool: Pool,
+}
+
+impl Cpu {
+    /// The CPU with these options. An instruction path that was forced and cannot be used is an error.
+    pub fn new(options: &CpuOptions) -> Result<Cpu, BackendError> {
+        Ok(Cpu::on(isa::choose(options.isa)?, options))
+    }
+
+    /// The CPU on a path that the processor claims, without a trial: for tests of that path.
+    pub fn untried(isa: Isa, options: &CpuOptions) -> Option<Cpu> {
+        isa.claimed().then(|| Cpu::on(isa, options))
+    }
+
+    fn on(isa: Isa, options: &CpuOptions) -> Cpu {
+        let number = match options.precision {
+            Precision::Bf16 => Number::Bf16,
+            Precision::Auto if isa.has_bf16() => Number::Bf16,
+            _ => Number::F32,
+        };
+        let threads = options.threads.unwrap_or_else(impasto_device::cpu::usable_cores);
+        Cpu(Arc::new(Inner { isa, number, memory: options.memory, pool: Pool::new(threads) }))
+    }
+
+    /// The instruction path in use.
+    pub fn isa(&self) -> Isa {
+        self.0.isa
+    }
+
+    /// What products are computed in.
+    pub fn number(&self) -> Number {
+        self.0.number
+    }
+
+    /// Threads that compute.
+    pub fn threads(&self) -> usize {
+        self.0.pool.threads()
+    }
+
+    /// The element type in which what flows between layers is best kept here.
+    pub fn activations(&self) -> DType {
+        match self.0.number {
+            Number::F32 => DType::F32,
+            Number::Bf16 => DType::BF16,
+        }
+    }
+
+    fn rows(&self) -> &'static Rows {
+        Rows::of(self.0.isa)
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.0.pool
+    }
+}
+
+impl Capabilities for Cpu {
+    fn limits(&self) -> Limits {
+        Limits { memory: self.0.memory.unwrap_or(u64::MAX), ..Limits::UNLIMITED }
+    }
+
+    fn alignment(&self) -> u64 {
+        memory::ALIGNMENT
+    }
+
+    fn supports(&self, _: &Graph, _: Value) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn scratch_bytes(&self, graph: &Graph, value: Value) -> u64 {
+        match graph.node(value).op {
+            Op::Linear { .. } => linear::scratch_bytes(self, graph, value),
+            Op::MatMul { .. } => linear::matmul::scratch_bytes(self, graph, value),
+            Op::Conv2d { .. } => conv::scratch_bytes(self, graph, value),
+            Op::Attention { .. } => attention::scratch_bytes(self, graph, value),
+            Op::GroupNorm { .. } => norm::group_norm_scratch(self, graph, value),
+            Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::Softmax => norm::by_row_scratch(self, graph, value),
+            _ => 0,
+        }
+    }
+
+    fn may_overwrite(&self, graph: &Graph, value: Value, operand: usize) -> bool {
+        match graph.node(value).op {
+            Op::Linear { .. } | Op::Conv2d { .. } => conv::may_overwrite(graph, value, operand),
+            Op::GroupNorm { .. } | Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::Softmax => {
+                norm::may_overwrite(graph, value, operand)
+            }
+            Op::Unary(_) | Op::Binary(_) | Op::Affine { .. } | Op::Cast => {
+                elementwise::may_overwrite(graph, value, operand)
+            }
+            Op::Rotary { .. } => operand == 0,
+            _ => false,
+        }
+    }
+
+    fn param_bytes(&self, graph: &Graph, param: Value, used: Used) -> u64 {
+        weights::param_bytes(self, graph, param, used)
+    }
+}
+
+impl Backend for Cpu {
+    fn name(&self) -> &str {
+        "cpu"
+    }
+
+    fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {
+        let weights = weights::CpuWeights::new(self, graph, plan, source)?;
+        Ok(Weights::new(weights.bytes(), weights))
+    }
+
+    fn prepare(&self, graph: &Graph, plan: &Plan, weights: &Weights) -> Result<Box<dyn Session>, BackendError> {
+        Ok(Box::new(session::CpuSession::new(self, graph, plan, weights)?))
+    }
+}

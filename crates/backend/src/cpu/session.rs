@@ -1,0 +1,282 @@
+//! A plan with its memory: each step prepared as a closure over resolved addresses, run in order.
+
+use std::time::Instant;
+
+use impasto_graph::{DType, Data, Graph, HostTensor, Op, Place, Plan, TensorType, Value};
+
+use super::memory::Memory;
+use super::pool::Pool;
+use super::rows::{Dst, Src};
+use super::weights::CpuWeights;
+use super::{Cpu, attention, conv, elementwise, linear, lookup, movement, norm};
+use crate::{BackendError, Session, StepTime};
+
+/// A step, ready to run.
+pub(super) type Run = Box<dyn Fn(&Pool) + Send + Sync>;
+
+/// A pointer into tensor memory that may go to other threads.
+#[derive(Clone, Copy)]
+pub(super) struct Ptr(*mut u8);
+
+// SAFETY: the plan says which bytes a step may touch, the partition of the work which of these a thread may.
+unsafe impl Send for Ptr {}
+// SAFETY: as above.
+unsafe impl Sync for Ptr {}
+
+impl Ptr {
+    pub(super) fn new(ptr: *mut u8) -> Ptr {
+        Ptr(ptr)
+    }
+
+    /// # Safety
+    /// The result lies in the same piece of memory.
+    pub(super) unsafe fn add(self, bytes: usize) -> *mut u8 {
+        // SAFETY: the caller's.
+        unsafe { self.0.add(bytes) }
+    }
+
+    pub(super) fn get(self) -> *mut u8 {
+        self.0
+    }
+}
+
+/// What preparing a step may look at.
+pub(super) struct Env<'a> {
+    pub(super) cpu: &'a Cpu,
+    pub(super) graph: &'a Graph,
+    plan: &'a Plan,
+    weights: &'a CpuWeights,
+    arena: &'a Memory,
+}
+
+impl Env<'_> {
+    fn arena_ptr(&self, offset: u64, bytes: u64) -> *mut u8 {
+        assert!(offset + bytes <= self.arena.bytes(), "the plan stays inside its arena");
+        // SAFETY: just checked.
+        unsafe { self.arena.ptr().add(offset as usize) }
+    }
+
+    /// Where a value can be read.
+    pub(super) fn src(&self, value: Value) -> Src {
+        match self.plan.place(value) {
+            Place::Arena(span) => {
+                Src { ptr: self.arena_ptr(span.offset, span.bytes), dtype: self.graph.ty(value).dtype }
+            }
+            Place::Weight(param) => self.weights.plain(param_name(self.graph, param)),
+            Place::Nowhere => unreachable!("an operand of a step has a place"),
+        }
+    }
+
+    /// Where a step writes its result.
+    pub(super) fn dst(&self, value: Value) -> Dst {
+        match self.plan.place(value) {
+            Place::Arena(span) => {
+                Dst { ptr: self.arena_ptr(span.offset, span.bytes), dtype: self.graph.ty(value).dtype }
+            }
+            _ => unreachable!("a step writes into the arena"),
+        }
+    }
+
+    /// The packed panels of a parameter.
+    pub(super) fn panels(&self, param: Value) -> *const u8 {
+        self.weights.panels(param_name(self.graph, param))
+    }
+
+    /// The scratch memory of a step.
+    pub(super) fn scratch(&self, value: Value) -> Ptr {
+        let step = self.plan.steps().iter().find(|s| s.value == value);
+        match step.and_then(|s| s.scratch) {
+            Some(span) => Ptr(self.arena_ptr(span.offset, span.bytes)),
+            None => Ptr(std::ptr::NonNull::dangling().as_ptr()),
+        }
+    }
+
+    pub(super) fn operand(&self, value: Value, i: usize) -> Src {
+        self.src(self.graph.node(value).inputs[i])
+    }
+
+    pub(super) fn operand_type(&self, value: Value, i: usize) -> &TensorType {
+        self.graph.ty(self.graph.node(value).inputs[i])
+    }
+
+    fn prepare(&self, value: Value) -> Run {
+        match &self.graph.node(value).op {
+            Op::Linear { .. } => linear::prepare(self, value),
+            Op::MatMul { .. } => linear::matmul::prepare(self, value),
+            Op::Conv2d { .. } => conv::prepare(self, value),
+            Op::Attention { .. } => attention::prepare(self, value),
+            Op::GroupNorm { .. } => norm::group_norm(self, value),
+            Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::Softmax => norm::by_row(self, value),
+            Op::Unary(_) | Op::Affine { .. } | Op::Cast => elementwise::map(self, value),
+            Op::Binary(_) => elementwise::binary(self, value),
+            Op::Geglu => elementwise::geglu(self, value),
+            Op::Upsample { .. }
+            | Op::Pad { .. }
+            | Op::Concat { .. }
+            | Op::Slice { .. }
+            | Op::Reshape { .. }
+            | Op::Permute { .. } => movement::prepare(self, value),
+            Op::Embedding => lookup::embedding(self, value),
+            Op::TimestepEmbedding { .. } => lookup::timestep(self, value),
+            Op::Rotary { .. } => lookup::rotary(self, value),
+            Op::Input { .. } | Op::Param { .. } => unreachable!("sources are not executed"),
+        }
+    }
+}
+
+/// The name of a parameter of the graph.
+pub(super) fn param_name(graph: &Graph, param: Value) -> &str {
+    match &graph.node(param).op {
+        Op::Param { name, .. } => name,
+        op => unreachable!("{} is no parameter", op.name()),
+    }
+}
+
+struct Prepared {
+    run: Run,
+    time: StepTime,
+}
+
+pub(super) struct CpuSession {
+    cpu: Cpu,
+    steps: Vec<Prepared>,
+    inputs: Vec<(String, TensorType)>,
+    outputs: Vec<(String, TensorType)>,
+    input_places: Vec<Option<Dst>>,
+    output_places: Vec<Src>,
+    arena: Memory,
+    /// Keeps the memory alive that the steps point into.
+    _weights: crate::Weights,
+}
+
+// SAFETY: the pointers inside lead into the arena and the weights, which the session owns or keeps alive.
+unsafe impl Send for CpuSession {}
+
+impl CpuSession {
+    pub(super) fn new(cpu: &Cpu, graph: &Graph, plan: &Plan, weights: &crate::Weights) -> Result<Self, BackendError> {
+        let packed = weights.inner.downcast_ref::<CpuWeights>().ok_or_else(|| BackendError::Unsupported {
+            device: "cpu".into(),
+            reason: "these weights are on another device".into(),
+        })?;
+        packed.check(cpu, graph, plan)?;
+        let arena = Memory::new(plan.arena_bytes())?;
+        let env = Env { cpu, graph, plan, weights: packed, arena: &arena };
+        let steps = plan
+            .steps()
+            .iter()
+            .map(|s| Prepared {
+                run: env.prepare(s.value),
+                time: StepTime {
+                    label: graph.label(s.value).into(),
+                    op: graph.node(s.value).op.name(),
+                    seconds: 0.0,
+                    flops: graph.node(s.value).op.flops(&graph.operand_types(s.value), graph.ty(s.value)),
+                },
+            })
+            .collect();
+        let inputs: Vec<_> = graph.inputs().collect();
+        let input_places =
+            inputs.iter().map(|&(_, v)| matches!(plan.place(v), Place::Arena(_)).then(|| env.dst(v))).collect();
+        let output_places = graph.outputs().iter().map(|o| env.src(o.value)).collect();
+        let inputs = inputs.into_iter().map(|(name, v)| (name.to_string(), graph.ty(v).clone())).collect();
+        let outputs = graph.outputs().iter().map(|o| (o.name.clone(), graph.ty(o.value).clone())).collect();
+        Ok(CpuSession {
+            cpu: cpu.clone(),
+            steps,
+            inputs,
+            outputs,
+            input_places,
+            output_places,
+            arena,
+            _weights: weights.clone(),
+        })
+    }
+
+    fn upload(&self, given: &[(&str, &HostTensor)]) -> Result<(), BackendError> {
+        let problem = |name: &str, problem: String| BackendError::Io { kind: "input", name: name.into(), problem };
+        if let Some((name, _)) = given.iter().find(|(name, _)| self.inputs.iter().all(|(n, _)| n != name)) {
+            return Err(problem(name, "the graph has no such input".into()));
+        }
+        for ((name, ty), place) in self.inputs.iter().zip(&self.input_places) {
+            let Some((_, tensor)) = given.iter().find(|(n, _)| n == name) else {
+                return Err(problem(name, "is missing".into()));
+            };
+            if tensor.ty() != ty {
+                return Err(problem(name, format!("is {}, the graph takes {ty}", tensor.ty())));
+            }
+            if let Some(place) = place {
+                let bytes = ty.bytes() as usize;
+                // SAFETY: the place has the bytes of this type, and the tensor has the same type.
+                unsafe { place.ptr.copy_from_nonoverlapping(data_ptr(tensor.data()), bytes) };
+            }
+        }
+        Ok(())
+    }
+
+    fn download(&self, outputs: &mut [HostTensor]) -> Result<(), BackendError> {
+        for (((name, ty), place), out) in self.outputs.iter().zip(&self.output_places).zip(outputs) {
+            if out.ty() != ty {
+                let problem = format!("is {ty}, room was given for {}", out.ty());
+                return Err(BackendError::Io { kind: "output", name: name.clone(), problem });
+            }
+            // A parameter may be kept in another type than the graph's.
+            let n = ty.elements() as usize;
+            // SAFETY: the place holds `n` elements of its type; the tensor has room for `n` of its own.
+            unsafe {
+                match out.data_mut() {
+                    Data::F32(v) => (self.cpu.rows().load)(*place, v),
+                    Data::F16(v) => v.as_mut_ptr().copy_from_nonoverlapping(place.ptr.cast(), n),
+                    Data::BF16(v) => v.as_mut_ptr().copy_from_nonoverlapping(place.ptr.cast(), n),
+                    Data::I32(v) => v.as_mut_ptr().copy_from_nonoverlapping(place.ptr.cast(), n),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn data_ptr(data: &Data) -> *const u8 {
+    match data {
+        Data::F32(v) => v.as_ptr().cast(),
+        Data::F16(v) => v.as_ptr().cast(),
+        Data::BF16(v) => v.as_ptr().cast(),
+        Data::I32(v) => v.as_ptr().cast(),
+    }
+}
+
+impl Session for CpuSession {
+    fn inputs(&self) -> &[(String, TensorType)] {
+        &self.inputs
+    }
+
+    fn outputs(&self) -> &[(String, TensorType)] {
+        &self.outputs
+    }
+
+    fn run(&mut self, inputs: &[(&str, &HostTensor)], outputs: &mut [HostTensor]) -> Result<(), BackendError> {
+        if outputs.len() != self.outputs.len() {
+            let problem = format!("{} outputs were given room, the graph has {}", outputs.len(), self.outputs.len());
+            return Err(BackendError::Io { kind: "output", name: "*".into(), problem });
+        }
+        self.upload(inputs)?;
+        for step in &mut self.steps {
+            let start = Instant::now();
+            (step.run)(self.cpu.pool());
+            step.time.seconds = start.elapsed().as_secs_f64();
+        }
+        self.download(outputs)
+    }
+
+    fn allocated_bytes(&self) -> u64 {
+        self.arena.bytes()
+    }
+
+    fn profile(&self) -> Vec<StepTime> {
+        self.steps.iter().map(|s| s.time.clone()).collect()
+    }
+}
+
+/// Bytes of an element.
+pub(super) fn size(dtype: DType) -> usize {
+    dtype.bytes() as usize
+}

@@ -1,0 +1,234 @@
+//! Parameters in the layouts that kernels read: products as panels, everything else as plain rows.
+//!
+//! Each is read from the file once and kept once (twice only if the model uses it in both ways).
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use half::{bf16, f16};
+use impasto_graph::{DType, Graph, Op, Plan, Storage, TensorType, Used, Value};
+
+use super::Cpu;
+use super::gemm::{Number, PANEL, pack};
+use super::memory::Memory;
+use super::rows::Src;
+use super::session::param_name;
+use crate::{BackendError, ParamBytes, WeightSource};
+
+/// The weights of products, as panels.
+struct Packed {
+    memory: Memory,
+    number: Number,
+    ty: TensorType,
+}
+
+/// Other parameters, as they are.
+struct Plain {
+    memory: Memory,
+    dtype: DType,
+    ty: TensorType,
+}
+
+#[derive(Default)]
+pub(super) struct CpuWeights {
+    packed: HashMap<String, Packed>,
+    plain: HashMap<String, Plain>,
+}
+
+/// Columns and depth of a product's weights: `(n, k)` or `(n, c, kh, kw)`.
+fn product_shape(ty: &TensorType) -> (usize, usize) {
+    (ty.shape[0], ty.shape[1..].iter().product())
+}
+
+/// Large tables stay as they are stored; short vectors become `f32`, since every row of a picture reads them.
+fn plain_dtype(ty: &TensorType, storage: Storage) -> DType {
+    match storage {
+        Storage::Dense(d) if ty.shape.len() > 1 || d == DType::I32 => d,
+        _ => DType::F32,
+    }
+}
+
+fn storage(graph: &Graph, param: Value) -> Storage {
+    match graph.node(param).op {
+        Op::Param { storage, .. } => storage,
+        _ => Storage::Dense(graph.ty(param).dtype),
+    }
+}
+
+fn packed_bytes(cpu: &Cpu, ty: &TensorType) -> u64 {
+    let (n, k) = product_shape(ty);
+    pack::packed_bytes(n, k, cpu.number()) as u64
+}
+
+fn plain_bytes(ty: &TensorType, storage: Storage) -> u64 {
+    ty.elements() * plain_dtype(ty, storage).bytes()
+}
+
+/// Bytes that a parameter takes, for the plan.
+pub(super) fn param_bytes(cpu: &Cpu, graph: &Graph, param: Value, used: Used) -> u64 {
+    let ty = graph.ty(param);
+    let packed = if used.as_weights { packed_bytes(cpu, ty) } else { 0 };
+    let plain = if used.as_tensor { plain_bytes(ty, storage(graph, param)) } else { 0 };
+    packed + plain
+}
+
+impl CpuWeights {
+    pub(super) fn new(cpu: &Cpu, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Self, BackendError> {
+        let mut weights = CpuWeights::default();
+        for w in plan.weights() {
+            let name = param_name(graph, w.value);
+            let (ty, storage) = (graph.ty(w.value), storage(graph, w.value));
+            let given = read(source, name, ty, storage)?;
+            if w.used.as_weights {
+                let memory = Memory::new(packed_bytes(cpu, ty))?;
+                pack_product(cpu, &given, ty, &memory);
+                let packed = Packed { memory, number: cpu.number(), ty: ty.clone() };
+                weights.packed.insert(name.into(), packed);
+            }
+            if w.used.as_tensor {
+                let dtype = plain_dtype(ty, storage);
+                let memory = Memory::new(plain_bytes(ty, storage))?;
+                copy_plain(&given, dtype, &memory);
+                weights.plain.insert(name.into(), Plain { memory, dtype, ty: ty.clone() });
+            }
+        }
+        Ok(weights)
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        let packed: u64 = self.packed.values().map(|p| p.memory.bytes()).sum();
+        packed + self.plain.values().map(|p| p.memory.bytes()).sum::<u64>()
+    }
+
+    /// Whether everything that a plan needs is here.
+    pub(super) fn check(&self, cpu: &Cpu, graph: &Graph, plan: &Plan) -> Result<(), BackendError> {
+        for w in plan.weights() {
+            let (name, ty) = (param_name(graph, w.value), graph.ty(w.value));
+            let problem = |problem: &str| Err(BackendError::Param { name: name.into(), problem: problem.into() });
+            if w.used.as_weights {
+                match self.packed.get(name) {
+                    Some(p) if p.ty == *ty && p.number == cpu.number() => {}
+                    Some(_) => return problem("is packed for another shape or precision"),
+                    None => return problem("is not packed as weights of a product"),
+                }
+            }
+            if w.used.as_tensor {
+                match self.plain.get(name) {
+                    Some(p) if p.ty == *ty => {}
+                    Some(_) => return problem("is loaded in another shape"),
+                    None => return problem("is not loaded"),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The panels of a product's weights; [`CpuWeights::check`] has found them.
+    pub(super) fn panels(&self, name: &str) -> *const u8 {
+        self.packed[name].memory.ptr()
+    }
+
+    /// A parameter as a plain tensor; [`CpuWeights::check`] has found it.
+    pub(super) fn plain(&self, name: &str) -> Src {
+        let plain = &self.plain[name];
+        Src { ptr: plain.memory.ptr(), dtype: plain.dtype }
+    }
+}
+
+/// Read a parameter and make sure that it is what the graph expects.
+fn read<'a>(
+    source: &'a dyn WeightSource,
+    name: &str,
+    ty: &TensorType,
+    storage: Storage,
+) -> Result<ParamBytes<'a>, BackendError> {
+    let given = source.read(name)?;
+    let problem = |problem: String| Err(BackendError::Param { name: name.into(), problem });
+    if given.shape != ty.shape {
+        return problem(format!("has the shape {:?}, the network takes {:?}", given.shape, ty.shape));
+    }
+    if given.storage != storage {
+        return problem(format!("is stored as {}, the graph was built for {storage}", given.storage));
+    }
+    let need = ty.elements() / storage.block_elements() * storage.block_bytes();
+    if given.bytes.len() as u64 != need {
+        return problem(format!("has {} bytes, {need} are needed", given.bytes.len()));
+    }
+    Ok(given)
+}
+
+/// `out.len()` numbers of a stored parameter, from element `at` on, as `f32`.
+fn dequantise(given: &ParamBytes, at: usize, out: &mut [f32]) {
+    let bytes = &given.bytes;
+    match given.storage {
+        Storage::Dense(DType::F32) => {
+            let from = bytes[4 * at..].chunks_exact(4);
+            out.iter_mut().zip(from).for_each(|(o, b)| *o = f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        }
+        Storage::Dense(DType::F16) => {
+            let from = bytes[2 * at..].chunks_exact(2);
+            out.iter_mut().zip(from).for_each(|(o, b)| *o = f16::from_le_bytes([b[0], b[1]]).to_f32());
+        }
+        Storage::Dense(DType::BF16) => {
+            let from = bytes[2 * at..].chunks_exact(2);
+            out.iter_mut().zip(from).for_each(|(o, b)| *o = bf16::from_le_bytes([b[0], b[1]]).to_f32());
+        }
+        Storage::Dense(DType::I32) => {
+            let from = bytes[4 * at..].chunks_exact(4);
+            out.iter_mut().zip(from).for_each(|(o, b)| *o = i32::from_le_bytes([b[0], b[1], b[2], b[3]]) as f32);
+        }
+        Storage::Q8_0 | Storage::Q4_0 => {
+            for (i, o) in out.iter_mut().enumerate() {
+                let (block, within) = ((at + i) / 32, (at + i) % 32);
+                let block = &bytes[block * given.storage.block_bytes() as usize..];
+                let scale = f16::from_le_bytes([block[0], block[1]]).to_f32();
+                let quantum = match given.storage {
+                    Storage::Q8_0 => block[2 + within] as i8 as f32,
+                    _ if within < 16 => (block[2 + within] & 15) as f32 - 8.0,
+                    _ => (block[2 + within - 16] >> 4) as f32 - 8.0,
+                };
+                *o = scale * quantum;
+            }
+        }
+    }
+}
+
+/// Pack the weights of a product, a panel at a time on whichever thread is free.
+fn pack_product(cpu: &Cpu, given: &ParamBytes, ty: &TensorType, memory: &Memory) {
+    let (n, k) = product_shape(ty);
+    let (channels, taps) = (ty.shape[1], ty.shape[2..].iter().product::<usize>());
+    let number = cpu.number();
+    let room = super::session::Ptr::new(memory.ptr());
+    // One row of the file for each thread, kept from panel to panel.
+    let buffers: Vec<Mutex<Vec<f32>>> = (0..cpu.threads()).map(|_| Mutex::new(vec![0.0; k])).collect();
+    cpu.pool().each(n.div_ceil(PANEL), &|thread, panel| {
+        let mut row = buffers[thread].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let columns = PANEL.min(n - panel * PANEL);
+        // SAFETY: each task writes its own panel, and the memory was made for all of them.
+        unsafe {
+            let to = room.add(panel * pack::panel_bytes(k, number));
+            for column in 0..columns {
+                dequantise(given, (panel * PANEL + column) * k, &mut row);
+                for tap in 0..taps {
+                    // The file has (channel, tap), a convolution goes through (tap, channel).
+                    let values = (0..channels).map(|c| row[c * taps + tap]);
+                    pack::write_column(to, number, column, tap * channels, values);
+                }
+            }
+            pack::zero_padding(to, number, columns, k);
+        }
+    });
+}
+
+/// Copy a parameter as it is, or widened to `f32`.
+fn copy_plain(given: &ParamBytes, dtype: DType, memory: &Memory) {
+    // SAFETY: the memory has the bytes of the parameter in this type, and nobody else sees it yet.
+    unsafe {
+        if given.storage == Storage::Dense(dtype) {
+            memory.ptr().copy_from_nonoverlapping(given.bytes.as_ptr(), given.bytes.len());
+        } else {
+            let elements = memory.bytes() as usize / 4;
+            dequantise(given, 0, std::slice::from_raw_parts_mut(memory.ptr().cast(), elements));
+        }
+    }
+}

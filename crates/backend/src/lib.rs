@@ -1,0 +1,214 @@
+//! Plans, executed.
+//!
+//! A [`Backend`] is a device that computes. Its way: state [`Capabilities`] so that a [`Plan`] can be made,
+//! [`pack`](Backend::pack) the parameters once into the layout that its kernels read, [`prepare`](Backend::prepare) a plan
+//! (all memory is taken here, exactly as planned), then [`run`](Session::run) it as often as wanted without another
+//! allocation.
+//!
+//! ```
+//! use impasto_backend::{Backend, Params, cpu::Cpu};
+//! use impasto_graph::{DType, Epilogue, Graph, HostTensor, Plan, Storage};
+//!
+//! let mut g = Graph::new();
+//! let x = g.input("x", [1, 2], DType::F32)?;
+//! let w = g.param("w", [3, 2], Storage::Dense(DType::F32))?;
+//! let y = g.linear(x, w, Epilogue::new())?;
+//! g.output("y", y)?;
+//!
+//! let cpu = Cpu::new(&Default::default())?;
+//! let plan = Plan::new(&g, &cpu)?;
+//! let mut params = Params::new();
+//! params.insert("w", HostTensor::f32([3, 2], vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0])?);
+//! let weights = cpu.pack(&g, &plan, &params)?;
+//! let mut session = cpu.prepare(&g, &plan, &weights)?;
+//! let x = HostTensor::f32([1, 2], vec![10.0, 1.0])?;
+//! let y = session.run_to_new(&[("x", &x)])?.remove(0);
+//! assert_eq!(y.to_f32(), [12.0, 34.0, 56.0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::any::Any;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use impasto_graph::{Capabilities, Data, Graph, HostTensor, Plan, Storage, TensorType};
+
+pub mod cpu;
+
+/// What can go wrong on a device. A backend never panics for want of memory.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum BackendError {
+    /// The device has no memory left.
+    #[error("{device}: no memory left: {bytes} bytes were planned and refused")]
+    Exhausted {
+        /// The device.
+        device: String,
+        /// What was asked for.
+        bytes: u64,
+    },
+    /// The device is gone.
+    #[error("{device}: lost: {reason}")]
+    Lost {
+        /// The device.
+        device: String,
+        /// What was seen.
+        reason: String,
+    },
+    /// The device cannot do this.
+    #[error("{device}: not supported: {reason}")]
+    Unsupported {
+        /// The device.
+        device: String,
+        /// What is missing.
+        reason: String,
+    },
+    /// A parameter that the model file does not have, or has in another shape or storage.
+    #[error("parameter '{name}': {problem}")]
+    Param {
+        /// The parameter.
+        name: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// An input or output that does not fit the graph.
+    #[error("{kind} '{name}': {problem}")]
+    Io {
+        /// Input or output.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A setting that cannot be.
+    #[error("{0}")]
+    Setting(String),
+}
+
+/// The bytes of one parameter, as a model file stores them (little endian).
+#[derive(Clone, Debug)]
+pub struct ParamBytes<'a> {
+    /// How they are stored.
+    pub storage: Storage,
+    /// The shape.
+    pub shape: Vec<usize>,
+    /// The bytes.
+    pub bytes: Cow<'a, [u8]>,
+}
+
+/// Where parameters come from: a model file, or memory.
+pub trait WeightSource {
+    /// The parameter of this name.
+    fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError>;
+}
+
+/// Parameters in memory, by name.
+#[derive(Clone, Debug, Default)]
+pub struct Params(HashMap<String, HostTensor>);
+
+impl Params {
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Add one.
+    pub fn insert(&mut self, name: &str, tensor: HostTensor) {
+        self.0.insert(name.into(), tensor);
+    }
+
+    /// The parameter of this name.
+    pub fn get(&self, name: &str) -> Option<&HostTensor> {
+        self.0.get(name)
+    }
+}
+
+impl WeightSource for Params {
+    fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError> {
+        let tensor = self
+            .0
+            .get(name)
+            .ok_or_else(|| BackendError::Param { name: name.into(), problem: "is missing from the model".into() })?;
+        let bytes = match tensor.data() {
+            Data::F32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Data::F16(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Data::BF16(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Data::I32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>(),
+        };
+        Ok(ParamBytes {
+            storage: Storage::Dense(tensor.ty().dtype),
+            shape: tensor.shape().to_vec(),
+            bytes: Cow::Owned(bytes),
+        })
+    }
+}
+
+/// Parameters on a device, in the layout that its kernels read. Cheap to clone; plans of the same model share them.
+#[derive(Clone)]
+pub struct Weights {
+    bytes: u64,
+    inner: Arc<dyn Any + Send + Sync>,
+}
+
+impl Weights {
+    fn new(bytes: u64, inner: impl Any + Send + Sync) -> Self {
+        Weights { bytes, inner: Arc::new(inner) }
+    }
+
+    /// Bytes that they take on the device.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// A device that computes.
+pub trait Backend: Capabilities + Send + Sync {
+    /// The device's name: `cpu`, `vulkan0`, ...
+    fn name(&self) -> &str;
+
+    /// Bring the parameters that a plan needs onto the device, each read once.
+    fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError>;
+
+    /// Take the memory of a plan and make everything ready to run.
+    fn prepare(&self, graph: &Graph, plan: &Plan, weights: &Weights) -> Result<Box<dyn Session>, BackendError>;
+}
+
+/// A plan with its memory, ready to run.
+pub trait Session: Send {
+    /// The inputs that each run needs.
+    fn inputs(&self) -> &[(String, TensorType)];
+
+    /// The outputs that each run yields.
+    fn outputs(&self) -> &[(String, TensorType)];
+
+    /// Run once. Inputs are looked up by name; `outputs` are filled in the order of [`Session::outputs`]. Allocates
+    /// nothing.
+    fn run(&mut self, inputs: &[(&str, &HostTensor)], outputs: &mut [HostTensor]) -> Result<(), BackendError>;
+
+    /// Bytes of device memory that this session holds; parameters not counted.
+    fn allocated_bytes(&self) -> u64;
+
+    /// Time spent in each step of the last run, by label and op, where the session was prepared to measure it.
+    fn profile(&self) -> Vec<StepTime>;
+
+    /// Run once into new tensors.
+    fn run_to_new(&mut self, inputs: &[(&str, &HostTensor)]) -> Result<Vec<HostTensor>, BackendError> {
+        let mut outputs: Vec<HostTensor> = self.outputs().iter().map(|(_, ty)| HostTensor::zeros(ty)).collect();
+        self.run(inputs, &mut outputs)?;
+        Ok(outputs)
+    }
+}
+
+/// The time of one step.
+#[derive(Clone, Debug)]
+pub struct StepTime {
+    /// Where in the model the op stands.
+    pub label: String,
+    /// The op's name.
+    pub op: &'static str,
+    /// Seconds.
+    pub seconds: f64,
+    /// Useful floating-point operations.
+    pub flops: u64,
+}

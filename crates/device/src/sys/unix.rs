@@ -1,0 +1,291 @@
+//! Unix: one process group per child, pipes that never block us, and the kernel's word on how it ended.
+
+use std::env;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::{Ending, GRACE, Hear, How, Tail};
+
+const MOMENT: Duration = Duration::from_millis(1);
+
+/// How often to look whether the child has ended while a pipe is still open: only a grandchild that holds it makes this matter.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How long to wait for killed grandchildren to disappear.
+const LINGER: Duration = Duration::from_millis(100);
+
+/// What is read at most between two looks at the clock, and after the end of the child.
+const BUDGET: usize = 1 << 20;
+
+/// The command that starts this program again.
+pub(crate) fn own_program() -> io::Result<Command> {
+    // On Linux the link leads to this very file even if an update has replaced it under its old name.
+    let program = if cfg!(target_os = "linux") { "/proc/self/exe".into() } else { env::current_exe()? };
+    let mut command = Command::new(program);
+    if let Some(name) = env::args_os().next() {
+        command.arg0(name);
+    }
+    Ok(command)
+}
+
+/// Runs a child to its end or to the deadline, and leaves nothing of it behind. An error means that it did not start.
+pub(crate) fn supervise(mut command: Command, deadline: Duration, hear: Hear) -> io::Result<Ending> {
+    let start = Instant::now();
+    reap_stuck();
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn()?;
+    let mut report = child.stdout.take();
+    let mut stderr = child.stderr.take();
+    let family = Family(Some(child));
+    report.iter().for_each(|pipe| never_block(pipe.as_fd()));
+    stderr.iter().for_each(|pipe| never_block(pipe.as_fd()));
+
+    let mut tail = Tail::default();
+    let mut keep = |bytes: &[u8]| {
+        tail.push(bytes);
+        ControlFlow::Continue(())
+    };
+    let ended_by_us = loop {
+        let left = deadline.saturating_sub(start.elapsed());
+        let pause = if report.is_some() { LOOK } else { MOMENT };
+        wait_for_output(report.as_ref().map(AsFd::as_fd), stderr.as_ref().map(AsFd::as_fd), pause.min(left));
+        let _ = pump(&mut stderr, &mut keep);
+        if pump(&mut report, hear).is_break() {
+            break Some(How::Unknown);
+        }
+        if family.parent_has_ended() {
+            break None;
+        }
+        if start.elapsed() >= deadline {
+            break Some(How::TimedOut);
+        }
+    };
+
+    let status = family.end();
+    // What was written before the end is in the pipes. Whoever still holds their other ends is not waited for.
+    let _ = pump(&mut stderr, &mut keep);
+    let _ = pump(&mut report, hear);
+    Ok(Ending { how: ended_by_us.unwrap_or_else(|| how(status)), stderr_tail: tail.into_text() })
+}
+
+fn how(status: Option<ExitStatus>) -> How {
+    let Some(status) = status else {
+        return How::Unknown;
+    };
+    match (status.code(), status.signal()) {
+        (Some(code), _) => How::Exited(code),
+        (None, Some(signal)) => How::Signalled(signal),
+        (None, None) => How::Unknown,
+    }
+}
+
+/// Reads what is there, up to the budget; a pipe that ends or breaks is closed.
+fn pump<R: Read>(pipe: &mut Option<R>, hear: Hear) -> ControlFlow<()> {
+    let mut buffer = [0; 16 << 10];
+    for _ in 0..BUDGET / buffer.len() {
+        let Some(source) = pipe else { break };
+        match source.read(&mut buffer) {
+            Ok(0) => *pipe = None,
+            Ok(count) => hear(&buffer[..count])?,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            Err(_) => *pipe = None,
+        }
+    }
+    ControlFlow::Continue(())
+}
+
+/// A child and all that it started: its process group. Dropped, it is ended.
+struct Family(Option<Child>);
+
+/// Children that did not die of SIGKILL in time. They are collected when they do, so that no zombie stays.
+static STUCK: Mutex<Vec<Child>> = Mutex::new(Vec::new());
+
+fn reap_stuck() {
+    let mut stuck = STUCK.lock().unwrap_or_else(PoisonError::into_inner);
+    stuck.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+}
+
+impl Family {
+    /// Whether the child itself has ended. It is not collected yet: as long as it is a zombie, the number of its group
+    /// belongs to nobody else, and the group can be killed without hitting a stranger.
+    fn parent_has_ended(&self) -> bool {
+        let Some(child) = &self.0 else { return true };
+        // SAFETY: siginfo_t is plain data for which all zeros is a valid value.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let flags = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
+        // SAFETY: `info` is valid for writing during the call.
+        let result = unsafe { libc::waitid(libc::P_PID, child.id(), &mut info, flags) };
+        if result == 0 {
+            // SAFETY: waitid has filled in the fields of a child's end, or left the zeros that it was given.
+            return unsafe { info.si_pid() } != 0;
+        }
+        // The child is not ours any more if this program ignores SIGCHLD or somebody else has collected it.
+        io::Error::last_os_error().kind() != ErrorKind::Interrupted
+    }
+
+    /// Kills the whole group and collects the child: its status, if it can be known in time.
+    fn end(mut self) -> Option<ExitStatus> {
+        self.kill_and_collect()
+    }
+
+    fn kill_and_collect(&mut self) -> Option<ExitStatus> {
+        let mut child = self.0.take()?;
+        let group = child.id().cast_signed();
+        signal_group(group, libc::SIGKILL);
+        let killed = Instant::now();
+        let status = loop {
+            match child.try_wait() {
+                Ok(Some(status)) => break Some(status),
+                Ok(None) if killed.elapsed() < GRACE => sleep(MOMENT),
+                Ok(None) => {
+                    let mut stuck = STUCK.lock().unwrap_or_else(PoisonError::into_inner);
+                    stuck.push(child);
+                    return None;
+                }
+                Err(_) => break None,
+            }
+        };
+        // Grandchildren die on their own account, mostly within this moment. Where we are the first process of a container
+        // they have become our children and would stay zombies.
+        while signal_group(group, 0) && killed.elapsed() < LINGER {
+            // SAFETY: no pointer is passed that the kernel could write to.
+            unsafe { libc::waitpid(-group, std::ptr::null_mut(), libc::WNOHANG) };
+            sleep(MOMENT);
+        }
+        status
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        self.kill_and_collect();
+    }
+}
+
+/// Sends a signal to a process group; false if there is no such group.
+fn signal_group(group: libc::pid_t, signal: libc::c_int) -> bool {
+    // A group number of 0 or 1 would mean our own group or every process.
+    // SAFETY: kill takes two numbers and touches no memory.
+    group > 1 && unsafe { libc::kill(-group, signal) } == 0
+}
+
+fn never_block(pipe: BorrowedFd) {
+    // SAFETY: the descriptor is open as long as `pipe` is borrowed, and both calls only take numbers.
+    unsafe {
+        let flags = libc::fcntl(pipe.as_raw_fd(), libc::F_GETFL);
+        libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK);
+    }
+}
+
+/// Sleeps until one of the pipes has something to read or has ended, at most for `pause`.
+fn wait_for_output(report: Option<BorrowedFd>, stderr: Option<BorrowedFd>, pause: Duration) {
+    // A negative descriptor is one that poll passes over.
+    let mut entries = [report, stderr].map(|pipe| libc::pollfd {
+        fd: pipe.map_or(-1, |pipe| pipe.as_raw_fd()),
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    let milliseconds = pause.as_micros().div_ceil(1000).try_into().unwrap_or(libc::c_int::MAX);
+    // SAFETY: `entries` is valid for reading and writing, and its length is the one given.
+    unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, milliseconds) };
+}
+
+/// Makes this process a well-behaved child and returns its report channel, which is the stdout that it was started with.
+///
+/// `PR_SET_DUMPABLE` is left alone: it would prevent core files too, but also change who may read `/proc/self`, and then the
+/// trial would no longer show what happens in an ordinary process.
+pub(crate) fn enter_child() -> io::Result<File> {
+    let report = io::stdout().as_fd().try_clone_to_owned()?; // close-on-exec
+    // SAFETY: descriptors 1 and 2 are open in every Rust process, and std does not own them.
+    if unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    no_core_file();
+    die_with_parent();
+    Ok(File::from(report))
+}
+
+/// A limit of 0 is ignored where core files are piped to a program; 1 is the value that prevents them there as well.
+fn no_core_file() {
+    let limit = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
+    // SAFETY: `limit` is valid for reading. Failure (a hard limit of 0) leaves the limit at 0, which is nearly as good.
+    unsafe { libc::setrlimit(libc::RLIMIT_CORE, &limit) };
+}
+
+/// The signal comes when the thread that started us ends, and that thread waits for us as long as it lives. If it has died
+/// already, this is too late; the first line of the report then meets a broken pipe.
+fn die_with_parent() {
+    #[cfg(target_os = "linux")]
+    // SAFETY: this option takes one number and touches no memory.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong)
+    };
+}
+
+/// Removes variables from the environment of a child that is about to run its trial.
+pub(crate) fn forget_variables(names: &[&str]) {
+    for name in names {
+        // SAFETY: only a child comes here, from the first line of its `main`, when no other thread can read the environment.
+        unsafe { env::remove_var(name) };
+    }
+}
+
+/// The number of cores that the calling thread may run on.
+#[cfg(target_os = "linux")]
+pub(crate) fn affinity() -> Option<usize> {
+    // The call fails as long as the mask is smaller than the kernel's own.
+    let mut mask = vec![0_u64; 16];
+    while mask.len() <= 1 << 14 {
+        let bytes = std::mem::size_of_val(&mask[..]);
+        // SAFETY: the mask is valid for writing `bytes` bytes, and aligned as a cpu_set_t, which is an array of words.
+        let result = unsafe { libc::sched_getaffinity(0, bytes, mask.as_mut_ptr().cast()) };
+        if result == 0 {
+            let cores = mask.iter().map(|word| word.count_ones() as usize).sum();
+            return Some(cores).filter(|&cores| cores > 0);
+        }
+        mask.resize(mask.len() * 2, 0);
+    }
+    None
+}
+
+/// Unknown here.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn affinity() -> Option<usize> {
+    None
+}
+
+/// Whether a signal is the one that cannot be caught, which a crash never raises.
+pub(crate) fn is_kill(signal: i32) -> bool {
+    signal == libc::SIGKILL
+}
+
+/// The name of a signal and what it says about a process that died of it.
+pub(crate) fn signal_name(signal: i32) -> Option<(&'static str, &'static str)> {
+    Some(match signal {
+        libc::SIGABRT => ("SIGABRT", "it gave itself up"),
+        libc::SIGALRM => ("SIGALRM", "a timer of its own"),
+        libc::SIGBUS => ("SIGBUS", "memory that cannot be reached"),
+        libc::SIGFPE => ("SIGFPE", "impossible arithmetic"),
+        libc::SIGHUP => ("SIGHUP", "the terminal went away"),
+        libc::SIGILL => ("SIGILL", "an instruction that this machine lacks or forbids"),
+        libc::SIGINT => ("SIGINT", "interrupted from outside"),
+        libc::SIGKILL => ("SIGKILL", "killed from outside"),
+        libc::SIGPIPE => ("SIGPIPE", "it wrote where nobody reads"),
+        libc::SIGQUIT => ("SIGQUIT", "ended from outside"),
+        libc::SIGSEGV => ("SIGSEGV", "memory that is not its own"),
+        libc::SIGSYS => ("SIGSYS", "a system call that is forbidden here"),
+        libc::SIGTERM => ("SIGTERM", "ended from outside"),
+        libc::SIGTRAP => ("SIGTRAP", "a trap of its own"),
+        libc::SIGXCPU => ("SIGXCPU", "the limit of processor time"),
+        libc::SIGXFSZ => ("SIGXFSZ", "the limit of file size"),
+        _ => return None,
+    })
+}

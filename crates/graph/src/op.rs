@@ -1,0 +1,278 @@
+//! The one table of operations: every op a graph may hold, its operands, its attributes and its cost.
+//!
+//! An op holds attributes only; its operands stand in the node, in the order that [`Op::roles`] names.
+
+use crate::dtype::Storage;
+use crate::tensor::TensorType;
+
+/// A function of one number, applied to each element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the variants are the functions' names")]
+pub enum Unary {
+    Silu,
+    Gelu,
+    GeluTanh,
+    QuickGelu,
+    Relu,
+    Sigmoid,
+    Tanh,
+    Exp,
+    Neg,
+    Abs,
+    Sqrt,
+    Square,
+    Sin,
+    Cos,
+}
+
+/// A function of two numbers, applied to each pair of elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the variants are the functions' names")]
+pub enum Binary {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Max,
+    Min,
+}
+
+/// What a product does to each element before it is stored: `activation(sum + bias) + residual`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Fused {
+    /// A bias operand follows the weights: `(n)`, or `(batch, n)` for one bias a picture.
+    pub bias: bool,
+    /// Applied after the bias.
+    pub activation: Option<Unary>,
+    /// The last operand is added at the end; it has the shape of the result.
+    pub residual: bool,
+}
+
+/// How the two numbers of a rotated pair lie in a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pairs {
+    /// `(0, 1), (2, 3), ...`
+    Adjacent,
+    /// `(0, d/2), (1, d/2 + 1), ...`
+    Halves,
+}
+
+/// An operation. Each yields one tensor.
+#[allow(missing_docs, reason = "the fields are named by the formula above them")]
+#[derive(Clone, Debug, PartialEq)]
+pub enum Op {
+    // Sources: what comes from outside. They are not executed.
+    /// A tensor given at each run.
+    Input { name: String },
+    /// A tensor of the model file.
+    Param { name: String, storage: Storage },
+
+    // Products: nearly all of the time is spent here.
+    /// `x (.., k)` times the parameter `w (n, k)`, transposed: `(.., n)`.
+    Linear { fused: Fused },
+    /// `a (.., m, k)` times `b (.., k, n)`, or `b (.., n, k)` transposed: `(.., m, n)`.
+    MatMul { transpose_b: bool },
+    /// `x (batch, h, w, c)` with the parameter `w (n, c, kh, kw)`: `(batch, h', w', n)`. The input is first enlarged
+    /// `upsample` times (nearest), then padded (top, left, bottom, right).
+    Conv2d { stride: usize, padding: [usize; 4], upsample: usize, fused: Fused },
+    /// Softmax(scale q kᵀ) v for each head: `q (batch, t, heads d)`, `k (batch, s, heads d)`, `v (batch, s, heads e)`:
+    /// `(batch, t, heads e)`. Causal: query `i` sees keys up to `i + s - t`.
+    Attention { heads: usize, scale: f32, causal: bool },
+
+    // Norms: statistics over a row or over an image.
+    /// Over each group of channels of each picture, then scale and shift by channel: `x, gamma (c), beta (c)`.
+    GroupNorm { groups: usize, eps: f32, activation: Option<Unary> },
+    /// Over the last dimension: `x, gamma (c), beta (c)`.
+    LayerNorm { eps: f32 },
+    /// Over the last dimension, without the mean: `x, gamma (c)`.
+    RmsNorm { eps: f32 },
+    /// Over the last dimension.
+    Softmax,
+
+    // Element-wise arithmetic.
+    /// A function of each element.
+    Unary(Unary),
+    /// A function of each pair of elements; shapes broadcast from the right as in numpy.
+    Binary(Binary),
+    /// `x * scale + shift`.
+    Affine { scale: f32, shift: f32 },
+    /// `x (.., 2n)`: first half times the exact GELU of the second half: `(.., n)`.
+    Geglu,
+    /// The same values in another element type.
+    Cast,
+
+    // Movement: the same numbers in other places. Reshape, and slices and permutations that keep the order in memory, are views.
+    /// Nearest-neighbour enlargement of an image.
+    Upsample { factor: usize },
+    /// Zeros before and after, for each dimension.
+    Pad { before: Vec<usize>, after: Vec<usize> },
+    /// One after the other along an axis.
+    Concat { axis: usize },
+    /// A part of an axis.
+    Slice { axis: usize, start: usize, len: usize },
+    /// The same elements in another shape.
+    Reshape { shape: Vec<usize> },
+    /// Axes in another order: axis `i` of the result is axis `axes[i]` of the operand.
+    Permute { axes: Vec<usize> },
+
+    // Lookups and encodings.
+    /// Rows of `table (n, c)` by `ids`: `(.., c)`.
+    Embedding,
+    /// Sines and cosines of `t (batch)`: `(batch, dim)`, cosines first, frequencies from 1 to 1/max_period.
+    TimestepEmbedding { dim: usize, max_period: f32 },
+    /// Each pair of `x (batch, t, heads d)` turned by an angle given by `cos (t, d/2)` and `sin (t, d/2)`.
+    Rotary { heads: usize, pairs: Pairs },
+}
+
+impl Fused {
+    fn roles(self, first: &[&'static str]) -> Vec<&'static str> {
+        let mut roles = first.to_vec();
+        roles.extend(self.bias.then_some("bias"));
+        roles.extend(self.residual.then_some("residual"));
+        roles
+    }
+}
+
+impl Op {
+    /// The name in the textual form.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Input { .. } => "input",
+            Op::Param { .. } => "param",
+            Op::Linear { .. } => "linear",
+            Op::MatMul { .. } => "matmul",
+            Op::Conv2d { .. } => "conv2d",
+            Op::Attention { .. } => "attention",
+            Op::GroupNorm { .. } => "group_norm",
+            Op::LayerNorm { .. } => "layer_norm",
+            Op::RmsNorm { .. } => "rms_norm",
+            Op::Softmax => "softmax",
+            Op::Unary(u) => u.name(),
+            Op::Binary(b) => b.name(),
+            Op::Affine { .. } => "affine",
+            Op::Geglu => "geglu",
+            Op::Cast => "cast",
+            Op::Upsample { .. } => "upsample",
+            Op::Pad { .. } => "pad",
+            Op::Concat { .. } => "concat",
+            Op::Slice { .. } => "slice",
+            Op::Reshape { .. } => "reshape",
+            Op::Permute { .. } => "permute",
+            Op::Embedding => "embedding",
+            Op::TimestepEmbedding { .. } => "timestep_embedding",
+            Op::Rotary { .. } => "rotary",
+        }
+    }
+
+    /// The roles of the operands, in order; `None` for any number of them.
+    pub fn roles(&self) -> Option<Vec<&'static str>> {
+        Some(match self {
+            Op::Input { .. } | Op::Param { .. } => vec![],
+            Op::Linear { fused } | Op::Conv2d { fused, .. } => fused.roles(&["x", "w"]),
+            Op::MatMul { .. } | Op::Binary(_) => vec!["a", "b"],
+            Op::Attention { .. } => vec!["q", "k", "v"],
+            Op::GroupNorm { .. } | Op::LayerNorm { .. } => vec!["x", "gamma", "beta"],
+            Op::RmsNorm { .. } => vec!["x", "gamma"],
+            Op::Concat { .. } => return None,
+            Op::Embedding => vec!["table", "ids"],
+            Op::TimestepEmbedding { .. } => vec!["t"],
+            Op::Rotary { .. } => vec!["x", "cos", "sin"],
+            Op::Softmax
+            | Op::Unary(_)
+            | Op::Affine { .. }
+            | Op::Geglu
+            | Op::Cast
+            | Op::Upsample { .. }
+            | Op::Pad { .. }
+            | Op::Slice { .. }
+            | Op::Reshape { .. }
+            | Op::Permute { .. } => vec!["x"],
+        })
+    }
+
+    /// Whether the tensor comes from outside.
+    pub fn is_source(&self) -> bool {
+        matches!(self, Op::Input { .. } | Op::Param { .. })
+    }
+
+    /// Useful floating-point operations of a product (multiplications and additions), 0 for the rest.
+    pub fn flops(&self, inputs: &[&TensorType], out: &TensorType) -> u64 {
+        match self {
+            Op::Linear { .. } => 2 * out.elements() * inputs[1].shape[1] as u64,
+            Op::MatMul { .. } => 2 * out.elements() * inputs[0].channels() as u64,
+            Op::Conv2d { .. } => 2 * out.elements() * inputs[1].shape[1..].iter().product::<usize>() as u64,
+            Op::Attention { .. } => {
+                let scores = inputs[0].rows() as u64 * inputs[1].shape[1] as u64;
+                2 * scores * (inputs[0].channels() + inputs[2].channels()) as u64
+            }
+            _ => 0,
+        }
+    }
+}
+
+impl Unary {
+    /// Every function, in the order of this enum.
+    pub const ALL: [Unary; 14] = [
+        Unary::Silu,
+        Unary::Gelu,
+        Unary::GeluTanh,
+        Unary::QuickGelu,
+        Unary::Relu,
+        Unary::Sigmoid,
+        Unary::Tanh,
+        Unary::Exp,
+        Unary::Neg,
+        Unary::Abs,
+        Unary::Sqrt,
+        Unary::Square,
+        Unary::Sin,
+        Unary::Cos,
+    ];
+
+    /// The name in the textual form.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unary::Silu => "silu",
+            Unary::Gelu => "gelu",
+            Unary::GeluTanh => "gelu_tanh",
+            Unary::QuickGelu => "quick_gelu",
+            Unary::Relu => "relu",
+            Unary::Sigmoid => "sigmoid",
+            Unary::Tanh => "tanh",
+            Unary::Exp => "exp",
+            Unary::Neg => "neg",
+            Unary::Abs => "abs",
+            Unary::Sqrt => "sqrt",
+            Unary::Square => "square",
+            Unary::Sin => "sin",
+            Unary::Cos => "cos",
+        }
+    }
+
+    /// The function of this name.
+    pub fn named(name: &str) -> Option<Unary> {
+        Unary::ALL.into_iter().find(|u| u.name() == name)
+    }
+}
+
+impl Binary {
+    /// Every function, in the order of this enum.
+    pub const ALL: [Binary; 6] = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div, Binary::Max, Binary::Min];
+
+    /// The name in the textual form.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Binary::Add => "add",
+            Binary::Sub => "sub",
+            Binary::Mul => "mul",
+            Binary::Div => "div",
+            Binary::Max => "max",
+            Binary::Min => "min",
+        }
+    }
+
+    /// The function of this name.
+    pub fn named(name: &str) -> Option<Binary> {
+        Binary::ALL.into_iter().find(|b| b.name() == name)
+    }
+}

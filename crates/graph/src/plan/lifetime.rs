@@ -1,0 +1,325 @@
+//! What is needed, what is a view, and what lives from when to when.
+
+use crate::graph::{Graph, Value};
+use crate::op::Op;
+
+use super::{Capabilities, Place, Span, Used};
+
+/// What does not depend on the order of execution.
+pub(super) struct Analysis {
+    /// By value: what it stands for.
+    roles: Vec<Role>,
+    /// By value: scratch bytes of its op.
+    scratch: Vec<u64>,
+    /// By value: the operands that its op may write its result over.
+    overwritable: Vec<Vec<usize>>,
+    /// By value: whether a result of the graph needs the bytes of this root at the end.
+    kept: Vec<bool>,
+    /// By value: how this parameter is used.
+    used: Vec<Used>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Unneeded,
+    Weight,
+    Input,
+    Step,
+    /// Another name for part of `root`, which is no view itself.
+    View {
+        root: Value,
+        offset: u64,
+    },
+}
+
+impl Analysis {
+    pub(super) fn new(graph: &Graph, device: &dyn Capabilities) -> Self {
+        let n = graph.nodes().len();
+        let mut needed = vec![false; n];
+        for output in graph.outputs() {
+            needed[output.value.index()] = true;
+        }
+        for value in graph.values().rev() {
+            if needed[value.index()] {
+                for input in &graph.node(value).inputs {
+                    needed[input.index()] = true;
+                }
+            }
+        }
+
+        let mut roles = vec![Role::Unneeded; n];
+        let mut scratch = vec![0; n];
+        let mut overwritable = vec![vec![]; n];
+        for value in graph.values().filter(|v| needed[v.index()]) {
+            let node = graph.node(value);
+            roles[value.index()] = match &node.op {
+                Op::Param { .. } => Role::Weight,
+                Op::Input { .. } => Role::Input,
+                _ => view(graph, value, &roles, device.alignment()).unwrap_or(Role::Step),
+            };
+            if roles[value.index()] == Role::Step {
+                scratch[value.index()] = device.scratch_bytes(graph, value);
+                overwritable[value.index()] = (0..node.inputs.len())
+                    .filter(|&i| graph.ty(node.inputs[i]).bytes() == node.ty.bytes())
+                    .filter(|&i| device.may_overwrite(graph, value, i))
+                    .collect();
+            }
+        }
+        let root = |value: Value| match roles[value.index()] {
+            Role::View { root, .. } => root,
+            _ => value,
+        };
+        let mut kept = vec![false; n];
+        let mut used = vec![Used::default(); n];
+        for output in graph.outputs() {
+            kept[root(output.value).index()] = true;
+            used[root(output.value).index()].as_tensor = true;
+        }
+        for value in graph.values().filter(|v| roles[v.index()] == Role::Step) {
+            let node = graph.node(value);
+            for (i, &input) in node.inputs.iter().enumerate() {
+                let used = &mut used[root(input).index()];
+                match node.op {
+                    Op::Linear { .. } | Op::Conv2d { .. } if i == 1 => used.as_weights = true,
+                    _ => used.as_tensor = true,
+                }
+            }
+        }
+        Analysis { roles, scratch, overwritable, kept, used }
+    }
+
+    /// The values that ops define when executed, in graph order.
+    pub(super) fn steps(&self) -> impl Iterator<Item = Value> + '_ {
+        self.of_role(Role::Step)
+    }
+
+    fn of_role(&self, role: Role) -> impl Iterator<Item = Value> + '_ {
+        self.roles.iter().enumerate().filter(move |(_, r)| **r == role).map(|(i, _)| Value(i as u32))
+    }
+
+    pub(super) fn inputs(&self) -> impl Iterator<Item = Value> + '_ {
+        self.of_role(Role::Input)
+    }
+
+    pub(super) fn weights(&self) -> impl Iterator<Item = (Value, Used)> + '_ {
+        self.of_role(Role::Weight).map(|v| (v, self.used[v.index()]))
+    }
+
+    pub(super) fn is_step(&self, value: Value) -> bool {
+        self.roles[value.index()] == Role::Step
+    }
+
+    pub(super) fn scratch(&self, value: Value) -> u64 {
+        self.scratch[value.index()]
+    }
+
+    pub(super) fn is_kept(&self, root: Value) -> bool {
+        self.kept[root.index()]
+    }
+
+    pub(super) fn overwritable(&self, value: Value) -> &[usize] {
+        &self.overwritable[value.index()]
+    }
+
+    /// The value whose bytes these are, and where in it they begin.
+    pub(super) fn root(&self, value: Value) -> (Value, u64) {
+        match self.roles[value.index()] {
+            Role::View { root, offset } => (root, offset),
+            _ => (value, 0),
+        }
+    }
+
+    /// The arena-living root of an operand; `None` for parameters.
+    pub(super) fn arena_root(&self, value: Value) -> Option<Value> {
+        let (root, _) = self.root(value);
+        (self.roles[root.index()] != Role::Weight).then_some(root)
+    }
+
+    /// The largest tensor that an op reads or writes in the arena.
+    pub(super) fn largest_binding(&self, graph: &Graph) -> Option<(Value, u64)> {
+        self.steps()
+            .flat_map(|v| graph.node(v).inputs.iter().filter_map(|&i| self.arena_root(i).map(|_| i)).chain([v]))
+            .map(|v| (v, graph.ty(v).bytes()))
+            .max_by_key(|&(_, bytes)| bytes)
+    }
+}
+
+/// Whether a moving op only renames bytes.
+fn view(graph: &Graph, value: Value, roles: &[Role], alignment: u64) -> Option<Role> {
+    let node = graph.node(value);
+    let from = *node.inputs.first()?;
+    let source = graph.ty(from);
+    let offset = match &node.op {
+        Op::Reshape { .. } => 0,
+        Op::Slice { axis, start, .. } if source.shape[..*axis].iter().all(|&d| d == 1) => {
+            let row: u64 = source.shape[axis + 1..].iter().map(|&d| d as u64).product();
+            *start as u64 * row * source.dtype.bytes()
+        }
+        Op::Permute { axes } => {
+            let moved: Vec<usize> = axes.iter().copied().filter(|&a| source.shape[a] != 1).collect();
+            if !moved.is_sorted() {
+                return None;
+            }
+            0
+        }
+        Op::Cast if source.dtype == node.ty.dtype => 0,
+        _ => return None,
+    };
+    let (root, base) = match roles[from.index()] {
+        Role::View { root, offset } => (root, offset),
+        _ => (from, 0),
+    };
+    // A backend keeps parameters in its own layout: only the whole of one can be renamed.
+    let is_weight = roles[root.index()] == Role::Weight;
+    let fits = if is_weight { base + offset == 0 && graph.ty(value).bytes() == graph.ty(root).bytes() } else { true };
+    (fits && (base + offset).is_multiple_of(alignment)).then_some(Role::View { root, offset: base + offset })
+}
+
+/// A piece of memory and the steps between which it is in use.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Buffer {
+    pub(super) bytes: u64,
+    pub(super) first: usize,
+    pub(super) last: usize,
+}
+
+/// What lives when, for one order of execution.
+pub(super) struct Lifetimes {
+    pub(super) buffers: Vec<Buffer>,
+    /// By value (roots only): its buffer.
+    buffer_of: Vec<Option<u32>>,
+    /// By step: the buffer of its scratch memory.
+    scratch_of: Vec<Option<u32>>,
+    steps: usize,
+}
+
+impl Lifetimes {
+    pub(super) fn new(graph: &Graph, analysis: &Analysis, order: &[Value]) -> Self {
+        // Results live on after the last step.
+        let end = order.len();
+        let last_use = last_uses(graph, analysis, order);
+        let last = |value: Value, first: usize| match analysis.is_kept(value) {
+            true => end,
+            false => last_use[value.index()].unwrap_or(first),
+        };
+        let mut buffers: Vec<Buffer> = Vec::with_capacity(2 * order.len());
+        let mut buffer_of = vec![None; graph.nodes().len()];
+        for input in analysis.inputs() {
+            buffer_of[input.index()] = Some(buffers.len() as u32);
+            buffers.push(Buffer { bytes: graph.ty(input).bytes(), first: 0, last: last(input, 0) });
+        }
+        for (at, &value) in order.iter().enumerate() {
+            match overwritten(graph, analysis, &buffer_of, &buffers, value, at) {
+                Some(buffer) => {
+                    buffers[buffer as usize].last = last(value, at);
+                    buffer_of[value.index()] = Some(buffer);
+                }
+                None => {
+                    buffer_of[value.index()] = Some(buffers.len() as u32);
+                    buffers.push(Buffer { bytes: graph.ty(value).bytes(), first: at, last: last(value, at) });
+                }
+            }
+        }
+        let mut scratch_of = vec![None; order.len()];
+        for (at, &value) in order.iter().enumerate() {
+            let bytes = analysis.scratch(value);
+            if bytes > 0 {
+                scratch_of[at] = Some(buffers.len() as u32);
+                buffers.push(Buffer { bytes, first: at, last: at });
+            }
+        }
+        Lifetimes { buffers, buffer_of, scratch_of, steps: order.len() }
+    }
+
+    /// Bytes live at each step, and after the last.
+    fn live(&self) -> Vec<u64> {
+        let mut change = vec![0i64; self.steps + 2];
+        for b in &self.buffers {
+            change[b.first] += b.bytes as i64;
+            change[b.last + 1] -= b.bytes as i64;
+        }
+        change.pop();
+        let mut sum = 0;
+        change
+            .iter()
+            .map(|c| {
+                sum += c;
+                sum as u64
+            })
+            .collect()
+    }
+
+    /// The largest sum of bytes live at one step.
+    pub(super) fn peak_bytes(&self) -> u64 {
+        self.live().into_iter().max().unwrap_or(0)
+    }
+
+    /// The first step where most is live; the last one if that is after the run.
+    pub(super) fn peak_step(&self) -> usize {
+        let live = self.live();
+        let peak = (0..live.len()).max_by_key(|&i| (live[i], usize::MAX - i)).unwrap_or(0);
+        peak.min(self.steps.saturating_sub(1))
+    }
+
+    /// The values whose bytes are in use at a step, by graph order.
+    pub(super) fn live_at(&self, step: usize) -> impl Iterator<Item = Value> + '_ {
+        self.buffer_of.iter().enumerate().filter_map(move |(i, b)| {
+            let b = &self.buffers[(*b)? as usize];
+            (b.first <= step && step <= b.last).then_some(Value(i as u32))
+        })
+    }
+
+    pub(super) fn places(&self, graph: &Graph, analysis: &Analysis, offsets: &[u64]) -> Vec<Place> {
+        graph
+            .values()
+            .map(|value| {
+                let (root, offset) = analysis.root(value);
+                match self.buffer_of[root.index()] {
+                    Some(b) => {
+                        Place::Arena(Span { offset: offsets[b as usize] + offset, bytes: graph.ty(value).bytes() })
+                    }
+                    None if analysis.arena_root(value).is_none() => Place::Weight(root),
+                    None => Place::Nowhere,
+                }
+            })
+            .collect()
+    }
+
+    pub(super) fn scratch(&self, step: usize, offsets: &[u64]) -> Option<Span> {
+        let b = self.scratch_of[step]? as usize;
+        Some(Span { offset: offsets[b], bytes: self.buffers[b].bytes })
+    }
+}
+
+/// By value (roots only): the last step that reads its bytes.
+fn last_uses(graph: &Graph, analysis: &Analysis, order: &[Value]) -> Vec<Option<usize>> {
+    let mut last = vec![None; graph.nodes().len()];
+    for (at, &value) in order.iter().enumerate() {
+        for root in graph.node(value).inputs.iter().filter_map(|&i| analysis.arena_root(i)) {
+            last[root.index()] = Some(at);
+        }
+    }
+    last
+}
+
+/// The buffer of an operand whose place the result may take: nobody needs it after this step, and no other operand
+/// of the step reads it.
+fn overwritten(
+    graph: &Graph,
+    analysis: &Analysis,
+    buffer_of: &[Option<u32>],
+    buffers: &[Buffer],
+    value: Value,
+    at: usize,
+) -> Option<u32> {
+    let inputs = &graph.node(value).inputs;
+    let buffer = |i: usize| analysis.arena_root(inputs[i]).and_then(|root| buffer_of[root.index()]);
+    let allowed = analysis.overwritable(value);
+    allowed.iter().copied().find_map(|i| {
+        let b = buffer(i)?;
+        let whole = analysis.root(inputs[i]).1 == 0 && buffers[b as usize].bytes == graph.ty(value).bytes();
+        let dies = buffers[b as usize].last == at;
+        let alone = (0..inputs.len()).all(|j| buffer(j) != Some(b) || allowed.contains(&j));
+        (whole && dies && alone).then_some(b)
+    })
+}

@@ -1,0 +1,266 @@
+//! The plan of a graph on a device: order of execution, lifetimes, one arena.
+//!
+//! [`Plan::new`] reads like this: which values are needed and which are views (`lifetime`), in which order
+//! (`order`), what lives when and what takes whose place (`lifetime`), where (`arena`), and is that true (`verify`).
+
+mod arena;
+mod lifetime;
+mod order;
+mod verify;
+
+use impasto_device::Limits;
+
+use crate::error::PlanError;
+use crate::graph::{Graph, Value};
+use crate::op::Op;
+
+use lifetime::{Analysis, Lifetimes};
+
+/// All that planning needs to know of a backend.
+pub trait Capabilities {
+    /// What the device has and allows.
+    fn limits(&self) -> Limits;
+
+    /// Alignment of every tensor in the arena, a power of two.
+    fn alignment(&self) -> u64;
+
+    /// Whether the op that defines `value` can be executed, else why not.
+    fn supports(&self, graph: &Graph, value: Value) -> Result<(), String>;
+
+    /// Scratch memory that the op needs while it runs.
+    fn scratch_bytes(&self, graph: &Graph, value: Value) -> u64;
+
+    /// Whether the op may write its result over this operand, if nobody needs the operand afterwards. Asked only
+    /// where both have the same number of bytes.
+    fn may_overwrite(&self, graph: &Graph, value: Value, operand: usize) -> bool;
+
+    /// Bytes of a parameter as the backend keeps it, whole and packed.
+    fn param_bytes(&self, graph: &Graph, param: Value, used: Used) -> u64;
+}
+
+/// How a graph uses a parameter; a backend keeps it in a layout for each way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// As the weights of a linear layer or a convolution.
+    pub as_weights: bool,
+    /// As a tensor like any other.
+    pub as_tensor: bool,
+}
+
+/// A device that can do everything and needs nothing: for tests and for a lower bound of memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Anything;
+
+impl Capabilities for Anything {
+    fn limits(&self) -> Limits {
+        Limits::UNLIMITED
+    }
+
+    fn alignment(&self) -> u64 {
+        64
+    }
+
+    fn supports(&self, _: &Graph, _: Value) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn scratch_bytes(&self, _: &Graph, _: Value) -> u64 {
+        0
+    }
+
+    fn may_overwrite(&self, graph: &Graph, value: Value, operand: usize) -> bool {
+        let node = graph.node(value);
+        match node.op {
+            Op::Unary(_) | Op::Binary(_) | Op::Affine { .. } | Op::GroupNorm { .. } | Op::LayerNorm { .. } => {
+                operand == 0 || matches!(node.op, Op::Binary(_))
+            }
+            Op::Linear { fused } | Op::Conv2d { fused, .. } => fused.residual && operand + 1 == node.inputs.len(),
+            _ => false,
+        }
+    }
+
+    fn param_bytes(&self, graph: &Graph, param: Value, _: Used) -> u64 {
+        graph.ty(param).bytes()
+    }
+}
+
+/// Bytes of the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Where they begin.
+    pub offset: u64,
+    /// How many.
+    pub bytes: u64,
+}
+
+/// Where a value lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Nobody needs it.
+    Nowhere,
+    /// It is a parameter, or another name for one.
+    Weight(Value),
+    /// In the arena.
+    Arena(Span),
+}
+
+/// One op to execute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The value that it defines.
+    pub value: Value,
+    /// Its scratch memory, if it needs any.
+    pub scratch: Option<Span>,
+}
+
+/// A parameter that the graph needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weight {
+    /// The parameter.
+    pub value: Value,
+    /// How the graph uses it.
+    pub used: Used,
+    /// Bytes as the backend keeps it.
+    pub bytes: u64,
+}
+
+/// Every byte that a run will need, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    steps: Vec<Step>,
+    places: Vec<Place>,
+    weights: Vec<Weight>,
+    arena_bytes: u64,
+    block_bytes: u64,
+    lower_bound: u64,
+    largest_binding: u64,
+}
+
+impl Plan {
+    /// Plan a graph for a device. Nothing is allocated on the device; what does not fit is refused.
+    pub fn new(graph: &Graph, device: &dyn Capabilities) -> Result<Plan, PlanError> {
+        let limits = device.limits();
+        let analysis = Analysis::new(graph, device);
+        let weights: Vec<Weight> = analysis
+            .weights()
+            .map(|(value, used)| Weight { value, used, bytes: device.param_bytes(graph, value, used) })
+            .collect();
+        check_each(graph, device, &analysis, &weights, limits)?;
+
+        let order = order::choose(graph, &analysis);
+        let lifetimes = Lifetimes::new(graph, &analysis, &order);
+        let weight_bytes: u64 = weights.iter().map(|w| w.bytes).sum();
+
+        // Blocks are cut at whole multiples of the alignment, so that offsets inside them stay aligned.
+        let block_bytes = limits.max_allocation / device.alignment() * device.alignment();
+        let layout = arena::pack(&lifetimes, device.alignment(), block_bytes);
+        if weight_bytes.saturating_add(layout.bytes) > limits.memory {
+            let at = order.get(lifetimes.peak_step()).copied();
+            return Err(PlanError::Memory {
+                label: at.map_or("graph", |at| graph.label(at)).into(),
+                op: at.map_or("input", |at| graph.node(at).op.name()),
+                need: weight_bytes + layout.bytes,
+                weights: weight_bytes,
+                arena: layout.bytes,
+                limit: limits.memory,
+            });
+        }
+
+        let places = lifetimes.places(graph, &analysis, &layout.offsets);
+        let steps = order
+            .iter()
+            .enumerate()
+            .map(|(i, &value)| Step { value, scratch: lifetimes.scratch(i, &layout.offsets) })
+            .collect();
+        let largest_binding = analysis.largest_binding(graph).map_or(0, |(_, bytes)| bytes);
+        let plan = Plan {
+            steps,
+            places,
+            weights,
+            arena_bytes: layout.bytes,
+            block_bytes,
+            lower_bound: lifetimes.peak_bytes(),
+            largest_binding,
+        };
+        if cfg!(debug_assertions)
+            && let Err(problem) = plan.verify(graph, device)
+        {
+            panic!("the planner made a wrong plan: {problem}");
+        }
+        Ok(plan)
+    }
+
+    /// The ops in the order of execution. Sources and views are not executed.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// Where a value lies.
+    pub fn place(&self, value: Value) -> Place {
+        self.places[value.index()]
+    }
+
+    /// The parameters that are needed.
+    pub fn weights(&self) -> &[Weight] {
+        &self.weights
+    }
+
+    /// Bytes of all parameters as the backend keeps them.
+    pub fn weight_bytes(&self) -> u64 {
+        self.weights.iter().map(|w| w.bytes).sum()
+    }
+
+    /// Bytes of the arena: activations, inputs, outputs and scratch.
+    pub fn arena_bytes(&self) -> u64 {
+        self.arena_bytes
+    }
+
+    /// The arena in pieces that each fit one allocation of the device; no tensor straddles two of them.
+    pub fn blocks(&self) -> impl Iterator<Item = Span> + use<> {
+        let (all, block) = (self.arena_bytes, self.block_bytes.max(1));
+        (0..all.div_ceil(block)).map(move |i| Span { offset: i * block, bytes: block.min(all - i * block) })
+    }
+
+    /// The largest sum of bytes live at one moment of this order: no arena can be smaller.
+    pub fn lower_bound(&self) -> u64 {
+        self.lower_bound
+    }
+
+    /// The largest tensor that an op reads or writes.
+    pub fn largest_binding(&self) -> u64 {
+        self.largest_binding
+    }
+}
+
+/// What can be said of each op alone: is it there, does each of its tensors fit.
+fn check_each(
+    graph: &Graph,
+    device: &dyn Capabilities,
+    analysis: &Analysis,
+    weights: &[Weight],
+    limits: Limits,
+) -> Result<(), PlanError> {
+    for value in analysis.steps() {
+        let (op, label) = (graph.node(value).op.name(), || graph.label(value).to_string());
+        if let Err(reason) = device.supports(graph, value) {
+            return Err(PlanError::Unsupported { label: label(), op, reason });
+        }
+        let need = analysis.scratch(value).max(graph.ty(value).bytes());
+        if need > limits.max_allocation {
+            return Err(PlanError::Allocation { label: label(), op, need, limit: limits.max_allocation });
+        }
+    }
+    if let Some(w) = weights.iter().find(|w| w.bytes > limits.max_allocation) {
+        let (label, op) = (graph.label(w.value).into(), graph.node(w.value).op.name());
+        return Err(PlanError::Allocation { label, op, need: w.bytes, limit: limits.max_allocation });
+    }
+    match analysis.largest_binding(graph) {
+        Some((value, need)) if need > limits.max_binding => Err(PlanError::Binding {
+            label: graph.label(value).into(),
+            op: graph.node(value).op.name(),
+            need,
+            limit: limits.max_binding,
+        }),
+        _ => Ok(()),
+    }
+}

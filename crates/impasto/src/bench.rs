@@ -1,0 +1,145 @@
+//! Benchmarks that print ratios: what a kernel reaches, as a share of the peak that the same run measures.
+
+use std::time::{Duration, Instant};
+
+use impasto_backend::cpu::{Cpu, CpuOptions, Isa, Number, Precision, findings, peak_gflops};
+use impasto_backend::{Backend, BackendError, Params};
+use impasto_graph::{DType, Epilogue, Graph, GraphError, HostTensor, Plan, Storage, Value, Window};
+use serde::Serialize;
+
+/// One line of results.
+#[derive(Clone, Debug, Serialize)]
+pub struct Line {
+    /// What was computed.
+    pub name: String,
+    /// The instruction path.
+    pub isa: String,
+    /// Useful operations a second, in thousand millions.
+    pub gflops: f64,
+    /// What a loop without memory reaches on the same threads.
+    pub peak_gflops: f64,
+    /// The share of that peak.
+    pub ratio: f64,
+}
+
+/// A piece of work: its name and the graph that does it on activations of this type.
+struct Case {
+    name: &'static str,
+    build: fn(&mut Graph, DType) -> Result<Value, GraphError>,
+}
+
+fn gemm(g: &mut Graph, dtype: DType, m: usize, n: usize, k: usize) -> Result<Value, GraphError> {
+    let x = g.input("x", [m, k], dtype)?;
+    let w = g.param("w", [n, k], Storage::Dense(DType::F32))?;
+    g.linear(x, w, Epilogue::new())
+}
+
+fn conv(g: &mut Graph, dtype: DType, c: usize, side: usize) -> Result<Value, GraphError> {
+    let x = g.input("x", [1, side, side, c], dtype)?;
+    let w = g.param("w", [c, c, 3, 3], Storage::Dense(DType::F32))?;
+    g.conv2d(x, w, Window::pad(1), Epilogue::new())
+}
+
+fn attention(g: &mut Graph, dtype: DType, heads: usize, width: usize, tokens: usize) -> Result<Value, GraphError> {
+    let [q, k, v] = ["q", "k", "v"].map(|name| g.input(name, [1, tokens, heads * width], dtype));
+    g.attention(q?, k?, v?, heads, false)
+}
+
+/// The shapes of Stable Diffusion that take most of its time.
+const CASES: &[Case] = &[
+    Case { name: "gemm_4096x1280x1280", build: |g, d| gemm(g, d, 4096, 1280, 1280) },
+    Case { name: "gemm_1024x5120x1280", build: |g, d| gemm(g, d, 1024, 5120, 1280) },
+    Case { name: "gemm_8192x320x320", build: |g, d| gemm(g, d, 8192, 320, 320) },
+    Case { name: "conv_320_64x64", build: |g, d| conv(g, d, 320, 64) },
+    Case { name: "conv_640_32x32", build: |g, d| conv(g, d, 640, 32) },
+    Case { name: "conv_1280_16x16", build: |g, d| conv(g, d, 1280, 16) },
+    Case { name: "conv_128_512x512", build: |g, d| conv(g, d, 128, 512) },
+    Case { name: "attention_8x40_4096", build: |g, d| attention(g, d, 8, 40, 4096) },
+    Case { name: "attention_10x64_4096", build: |g, d| attention(g, d, 10, 64, 4096) },
+];
+
+/// What to measure.
+#[derive(Clone, Debug, Default)]
+pub struct CpuBench {
+    /// Only this instruction path.
+    pub isa: Option<Isa>,
+    /// Only cases whose name contains this.
+    pub filter: Option<String>,
+    /// Threads.
+    pub threads: Option<usize>,
+    /// Seconds for each case.
+    pub seconds: f64,
+}
+
+/// Measure the CPU kernels; `show` gets each line as it is ready.
+pub fn cpu(what: &CpuBench, mut show: impl FnMut(&Line)) -> anyhow::Result<()> {
+    let paths: Vec<Isa> = match what.isa {
+        Some(isa) => vec![isa],
+        None => findings().iter().filter(|f| f.usable).map(|f| f.isa).collect(),
+    };
+    for isa in paths {
+        let precision = if isa.has_bf16() { Precision::Bf16 } else { Precision::F32 };
+        let cpu = Cpu::new(&CpuOptions { isa: Some(isa), precision, threads: what.threads, ..CpuOptions::default() })?;
+        let mut results = vec![];
+        let mut peak = peak_gflops(&cpu, cpu.number());
+        for case in CASES.iter().filter(|c| what.filter.as_ref().is_none_or(|f| c.name.contains(f.as_str()))) {
+            let gflops = measure(&cpu, case, Duration::from_secs_f64(what.seconds))?;
+            // The machine may be busy at any moment; the best that was seen is its limit.
+            peak = peak.max(peak_gflops(&cpu, cpu.number()));
+            results.push((case.name, gflops));
+        }
+        for (name, gflops) in results {
+            let isa = isa.name().to_string();
+            show(&Line { name: name.into(), isa, gflops, peak_gflops: peak, ratio: gflops / peak });
+        }
+    }
+    Ok(())
+}
+
+/// Thousand million operations a second of a case: the best of several runs.
+fn measure(cpu: &Cpu, case: &Case, budget: Duration) -> anyhow::Result<f64> {
+    let mut graph = Graph::new();
+    let dtype = if cpu.number() == Number::Bf16 { DType::BF16 } else { DType::F32 };
+    let out = (case.build)(&mut graph, dtype)?;
+    graph.output("y", out)?;
+    let plan = Plan::new(&graph, cpu)?;
+    let weights = cpu.pack(&graph, &plan, &random_params(&graph)?)?;
+    let mut session = cpu.prepare(&graph, &plan, &weights)?;
+    let inputs: Vec<(String, HostTensor)> = session
+        .inputs()
+        .iter()
+        .enumerate()
+        .map(|(i, (name, ty))| Ok((name.clone(), random(&ty.shape, i as u64)?.cast(ty.dtype))))
+        .collect::<Result<_, GraphError>>()?;
+    let inputs: Vec<(&str, &HostTensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
+    let mut outputs: Vec<HostTensor> = session.outputs().iter().map(|(_, ty)| HostTensor::zeros(ty)).collect();
+    session.run(&inputs, &mut outputs)?;
+    let (start, mut best) = (Instant::now(), f64::INFINITY);
+    while start.elapsed() < budget || best == f64::INFINITY {
+        session.run(&inputs, &mut outputs)?;
+        best = best.min(session.profile().iter().map(|s| s.seconds).sum());
+    }
+    Ok(graph.flops() as f64 / best / 1e9)
+}
+
+/// Random parameters for every parameter of a graph.
+fn random_params(graph: &Graph) -> Result<Params, BackendError> {
+    let mut params = Params::new();
+    for (i, (name, value)) in graph.params().enumerate() {
+        let tensor = random(&graph.ty(value).shape, 1000 + i as u64).map_err(|e| BackendError::Setting(e.to_string()))?;
+        params.insert(name, tensor);
+    }
+    Ok(params)
+}
+
+/// Numbers between -1/2 and 1/2 that look random: zeros would be faster on some machines.
+fn random(shape: &[usize], seed: u64) -> Result<HostTensor, GraphError> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let data = (0..shape.iter().product()).map(|_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u32 << 24) as f32 - 0.5
+    });
+    HostTensor::f32(shape, data.collect())
+}

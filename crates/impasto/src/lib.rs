@@ -1,0 +1,24 @@
+//! Impasto as a library: what other programs use, and what the `impasto` command is a thin layer over.
+//!
+//! The first line of an embedding program's `main` must be [`probe_hook`]: drivers and instruction sets that have not
+//! proved themselves are tried in a short-lived child process, which is the same program started again.
+//!
+//! ```no_run
+//! fn main() {
+//!     impasto::probe_hook();
+//!     // ... the program
+//! }
+//! ```
+
+pub mod bench;
+
+pub use impasto_backend as backend;
+pub use impasto_device as device;
+pub use impasto_graph as graph;
+pub use impasto_model as model;
+
+/// Must be the first line of `main`. Returns at once in an ordinary process; in a child that was started for a trial it
+/// runs the trial and never returns.
+pub fn probe_hook() {
+    impasto_device::hook(&impasto_backend::cpu::TRIALS);
+}

@@ -1,0 +1,19 @@
+//! Networks as graphs: plain functions that build a [`Graph`](impasto_graph::Graph) from a configuration and a size.
+//!
+//! Parameters carry the names of a diffusers folder (`down_blocks.0.resnets.0.conv1.weight`) in the shapes that files
+//! have: `(out, in)` for a linear layer, `(out, in, height, width)` for a convolution.
+//!
+//! ```
+//! use impasto_model::{Numbers, UnetConfig, unet};
+//! let graph = unet(&UnetConfig::sd15(), 2, [64, 64], 77, Numbers::F32)?;
+//! assert_eq!(graph.flops() / 1_000_000_000, 1_608); // one step at 512x512 with guidance
+//! # Ok::<(), impasto_graph::GraphError>(())
+//! ```
+
+mod layers;
+mod unet;
+mod vae;
+
+pub use layers::Numbers;
+pub use unet::{Heads, UnetConfig, unet};
+pub use vae::{VaeConfig, vae_decoder, vae_encoder};
