@@ -80,14 +80,13 @@ pub fn cpu(what: &CpuBench, mut show: impl FnMut(&Line)) -> anyhow::Result<()> {
     for isa in paths {
         let precision = if isa.has_bf16() { Precision::Bf16 } else { Precision::F32 };
         let cpu = Cpu::new(&CpuOptions { isa: Some(isa), precision, threads: what.threads, ..CpuOptions::default() })?;
+        let mut peaks = vec![];
         let mut results = vec![];
-        let mut peak = peak_gflops(&cpu, cpu.number());
         for case in CASES.iter().filter(|c| what.filter.as_ref().is_none_or(|f| c.name.contains(f.as_str()))) {
-            let gflops = measure(&cpu, case, Duration::from_secs_f64(what.seconds))?;
-            // The machine may be busy at any moment; the best that was seen is its limit.
-            peak = peak.max(peak_gflops(&cpu, cpu.number()));
+            let gflops = measure(&cpu, case, Duration::from_secs_f64(what.seconds), &mut peaks)?;
             results.push((case.name, gflops));
         }
+        let peak = median(&mut peaks);
         for (name, gflops) in results {
             let isa = isa.name().to_string();
             show(&Line { name: name.into(), isa, gflops, peak_gflops: peak, ratio: gflops / peak });
@@ -96,8 +95,14 @@ pub fn cpu(what: &CpuBench, mut show: impl FnMut(&Line)) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Thousand million operations a second of a case: the best of several runs.
-fn measure(cpu: &Cpu, case: &Case, budget: Duration) -> anyhow::Result<f64> {
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Thousand million operations a second of a case, in turn with the peak of the machine: clocks and neighbours change
+/// from moment to moment, so both are medians over the same time.
+fn measure(cpu: &Cpu, case: &Case, budget: Duration, peaks: &mut Vec<f64>) -> anyhow::Result<f64> {
     let mut graph = Graph::new();
     let dtype = if cpu.number() == Number::Bf16 { DType::BF16 } else { DType::F32 };
     let out = (case.build)(&mut graph, dtype)?;
@@ -114,19 +119,25 @@ fn measure(cpu: &Cpu, case: &Case, budget: Duration) -> anyhow::Result<f64> {
     let inputs: Vec<(&str, &HostTensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
     let mut outputs: Vec<HostTensor> = session.outputs().iter().map(|(_, ty)| HostTensor::zeros(ty)).collect();
     session.run(&inputs, &mut outputs)?;
-    let (start, mut best) = (Instant::now(), f64::INFINITY);
-    while start.elapsed() < budget || best == f64::INFINITY {
-        session.run(&inputs, &mut outputs)?;
-        best = best.min(session.profile().iter().map(|s| s.seconds).sum());
+    let (start, mut speeds) = (Instant::now(), vec![]);
+    while start.elapsed() < budget || speeds.len() < 3 {
+        peaks.push(peak_gflops(cpu, cpu.number()));
+        let turn = Instant::now();
+        while turn.elapsed() < Duration::from_millis(20) {
+            session.run(&inputs, &mut outputs)?;
+            let seconds: f64 = session.profile().iter().map(|s| s.seconds).sum();
+            speeds.push(graph.flops() as f64 / seconds / 1e9);
+        }
     }
-    Ok(graph.flops() as f64 / best / 1e9)
+    Ok(median(&mut speeds))
 }
 
 /// Random parameters for every parameter of a graph.
 fn random_params(graph: &Graph) -> Result<Params, BackendError> {
     let mut params = Params::new();
     for (i, (name, value)) in graph.params().enumerate() {
-        let tensor = random(&graph.ty(value).shape, 1000 + i as u64).map_err(|e| BackendError::Setting(e.to_string()))?;
+        let tensor =
+            random(&graph.ty(value).shape, 1000 + i as u64).map_err(|e| BackendError::Setting(e.to_string()))?;
         params.insert(name, tensor);
     }
     Ok(params)

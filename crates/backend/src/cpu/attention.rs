@@ -7,8 +7,8 @@
 use impasto_graph::{Graph, Op, Value};
 
 use super::Cpu;
+use super::gemm::drive::{Form, GROUP_BYTES, place_row, spread};
 use super::gemm::{Kernel, Number, PANEL, TILE_COLUMNS, Tile, pack};
-use super::linear::{convert_row, spread};
 use super::math::exp2;
 use super::memory::ALIGNMENT;
 use super::rows::{Dst, Rows, Src};
@@ -219,7 +219,9 @@ unsafe fn attend(
         let q_stride = s.heads * s.width;
         let q = q.at((picture * s.queries + first) * q_stride + head_of * s.width);
         for i in 0..count {
-            convert_row(rows, way.number, q.at(i * q_stride), s.width, queries.add(i * way.query_bytes));
+            let form = Form { advance: 0, row: way.query_bytes, step: GROUP_BYTES };
+            let to = queries.add(i * way.query_bytes);
+            place_row(rows, &way.kernel, way.number, &form, q.at(i * q_stride), s.width, to);
             *tops.add(i) = f32::NEG_INFINITY;
             *totals.add(i) = 0.0;
         }
@@ -256,7 +258,7 @@ unsafe fn attend(
                 };
                 let total_before = *totals.add(i);
                 if top > old && old > f32::NEG_INFINITY {
-                    let factor = exp2::<false>(old - top);
+                    let factor = exp2::<0>(old - top);
                     (rows.scale)(std::slice::from_raw_parts_mut(sums.add(i * way.sum_stride), way.sum_stride), factor);
                     *totals.add(i) = total_before * factor + total;
                 } else {
@@ -312,6 +314,7 @@ unsafe fn product(
                     panels: (n - column).min(TILE_COLUMNS).div_ceil(PANEL),
                     a: a.ptr.add(row * a.stride),
                     a_stride: a.stride,
+                    a_step: GROUP_BYTES,
                     segments: &0,
                     segment_count: 1,
                     segment_k: a.k,

@@ -2,9 +2,9 @@
 
 use impasto_graph::{DType, Graph, Op, Value};
 
-use super::gemm::drive::{BLOCK_ROWS, Block, Partition, Product, Target, sums_bytes};
+use super::gemm::drive::{BLOCK_ROWS, Block, Form, GROUP_BYTES, Partition, Product, Target, place_row, sums_bytes};
 use super::gemm::{Kernel, Number, PANEL, TILE_COLUMNS, pack};
-use super::rows::{Dst, Rows, Src};
+use super::rows::{Dst, Src};
 use super::session::{Env, Run};
 use super::{Cpu, memory::ALIGNMENT};
 
@@ -27,18 +27,11 @@ struct Way {
     partition: Partition,
     /// The rows of A are used where they lie.
     direct: bool,
-    /// Bytes from one row of a converted block to the next.
-    row_bytes: usize,
+    form: Form,
     /// Scratch bytes of a thread: converted rows, sums, bias.
     a_bytes: usize,
     sums_bytes: usize,
     bias_bytes: usize,
-}
-
-/// Row lengths that are a multiple of 1 KiB put many rows into the same cache sets; a line more spreads them.
-pub(super) fn spread(bytes: usize) -> usize {
-    let bytes = bytes.next_multiple_of(ALIGNMENT as usize);
-    if bytes.is_multiple_of(1024) { bytes + ALIGNMENT as usize } else { bytes }
 }
 
 fn align(bytes: usize) -> usize {
@@ -52,16 +45,19 @@ impl Way {
         let partition = Partition::new(s.m, s.n, BLOCK_ROWS, cpu.threads().div_ceil(s.groups), &kernel);
         let padded = pack::padded_k(s.k, number);
         let same = matches!((number, s.a_type), (Number::F32, DType::F32) | (Number::Bf16, DType::BF16));
-        let direct = same && padded == s.k;
-        let row_bytes = spread(padded * number.bytes());
+        let direct = same && padded == s.k && !kernel.tiled;
+        let form = match direct {
+            true => Form { advance: s.k * number.bytes(), row: s.k * number.bytes(), step: GROUP_BYTES },
+            false => Form::new(&kernel, number, s.k),
+        };
         Way {
             number,
             kernel,
             partition,
             direct,
-            row_bytes,
-            a_bytes: if direct { 0 } else { align(partition.rows * row_bytes) },
-            sums_bytes: align(sums_bytes(&kernel, partition.rows, s.n, 1, padded)),
+            form,
+            a_bytes: if direct { 0 } else { align(form.bytes(&kernel, partition.rows)) },
+            sums_bytes: align(sums_bytes(&kernel, number, partition.rows, s.n, 1, padded)),
             bias_bytes: align(s.n.next_multiple_of(TILE_COLUMNS) * 4),
         }
     }
@@ -148,17 +144,18 @@ unsafe fn multiply_rows(
 ) {
     // SAFETY: the caller's.
     unsafe {
-        let (ptr, row_stride) = if way.direct {
-            (a.ptr, k * way.number.bytes())
+        let ptr = if way.direct {
+            a.ptr
         } else {
             for row in 0..m {
-                convert_row(product.rows, way.number, a.at(row * k), k, scratch.add(row * way.row_bytes));
+                let to = scratch.add(way.form.at(&way.kernel, row));
+                place_row(product.rows, &way.kernel, way.number, &way.form, a.at(row * k), k, to);
             }
-            (scratch.cast_const(), way.row_bytes)
+            scratch.cast_const()
         };
         let block = Block {
             ptr,
-            row_stride,
+            form: way.form,
             lines: 1,
             line_rows: m,
             line_stride: 0,
@@ -166,33 +163,6 @@ unsafe fn multiply_rows(
             segment_k: pack::padded_k(k, way.number),
         };
         product.block(&block, n, scratch.add(way.a_bytes).cast(), target);
-    }
-}
-
-/// Write `k` numbers as the compute type, padded with zeros.
-///
-/// # Safety
-/// Both rows are good for their lengths.
-pub(super) unsafe fn convert_row(rows: &Rows, number: Number, from: Src, k: usize, to: *mut u8) {
-    let padding = pack::padded_k(k, number) - k;
-    // SAFETY: the caller's.
-    unsafe {
-        convert(rows, number, from, k, to);
-        to.add(k * number.bytes()).write_bytes(0, padding * number.bytes());
-    }
-}
-
-/// Write `n` numbers as the compute type.
-///
-/// # Safety
-/// Both rows are good for their lengths.
-pub(super) unsafe fn convert(rows: &Rows, number: Number, from: Src, n: usize, to: *mut u8) {
-    // SAFETY: the caller's.
-    unsafe {
-        match number {
-            Number::F32 => (rows.load)(from, std::slice::from_raw_parts_mut(to.cast(), n)),
-            Number::Bf16 => (rows.to_bf16)(from, std::slice::from_raw_parts_mut(to.cast(), n)),
-        }
     }
 }
 

@@ -1,13 +1,23 @@
 //! Functions of one number, written so that a compiler can apply them to a whole vector: no branches, no calls.
 //!
-//! `F` says whether the machine fuses multiplication and addition; without that instruction `mul_add` would be a
-//! slow library call. Errors stay within a few units in the last place of an `f32`.
+//! `L` is the level of the instruction set that they are compiled for. Errors stay within a few units in the last place
+//! of an `f32`.
 
 use impasto_graph::Unary;
 
+/// Levels of instruction sets, each with what the ones before it have: nothing special, fused multiply-add, 512-bit
+/// vectors, bf16 conversions.
+pub(crate) const PLAIN: u8 = 0;
+pub(crate) const FUSED: u8 = 1;
+#[cfg(target_arch = "x86_64")]
+pub(crate) const AVX512: u8 = 2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) const AVX512_BF16: u8 = 3;
+
+/// `a b + c`. Without the fused instruction `mul_add` would be a slow library call.
 #[inline(always)]
-pub(crate) fn fma<const F: bool>(a: f32, b: f32, c: f32) -> f32 {
-    if F { a.mul_add(b, c) } else { a * b + c }
+pub(crate) fn fma<const L: u8>(a: f32, b: f32, c: f32) -> f32 {
+    if L >= FUSED { a.mul_add(b, c) } else { a * b + c }
 }
 
 /// The larger; unlike `f32::max` one instruction. NaN in `b` stays.
@@ -23,19 +33,19 @@ fn min(a: f32, b: f32) -> f32 {
 
 /// 2 to the power x.
 #[inline(always)]
-pub(crate) fn exp2<const F: bool>(x: f32) -> f32 {
+pub(crate) fn exp2<const L: u8>(x: f32) -> f32 {
     // Beyond this the result is 0 or infinite; the bits below stay in range. NaN passes through both.
     let x = min(128.0, max(-127.0, x));
     let whole = round(x);
     let f = x - whole;
     // Minimax polynomial of 2^f on [-1/2, 1/2].
     let mut p = 1.540_353e-4_f32;
-    p = fma::<F>(p, f, 1.333_355_8e-3);
-    p = fma::<F>(p, f, 9.618_129e-3);
-    p = fma::<F>(p, f, 5.550_410_9e-2);
-    p = fma::<F>(p, f, 2.402_265e-1);
-    p = fma::<F>(p, f, 6.931_472e-1);
-    p = fma::<F>(p, f, 1.0);
+    p = fma::<L>(p, f, 1.333_355_8e-3);
+    p = fma::<L>(p, f, 9.618_129e-3);
+    p = fma::<L>(p, f, 5.550_410_9e-2);
+    p = fma::<L>(p, f, 2.402_265e-1);
+    p = fma::<L>(p, f, 6.931_472e-1);
+    p = fma::<L>(p, f, 1.0);
     times_power_of_two(p, whole)
 }
 
@@ -59,59 +69,59 @@ fn times_power_of_two(p: f32, n: f32) -> f32 {
 }
 
 #[inline(always)]
-fn exp<const F: bool>(x: f32) -> f32 {
+fn exp<const L: u8>(x: f32) -> f32 {
     // Beyond these the result is 0 or infinite. NaN passes through both.
     let x = min(89.0, max(-104.0, x));
     let whole = round(x * std::f32::consts::LOG2_E);
     // ln 2 in two parts: the first has few bits, so that its product is exact.
-    let r = fma::<F>(whole, -0.693_359_4, x);
-    let r = fma::<F>(whole, 2.121_944_4e-4, r);
+    let r = fma::<L>(whole, -0.693_359_4, x);
+    let r = fma::<L>(whole, 2.121_944_4e-4, r);
     let mut p = 1.987_569_1e-4_f32;
-    p = fma::<F>(p, r, 1.398_2e-3);
-    p = fma::<F>(p, r, 8.333_452e-3);
-    p = fma::<F>(p, r, 4.166_579_6e-2);
-    p = fma::<F>(p, r, 1.666_666_5e-1);
-    p = fma::<F>(p, r, 5e-1);
-    times_power_of_two(fma::<F>(p * r, r, r) + 1.0, whole)
+    p = fma::<L>(p, r, 1.398_2e-3);
+    p = fma::<L>(p, r, 8.333_452e-3);
+    p = fma::<L>(p, r, 4.166_579_6e-2);
+    p = fma::<L>(p, r, 1.666_666_5e-1);
+    p = fma::<L>(p, r, 5e-1);
+    times_power_of_two(fma::<L>(p * r, r, r) + 1.0, whole)
 }
 
 #[inline(always)]
-fn sigmoid<const F: bool>(x: f32) -> f32 {
-    1.0 / (1.0 + exp::<F>(-x))
+fn sigmoid<const L: u8>(x: f32) -> f32 {
+    1.0 / (1.0 + exp::<L>(-x))
 }
 
 #[inline(always)]
-fn tanh<const F: bool>(x: f32) -> f32 {
+fn tanh<const L: u8>(x: f32) -> f32 {
     // Near zero the quotient below cancels: a polynomial takes over.
     let square = x * x;
     let mut p = -5.703_305e-3_f32;
-    p = fma::<F>(p, square, 2.063_924_6e-2);
-    p = fma::<F>(p, square, -5.373_97e-2);
-    p = fma::<F>(p, square, 1.333_144_2e-1);
-    p = fma::<F>(p, square, -3.333_323e-1);
-    let small = fma::<F>(p * square, x, x);
-    let e = exp::<F>(2.0 * x.abs());
+    p = fma::<L>(p, square, 2.063_924_6e-2);
+    p = fma::<L>(p, square, -5.373_97e-2);
+    p = fma::<L>(p, square, 1.333_144_2e-1);
+    p = fma::<L>(p, square, -3.333_323e-1);
+    let small = fma::<L>(p * square, x, x);
+    let e = exp::<L>(2.0 * x.abs());
     let large = (1.0 - 2.0 / (e + 1.0)).copysign(x);
     if x.abs() < 0.625 { small } else { large }
 }
 
 /// The error function (Abramowitz and Stegun 7.1.26 form, with an error below 2e-7).
 #[inline(always)]
-fn erf<const F: bool>(x: f32) -> f32 {
+fn erf<const L: u8>(x: f32) -> f32 {
     let a = x.abs();
-    let t = 1.0 / fma::<F>(0.327_591_1, a, 1.0);
+    let t = 1.0 / fma::<L>(0.327_591_1, a, 1.0);
     let mut p = 1.061_405_4_f32;
-    p = fma::<F>(p, t, -1.453_152_1);
-    p = fma::<F>(p, t, 1.421_413_8);
-    p = fma::<F>(p, t, -0.284_496_72);
-    p = fma::<F>(p, t, 0.254_829_6);
-    let tail = p * t * exp::<F>(-a * a);
+    p = fma::<L>(p, t, -1.453_152_1);
+    p = fma::<L>(p, t, 1.421_413_8);
+    p = fma::<L>(p, t, -0.284_496_72);
+    p = fma::<L>(p, t, 0.254_829_6);
+    let tail = p * t * exp::<L>(-a * a);
     (1.0 - tail).copysign(x)
 }
 
 #[inline(always)]
-pub(crate) fn gelu<const F: bool>(x: f32) -> f32 {
-    0.5 * x * (1.0 + erf::<F>(x * std::f32::consts::FRAC_1_SQRT_2))
+pub(crate) fn gelu<const L: u8>(x: f32) -> f32 {
+    0.5 * x * (1.0 + erf::<L>(x * std::f32::consts::FRAC_1_SQRT_2))
 }
 
 #[inline(always)]
@@ -123,19 +133,19 @@ fn each(x: &mut [f32], f: impl Fn(f32) -> f32) {
 
 /// Apply a function to each element.
 #[inline(always)]
-pub(crate) fn unary<const F: bool>(function: Unary, x: &mut [f32]) {
+pub(crate) fn unary<const L: u8>(function: Unary, x: &mut [f32]) {
     match function {
-        Unary::Silu => each(x, |v| v * sigmoid::<F>(v)),
-        Unary::Gelu => each(x, gelu::<F>),
+        Unary::Silu => each(x, |v| v * sigmoid::<L>(v)),
+        Unary::Gelu => each(x, gelu::<L>),
         Unary::GeluTanh => each(x, |v| {
-            let inner = 0.797_884_6 * fma::<F>(0.044_715 * v * v, v, v);
-            0.5 * v * (1.0 + tanh::<F>(inner))
+            let inner = 0.797_884_6 * fma::<L>(0.044_715 * v * v, v, v);
+            0.5 * v * (1.0 + tanh::<L>(inner))
         }),
-        Unary::QuickGelu => each(x, |v| v * sigmoid::<F>(1.702 * v)),
+        Unary::QuickGelu => each(x, |v| v * sigmoid::<L>(1.702 * v)),
         Unary::Relu => each(x, |v| max(0.0, v)),
-        Unary::Sigmoid => each(x, sigmoid::<F>),
-        Unary::Tanh => each(x, tanh::<F>),
-        Unary::Exp => each(x, exp::<F>),
+        Unary::Sigmoid => each(x, sigmoid::<L>),
+        Unary::Tanh => each(x, tanh::<L>),
+        Unary::Exp => each(x, exp::<L>),
         Unary::Neg => each(x, |v| -v),
         Unary::Abs => each(x, f32::abs),
         Unary::Sqrt => each(x, f32::sqrt),
@@ -173,9 +183,9 @@ mod tests {
                 for fused in [false, true] {
                     let mut v = [x];
                     if fused {
-                        unary::<true>(function, &mut v)
+                        unary::<FUSED>(function, &mut v)
                     } else {
-                        unary::<false>(function, &mut v)
+                        unary::<PLAIN>(function, &mut v)
                     }
                     let want = reference(function, x as f64);
                     let scale = if matches!(function, Unary::Exp | Unary::Sigmoid | Unary::Tanh) {
@@ -198,7 +208,7 @@ mod tests {
         for i in 0..6000 {
             let x = i as f64 * step;
             for (sign, phi) in [(1.0, integral), (-1.0, 1.0 - integral)] {
-                let got = gelu::<true>((sign * x) as f32) as f64;
+                let got = gelu::<FUSED>((sign * x) as f32) as f64;
                 assert!((got - sign * x * phi).abs() < 4e-7 * x.max(1.0), "gelu({})", sign * x);
             }
             integral += step / 6.0 * (density(x) + 4.0 * density(x + step / 2.0) + density(x + step));
@@ -209,7 +219,7 @@ mod tests {
     fn extremes_stay_what_they_are() {
         let apply = |function, x: f32| {
             let mut v = [x];
-            unary::<true>(function, &mut v);
+            unary::<FUSED>(function, &mut v);
             v[0]
         };
         assert_eq!(apply(Unary::Exp, f32::NEG_INFINITY), 0.0);

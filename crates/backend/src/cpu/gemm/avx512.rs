@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::{PANEL, Tile, portable};
+use crate::cpu::math::FUSED;
 
 pub(super) const ROWS: usize = 12;
 
@@ -114,7 +115,7 @@ pub(super) unsafe fn bf16(t: &Tile) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 pub(super) unsafe fn emulated_bf16(t: &Tile) {
     // SAFETY: the caller's.
-    unsafe { portable::bf16_with::<true>(t) }
+    unsafe { portable::bf16_with::<FUSED>(t) }
 }
 
 /// Fused multiply-add in registers only; returns the operations done.

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::{Kernel, Number, PANEL, TILE_COLUMNS, Tile, pack};
+use crate::cpu::memory::ALIGNMENT;
 use crate::cpu::rows::{Dst, Finish, Rows, Src};
 use impasto_graph::Unary;
 
@@ -11,12 +12,81 @@ pub(in super::super) const BLOCK_ROWS: usize = 256;
 /// Columns whose sums are kept in scratch memory while the chunks of `k` go by.
 const BLOCK_COLUMNS: usize = 256;
 
+/// How the rows of a block lie in memory, in bytes.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Form {
+    /// From one tile to the next, for each row of the first: where row `x` begins, if a tile begins there.
+    pub(in super::super) advance: usize,
+    /// From one row of a tile to the next.
+    pub(in super::super) row: usize,
+    /// From one group of 32 numbers of a row to the next.
+    pub(in super::super) step: usize,
+}
+
+impl Form {
+    /// Rows of `k` numbers in scratch memory, as the kernel wants them.
+    pub(in super::super) fn new(kernel: &Kernel, number: Number, k: usize) -> Form {
+        let bytes = pack::padded_k(k, number) * number.bytes();
+        match kernel.tiled {
+            // Tiles of 32 rows one after the other; in each, the groups of 32 numbers of all its rows in turn.
+            true => Form { advance: bytes, row: GROUP_BYTES, step: kernel.rows * GROUP_BYTES },
+            false => Form { advance: spread(bytes), row: spread(bytes), step: GROUP_BYTES },
+        }
+    }
+
+    /// Where row `i` begins.
+    pub(in super::super) fn at(&self, kernel: &Kernel, i: usize) -> usize {
+        let within = i % kernel.rows;
+        (i - within) * self.advance + within * self.row
+    }
+
+    /// Bytes of so many rows.
+    pub(in super::super) fn bytes(&self, kernel: &Kernel, rows: usize) -> usize {
+        rows.next_multiple_of(kernel.rows) * self.advance
+    }
+}
+
+/// Bytes of a group of 32 numbers of bf16: a row of a matrix tile, and a cache line.
+pub(in super::super) const GROUP_BYTES: usize = 64;
+
+/// Row lengths that are a multiple of 1 KiB put many rows into the same cache sets; a line more spreads them.
+pub(in super::super) fn spread(bytes: usize) -> usize {
+    let bytes = bytes.next_multiple_of(ALIGNMENT as usize);
+    if bytes.is_multiple_of(1024) { bytes + ALIGNMENT as usize } else { bytes }
+}
+
+/// Write a row of `k` numbers in the compute type where the kernel wants it, padded with zeros.
+///
+/// # Safety
+/// `from` is good for `k` numbers, `to` for the form's row.
+pub(in super::super) unsafe fn place_row(
+    rows: &Rows,
+    kernel: &Kernel,
+    number: Number,
+    form: &Form,
+    from: Src,
+    k: usize,
+    to: *mut u8,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        match number {
+            Number::Bf16 if kernel.tiled => (rows.to_tiles)(from, k, to, form.step),
+            Number::Bf16 => (rows.to_bf16)(from, std::slice::from_raw_parts_mut(to.cast(), k)),
+            Number::F32 => (rows.load)(from, std::slice::from_raw_parts_mut(to.cast(), k)),
+        }
+        if !kernel.tiled {
+            let padding = pack::padded_k(k, number) - k;
+            to.add(k * number.bytes()).write_bytes(0, padding * number.bytes());
+        }
+    }
+}
+
 /// A block of A, ready in the compute type: lines of equally distant rows. A tile never straddles two lines.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Block<'a> {
     pub(in super::super) ptr: *const u8,
-    /// Bytes from one row to the next.
-    pub(in super::super) row_stride: usize,
+    pub(in super::super) form: Form,
     pub(in super::super) lines: usize,
     /// Rows of a line.
     pub(in super::super) line_rows: usize,
@@ -60,32 +130,56 @@ unsafe impl Send for Product {}
 // SAFETY: as above.
 unsafe impl Sync for Product {}
 
-/// Chunks of `k`: (first segment, segments, first number in them, numbers).
-fn chunks(
+/// A part of `k` that is gone through before the next: some whole segments, or a part of one.
+#[derive(Clone, Copy)]
+struct Chunk {
+    /// First segment, and how many.
+    segment: usize,
     segments: usize,
-    segment_k: usize,
-    chunk: usize,
-    granule: usize,
-) -> impl Iterator<Item = (usize, usize, usize, usize)> {
-    let group = (chunk / segment_k).clamp(1, segments);
-    let parts = segment_k.div_ceil(chunk);
-    let part = segment_k.div_ceil(parts).next_multiple_of(granule);
-    (0..segments).step_by(group).flat_map(move |first| {
-        let count = group.min(segments - first);
-        (0..segment_k).step_by(part).map(move |k| (first, count, k, part.min(segment_k - k)))
-    })
+    /// Bytes into each row's segments.
+    a_offset: usize,
+    /// Numbers of each segment.
+    k: usize,
+    /// Numbers of `k` in the chunks before.
+    done: usize,
 }
 
-fn chunk_count(segments: usize, segment_k: usize, chunk: usize) -> usize {
+impl Chunk {
+    fn all(a: &Block, kernel: &Kernel, number: Number) -> impl Iterator<Item = Chunk> + Clone + use<> {
+        let (count, segment_k, step) = (a.segments.len(), a.segment_k, a.form.step);
+        let (group, part) = chunk_size(count, segment_k, kernel.chunk, number);
+        let tiled = kernel.tiled;
+        (0..count).step_by(group).flat_map(move |segment| {
+            let segments = group.min(count - segment);
+            (0..segment_k).step_by(part).map(move |k| Chunk {
+                segment,
+                segments,
+                a_offset: if tiled { k / 32 * step } else { k * number.bytes() },
+                k: part.min(segment_k - k),
+                done: segment * segment_k + k * segments,
+            })
+        })
+    }
+}
+
+/// Segments of a chunk, and numbers of each of them.
+fn chunk_size(segments: usize, segment_k: usize, chunk: usize, number: Number) -> (usize, usize) {
     let group = (chunk / segment_k).clamp(1, segments);
-    segments.div_ceil(group) * segment_k.div_ceil(chunk)
+    let part = segment_k.div_ceil(segment_k.div_ceil(chunk)).next_multiple_of(number.granule());
+    (group, part)
 }
 
 /// Scratch bytes for the sums of one block.
-pub(in super::super) fn sums_bytes(kernel: &Kernel, rows: usize, n: usize, segments: usize, segment_k: usize) -> usize {
-    let tile = kernel.rows * TILE_COLUMNS * 4;
-    if chunk_count(segments, segment_k, kernel.chunk) == 1 {
-        return tile;
+pub(in super::super) fn sums_bytes(
+    kernel: &Kernel,
+    number: Number,
+    rows: usize,
+    n: usize,
+    segments: usize,
+    segment_k: usize,
+) -> usize {
+    if chunk_size(segments, segment_k, kernel.chunk, number) == (segments, segment_k) {
+        return kernel.rows * TILE_COLUMNS * 4;
     }
     rows * n.next_multiple_of(TILE_COLUMNS).min(BLOCK_COLUMNS) * 4
 }
@@ -95,7 +189,7 @@ fn tiles(rows: usize, kernel: &Kernel) -> impl Iterator<Item = (usize, usize)> +
     let count = rows.div_ceil(kernel.rows);
     let most = kernel.rows;
     // Matrix tiles come in halves of 16 rows: full ones first. Vector kernels are best with equal parts.
-    let matrix = most == 32;
+    let matrix = kernel.tiled;
     (0..count).map(move |i| match matrix {
         true => (i * most, most.min(rows - i * most)),
         false => (i * rows / count, (i + 1) * rows / count - i * rows / count),
@@ -109,56 +203,58 @@ impl Product {
     /// The machine has the instructions; the pointers are good; `sums` has [`sums_bytes`]; no other thread writes the
     /// same part of the target.
     pub(in super::super) unsafe fn block(&self, a: &Block, n: Range<usize>, sums: *mut f32, target: &Target) {
-        let granule = self.number.granule();
-        let last = chunk_count(a.segments.len(), a.segment_k, self.kernel.chunk) - 1;
-        let rows = a.lines * a.line_rows;
+        let chunks = Chunk::all(a, &self.kernel, self.number);
+        let count = chunks.clone().count();
         // SAFETY: everything below stays inside the block, the panels, the sums and the target.
         unsafe {
             (self.kernel.begin)();
             for n0 in n.clone().step_by(BLOCK_COLUMNS) {
-                let n1 = n.end.min(n0 + BLOCK_COLUMNS);
-                let mut k_done = 0;
-                let list = chunks(a.segments.len(), a.segment_k, self.kernel.chunk, granule);
-                for (i, (first, count, k, k_len)) in list.enumerate() {
-                    for strip in (n0..n1).step_by(TILE_COLUMNS) {
-                        let columns = TILE_COLUMNS.min(n1 - strip);
-                        let panel = self.panels.add(strip / PANEL * self.panel_bytes());
-                        let strip_sums = match last {
-                            0 => sums,
-                            _ => sums.add((strip - n0) / TILE_COLUMNS * rows * TILE_COLUMNS),
+                let strips = (n0..n.end.min(n0 + BLOCK_COLUMNS)).step_by(TILE_COLUMNS);
+                for (i, chunk) in chunks.clone().enumerate() {
+                    let one = |strip: usize, (x, rows): (usize, usize), line: usize| {
+                        // Sums that wait for the next chunk have a place each; else one place will do.
+                        let c = match count {
+                            1 => sums,
+                            _ => {
+                                let before = (strip - n0) / TILE_COLUMNS * a.lines * a.line_rows;
+                                sums.add((before + line * a.line_rows + x) * TILE_COLUMNS)
+                            }
                         };
-                        for (x, tile_rows) in tiles(a.line_rows, &self.kernel) {
+                        let columns = TILE_COLUMNS.min(n.end - strip);
+                        let b = self.panels.add(strip / PANEL * self.panel_bytes());
+                        (self.kernel.run)(&Tile {
+                            rows,
+                            panels: columns.div_ceil(PANEL),
+                            a: a.ptr.add(line * a.line_stride + x * a.form.advance + chunk.a_offset),
+                            a_stride: a.form.row,
+                            a_step: a.form.step,
+                            segments: a.segments.as_ptr().add(chunk.segment),
+                            segment_count: chunk.segments,
+                            segment_k: chunk.k,
+                            b: b.add(chunk.done * PANEL * self.number.bytes()),
+                            panel_stride: self.panel_bytes(),
+                            c,
+                            c_stride: TILE_COLUMNS,
+                            accumulate: i > 0,
+                        });
+                        if i + 1 == count {
+                            let at = line * target.line_stride + x * target.row_stride + strip;
+                            self.finish(c, rows, columns, at, strip, target);
+                        }
+                    };
+                    if self.kernel.tiled {
+                        for strip in strips.clone() {
+                            for tile in tiles(a.line_rows, &self.kernel) {
+                                (0..a.lines).for_each(|line| one(strip, tile, line));
+                            }
+                        }
+                    } else {
+                        for tile in tiles(a.line_rows, &self.kernel) {
                             for line in 0..a.lines {
-                                let at = line * a.line_rows + x;
-                                let c = if last == 0 { strip_sums } else { strip_sums.add(at * TILE_COLUMNS) };
-                                (self.kernel.run)(&Tile {
-                                    rows: tile_rows,
-                                    panels: columns.div_ceil(PANEL),
-                                    a: a.ptr.add(line * a.line_stride + x * a.row_stride + k * self.number.bytes()),
-                                    a_stride: a.row_stride,
-                                    segments: a.segments.as_ptr().add(first),
-                                    segment_count: count,
-                                    segment_k: k_len,
-                                    b: panel.add(k_done * PANEL * self.number.bytes()),
-                                    panel_stride: self.panel_bytes(),
-                                    c,
-                                    c_stride: TILE_COLUMNS,
-                                    accumulate: i > 0,
-                                });
-                                if i == last {
-                                    self.finish(
-                                        c,
-                                        tile_rows,
-                                        columns,
-                                        line * target.line_stride + x * target.row_stride + strip,
-                                        strip,
-                                        target,
-                                    );
-                                }
+                                strips.clone().for_each(|strip| one(strip, tile, line));
                             }
                         }
                     }
-                    k_done += count * k_len;
                 }
             }
             (self.kernel.end)();

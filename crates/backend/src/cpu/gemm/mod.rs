@@ -2,10 +2,11 @@
 //!
 //! `C (m, n) = A (m, k) B (k, n)`. Two layouts meet here:
 //!
-//! - **A** is rows of `k` contiguous numbers of the compute type, equally far apart. A tensor often has that form
-//!   already; else the rows of a block are converted or gathered into scratch memory first. `k` may consist of
-//!   several *segments* at different offsets from a row's start: the taps of a convolution. So an image is never
-//!   unfolded.
+//! - **A** is rows of numbers of the compute type. Vector kernels read each row from start to end; a tensor often has
+//!   that form already. Matrix kernels read 32 numbers of each of 16 rows at a time and want these to be neighbours:
+//!   groups of 32, a [`Tile::a_step`] apart. What does not have its form is converted or gathered, a block at a time, into
+//!   scratch memory. `k` may consist of several *segments* at different offsets from a row's start: the taps of a
+//!   convolution. So an image is never unfolded.
 //! - **B** is packed into panels of [`PANEL`] columns: for each panel, all of `k` in turn, a vector of columns for each
 //!   (for bf16, a vector of column pairs for each two). Weights are packed once when they are loaded.
 //!
@@ -66,6 +67,8 @@ pub(super) struct Tile {
     pub(super) a: *const u8,
     /// Bytes from one row of A to the next.
     pub(super) a_stride: usize,
+    /// Bytes from one group of 32 numbers of a row to the next; only matrix kernels ask.
+    pub(super) a_step: usize,
     /// Byte offsets of the segments of `k` from a row's start.
     pub(super) segments: *const usize,
     pub(super) segment_count: usize,
@@ -90,6 +93,8 @@ pub(super) struct Kernel {
     pub(super) rows: usize,
     /// Preferred length of a chunk of `k`.
     pub(super) chunk: usize,
+    /// A matrix kernel: rows of A come in groups of 32 numbers, and tiles in halves of 16 rows.
+    pub(super) tiled: bool,
     /// Compute a tile.
     ///
     /// # Safety
@@ -105,11 +110,11 @@ unsafe fn nothing() {}
 impl Kernel {
     /// The kernel of an instruction path for a compute type.
     pub(super) fn of(isa: Isa, number: Number) -> Kernel {
-        let plain = |rows, chunk, run| Kernel { rows, chunk, run, begin: nothing, end: nothing };
+        let plain = |rows, chunk, run| Kernel { rows, chunk, tiled: false, run, begin: nothing, end: nothing };
         match (isa, number) {
             #[cfg(target_arch = "x86_64")]
             (Isa::Amx, Number::Bf16) => {
-                Kernel { rows: 32, chunk: 512, run: amx::bf16, begin: amx::begin, end: amx::end }
+                Kernel { rows: 32, chunk: 512, tiled: true, run: amx::bf16, begin: amx::begin, end: amx::end }
             }
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512Bf16, Number::Bf16) => plain(avx512::ROWS, 1024, avx512::bf16),
@@ -170,7 +175,10 @@ pub(super) fn self_test(isa: Isa) -> Result<(), String> {
                 pack::pack_rows(rows, number, src(&b[panel * PANEL * k..]), k, columns, k, to);
             }
             let ptr = converted.as_mut_ptr().cast::<u8>();
-            super::linear::convert(rows, number, src(&a), m * k, ptr);
+            match number {
+                Number::F32 => (rows.load)(src(&a), std::slice::from_raw_parts_mut(ptr.cast(), m * k)),
+                Number::Bf16 => (rows.to_bf16)(src(&a), std::slice::from_raw_parts_mut(ptr.cast(), m * k)),
+            }
             for column in (0..n).step_by(TILE_COLUMNS) {
                 for row in (0..m).step_by(kernel.rows) {
                     let count = kernel.rows.min(m - row);
@@ -180,6 +188,7 @@ pub(super) fn self_test(isa: Isa) -> Result<(), String> {
                         panels: (n - column).min(TILE_COLUMNS).div_ceil(PANEL),
                         a: ptr.add(row * k * number.bytes()),
                         a_stride: k * number.bytes(),
+                        a_step: drive::GROUP_BYTES,
                         segments: &0,
                         segment_count: 1,
                         segment_k: k,

@@ -2,14 +2,10 @@
 //! bf16 instructions use: a bf16 is the upper half of an `f32`, so widening it costs a shift.
 
 use super::{PANEL, Tile};
+use crate::cpu::math::{FUSED, PLAIN, fma};
 
 /// Rows of a tile: with 16 columns its sums fill the registers of a machine with 32 of 4 numbers.
 pub(super) const ROWS: usize = 4;
-
-#[inline(always)]
-fn fma<const F: bool>(a: f32, b: f32, c: f32) -> f32 {
-    super::super::math::fma::<F>(a, b, c)
-}
 
 /// Compute a tile panel by panel, in groups of rows of a fixed number, so that sums stay in registers.
 ///
@@ -45,7 +41,7 @@ unsafe fn save<const R: usize>(t: &Tile, c: *mut f32, sums: [[f32; PANEL]; R]) {
 }
 
 #[inline(always)]
-unsafe fn rows_f32<const R: usize, const F: bool>(t: &Tile, b: *const u8, c: *mut f32) {
+unsafe fn rows_f32<const R: usize, const L: u8>(t: &Tile, b: *const u8, c: *mut f32) {
     // SAFETY: the caller's; segment offsets and lengths lie inside the rows of A and the panels of B.
     unsafe {
         let mut sums = load::<R>(t, c);
@@ -58,7 +54,7 @@ unsafe fn rows_f32<const R: usize, const F: bool>(t: &Tile, b: *const u8, c: *mu
                 for (r, row) in sums.iter_mut().enumerate() {
                     let x = *a.add(r * t.a_stride).cast::<f32>().add(k);
                     for i in 0..PANEL {
-                        row[i] = fma::<F>(x, columns[i], row[i]);
+                        row[i] = fma::<L>(x, columns[i], row[i]);
                     }
                 }
             }
@@ -68,7 +64,7 @@ unsafe fn rows_f32<const R: usize, const F: bool>(t: &Tile, b: *const u8, c: *mu
 }
 
 #[inline(always)]
-unsafe fn rows_bf16<const R: usize, const F: bool>(t: &Tile, b: *const u8, c: *mut f32) {
+unsafe fn rows_bf16<const R: usize, const L: u8>(t: &Tile, b: *const u8, c: *mut f32) {
     // SAFETY: as above.
     unsafe {
         let mut sums = load::<R>(t, c);
@@ -82,8 +78,8 @@ unsafe fn rows_bf16<const R: usize, const F: bool>(t: &Tile, b: *const u8, c: *m
                     let x = a.add(r * t.a_stride).cast::<u32>().add(pair).read_unaligned();
                     let (even, odd) = (f32::from_bits(x << 16), f32::from_bits(x & 0xffff_0000));
                     for i in 0..PANEL {
-                        row[i] = fma::<F>(even, f32::from_bits(columns[i] << 16), row[i]);
-                        row[i] = fma::<F>(odd, f32::from_bits(columns[i] & 0xffff_0000), row[i]);
+                        row[i] = fma::<L>(even, f32::from_bits(columns[i] << 16), row[i]);
+                        row[i] = fma::<L>(odd, f32::from_bits(columns[i] & 0xffff_0000), row[i]);
                     }
                 }
             }
@@ -95,14 +91,14 @@ unsafe fn rows_bf16<const R: usize, const F: bool>(t: &Tile, b: *const u8, c: *m
 /// # Safety
 /// As [`super::Kernel::run`].
 #[inline(always)]
-pub(super) unsafe fn f32_with<const F: bool>(t: &Tile) {
+pub(super) unsafe fn f32_with<const L: u8>(t: &Tile) {
     // SAFETY: the caller's.
     unsafe {
         tile(t, |t, rows, b, c| match rows {
-            1 => rows_f32::<1, F>(t, b, c),
-            2 => rows_f32::<2, F>(t, b, c),
-            3 => rows_f32::<3, F>(t, b, c),
-            _ => rows_f32::<4, F>(t, b, c),
+            1 => rows_f32::<1, L>(t, b, c),
+            2 => rows_f32::<2, L>(t, b, c),
+            3 => rows_f32::<3, L>(t, b, c),
+            _ => rows_f32::<4, L>(t, b, c),
         });
     }
 }
@@ -110,28 +106,28 @@ pub(super) unsafe fn f32_with<const F: bool>(t: &Tile) {
 /// # Safety
 /// As [`super::Kernel::run`].
 #[inline(always)]
-pub(super) unsafe fn bf16_with<const F: bool>(t: &Tile) {
+pub(super) unsafe fn bf16_with<const L: u8>(t: &Tile) {
     // SAFETY: the caller's.
     unsafe {
         tile(t, |t, rows, b, c| match rows {
-            1 => rows_bf16::<1, F>(t, b, c),
-            2 => rows_bf16::<2, F>(t, b, c),
-            3 => rows_bf16::<3, F>(t, b, c),
-            _ => rows_bf16::<4, F>(t, b, c),
+            1 => rows_bf16::<1, L>(t, b, c),
+            2 => rows_bf16::<2, L>(t, b, c),
+            3 => rows_bf16::<3, L>(t, b, c),
+            _ => rows_bf16::<4, L>(t, b, c),
         });
     }
 }
 
-const FMA: bool = cfg!(target_arch = "aarch64");
+const LEVEL: u8 = if cfg!(target_arch = "aarch64") { FUSED } else { PLAIN };
 
 pub(super) unsafe fn f32(t: &Tile) {
     // SAFETY: the caller's.
-    unsafe { f32_with::<FMA>(t) }
+    unsafe { f32_with::<LEVEL>(t) }
 }
 
 pub(super) unsafe fn bf16(t: &Tile) {
     // SAFETY: the caller's.
-    unsafe { bf16_with::<FMA>(t) }
+    unsafe { bf16_with::<LEVEL>(t) }
 }
 
 /// Multiply and add in registers only; returns the operations done.
@@ -141,7 +137,7 @@ pub(super) unsafe fn peak_f32(turns: usize) -> u64 {
     for _ in 0..turns {
         for row in &mut sums {
             for i in 0..8 {
-                row[i] = fma::<FMA>(a, row[i], b[i]);
+                row[i] = fma::<LEVEL>(a, row[i], b[i]);
             }
         }
     }
