@@ -7,11 +7,10 @@
 use impasto_graph::{Graph, Op, Value};
 
 use super::Cpu;
-use super::gemm::drive::{Form, GROUP_BYTES, place_row, spread};
+use super::gemm::drive::{convert_row, spread};
 use super::gemm::{Kernel, Number, PANEL, TILE_COLUMNS, Tile, pack};
-use super::math::exp2;
 use super::memory::ALIGNMENT;
-use super::rows::{Dst, Rows, Src};
+use super::rows::{Dst, Rows, Softmax, Src};
 use super::session::{Env, Ptr, Run};
 
 /// Keys of a block: their scores for a block of queries stay in the first cache.
@@ -63,7 +62,7 @@ struct Way {
     weight_bytes: usize,
     /// Numbers from one row of sums to the next.
     sum_stride: usize,
-    /// Parts of a thread's memory, one after the other: queries, scores, weights, sums, maxima and totals.
+    /// Parts of a thread's memory, one after the other: queries, scores, weights, sums, and by row maximum, total, factor.
     parts: [usize; 5],
 }
 
@@ -94,7 +93,7 @@ impl Way {
                 // In f32 the weights take the place of the scores.
                 if number == Number::F32 { 0 } else { align(block * weight_bytes) },
                 align(block * sum_stride * 4),
-                align(block * 8),
+                align(block * 12),
             ],
         }
     }
@@ -215,13 +214,12 @@ unsafe fn attend(
         let sums = own.add(way.parts[0] + way.parts[1] + way.parts[2]).cast::<f32>();
         let tops = own.add(way.thread_bytes() - way.parts[4]).cast::<f32>();
         let totals = tops.add(way.block);
+        let factors = totals.add(way.block);
 
         let q_stride = s.heads * s.width;
         let q = q.at((picture * s.queries + first) * q_stride + head_of * s.width);
         for i in 0..count {
-            let form = Form { advance: 0, row: way.query_bytes, step: GROUP_BYTES };
-            let to = queries.add(i * way.query_bytes);
-            place_row(rows, &way.kernel, way.number, &form, q.at(i * q_stride), s.width, to);
+            convert_row(rows, way.number, q.at(i * q_stride), s.width, queries.add(i * way.query_bytes));
             *tops.add(i) = f32::NEG_INFINITY;
             *totals.add(i) = 0.0;
         }
@@ -238,33 +236,22 @@ unsafe fn attend(
             let a = A { ptr: queries, stride: way.query_bytes, k: pack::padded_k(s.width, way.number) };
             product(way, count, keys, a, b, pack::panel_bytes(s.width, way.number), scores, KEYS, false);
 
-            for i in 0..count {
-                let seen = if s.causal { (first + i + offset + 1).saturating_sub(key).min(keys) } else { keys };
-                let row = std::slice::from_raw_parts_mut(scores.add(i * KEYS), padded);
-                let (row, hidden) = row.split_at_mut(seen);
-                let old = *tops.add(i);
-                let (top, total) = match way.number {
-                    Number::F32 => {
-                        hidden.fill(0.0);
-                        (rows.softmax)(row, None, scale, old)
-                    }
-                    Number::Bf16 => {
-                        let weights = weights.add(i * way.weight_bytes).cast::<half::bf16>();
-                        let weights = std::slice::from_raw_parts_mut(weights, padded);
-                        let (weights, hidden) = weights.split_at_mut(seen);
-                        hidden.fill(half::bf16::ZERO);
-                        (rows.softmax)(row, Some(weights), scale, old)
-                    }
+            // Rows that see the same number of keys go together.
+            let mut i = 0;
+            while i < count {
+                let seen = |i: usize| match s.causal {
+                    true => (first + i + offset + 1).saturating_sub(key).min(keys),
+                    false => keys,
                 };
-                let total_before = *totals.add(i);
-                if top > old && old > f32::NEG_INFINITY {
-                    let factor = exp2::<0>(old - top);
-                    (rows.scale)(std::slice::from_raw_parts_mut(sums.add(i * way.sum_stride), way.sum_stride), factor);
-                    *totals.add(i) = total_before * factor + total;
-                } else {
-                    *totals.add(i) = total_before + total;
+                let same = (i..count).take_while(|&j| seen(j) == seen(i)).count();
+                weigh(rows, way, scale, seen(i), padded, i, same, scores, weights, [tops, totals, factors]);
+                i += same;
+            }
+            for i in 0..count {
+                if *factors.add(i) != 1.0 {
+                    let row = std::slice::from_raw_parts_mut(sums.add(i * way.sum_stride), way.sum_stride);
+                    (rows.scale)(row, *factors.add(i));
                 }
-                *tops.add(i) = top;
             }
 
             let b = panels.add(way.keys_bytes + key * PANEL * way.number.bytes());
@@ -278,6 +265,48 @@ unsafe fn attend(
             let row = std::slice::from_raw_parts_mut(sums.add(i * way.sum_stride), s.value_width);
             (rows.scale)(row, 1.0 / *totals.add(i));
             (rows.store)(row, out.at(i * out_stride));
+        }
+    }
+}
+
+/// Scores of `count` rows from `first` on to weights; what is hidden or padding weighs nothing.
+///
+/// # Safety
+/// As [`attend`].
+#[allow(clippy::too_many_arguments, reason = "rows of a block and where their parts lie")]
+unsafe fn weigh(
+    rows: &Rows,
+    way: &Way,
+    scale: f32,
+    seen: usize,
+    padded: usize,
+    first: usize,
+    count: usize,
+    scores: *mut f32,
+    weights: *mut u8,
+    [tops, totals, factors]: [*mut f32; 3],
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let scores = scores.add(first * KEYS);
+        let narrow = weights.cast::<half::bf16>().add(first * KEYS);
+        let softmax = Softmax {
+            rows: count,
+            columns: seen,
+            scale,
+            scores: (scores, KEYS),
+            weights: (way.number == Number::Bf16).then_some((narrow, KEYS)),
+            tops: tops.add(first),
+            totals: totals.add(first),
+            factors: factors.add(first),
+        };
+        (rows.softmax)(&softmax);
+        for row in 0..count {
+            let at = row * KEYS + seen;
+            match way.number {
+                Number::F32 => scores.add(at).write_bytes(0, padded - seen),
+                Number::Bf16 => narrow.add(at).write_bytes(0, padded - seen),
+            }
         }
     }
 }
@@ -314,7 +343,8 @@ unsafe fn product(
                     panels: (n - column).min(TILE_COLUMNS).div_ceil(PANEL),
                     a: a.ptr.add(row * a.stride),
                     a_stride: a.stride,
-                    a_step: GROUP_BYTES,
+                    stream_a: false,
+                    fetch: b,
                     segments: &0,
                     segment_count: 1,
                     segment_k: a.k,

@@ -10,9 +10,7 @@
 use impasto_graph::{DType, Fused, Graph, Op, Value};
 
 use super::Cpu;
-use super::gemm::drive::{
-    BLOCK_ROWS, Block, Form, GROUP_BYTES, Partition, Product, Target, place_row, spread, sums_bytes,
-};
+use super::gemm::drive::{BLOCK_ROWS, Block, Partition, Product, Target, convert, spread, sums_bytes};
 use super::gemm::{Kernel, Number, TILE_COLUMNS, pack};
 use super::memory::ALIGNMENT;
 use super::rows::Src;
@@ -101,9 +99,7 @@ struct Way {
     block: [usize; 2],
     /// Columns of the product in one task.
     columns: usize,
-    /// How the rows of A lie.
-    form: Form,
-    /// Bytes from one pixel of a band to the next, and from one line of it to the next.
+    /// Bytes of one pixel of a band, of one line of it, or of one gathered row.
     pixel_bytes: usize,
     line_bytes: usize,
     a_bytes: usize,
@@ -122,9 +118,9 @@ impl Way {
         let same = matches!((number, s.x_type), (Number::F32, DType::F32) | (Number::Bf16, DType::BF16));
         let whole_channels = s.channels.is_multiple_of(32);
         // Matrix tiles have 16 rows; a line that fills them badly wastes what gathering costs.
-        let fills = !kernel.tiled || s.out_width.next_multiple_of(16) * 8 <= s.out_width * 9;
+        let fills = !kernel.matrix || s.out_width.next_multiple_of(16) * 8 <= s.out_width * 9;
         let feed = match () {
-            () if s.is_pointwise() && same && whole_channels && !kernel.tiled => Feed::Direct,
+            () if s.is_pointwise() && same && whole_channels => Feed::Direct,
             () if s.is_pointwise() || !whole_channels || !fills || s.out_width < 4 => Feed::Gathered,
             () => Feed::Bands,
         };
@@ -133,31 +129,20 @@ impl Way {
         let partition = Partition::new(pixels, s.n, BLOCK_ROWS, threads, &kernel);
         let segments = if feed == Feed::Bands { s.taps() } else { 1 };
         let segment_k = if feed == Feed::Bands { s.channels } else { pack::padded_k(s.k(), number) };
-        let (block, form, pixel_bytes, line_bytes, a_bytes);
+        let (block, pixel_bytes, line_bytes, a_bytes);
         match feed {
-            Feed::Direct => {
-                let bytes = s.k() * number.bytes();
+            Feed::Direct | Feed::Gathered => {
                 block = [1, partition.rows];
-                form = Form { advance: bytes, row: bytes, step: GROUP_BYTES };
-                (pixel_bytes, line_bytes, a_bytes) = (0, 0, 0);
-            }
-            Feed::Gathered => {
-                block = [1, partition.rows];
-                form = Form::new(&kernel, number, s.k());
-                (pixel_bytes, line_bytes) = (0, 0);
-                // One window is gathered as it is, behind the rows, before it takes its form.
-                a_bytes = align(form.bytes(&kernel, partition.rows)) + align(segment_k * number.bytes());
+                pixel_bytes =
+                    if feed == Feed::Direct { s.k() * number.bytes() } else { spread(segment_k * number.bytes()) };
+                line_bytes = 0;
+                a_bytes = if feed == Feed::Direct { 0 } else { align(partition.rows * pixel_bytes) };
             }
             Feed::Bands => {
                 let width = s.out_width.div_ceil(s.out_width.div_ceil(2 * BLOCK_ROWS));
-                let across = (width - 1) * s.stride + s.kernel[1];
                 block = [(partition.rows / width).clamp(1, s.out_height), width];
-                // Tiled, a line is the first 32 channels of all its pixels, then the next 32.
-                pixel_bytes = if kernel.tiled { GROUP_BYTES } else { s.channels * number.bytes() };
-                let step = if kernel.tiled { across * GROUP_BYTES } else { GROUP_BYTES };
-                let row = pixel_bytes * s.stride;
-                form = Form { advance: row, row, step };
-                line_bytes = spread(across * s.channels * number.bytes());
+                pixel_bytes = s.channels * number.bytes();
+                line_bytes = spread(((width - 1) * s.stride + s.kernel[1]) * pixel_bytes);
                 a_bytes = align(((block[0] - 1) * s.stride + s.kernel[0]) * line_bytes);
             }
         }
@@ -167,7 +152,6 @@ impl Way {
             kernel,
             block,
             columns: partition.columns,
-            form,
             pixel_bytes,
             line_bytes,
             a_bytes,
@@ -244,17 +228,15 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
                         scratch.cast_const()
                     }
                     Feed::Gathered => {
-                        let window = scratch.add(align(way.form.bytes(&way.kernel, way.block[1])));
                         for i in 0..width {
-                            let to = scratch.add(way.form.at(&way.kernel, i));
-                            gather(&s, &way, &product, image, x0 + i, window, to);
+                            gather(&s, &product, image, x0 + i, scratch.add(i * way.pixel_bytes));
                         }
                         scratch.cast_const()
                     }
                 };
                 let block = Block {
                     ptr,
-                    form: way.form,
+                    row_stride: way.pixel_bytes * if way.feed == Feed::Bands { s.stride } else { 1 },
                     lines: height,
                     line_rows: width,
                     line_stride: way.line_bytes * s.stride,
@@ -295,20 +277,27 @@ unsafe fn fill_band(
         for line in 0..(height - 1) * s.stride + s.kernel[0] {
             let to = to.add(line * way.line_bytes);
             let y = top + line;
-            for x in 0..across {
-                let to = to.add(x * way.pixel_bytes);
-                match s.source(y, left + x) {
-                    Some(pixel) => {
-                        let from = image.at(pixel * s.channels);
-                        place_row(product.rows, &way.kernel, way.number, &way.form, from, s.channels, to);
-                    }
-                    None if way.kernel.tiled => {
-                        for group in 0..s.channels / 32 {
-                            to.add(group * way.form.step).write_bytes(0, GROUP_BYTES);
-                        }
-                    }
-                    None => to.write_bytes(0, way.pixel_bytes),
+            // Pixels of one input row that follow each other are converted in one go.
+            let inside = |x: usize| s.source(y, left + x);
+            let mut x = 0;
+            while x < across {
+                let at = to.add(x * way.pixel_bytes);
+                let Some(pixel) = inside(x) else {
+                    at.write_bytes(0, way.pixel_bytes);
+                    x += 1;
+                    continue;
+                };
+                let run = match s.upsample {
+                    1 => (across - x).min(s.width - pixel % s.width),
+                    _ => 1,
+                };
+                convert(product.rows, product.number, image.at(pixel * s.channels), run * s.channels, at);
+                // An enlarged pixel is repeated, not converted again.
+                let repeats = (1..s.upsample).take_while(|i| x + i < across && inside(x + i) == Some(pixel)).count();
+                for i in 1..=repeats {
+                    at.add(i * way.pixel_bytes).copy_from_nonoverlapping(at, way.pixel_bytes);
                 }
+                x += run + repeats;
             }
         }
     }
@@ -317,29 +306,23 @@ unsafe fn fill_band(
 /// Copy the window of one output pixel into a row.
 ///
 /// # Safety
-/// `image` is a whole picture; `window` has room for the window in the compute type, `to` for a row of the form.
-unsafe fn gather(s: &Shape, way: &Way, product: &Product, image: Src, pixel: usize, window: *mut u8, to: *mut u8) {
+/// `image` is a whole picture, `to` has room for a padded row.
+unsafe fn gather(s: &Shape, product: &Product, image: Src, pixel: usize, to: *mut u8) {
     let (y, x) = (pixel / s.out_width * s.stride, pixel % s.out_width * s.stride);
-    let bytes = way.number.bytes();
-    // SAFETY: `source` yields pixels of the picture; a window has taps x channels numbers.
+    let bytes = product.number.bytes();
+    // SAFETY: `source` yields pixels of the picture; the row has taps x channels numbers and its padding.
     unsafe {
         for tap in 0..s.taps() {
-            let to = window.add(tap * s.channels * bytes);
+            let to = to.add(tap * s.channels * bytes);
             match s.source(y + tap / s.kernel[1], x + tap % s.kernel[1]) {
                 None => to.write_bytes(0, s.channels * bytes),
                 Some(source) => {
-                    let from = image.at(source * s.channels);
-                    match way.number {
-                        Number::F32 => (product.rows.load)(from, std::slice::from_raw_parts_mut(to.cast(), s.channels)),
-                        Number::Bf16 => {
-                            (product.rows.to_bf16)(from, std::slice::from_raw_parts_mut(to.cast(), s.channels));
-                        }
-                    }
+                    convert(product.rows, product.number, image.at(source * s.channels), s.channels, to);
                 }
             }
         }
-        let dtype = if way.number == Number::F32 { DType::F32 } else { DType::BF16 };
-        place_row(product.rows, &way.kernel, way.number, &way.form, Src { ptr: window, dtype }, s.k(), to);
+        let padding = pack::padded_k(s.k(), product.number) - s.k();
+        to.add(s.k() * bytes).write_bytes(0, padding * bytes);
     }
 }
 

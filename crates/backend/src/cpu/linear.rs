@@ -2,7 +2,7 @@
 
 use impasto_graph::{DType, Graph, Op, Value};
 
-use super::gemm::drive::{BLOCK_ROWS, Block, Form, GROUP_BYTES, Partition, Product, Target, place_row, sums_bytes};
+use super::gemm::drive::{BLOCK_ROWS, Block, Partition, Product, Target, convert_row, spread, sums_bytes};
 use super::gemm::{Kernel, Number, PANEL, TILE_COLUMNS, pack};
 use super::rows::{Dst, Src};
 use super::session::{Env, Run};
@@ -27,7 +27,8 @@ struct Way {
     partition: Partition,
     /// The rows of A are used where they lie.
     direct: bool,
-    form: Form,
+    /// Bytes from one row of a converted block to the next.
+    row_bytes: usize,
     /// Scratch bytes of a thread: converted rows, sums, bias.
     a_bytes: usize,
     sums_bytes: usize,
@@ -45,18 +46,15 @@ impl Way {
         let partition = Partition::new(s.m, s.n, BLOCK_ROWS, cpu.threads().div_ceil(s.groups), &kernel);
         let padded = pack::padded_k(s.k, number);
         let same = matches!((number, s.a_type), (Number::F32, DType::F32) | (Number::Bf16, DType::BF16));
-        let direct = same && padded == s.k && !kernel.tiled;
-        let form = match direct {
-            true => Form { advance: s.k * number.bytes(), row: s.k * number.bytes(), step: GROUP_BYTES },
-            false => Form::new(&kernel, number, s.k),
-        };
+        let direct = same && padded == s.k;
+        let row_bytes = spread(padded * number.bytes());
         Way {
             number,
             kernel,
             partition,
             direct,
-            form,
-            a_bytes: if direct { 0 } else { align(form.bytes(&kernel, partition.rows)) },
+            row_bytes,
+            a_bytes: if direct { 0 } else { align(partition.rows * row_bytes) },
             sums_bytes: align(sums_bytes(&kernel, number, partition.rows, s.n, 1, padded)),
             bias_bytes: align(s.n.next_multiple_of(TILE_COLUMNS) * 4),
         }
@@ -144,18 +142,17 @@ unsafe fn multiply_rows(
 ) {
     // SAFETY: the caller's.
     unsafe {
-        let ptr = if way.direct {
-            a.ptr
+        let (ptr, row_stride) = if way.direct {
+            (a.ptr, k * way.number.bytes())
         } else {
             for row in 0..m {
-                let to = scratch.add(way.form.at(&way.kernel, row));
-                place_row(product.rows, &way.kernel, way.number, &way.form, a.at(row * k), k, to);
+                convert_row(product.rows, way.number, a.at(row * k), k, scratch.add(row * way.row_bytes));
             }
-            scratch.cast_const()
+            (scratch.cast_const(), way.row_bytes)
         };
         let block = Block {
             ptr,
-            form: way.form,
+            row_stride,
             lines: 1,
             line_rows: m,
             line_stride: 0,

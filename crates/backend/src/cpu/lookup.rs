@@ -10,7 +10,8 @@ const CHUNK: usize = 512;
 /// Rows of a table by number. A number outside the table gives a row of NaN, which the run reports as such: a wrong
 /// row would be a silently wrong picture.
 pub(super) fn embedding(env: &Env, value: Value) -> Run {
-    let (table, ids, out, rows) = (env.operand(value, 0), env.operand(value, 1), env.dst(value), env.cpu.rows());
+    let table = env.table(env.graph.node(value).inputs[0]);
+    let (ids, out, rows) = (env.operand(value, 1), env.dst(value), env.cpu.rows());
     let table_shape = &env.operand_type(value, 0).shape;
     let (count, c) = (table_shape[0], table_shape[1]);
     let n = env.graph.ty(value).rows();

@@ -7,7 +7,7 @@ use impasto_graph::{Graph, Op, Value};
 
 use super::Cpu;
 use super::memory::ALIGNMENT;
-use super::rows::{Dst, Rows, Src};
+use super::rows::{Dst, Rows, Softmax, Src};
 use super::session::{Env, Run};
 
 #[derive(Clone, Copy)]
@@ -34,10 +34,10 @@ fn image(graph: &Graph, value: Value) -> Image {
     }
 }
 
-/// Parts of the scratch memory in `f32`: statistics by line and group, scale and shift by channel, rows of each thread.
+/// Parts of the scratch memory in `f32`: statistics by line and group, mean, scale and shift by channel, rows of each thread.
 fn parts(cpu: &Cpu, i: &Image) -> [usize; 3] {
     let align = |n: usize| n.next_multiple_of(ALIGNMENT as usize / 4);
-    [align(i.batch * i.lines * i.groups * 2), align(i.batch * i.channels * 2), cpu.threads() * align(i.channels) * 4]
+    [align(i.batch * i.lines * i.groups * 2), align(i.batch * i.channels * 3), cpu.threads() * align(i.channels) * 4]
 }
 
 pub(super) fn group_norm_scratch(cpu: &Cpu, graph: &Graph, value: Value) -> u64 {
@@ -78,16 +78,16 @@ pub(super) fn group_norm(env: &Env, value: Value) -> Run {
             // SAFETY: all statistics are written, and no other thread runs now.
             unsafe {
                 let stats = std::slice::from_raw_parts(stats(picture * i.lines * i.groups * 2), i.lines * i.groups * 2);
-                let (scale, shift) = std::slice::from_raw_parts_mut(factors(picture * 2 * c), 2 * c).split_at_mut(c);
+                let (means, rest) = std::slice::from_raw_parts_mut(factors(picture * 3 * c), 3 * c).split_at_mut(c);
+                let (scale, shift) = rest.split_at_mut(c);
                 (rows.load)(gamma, scale);
                 (rows.load)(beta, shift);
                 for g in 0..i.groups {
                     let (mean, variance) = combine(stats, g, &i);
                     let inverse = 1.0 / (variance + eps as f64).sqrt();
                     for j in g * group..(g + 1) * group {
-                        let factor = scale[j] as f64 * inverse;
-                        shift[j] = (shift[j] as f64 - mean * factor) as f32;
-                        scale[j] = factor as f32;
+                        means[j] = mean as f32;
+                        scale[j] = (scale[j] as f64 * inverse) as f32;
                     }
                 }
             }
@@ -98,10 +98,10 @@ pub(super) fn group_norm(env: &Env, value: Value) -> Run {
             let picture = line / i.lines;
             // SAFETY: each task has its own line of the result, which may be the operand's own.
             unsafe {
-                let factors = std::slice::from_raw_parts(factors(picture * 2 * c), 2 * c);
+                let factors = std::slice::from_raw_parts(factors(picture * 3 * c), 3 * c);
                 for pixel in line * i.pixels..(line + 1) * i.pixels {
                     (rows.load)(x.at(pixel * c), row);
-                    (rows.scale_shift)(row, &factors[..c], &factors[c..]);
+                    (rows.normalise)(row, &factors[..c], &factors[c..2 * c], &factors[2 * c..]);
                     if let Some(activation) = activation {
                         (rows.unary)(activation, row);
                     }
@@ -234,7 +234,17 @@ unsafe fn one_row(rows: &Rows, op: &Op, row: &mut [f32], scale: &[f32], shift: &
                 (rows.scale_shift)(row, scale, shift);
             }
             _ => {
-                let (_, total) = (rows.softmax)(row, None, std::f32::consts::LOG2_E, f32::NEG_INFINITY);
+                let (mut top, mut total, mut factor) = (f32::NEG_INFINITY, 0.0, 1.0);
+                (rows.softmax)(&Softmax {
+                    rows: 1,
+                    columns: row.len(),
+                    scale: std::f32::consts::LOG2_E,
+                    scores: (row.as_mut_ptr(), 0),
+                    weights: None,
+                    tops: &mut top,
+                    totals: &mut total,
+                    factors: &mut factor,
+                });
                 (rows.scale)(row, 1.0 / total);
             }
         }

@@ -70,6 +70,23 @@ pub(crate) struct Finish {
     pub(crate) out: (Dst, usize),
 }
 
+/// Rows of scores that become weights `2^(scale (score - top))`, `top` being the largest score so far.
+#[derive(Clone, Copy)]
+pub(crate) struct Softmax {
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+    pub(crate) scale: f32,
+    /// The scores, and numbers from one row to the next. Weights in `f32` take their place.
+    pub(crate) scores: (*mut f32, usize),
+    /// Where weights in `bf16` go instead.
+    pub(crate) weights: Option<(*mut bf16, usize)>,
+    /// By row: the largest score so far, and the sum of the weights so far.
+    pub(crate) tops: *mut f32,
+    pub(crate) totals: *mut f32,
+    /// By row: what earlier weights must be multiplied with, since the top has changed.
+    pub(crate) factors: *mut f32,
+}
+
 /// One instruction set's version of every inner loop.
 ///
 /// All of them are unsafe: the machine must have the instructions, and pointers must be good for the stated lengths.
@@ -80,13 +97,12 @@ pub(crate) struct Rows {
     pub(crate) store: unsafe fn(&[f32], Dst),
     /// Numbers of any float type to `bf16`.
     pub(crate) to_bf16: unsafe fn(Src, &mut [bf16]),
-    /// `n` numbers of any float type to `bf16`, in groups of 32 that are so many bytes apart, the last one filled with
-    /// zeros: a row of matrix tiles.
-    pub(crate) to_tiles: unsafe fn(Src, usize, *mut u8, usize),
     /// A function of each element.
     pub(crate) unary: unsafe fn(Unary, &mut [f32]),
     /// `x = x * scale + shift`, element by element.
     pub(crate) scale_shift: unsafe fn(&mut [f32], &[f32], &[f32]),
+    /// `x = (x - mean) * scale + shift`, element by element.
+    pub(crate) normalise: unsafe fn(&mut [f32], &[f32], &[f32], &[f32]),
     /// `value * gelu(gate)`, into `value`.
     pub(crate) geglu: unsafe fn(&mut [f32], &[f32]),
     /// Sum of the elements.
@@ -99,9 +115,8 @@ pub(crate) struct Rows {
     pub(crate) add_squares_to: unsafe fn(&mut [f32], &[f32], &[f32]),
     /// `rows x columns` sums (`stride` apart) through their epilogue into a tensor.
     pub(crate) finish: unsafe fn(*mut f32, usize, usize, usize, &Finish),
-    /// One row of scores to weights: `2^(scale x - max)`; returns the new maximum (scaled) and the sum. The first
-    /// argument holds the scores, the second is where the weights go, as `f32` or `bf16`.
-    pub(crate) softmax: unsafe fn(&mut [f32], Option<&mut [bf16]>, f32, f32) -> (f32, f32),
+    /// Rows of scores to weights, each with its running maximum and total.
+    pub(crate) softmax: unsafe fn(&Softmax),
     /// `x *= factor`.
     pub(crate) scale: unsafe fn(&mut [f32], f32),
 }
@@ -206,22 +221,6 @@ mod body {
     }
 
     #[inline(always)]
-    pub(super) unsafe fn to_tiles<const L: u8>(src: Src, n: usize, to: *mut u8, step: usize) {
-        // SAFETY: the caller vouches for `n` numbers and as many groups of 64 bytes.
-        unsafe {
-            for (i, at) in (0..n).step_by(32).enumerate() {
-                let group = slice_mut::<bf16>(to.add(i * step), 32);
-                if at + 32 <= n {
-                    load_bf16::<L>(src.at(at), group);
-                } else {
-                    group.fill(bf16::ZERO);
-                    load_bf16::<L>(src.at(at), &mut group[..n - at]);
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
     pub(super) unsafe fn unary<const L: u8>(function: Unary, x: &mut [f32]) {
         math::unary::<L>(function, x);
     }
@@ -230,6 +229,13 @@ mod body {
     pub(super) unsafe fn scale_shift<const L: u8>(x: &mut [f32], scale: &[f32], shift: &[f32]) {
         for ((x, &a), &b) in x.iter_mut().zip(scale).zip(shift) {
             *x = math::fma::<L>(*x, a, b);
+        }
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn normalise<const L: u8>(x: &mut [f32], mean: &[f32], scale: &[f32], shift: &[f32]) {
+        for (((x, &m), &a), &b) in x.iter_mut().zip(mean).zip(scale).zip(shift) {
+            *x = math::fma::<L>(*x - m, a, b);
         }
     }
 
@@ -318,112 +324,186 @@ mod body {
         }
     }
 
+    /// A row's new top and the factor for what was summed under the old one.
     #[inline(always)]
-    pub(super) unsafe fn softmax<const L: u8>(
-        x: &mut [f32],
-        out: Option<&mut [bf16]>,
-        scale: f32,
-        old: f32,
-    ) -> (f32, f32) {
+    fn raise<const L: u8>(old: f32, largest: f32, scale: f32) -> (f32, f32) {
+        // Not `>`: a NaN must come through.
+        let top = if largest <= old { old } else { largest };
+        let stays = top == old || old == f32::NEG_INFINITY;
+        // Both products are rounded as they are where weights are computed: the errors cancel.
+        (top, if stays { 1.0 } else { math::exp2::<L>(old * scale - top * scale) })
+    }
+
+    /// What is subtracted from scores: a row that has seen nothing but -inf has no top, any finite number will do.
+    #[inline(always)]
+    fn shift(top: f32) -> f32 {
+        if top == f32::NEG_INFINITY { 0.0 } else { top }
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn softmax<const L: u8>(s: &Softmax) {
         #[cfg(target_arch = "x86_64")]
         if L >= AVX512 {
             // SAFETY: this level is compiled for machines with these instructions.
-            return unsafe { softmax_avx512::<L>(x, out, scale, old) };
+            return unsafe { avx512_softmax::<L>(s) };
         }
-        let mut lanes = [f32::NEG_INFINITY; LANES];
-        let chunks = x.chunks_exact(LANES);
-        for (lane, &v) in lanes.iter_mut().zip(chunks.remainder()) {
-            *lane = math::max(*lane, v);
-        }
-        for chunk in chunks {
-            for i in 0..LANES {
-                lanes[i] = math::max(lanes[i], chunk[i]);
+        for row in 0..s.rows {
+            // SAFETY: the caller vouches for the rows.
+            unsafe {
+                let x = std::slice::from_raw_parts_mut(s.scores.0.add(row * s.scores.1), s.columns);
+                let mut lanes = [f32::NEG_INFINITY; LANES];
+                let chunks = x.chunks_exact(LANES);
+                for (lane, &v) in lanes.iter_mut().zip(chunks.remainder()) {
+                    *lane = math::max(*lane, v);
+                }
+                for chunk in chunks {
+                    for i in 0..LANES {
+                        lanes[i] = math::max(lanes[i], chunk[i]);
+                    }
+                }
+                let largest = lanes.into_iter().fold(f32::NEG_INFINITY, math::max);
+                let (top, factor) = raise::<L>(*s.tops.add(row), largest, s.scale);
+                for v in x.iter_mut() {
+                    *v = math::exp2::<L>((*v - shift(top)) * s.scale);
+                }
+                *s.tops.add(row) = top;
+                *s.factors.add(row) = factor;
+                *s.totals.add(row) = *s.totals.add(row) * factor + reduce(x, |sum, v| sum + v);
+                if let Some((weights, stride)) = s.weights {
+                    round_row::<L>(x, slice_mut(weights.add(row * stride).cast(), s.columns));
+                }
             }
         }
-        let largest = lanes.into_iter().fold(f32::NEG_INFINITY, math::max) * scale;
-        let top = if largest > old { largest } else { old };
-        // A row that sees nothing (or only -inf) has no largest score; any finite number will do.
-        let shift = if top == f32::NEG_INFINITY { 0.0 } else { top };
-        for v in x.iter_mut() {
-            *v = math::exp2::<L>(math::fma::<L>(*v, scale, -shift));
-        }
-        let total = reduce(x, |sum, v| sum + v);
-        if let Some(out) = out {
-            out.iter_mut().zip(x.iter()).for_each(|(o, &x)| *o = bf16::from_bits(to_bf16(x)));
-        }
-        (top, total)
     }
 
-    /// The same by hand: attention spends most of its time here. Weights that are stored as bf16 need a polynomial of
-    /// lower degree: its error of 3e-6 is far below their rounding.
+    /// The same by hand, four rows at a time: attention spends most of its time here, and one row alone waits for its
+    /// own maximum and sum.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn softmax_avx512<const L: u8>(x: &mut [f32], out: Option<&mut [bf16]>, scale: f32, old: f32) -> (f32, f32) {
-        use std::arch::x86_64::*;
-        let whole = x.len() / 16 * 16;
-        // SAFETY: the caller's level; offsets stay below the length, the rest is masked.
+    unsafe fn avx512_softmax<const L: u8>(s: &Softmax) {
+        // SAFETY: the caller's.
         unsafe {
-            let rest = ((1u32 << (x.len() - whole)) - 1) as __mmask16;
-            let none = _mm512_set1_ps(f32::NEG_INFINITY);
-            let p = x.as_mut_ptr();
-            let mut tops = [_mm512_mask_loadu_ps(none, rest, p.add(whole)), none, none, none];
-            let mut i = 0;
-            while i + 64 <= whole {
-                for (j, top) in tops.iter_mut().enumerate() {
-                    *top = _mm512_max_ps(*top, _mm512_loadu_ps(p.add(i + 16 * j)));
-                }
-                i += 64;
+            let whole = s.rows / 4 * 4;
+            for row in (0..whole).step_by(4) {
+                avx512_softmax_rows::<L, 4>(s, row);
             }
-            while i < whole {
-                tops[1] = _mm512_max_ps(tops[1], _mm512_loadu_ps(p.add(i)));
-                i += 16;
+            for row in whole..s.rows {
+                avx512_softmax_rows::<L, 1>(s, row);
             }
-            let pairs = [_mm512_max_ps(tops[0], tops[1]), _mm512_max_ps(tops[2], tops[3])];
-            let largest = _mm512_reduce_max_ps(_mm512_max_ps(pairs[0], pairs[1])) * scale;
-            let top = if largest > old { largest } else { old };
-            let shift = _mm512_set1_ps(if top == f32::NEG_INFINITY { 0.0 } else { -top });
-            let factor = _mm512_set1_ps(scale);
-            let constant = |c: f32| _mm512_set1_ps(c);
-            let narrow = out.is_some();
-            let weight = |v: __m512| {
-                let t = _mm512_fmadd_ps(v, factor, shift);
-                let n = _mm512_roundscale_ps::<0x08>(t);
-                let f = _mm512_sub_ps(t, n);
-                let mut w;
-                if narrow {
-                    w = _mm512_fmadd_ps(constant(9.582_8e-3), f, constant(5.590_643e-2));
-                    w = _mm512_fmadd_ps(w, f, constant(2.402_41e-1));
-                } else {
-                    w = _mm512_fmadd_ps(constant(1.540_353e-4), f, constant(1.333_355_8e-3));
-                    w = _mm512_fmadd_ps(w, f, constant(9.618_129e-3));
-                    w = _mm512_fmadd_ps(w, f, constant(5.550_410_9e-2));
-                    w = _mm512_fmadd_ps(w, f, constant(2.402_265e-1));
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn avx512_softmax_rows<const L: u8, const R: usize>(s: &Softmax, row: usize) {
+        use std::arch::x86_64::*;
+        let whole = s.columns / 16 * 16;
+        let rest = ((1u32 << (s.columns - whole)) - 1) as __mmask16;
+        // SAFETY: offsets stay inside the rows, what is beyond them is masked.
+        unsafe {
+            let scores = |r: usize| s.scores.0.add((row + r) * s.scores.1);
+            let mut tops = [_mm512_set1_ps(f32::NEG_INFINITY); R];
+            for i in (0..whole).step_by(16) {
+                for (r, top) in tops.iter_mut().enumerate() {
+                    *top = _mm512_max_ps(*top, _mm512_loadu_ps(scores(r).add(i)));
                 }
-                w = _mm512_fmadd_ps(w, f, constant(if narrow { 6.931_242e-1 } else { 6.931_472e-1 }));
-                w = _mm512_fmadd_ps(w, f, constant(1.0));
-                _mm512_scalef_ps(w, n)
+            }
+            let mut factors = [1.0; R];
+            let mut shifts = [_mm512_setzero_ps(); R];
+            for r in 0..R {
+                let last = _mm512_mask_loadu_ps(tops[r], rest, scores(r).add(whole));
+                let largest = _mm512_reduce_max_ps(_mm512_max_ps(tops[r], last));
+                let (top, factor) = raise::<L>(*s.tops.add(row + r), largest, s.scale);
+                *s.tops.add(row + r) = top;
+                *s.factors.add(row + r) = factor;
+                factors[r] = factor;
+                shifts[r] = _mm512_set1_ps(-shift(top) * s.scale);
+            }
+            let scale = _mm512_set1_ps(s.scale);
+            let mut sums = [_mm512_setzero_ps(); R];
+            match s.weights {
+                None => {
+                    for i in (0..whole).step_by(16) {
+                        for r in 0..R {
+                            let w = avx512_exp2::<false>(_mm512_fmadd_ps(
+                                _mm512_loadu_ps(scores(r).add(i)),
+                                scale,
+                                shifts[r],
+                            ));
+                            sums[r] = _mm512_add_ps(sums[r], w);
+                            _mm512_storeu_ps(scores(r).add(i), w);
+                        }
+                    }
+                    for r in 0..R {
+                        let last = _mm512_maskz_loadu_ps(rest, scores(r).add(whole));
+                        let w = avx512_exp2::<false>(_mm512_fmadd_ps(last, scale, shifts[r]));
+                        sums[r] = _mm512_mask_add_ps(sums[r], rest, sums[r], w);
+                        _mm512_mask_storeu_ps(scores(r).add(whole), rest, w);
+                    }
+                }
+                Some((weights, stride)) => {
+                    let weights = |r: usize| weights.add((row + r) * stride);
+                    for i in (0..whole).step_by(16) {
+                        for r in 0..R {
+                            let w = avx512_exp2::<true>(_mm512_fmadd_ps(
+                                _mm512_loadu_ps(scores(r).add(i)),
+                                scale,
+                                shifts[r],
+                            ));
+                            sums[r] = _mm512_add_ps(sums[r], w);
+                            _mm256_storeu_si256(weights(r).add(i).cast(), avx512_round::<L>(w));
+                        }
+                    }
+                    for r in 0..R {
+                        let last = _mm512_maskz_loadu_ps(rest, scores(r).add(whole));
+                        let w = avx512_exp2::<true>(_mm512_fmadd_ps(last, scale, shifts[r]));
+                        sums[r] = _mm512_mask_add_ps(sums[r], rest, sums[r], w);
+                        _mm256_mask_storeu_epi16(weights(r).add(whole).cast(), rest, avx512_round::<L>(w));
+                    }
+                }
+            }
+            for r in 0..R {
+                let total = s.totals.add(row + r);
+                *total = *total * factors[r] + _mm512_reduce_add_ps(sums[r]);
+            }
+        }
+    }
+
+    /// 2 to the power t. `NARROW`: the result becomes a bf16, for which a polynomial of lower degree (error 3e-6) will do.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn avx512_exp2<const NARROW: bool>(t: std::arch::x86_64::__m512) -> std::arch::x86_64::__m512 {
+        use std::arch::x86_64::*;
+        // SAFETY: callers are compiled for these instructions.
+        unsafe {
+            let n = _mm512_roundscale_ps::<0x08>(t);
+            let f = _mm512_sub_ps(t, n);
+            let term = |w, c: f32| _mm512_fmadd_ps(w, f, _mm512_set1_ps(c));
+            let w = match NARROW {
+                true => term(term(term(_mm512_set1_ps(9.582_8e-3), 5.590_643e-2), 2.402_41e-1), 6.931_242e-1),
+                false => {
+                    let w = term(term(_mm512_set1_ps(1.540_353e-4), 1.333_355_8e-3), 9.618_129e-3);
+                    term(term(term(w, 5.550_410_9e-2), 2.402_265e-1), 6.931_472e-1)
+                }
             };
-            let mut sums = [_mm512_setzero_ps(); 2];
-            let to = out.map_or(std::ptr::null_mut(), |o| o.as_mut_ptr().cast::<u16>());
-            for i in (0..x.len()).step_by(16) {
-                let mask = if i < whole { 0xffff } else { rest };
-                let w = weight(_mm512_maskz_loadu_ps(mask, p.add(i)));
-                sums[(i / 16) & 1] = _mm512_mask_add_ps(sums[(i / 16) & 1], mask, sums[(i / 16) & 1], w);
-                if !narrow {
-                    _mm512_mask_storeu_ps(p.add(i), mask, w);
-                } else if L >= AVX512_BF16 {
-                    let rounded = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(w));
-                    _mm256_mask_storeu_epi16(to.add(i).cast(), mask, rounded);
-                } else {
-                    // Weights are finite and not negative: rounding is an addition.
-                    let bits = _mm512_castps_si512(w);
-                    let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
-                    let sum = _mm512_add_epi32(_mm512_add_epi32(bits, odd), _mm512_set1_epi32(0x7fff));
-                    let rounded = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(sum));
-                    _mm256_mask_storeu_epi16(to.add(i).cast(), mask, rounded);
-                }
+            _mm512_scalef_ps(term(w, 1.0), n)
+        }
+    }
+
+    /// 16 weights to bf16. They are finite and not negative, so that rounding is an addition.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn avx512_round<const L: u8>(w: std::arch::x86_64::__m512) -> std::arch::x86_64::__m256i {
+        use std::arch::x86_64::*;
+        // SAFETY: callers are compiled for these instructions.
+        unsafe {
+            if L >= AVX512_BF16 {
+                return std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(w));
             }
-            (top, _mm512_reduce_add_ps(_mm512_add_ps(sums[0], sums[1])))
+            let bits = _mm512_castps_si512(w);
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+            let sum = _mm512_add_epi32(_mm512_add_epi32(bits, odd), _mm512_set1_epi32(0x7fff));
+            _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(sum))
         }
     }
 
@@ -445,16 +525,16 @@ macro_rules! rows {
                 load = load(src: Src, out: &mut [f32]);
                 store = store(x: &[f32], dst: Dst);
                 to_bf16 = load_bf16(src: Src, out: &mut [bf16]);
-                to_tiles = to_tiles(src: Src, n: usize, to: *mut u8, step: usize);
                 unary = unary(function: Unary, x: &mut [f32]);
                 scale_shift = scale_shift(x: &mut [f32], scale: &[f32], shift: &[f32]);
+                normalise = normalise(x: &mut [f32], mean: &[f32], scale: &[f32], shift: &[f32]);
                 geglu = geglu(value: &mut [f32], gate: &[f32]);
                 sum = sum(x: &[f32]) -> f32;
                 sum_squares = sum_squares(x: &[f32], shift: f32) -> f32;
                 add_to = add_to(sums: &mut [f32], x: &[f32]);
                 add_squares_to = add_squares_to(sums: &mut [f32], x: &[f32], means: &[f32]);
                 finish = finish(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish);
-                softmax = softmax(x: &mut [f32], out: Option<&mut [bf16]>, scale: f32, old: f32) -> (f32, f32);
+                softmax = softmax(s: &Softmax);
                 scale = scale(x: &mut [f32], factor: f32);
             );
         }

@@ -77,6 +77,14 @@ impl Env<'_> {
         }
     }
 
+    /// Where the rows of a table can be read.
+    pub(super) fn table(&self, value: Value) -> Src {
+        match self.plan.place(value) {
+            Place::Weight(param) => self.weights.table(param_name(self.graph, param)),
+            _ => self.src(value),
+        }
+    }
+
     /// The packed panels of a parameter.
     pub(super) fn panels(&self, param: Value) -> *const u8 {
         self.weights.panels(param_name(self.graph, param))
@@ -219,17 +227,14 @@ impl CpuSession {
                 let problem = format!("is {ty}, room was given for {}", out.ty());
                 return Err(BackendError::Io { kind: "output", name: name.clone(), problem });
             }
-            // A parameter may be kept in another type than the graph's.
-            let n = ty.elements() as usize;
-            // SAFETY: the place holds `n` elements of its type; the tensor has room for `n` of its own.
-            unsafe {
-                match out.data_mut() {
-                    Data::F32(v) => (self.cpu.rows().load)(*place, v),
-                    Data::F16(v) => v.as_mut_ptr().copy_from_nonoverlapping(place.ptr.cast(), n),
-                    Data::BF16(v) => v.as_mut_ptr().copy_from_nonoverlapping(place.ptr.cast(), n),
-                    Data::I32(v) => v.as_mut_ptr().copy_from_nonoverlapping(place.ptr.cast(), n),
-                }
-            }
+            let to: *mut u8 = match out.data_mut() {
+                Data::F32(v) => v.as_mut_ptr().cast(),
+                Data::F16(v) => v.as_mut_ptr().cast(),
+                Data::BF16(v) => v.as_mut_ptr().cast(),
+                Data::I32(v) => v.as_mut_ptr().cast(),
+            };
+            // SAFETY: both hold the bytes of this type.
+            unsafe { to.copy_from_nonoverlapping(place.ptr, ty.bytes() as usize) };
         }
         Ok(())
     }

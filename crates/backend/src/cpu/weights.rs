@@ -1,6 +1,7 @@
-//! Parameters in the layouts that kernels read: products as panels, everything else as plain rows.
+//! Parameters in the layouts that kernels read: weights of products as panels, tables as they are stored, everything else
+//! in the element type of the graph.
 //!
-//! Each is read from the file once and kept once (twice only if the model uses it in both ways).
+//! Each is read from the file once and kept once (again only if the model uses it in another way too).
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -22,7 +23,7 @@ struct Packed {
     ty: TensorType,
 }
 
-/// Other parameters, as they are.
+/// A table or another parameter, row by row.
 struct Plain {
     memory: Memory,
     dtype: DType,
@@ -32,6 +33,7 @@ struct Plain {
 #[derive(Default)]
 pub(super) struct CpuWeights {
     packed: HashMap<String, Packed>,
+    tables: HashMap<String, Plain>,
     plain: HashMap<String, Plain>,
 }
 
@@ -40,10 +42,10 @@ fn product_shape(ty: &TensorType) -> (usize, usize) {
     (ty.shape[0], ty.shape[1..].iter().product())
 }
 
-/// Large tables stay as they are stored; short vectors become `f32`, since every row of a picture reads them.
-fn plain_dtype(ty: &TensorType, storage: Storage) -> DType {
+/// Tables are large, and few of their rows are read: they stay as they are stored.
+fn table_dtype(storage: Storage) -> DType {
     match storage {
-        Storage::Dense(d) if ty.shape.len() > 1 || d == DType::I32 => d,
+        Storage::Dense(d) => d,
         _ => DType::F32,
     }
 }
@@ -60,16 +62,13 @@ fn packed_bytes(cpu: &Cpu, ty: &TensorType) -> u64 {
     pack::packed_bytes(n, k, cpu.number()) as u64
 }
 
-fn plain_bytes(ty: &TensorType, storage: Storage) -> u64 {
-    ty.elements() * plain_dtype(ty, storage).bytes()
-}
-
 /// Bytes that a parameter takes, for the plan.
 pub(super) fn param_bytes(cpu: &Cpu, graph: &Graph, param: Value, used: Used) -> u64 {
     let ty = graph.ty(param);
     let packed = if used.as_weights { packed_bytes(cpu, ty) } else { 0 };
-    let plain = if used.as_tensor { plain_bytes(ty, storage(graph, param)) } else { 0 };
-    packed + plain
+    let table = if used.as_table { ty.elements() * table_dtype(storage(graph, param)).bytes() } else { 0 };
+    let plain = if used.as_tensor { ty.bytes() } else { 0 };
+    packed + table + plain
 }
 
 impl CpuWeights {
@@ -85,11 +84,11 @@ impl CpuWeights {
                 let packed = Packed { memory, number: cpu.number(), ty: ty.clone() };
                 weights.packed.insert(name.into(), packed);
             }
+            if w.used.as_table {
+                weights.tables.insert(name.into(), copy_plain(&given, table_dtype(storage), ty)?);
+            }
             if w.used.as_tensor {
-                let dtype = plain_dtype(ty, storage);
-                let memory = Memory::new(plain_bytes(ty, storage))?;
-                copy_plain(&given, dtype, &memory);
-                weights.plain.insert(name.into(), Plain { memory, dtype, ty: ty.clone() });
+                weights.plain.insert(name.into(), copy_plain(&given, ty.dtype, ty)?);
             }
         }
         Ok(weights)
@@ -97,7 +96,7 @@ impl CpuWeights {
 
     pub(super) fn bytes(&self) -> u64 {
         let packed: u64 = self.packed.values().map(|p| p.memory.bytes()).sum();
-        packed + self.plain.values().map(|p| p.memory.bytes()).sum::<u64>()
+        packed + self.tables.values().chain(self.plain.values()).map(|p| p.memory.bytes()).sum::<u64>()
     }
 
     /// Whether everything that a plan needs is here.
@@ -112,8 +111,9 @@ impl CpuWeights {
                     None => return problem("is not packed as weights of a product"),
                 }
             }
-            if w.used.as_tensor {
-                match self.plain.get(name) {
+            for (needed, kept) in [(w.used.as_table, &self.tables), (w.used.as_tensor, &self.plain)] {
+                match kept.get(name) {
+                    _ if !needed => {}
                     Some(p) if p.ty == *ty => {}
                     Some(_) => return problem("is loaded in another shape"),
                     None => return problem("is not loaded"),
@@ -128,7 +128,13 @@ impl CpuWeights {
         self.packed[name].memory.ptr()
     }
 
-    /// A parameter as a plain tensor; [`CpuWeights::check`] has found it.
+    /// The rows of a table; [`CpuWeights::check`] has found it.
+    pub(super) fn table(&self, name: &str) -> Src {
+        let table = &self.tables[name];
+        Src { ptr: table.memory.ptr(), dtype: table.dtype }
+    }
+
+    /// A parameter as a tensor like any other; [`CpuWeights::check`] has found it.
     pub(super) fn plain(&self, name: &str) -> Src {
         let plain = &self.plain[name];
         Src { ptr: plain.memory.ptr(), dtype: plain.dtype }
@@ -220,15 +226,16 @@ fn pack_product(cpu: &Cpu, given: &ParamBytes, ty: &TensorType, memory: &Memory)
     });
 }
 
-/// Copy a parameter as it is, or widened to `f32`.
-fn copy_plain(given: &ParamBytes, dtype: DType, memory: &Memory) {
+/// A parameter in this element type, which is the one that it is stored in, or `f32`.
+fn copy_plain(given: &ParamBytes, dtype: DType, ty: &TensorType) -> Result<Plain, BackendError> {
+    let memory = Memory::new(ty.elements() * dtype.bytes())?;
     // SAFETY: the memory has the bytes of the parameter in this type, and nobody else sees it yet.
     unsafe {
         if given.storage == Storage::Dense(dtype) {
             memory.ptr().copy_from_nonoverlapping(given.bytes.as_ptr(), given.bytes.len());
         } else {
-            let elements = memory.bytes() as usize / 4;
-            dequantise(given, 0, std::slice::from_raw_parts_mut(memory.ptr().cast(), elements));
+            dequantise(given, 0, std::slice::from_raw_parts_mut(memory.ptr().cast(), ty.elements() as usize));
         }
     }
+    Ok(Plain { memory, dtype, ty: ty.clone() })
 }

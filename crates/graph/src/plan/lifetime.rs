@@ -81,6 +81,7 @@ impl Analysis {
                 let used = &mut used[root(input).index()];
                 match node.op {
                     Op::Linear { .. } | Op::Conv2d { .. } if i == 1 => used.as_weights = true,
+                    Op::Embedding if i == 0 => used.as_table = true,
                     _ => used.as_tensor = true,
                 }
             }

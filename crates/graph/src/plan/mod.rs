@@ -43,6 +43,8 @@ pub trait Capabilities {
 pub struct Used {
     /// As the weights of a linear layer or a convolution.
     pub as_weights: bool,
+    /// As a table whose rows are looked up.
+    pub as_table: bool,
     /// As a tensor like any other.
     pub as_tensor: bool,
 }

@@ -109,6 +109,39 @@ pub(super) unsafe fn bf16(t: &Tile) {
     }
 }
 
+/// Go through one segment of `k`, 32 at a time: A's upper and lower half in tiles 4 and 5, B's left and right panel in 6
+/// and 7. Returns where B and the fetching have come to.
+macro_rules! through_k {
+    ($a:ident, $b:ident, $fetch:ident, $t:ident, $steps:ident, $($line:literal),* $(,)?) => {{
+        let (b_end, fetch_end): (*const u8, *const u8);
+        asm!(
+            "2:",
+            $($line,)*
+            "prefetcht1 [{fetch}]",
+            "prefetcht1 [{fetch} + 64]",
+            "prefetcht1 [{fetch} + 128]",
+            "prefetcht1 [{fetch} + 192]",
+            "add {fetch}, 256",
+            "add {a}, 64",
+            "add {below}, 64",
+            "add {b}, 1024",
+            "add {right}, 1024",
+            "dec {n}",
+            "jnz 2b",
+            a = inout(reg) $a => _,
+            below = inout(reg) $a.wrapping_add(16 * $t.a_stride) => _,
+            b = inout(reg) $b => b_end,
+            right = inout(reg) $b.wrapping_add($t.panel_stride) => _,
+            fetch = inout(reg) $fetch => fetch_end,
+            sa = in(reg) $t.a_stride,
+            sb = in(reg) 64usize,
+            n = inout(reg) $steps => _,
+            options(nostack, readonly)
+        );
+        (b_end, fetch_end)
+    }};
+}
+
 /// `LOW`: there are more than 16 rows. `RIGHT`: there are two panels.
 #[inline(always)]
 unsafe fn tile<const LOW: bool, const RIGHT: bool>(t: &Tile) {
@@ -134,15 +167,32 @@ unsafe fn tile<const LOW: bool, const RIGHT: bool>(t: &Tile) {
             asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
         }
 
-        let mut b = t.b;
-        let mut steps;
+        let (mut b, mut fetch) = (t.b, t.fetch);
         for s in 0..t.segment_count {
-            let mut a = t.a.add(*t.segments.add(s));
-            let mut below = a.add(16 * t.a_stride);
-            steps = t.segment_k / 32;
-            match (LOW, RIGHT) {
-                (true, true) => asm!(
-                    "2:",
+            let a = t.a.add(*t.segments.add(s));
+            let steps = t.segment_k / 32;
+            (b, fetch) = match (LOW, RIGHT) {
+                (true, true) if t.stream_a => through_k!(
+                    a,
+                    b,
+                    fetch,
+                    t,
+                    steps,
+                    "tileloaddt1 tmm4, [{a} + {sa}*1]",
+                    "tileloadd tmm6, [{b} + {sb}*1]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tileloadd tmm7, [{right} + {sb}*1]",
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    "tileloaddt1 tmm5, [{below} + {sa}*1]",
+                    "tdpbf16ps tmm2, tmm5, tmm6",
+                    "tdpbf16ps tmm3, tmm5, tmm7",
+                ),
+                (true, true) => through_k!(
+                    a,
+                    b,
+                    fetch,
+                    t,
+                    steps,
                     "tileloadd tmm4, [{a} + {sa}*1]",
                     "tileloadd tmm6, [{b} + {sb}*1]",
                     "tdpbf16ps tmm0, tmm4, tmm6",
@@ -151,64 +201,42 @@ unsafe fn tile<const LOW: bool, const RIGHT: bool>(t: &Tile) {
                     "tileloadd tmm5, [{below} + {sa}*1]",
                     "tdpbf16ps tmm2, tmm5, tmm6",
                     "tdpbf16ps tmm3, tmm5, tmm7",
-                    "add {a}, {step}",
-                    "add {below}, {step}",
-                    "add {b}, 1024",
-                    "add {right}, 1024",
-                    "dec {n}",
-                    "jnz 2b",
-                    a = inout(reg) a, below = inout(reg) below, b = inout(reg) b => b,
-                    right = inout(reg) b.add(t.panel_stride) => _,
-                    sa = in(reg) t.a_stride, step = in(reg) t.a_step, sb = in(reg) 64usize, n = inout(reg) steps,
-                    options(nostack, readonly)
                 ),
-                (true, false) => asm!(
-                    "2:",
+                (true, false) => through_k!(
+                    a,
+                    b,
+                    fetch,
+                    t,
+                    steps,
                     "tileloadd tmm4, [{a} + {sa}*1]",
                     "tileloadd tmm6, [{b} + {sb}*1]",
                     "tdpbf16ps tmm0, tmm4, tmm6",
                     "tileloadd tmm5, [{below} + {sa}*1]",
                     "tdpbf16ps tmm2, tmm5, tmm6",
-                    "add {a}, {step}",
-                    "add {below}, {step}",
-                    "add {b}, 1024",
-                    "dec {n}",
-                    "jnz 2b",
-                    a = inout(reg) a, below = inout(reg) below, b = inout(reg) b,
-                    sa = in(reg) t.a_stride, step = in(reg) t.a_step, sb = in(reg) 64usize, n = inout(reg) steps,
-                    options(nostack, readonly)
                 ),
-                (false, true) => asm!(
-                    "2:",
+                (false, true) => through_k!(
+                    a,
+                    b,
+                    fetch,
+                    t,
+                    steps,
                     "tileloadd tmm4, [{a} + {sa}*1]",
                     "tileloadd tmm6, [{b} + {sb}*1]",
                     "tdpbf16ps tmm0, tmm4, tmm6",
                     "tileloadd tmm7, [{right} + {sb}*1]",
                     "tdpbf16ps tmm1, tmm4, tmm7",
-                    "add {a}, {step}",
-                    "add {b}, 1024",
-                    "add {right}, 1024",
-                    "dec {n}",
-                    "jnz 2b",
-                    a = inout(reg) a, b = inout(reg) b => b, right = inout(reg) b.add(t.panel_stride) => _,
-                    sa = in(reg) t.a_stride, step = in(reg) t.a_step, sb = in(reg) 64usize, n = inout(reg) steps,
-                    options(nostack, readonly)
                 ),
-                (false, false) => asm!(
-                    "2:",
+                (false, false) => through_k!(
+                    a,
+                    b,
+                    fetch,
+                    t,
+                    steps,
                     "tileloadd tmm4, [{a} + {sa}*1]",
                     "tileloadd tmm6, [{b} + {sb}*1]",
                     "tdpbf16ps tmm0, tmm4, tmm6",
-                    "add {a}, {step}",
-                    "add {b}, 1024",
-                    "dec {n}",
-                    "jnz 2b",
-                    a = inout(reg) a, b = inout(reg) b,
-                    sa = in(reg) t.a_stride, step = in(reg) t.a_step, sb = in(reg) 64usize, n = inout(reg) steps,
-                    options(nostack, readonly)
                 ),
-            }
-            let _ = (a, below, steps);
+            };
         }
 
         asm!("tilestored [{c} + {s}*1], tmm0", c = in(reg) t.c, s = in(reg) c_bytes, options(nostack));

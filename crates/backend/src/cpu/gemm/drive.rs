@@ -12,72 +12,35 @@ pub(in super::super) const BLOCK_ROWS: usize = 256;
 /// Columns whose sums are kept in scratch memory while the chunks of `k` go by.
 const BLOCK_COLUMNS: usize = 256;
 
-/// How the rows of a block lie in memory, in bytes.
-#[derive(Clone, Copy)]
-pub(in super::super) struct Form {
-    /// From one tile to the next, for each row of the first: where row `x` begins, if a tile begins there.
-    pub(in super::super) advance: usize,
-    /// From one row of a tile to the next.
-    pub(in super::super) row: usize,
-    /// From one group of 32 numbers of a row to the next.
-    pub(in super::super) step: usize,
-}
-
-impl Form {
-    /// Rows of `k` numbers in scratch memory, as the kernel wants them.
-    pub(in super::super) fn new(kernel: &Kernel, number: Number, k: usize) -> Form {
-        let bytes = pack::padded_k(k, number) * number.bytes();
-        match kernel.tiled {
-            // Tiles of 32 rows one after the other; in each, the groups of 32 numbers of all its rows in turn.
-            true => Form { advance: bytes, row: GROUP_BYTES, step: kernel.rows * GROUP_BYTES },
-            false => Form { advance: spread(bytes), row: spread(bytes), step: GROUP_BYTES },
-        }
-    }
-
-    /// Where row `i` begins.
-    pub(in super::super) fn at(&self, kernel: &Kernel, i: usize) -> usize {
-        let within = i % kernel.rows;
-        (i - within) * self.advance + within * self.row
-    }
-
-    /// Bytes of so many rows.
-    pub(in super::super) fn bytes(&self, kernel: &Kernel, rows: usize) -> usize {
-        rows.next_multiple_of(kernel.rows) * self.advance
-    }
-}
-
-/// Bytes of a group of 32 numbers of bf16: a row of a matrix tile, and a cache line.
-pub(in super::super) const GROUP_BYTES: usize = 64;
-
 /// Row lengths that are a multiple of 1 KiB put many rows into the same cache sets; a line more spreads them.
 pub(in super::super) fn spread(bytes: usize) -> usize {
     let bytes = bytes.next_multiple_of(ALIGNMENT as usize);
     if bytes.is_multiple_of(1024) { bytes + ALIGNMENT as usize } else { bytes }
 }
 
-/// Write a row of `k` numbers in the compute type where the kernel wants it, padded with zeros.
+/// Write a row of `k` numbers in the compute type, padded with zeros.
 ///
 /// # Safety
-/// `from` is good for `k` numbers, `to` for the form's row.
-pub(in super::super) unsafe fn place_row(
-    rows: &Rows,
-    kernel: &Kernel,
-    number: Number,
-    form: &Form,
-    from: Src,
-    k: usize,
-    to: *mut u8,
-) {
+/// `from` is good for `k` numbers, `to` for the padded row.
+pub(in super::super) unsafe fn convert_row(rows: &Rows, number: Number, from: Src, k: usize, to: *mut u8) {
+    // SAFETY: the caller's.
+    unsafe {
+        convert(rows, number, from, k, to);
+        let padding = pack::padded_k(k, number) - k;
+        to.add(k * number.bytes()).write_bytes(0, padding * number.bytes());
+    }
+}
+
+/// Write `n` numbers in the compute type.
+///
+/// # Safety
+/// Both rows are good for their lengths.
+pub(in super::super) unsafe fn convert(rows: &Rows, number: Number, from: Src, n: usize, to: *mut u8) {
     // SAFETY: the caller's.
     unsafe {
         match number {
-            Number::Bf16 if kernel.tiled => (rows.to_tiles)(from, k, to, form.step),
-            Number::Bf16 => (rows.to_bf16)(from, std::slice::from_raw_parts_mut(to.cast(), k)),
-            Number::F32 => (rows.load)(from, std::slice::from_raw_parts_mut(to.cast(), k)),
-        }
-        if !kernel.tiled {
-            let padding = pack::padded_k(k, number) - k;
-            to.add(k * number.bytes()).write_bytes(0, padding * number.bytes());
+            Number::F32 => (rows.load)(from, std::slice::from_raw_parts_mut(to.cast(), n)),
+            Number::Bf16 => (rows.to_bf16)(from, std::slice::from_raw_parts_mut(to.cast(), n)),
         }
     }
 }
@@ -86,7 +49,8 @@ pub(in super::super) unsafe fn place_row(
 #[derive(Clone, Copy)]
 pub(in super::super) struct Block<'a> {
     pub(in super::super) ptr: *const u8,
-    pub(in super::super) form: Form,
+    /// Bytes from one row to the next.
+    pub(in super::super) row_stride: usize,
     pub(in super::super) lines: usize,
     /// Rows of a line.
     pub(in super::super) line_rows: usize,
@@ -146,15 +110,14 @@ struct Chunk {
 
 impl Chunk {
     fn all(a: &Block, kernel: &Kernel, number: Number) -> impl Iterator<Item = Chunk> + Clone + use<> {
-        let (count, segment_k, step) = (a.segments.len(), a.segment_k, a.form.step);
+        let (count, segment_k) = (a.segments.len(), a.segment_k);
         let (group, part) = chunk_size(count, segment_k, kernel.chunk, number);
-        let tiled = kernel.tiled;
         (0..count).step_by(group).flat_map(move |segment| {
             let segments = group.min(count - segment);
             (0..segment_k).step_by(part).map(move |k| Chunk {
                 segment,
                 segments,
-                a_offset: if tiled { k / 32 * step } else { k * number.bytes() },
+                a_offset: k * number.bytes(),
                 k: part.min(segment_k - k),
                 done: segment * segment_k + k * segments,
             })
@@ -189,7 +152,7 @@ fn tiles(rows: usize, kernel: &Kernel) -> impl Iterator<Item = (usize, usize)> +
     let count = rows.div_ceil(kernel.rows);
     let most = kernel.rows;
     // Matrix tiles come in halves of 16 rows: full ones first. Vector kernels are best with equal parts.
-    let matrix = kernel.tiled;
+    let matrix = kernel.matrix;
     (0..count).map(move |i| match matrix {
         true => (i * most, most.min(rows - i * most)),
         false => (i * rows / count, (i + 1) * rows / count - i * rows / count),
@@ -211,7 +174,7 @@ impl Product {
             for n0 in n.clone().step_by(BLOCK_COLUMNS) {
                 let strips = (n0..n.end.min(n0 + BLOCK_COLUMNS)).step_by(TILE_COLUMNS);
                 for (i, chunk) in chunks.clone().enumerate() {
-                    let one = |strip: usize, (x, rows): (usize, usize), line: usize| {
+                    let one = |strip: usize, (x, rows): (usize, usize), line: usize, turn: usize| {
                         // Sums that wait for the next chunk have a place each; else one place will do.
                         let c = match count {
                             1 => sums,
@@ -225,9 +188,11 @@ impl Product {
                         (self.kernel.run)(&Tile {
                             rows,
                             panels: columns.div_ceil(PANEL),
-                            a: a.ptr.add(line * a.line_stride + x * a.form.advance + chunk.a_offset),
-                            a_stride: a.form.row,
-                            a_step: a.form.step,
+                            a: a.ptr.add(line * a.line_stride + x * a.row_stride + chunk.a_offset),
+                            a_stride: a.row_stride,
+                            stream_a: a.segments.len() == 1,
+                            // The next strip's panels: eight tiles of this one fetch an eighth each.
+                            fetch: b.wrapping_add(2 * self.panel_bytes() + turn % 8 * (self.panel_bytes() / 4)),
                             segments: a.segments.as_ptr().add(chunk.segment),
                             segment_count: chunk.segments,
                             segment_k: chunk.k,
@@ -242,16 +207,20 @@ impl Product {
                             self.finish(c, rows, columns, at, strip, target);
                         }
                     };
-                    if self.kernel.tiled {
+                    if self.kernel.matrix {
                         for strip in strips.clone() {
+                            let mut turn = 0;
                             for tile in tiles(a.line_rows, &self.kernel) {
-                                (0..a.lines).for_each(|line| one(strip, tile, line));
+                                for line in 0..a.lines {
+                                    one(strip, tile, line, turn);
+                                    turn += 1;
+                                }
                             }
                         }
                     } else {
                         for tile in tiles(a.line_rows, &self.kernel) {
                             for line in 0..a.lines {
-                                strips.clone().for_each(|strip| one(strip, tile, line));
+                                strips.clone().for_each(|strip| one(strip, tile, line, 0));
                             }
                         }
                     }

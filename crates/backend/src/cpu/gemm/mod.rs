@@ -2,16 +2,16 @@
 //!
 //! `C (m, n) = A (m, k) B (k, n)`. Two layouts meet here:
 //!
-//! - **A** is rows of numbers of the compute type. Vector kernels read each row from start to end; a tensor often has
-//!   that form already. Matrix kernels read 32 numbers of each of 16 rows at a time and want these to be neighbours:
-//!   groups of 32, a [`Tile::a_step`] apart. What does not have its form is converted or gathered, a block at a time, into
-//!   scratch memory. `k` may consist of several *segments* at different offsets from a row's start: the taps of a
-//!   convolution. So an image is never unfolded.
+//! - **A** is rows of `k` contiguous numbers of the compute type, equally far apart. A tensor often has that form
+//!   already; else the rows of a block are converted or gathered into scratch memory first. `k` may consist of
+//!   several *segments* at different offsets from a row's start: the taps of a convolution. So an image is never
+//!   unfolded.
 //! - **B** is packed into panels of [`PANEL`] columns: for each panel, all of `k` in turn, a vector of columns for each
 //!   (for bf16, a vector of column pairs for each two). Weights are packed once when they are loaded.
 //!
-//! A micro kernel computes a tile of C, up to `rows` by two panels, in registers over one chunk of `k`; chunks are
-//! short enough for the panels to stay in the nearest cache while it goes down the rows.
+//! A micro kernel computes a tile of C, up to `rows` by two panels, in registers over one chunk of `k`. Vector kernels
+//! keep a tile's rows of a chunk in the nearest cache and go through the panels. Matrix kernels take all of `k` at once,
+//! since their sums are dear to spill, and go down the rows while the next panels are fetched.
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod amx;
@@ -67,8 +67,10 @@ pub(super) struct Tile {
     pub(super) a: *const u8,
     /// Bytes from one row of A to the next.
     pub(super) a_stride: usize,
-    /// Bytes from one group of 32 numbers of a row to the next; only matrix kernels ask.
-    pub(super) a_step: usize,
+    /// A is read only once: let it pass by the nearest cache. Only matrix kernels ask.
+    pub(super) stream_a: bool,
+    /// What a matrix kernel fetches into the second cache on the way: four lines for each 32 of `k`.
+    pub(super) fetch: *const u8,
     /// Byte offsets of the segments of `k` from a row's start.
     pub(super) segments: *const usize,
     pub(super) segment_count: usize,
@@ -93,8 +95,8 @@ pub(super) struct Kernel {
     pub(super) rows: usize,
     /// Preferred length of a chunk of `k`.
     pub(super) chunk: usize,
-    /// A matrix kernel: rows of A come in groups of 32 numbers, and tiles in halves of 16 rows.
-    pub(super) tiled: bool,
+    /// A matrix kernel: tiles come in halves of 16 rows.
+    pub(super) matrix: bool,
     /// Compute a tile.
     ///
     /// # Safety
@@ -110,11 +112,11 @@ unsafe fn nothing() {}
 impl Kernel {
     /// The kernel of an instruction path for a compute type.
     pub(super) fn of(isa: Isa, number: Number) -> Kernel {
-        let plain = |rows, chunk, run| Kernel { rows, chunk, tiled: false, run, begin: nothing, end: nothing };
+        let plain = |rows, chunk, run| Kernel { rows, chunk, matrix: false, run, begin: nothing, end: nothing };
         match (isa, number) {
             #[cfg(target_arch = "x86_64")]
             (Isa::Amx, Number::Bf16) => {
-                Kernel { rows: 32, chunk: 512, tiled: true, run: amx::bf16, begin: amx::begin, end: amx::end }
+                Kernel { rows: 32, chunk: usize::MAX, matrix: true, run: amx::bf16, begin: amx::begin, end: amx::end }
             }
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512Bf16, Number::Bf16) => plain(avx512::ROWS, 1024, avx512::bf16),
@@ -188,7 +190,8 @@ pub(super) fn self_test(isa: Isa) -> Result<(), String> {
                         panels: (n - column).min(TILE_COLUMNS).div_ceil(PANEL),
                         a: ptr.add(row * k * number.bytes()),
                         a_stride: k * number.bytes(),
-                        a_step: drive::GROUP_BYTES,
+                        stream_a: false,
+                        fetch: panels,
                         segments: &0,
                         segment_count: 1,
                         segment_k: k,
