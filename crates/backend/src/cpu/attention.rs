@@ -15,6 +15,8 @@ use super::session::{Env, Ptr, Run};
 
 /// Keys of a block: their scores for a block of queries stay in the first cache.
 const KEYS: usize = 256;
+/// Numbers from one row of scores to the next: a line more than needed spreads the rows over the cache's sets.
+const SCORES: usize = KEYS + 16;
 /// Keys that are packed in one task.
 const PACK_KEYS: usize = 512;
 
@@ -57,13 +59,12 @@ struct Way {
     /// Panels of one head's keys, and of its values.
     keys_bytes: usize,
     values_bytes: usize,
-    /// Bytes from one row to the next: queries, weights.
+    /// Bytes from one row of queries to the next.
     query_bytes: usize,
-    weight_bytes: usize,
     /// Numbers from one row of sums to the next.
     sum_stride: usize,
-    /// Parts of a thread's memory, one after the other: queries, scores, weights, sums, and by row maximum, total, factor.
-    parts: [usize; 5],
+    /// Parts of a thread's memory, one after the other: queries, scores, sums, and by row maximum, total, factor.
+    parts: [usize; 4],
 }
 
 impl Way {
@@ -72,10 +73,6 @@ impl Way {
         let kernel = Kernel::of(cpu.isa(), number);
         let block = (kernel.rows * if kernel.rows >= 12 { 4 } else { 8 }).min(64.max(kernel.rows));
         let query_bytes = spread(pack::padded_k(s.width, number) * number.bytes());
-        let weight_bytes = match number {
-            Number::F32 => KEYS * 4,
-            Number::Bf16 => KEYS * 2,
-        };
         let sum_stride = s.value_width.next_multiple_of(PANEL);
         let align = |bytes: usize| bytes.next_multiple_of(ALIGNMENT as usize);
         Way {
@@ -85,13 +82,11 @@ impl Way {
             keys_bytes: pack::packed_bytes(s.keys, s.width, number),
             values_bytes: pack::packed_bytes(s.value_width, s.keys, number),
             query_bytes,
-            weight_bytes,
             sum_stride,
             parts: [
                 align(block * query_bytes),
-                align(block * KEYS * 4),
-                // In f32 the weights take the place of the scores.
-                if number == Number::F32 { 0 } else { align(block * weight_bytes) },
+                // Weights take the place of the scores.
+                align(block * SCORES * 4),
                 align(block * sum_stride * 4),
                 align(block * 12),
             ],
@@ -210,9 +205,8 @@ unsafe fn attend(
     unsafe {
         let queries = own;
         let scores = own.add(way.parts[0]).cast::<f32>();
-        let weights = own.add(way.parts[0] + if way.number == Number::F32 { 0 } else { way.parts[1] });
-        let sums = own.add(way.parts[0] + way.parts[1] + way.parts[2]).cast::<f32>();
-        let tops = own.add(way.thread_bytes() - way.parts[4]).cast::<f32>();
+        let sums = own.add(way.parts[0] + way.parts[1]).cast::<f32>();
+        let tops = own.add(way.parts[0] + way.parts[1] + way.parts[2]).cast::<f32>();
         let totals = tops.add(way.block);
         let factors = totals.add(way.block);
 
@@ -234,7 +228,7 @@ unsafe fn attend(
             let padded = pack::padded_k(keys, way.number);
             let b = panels.add(key / PANEL * pack::panel_bytes(s.width, way.number));
             let a = A { ptr: queries, stride: way.query_bytes, k: pack::padded_k(s.width, way.number) };
-            product(way, count, keys, a, b, pack::panel_bytes(s.width, way.number), scores, KEYS, false);
+            product(way, count, keys, a, b, pack::panel_bytes(s.width, way.number), scores, SCORES, false);
 
             // Rows that see the same number of keys go together.
             let mut i = 0;
@@ -244,7 +238,7 @@ unsafe fn attend(
                     false => keys,
                 };
                 let same = (i..count).take_while(|&j| seen(j) == seen(i)).count();
-                weigh(rows, way, scale, seen(i), padded, i, same, scores, weights, [tops, totals, factors]);
+                weigh(rows, way, scale, seen(i), padded, i, same, scores, [tops, totals, factors]);
                 i += same;
             }
             for i in 0..count {
@@ -255,7 +249,7 @@ unsafe fn attend(
             }
 
             let b = panels.add(way.keys_bytes + key * PANEL * way.number.bytes());
-            let a = A { ptr: weights, stride: way.weight_bytes, k: padded };
+            let a = A { ptr: scores.cast(), stride: 4 * SCORES, k: padded };
             product(way, count, s.value_width, a, b, pack::panel_bytes(s.keys, way.number), sums, way.sum_stride, true);
         }
 
@@ -283,29 +277,27 @@ unsafe fn weigh(
     first: usize,
     count: usize,
     scores: *mut f32,
-    weights: *mut u8,
     [tops, totals, factors]: [*mut f32; 3],
 ) {
     // SAFETY: the caller's.
     unsafe {
-        let scores = scores.add(first * KEYS);
-        let narrow = weights.cast::<half::bf16>().add(first * KEYS);
+        let scores = scores.add(first * SCORES);
+        let narrow = scores.cast::<half::bf16>();
         let softmax = Softmax {
             rows: count,
             columns: seen,
             scale,
-            scores: (scores, KEYS),
-            weights: (way.number == Number::Bf16).then_some((narrow, KEYS)),
+            scores: (scores, SCORES),
+            weights: (way.number == Number::Bf16).then_some((narrow, 2 * SCORES)),
             tops: tops.add(first),
             totals: totals.add(first),
             factors: factors.add(first),
         };
         (rows.softmax)(&softmax);
         for row in 0..count {
-            let at = row * KEYS + seen;
             match way.number {
-                Number::F32 => scores.add(at).write_bytes(0, padded - seen),
-                Number::Bf16 => narrow.add(at).write_bytes(0, padded - seen),
+                Number::F32 => scores.add(row * SCORES + seen).write_bytes(0, padded - seen),
+                Number::Bf16 => narrow.add(2 * row * SCORES + seen).write_bytes(0, padded - seen),
             }
         }
     }
@@ -339,9 +331,9 @@ unsafe fn product(
             // SAFETY: the caller's.
             unsafe {
                 (way.kernel.run)(&Tile {
-                    rows: way.kernel.rows.min(count - row),
+                    rows: way.kernel.halves(count - row),
                     panels: (n - column).min(TILE_COLUMNS).div_ceil(PANEL),
-                    a: a.ptr.add(row * a.stride),
+                    a: [a.ptr.add(row * a.stride), a.ptr.wrapping_add((row + 16) * a.stride)],
                     a_stride: a.stride,
                     stream_a: false,
                     fetch: b,

@@ -155,7 +155,7 @@ impl Way {
             pixel_bytes,
             line_bytes,
             a_bytes,
-            sums_bytes: align(sums_bytes(&kernel, number, block[0] * block[1], s.n, segments, segment_k)),
+            sums_bytes: align(sums_bytes(&kernel, number, block, s.n, segments, segment_k)),
             bias_bytes: align(s.n.next_multiple_of(TILE_COLUMNS) * 4),
         }
     }

@@ -55,7 +55,7 @@ impl Way {
             direct,
             row_bytes,
             a_bytes: if direct { 0 } else { align(partition.rows * row_bytes) },
-            sums_bytes: align(sums_bytes(&kernel, number, partition.rows, s.n, 1, padded)),
+            sums_bytes: align(sums_bytes(&kernel, number, [1, partition.rows], s.n, 1, padded)),
             bias_bytes: align(s.n.next_multiple_of(TILE_COLUMNS) * 4),
         }
     }

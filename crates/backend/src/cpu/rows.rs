@@ -56,6 +56,12 @@ impl Dst {
         // SAFETY: the caller's.
         Dst { ptr: unsafe { self.ptr.add(elements * self.dtype.bytes() as usize) }, ..self }
     }
+
+    /// The same row, to be read.
+    #[inline(always)]
+    pub(crate) fn src(self) -> Src {
+        Src { ptr: self.ptr, dtype: self.dtype }
+    }
 }
 
 /// What is done to a tile of sums before it is stored: `activation(sum + bias) + residual`.
@@ -78,7 +84,7 @@ pub(crate) struct Softmax {
     pub(crate) scale: f32,
     /// The scores, and numbers from one row to the next. Weights in `f32` take their place.
     pub(crate) scores: (*mut f32, usize),
-    /// Where weights in `bf16` go instead.
+    /// Where weights in `bf16` go instead; each row may begin where its scores begin.
     pub(crate) weights: Option<(*mut bf16, usize)>,
     /// By row: the largest score so far, and the sum of the weights so far.
     pub(crate) tops: *mut f32,
@@ -113,7 +119,7 @@ pub(crate) struct Rows {
     pub(crate) add_to: unsafe fn(&mut [f32], &[f32]),
     /// `sums += (x - means)^2`.
     pub(crate) add_squares_to: unsafe fn(&mut [f32], &[f32], &[f32]),
-    /// `rows x columns` sums (`stride` apart) through their epilogue into a tensor.
+    /// `rows x columns` sums (`stride` apart, at most 32 columns) through their epilogue into a tensor.
     pub(crate) finish: unsafe fn(*mut f32, usize, usize, usize, &Finish),
     /// Rows of scores to weights, each with its running maximum and total.
     pub(crate) softmax: unsafe fn(&Softmax),
@@ -290,36 +296,102 @@ mod body {
     pub(super) unsafe fn finish<const L: u8>(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish) {
         // SAFETY: the caller vouches for `rows x columns` sums and the same of residual and result.
         unsafe {
-            let bias = f.bias.map(|b| std::slice::from_raw_parts(b, columns));
+            let mut bias = f.bias;
+            if let Some(activation) = f.activation {
+                for row in 0..rows {
+                    let c = std::slice::from_raw_parts_mut(c.add(row * stride), columns);
+                    if let Some(bias) = f.bias {
+                        add_to::<L>(c, std::slice::from_raw_parts(bias, columns));
+                    }
+                    unary::<L>(activation, c);
+                }
+                bias = None;
+            }
+            let types = (f.out.0.dtype, f.residual.map(|(r, _)| r.dtype));
+            match types {
+                // The types that networks use, in rows of a known length.
+                (DType::BF16, None) if columns == WIDE => finish_wide::<L, true, 0>(c, stride, rows, bias, f),
+                (DType::BF16, Some(DType::BF16)) if columns == WIDE => {
+                    finish_wide::<L, true, 2>(c, stride, rows, bias, f)
+                }
+                (DType::BF16, Some(DType::F32)) if columns == WIDE => {
+                    finish_wide::<L, true, 1>(c, stride, rows, bias, f)
+                }
+                (DType::F32, None) if columns == WIDE => finish_wide::<L, false, 0>(c, stride, rows, bias, f),
+                (DType::F32, Some(DType::F32)) if columns == WIDE => {
+                    finish_wide::<L, false, 1>(c, stride, rows, bias, f)
+                }
+                _ => finish_any::<L>(c, stride, rows, columns, bias, f),
+            }
+        }
+    }
+
+    /// Columns of a whole tile.
+    const WIDE: usize = 32;
+
+    /// A whole tile. `NARROW`: the result is bf16, else f32. `RESIDUAL`: 0 none, 1 f32, 2 bf16.
+    #[inline(always)]
+    unsafe fn finish_wide<const L: u8, const NARROW: bool, const RESIDUAL: u8>(
+        c: *mut f32,
+        stride: usize,
+        rows: usize,
+        bias: Option<*const f32>,
+        f: &Finish,
+    ) {
+        // SAFETY: the caller's.
+        unsafe {
+            let bias = bias.map_or([0.0; WIDE], |b| b.cast::<[f32; WIDE]>().read());
+            let (out, out_stride) = f.out;
+            let (residual, residual_stride) = f.residual.unwrap_or((out.src(), 0));
+            for row in 0..rows {
+                let mut v = c.add(row * stride).cast::<[f32; WIDE]>().read();
+                for i in 0..WIDE {
+                    v[i] += bias[i];
+                }
+                if RESIDUAL == 1 {
+                    let r = residual.ptr.cast::<f32>().add(row * residual_stride).cast::<[f32; WIDE]>().read();
+                    for i in 0..WIDE {
+                        v[i] += r[i];
+                    }
+                } else if RESIDUAL == 2 {
+                    let r = residual.ptr.cast::<u16>().add(row * residual_stride).cast::<[u16; WIDE]>().read();
+                    for i in 0..WIDE {
+                        v[i] += from_bf16(r[i]);
+                    }
+                }
+                if NARROW {
+                    let mut narrow = [0; WIDE];
+                    round_row::<L>(&v, &mut narrow);
+                    out.ptr.cast::<u16>().add(row * out_stride).cast::<[u16; WIDE]>().write(narrow);
+                } else {
+                    out.ptr.cast::<f32>().add(row * out_stride).cast::<[f32; WIDE]>().write(v);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn finish_any<const L: u8>(
+        c: *mut f32,
+        stride: usize,
+        rows: usize,
+        columns: usize,
+        bias: Option<*const f32>,
+        f: &Finish,
+    ) {
+        // SAFETY: the caller's.
+        unsafe {
+            let mut buffer = [0.0; WIDE];
             for row in 0..rows {
                 let c = std::slice::from_raw_parts_mut(c.add(row * stride), columns);
                 if let Some(bias) = bias {
-                    add_to::<L>(c, bias);
+                    add_to::<L>(c, std::slice::from_raw_parts(bias, columns));
                 }
-                if let Some(activation) = f.activation {
-                    unary::<L>(activation, c);
+                if let Some((residual, stride)) = f.residual {
+                    load::<L>(residual.at(row * stride), &mut buffer[..columns]);
+                    add_to::<L>(c, &buffer);
                 }
-                let out = f.out.0.at(row * f.out.1);
-                let Some((residual, stride)) = f.residual else {
-                    store::<L>(c, out);
-                    continue;
-                };
-                let residual = residual.at(row * stride);
-                match residual.dtype {
-                    DType::F32 => add_to::<L>(c, slice(residual.ptr, columns)),
-                    DType::BF16 => {
-                        let r = slice::<u16>(residual.ptr, columns);
-                        c.iter_mut().zip(r).for_each(|(c, &r)| *c += from_bf16(r));
-                    }
-                    _ => {
-                        let mut buffer = [0.0; 64];
-                        for (i, part) in c.chunks_mut(64).enumerate() {
-                            load::<L>(residual.at(64 * i), &mut buffer[..part.len()]);
-                            add_to::<L>(part, &buffer);
-                        }
-                    }
-                }
-                store::<L>(c, out);
+                store::<L>(c, f.out.0.at(row * f.out.1));
             }
         }
     }
@@ -370,7 +442,11 @@ mod body {
                 *s.factors.add(row) = factor;
                 *s.totals.add(row) = *s.totals.add(row) * factor + reduce(x, |sum, v| sum + v);
                 if let Some((weights, stride)) = s.weights {
-                    round_row::<L>(x, slice_mut(weights.add(row * stride).cast(), s.columns));
+                    // Weights may lie where scores were: never ahead of those that are still to be read.
+                    let (from, to) = (x.as_ptr(), weights.add(row * stride));
+                    for i in 0..s.columns {
+                        to.add(i).write(bf16::from_bits(to_bf16(from.add(i).read())));
+                    }
                 }
             }
         }

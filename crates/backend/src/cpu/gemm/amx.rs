@@ -35,7 +35,7 @@ const fn config(low: u8, high: u8) -> Config {
 
 thread_local! {
     /// Rows that this thread's tiles are set up for; 0 if they are not.
-    static CONFIGURED: Cell<usize> = const { Cell::new(0) };
+    static CONFIGURED: Cell<[usize; 2]> = const { Cell::new([0; 2]) };
 }
 
 /// Whether the processor has the tiles, the system saves them, and this process may use them.
@@ -74,23 +74,23 @@ fn permitted() -> bool {
     false
 }
 
-unsafe fn configure(rows: usize) {
+unsafe fn configure(rows: [usize; 2]) {
     if CONFIGURED.get() == rows {
         return;
     }
-    let config = config(rows.min(16) as u8, rows.saturating_sub(16).max(1) as u8);
+    let config = config(rows[0] as u8, rows[1].max(1) as u8);
     // SAFETY: the configuration is valid for palette 1, and the machine has tiles.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) };
     CONFIGURED.set(rows);
 }
 
 pub(super) unsafe fn begin() {
-    CONFIGURED.set(0);
+    CONFIGURED.set([0; 2]);
 }
 
 /// Give the tiles back: a thread that holds them makes its switches dearer.
 pub(super) unsafe fn end() {
-    if CONFIGURED.replace(0) != 0 {
+    if CONFIGURED.replace([0; 2]) != [0; 2] {
         // SAFETY: the machine has tiles.
         unsafe { asm!("tilerelease", options(nostack, nomem)) };
     }
@@ -100,7 +100,7 @@ pub(super) unsafe fn bf16(t: &Tile) {
     // SAFETY: the caller vouches for the instructions and the pointers.
     unsafe {
         configure(t.rows);
-        match (t.rows > 16, t.panels > 1) {
+        match (t.rows[1] > 0, t.panels > 1) {
             (true, true) => tile::<true, true>(t),
             (true, false) => tile::<true, false>(t),
             (false, true) => tile::<false, true>(t),
@@ -112,7 +112,7 @@ pub(super) unsafe fn bf16(t: &Tile) {
 /// Go through one segment of `k`, 32 at a time: A's upper and lower half in tiles 4 and 5, B's left and right panel in 6
 /// and 7. Returns where B and the fetching have come to.
 macro_rules! through_k {
-    ($a:ident, $b:ident, $fetch:ident, $t:ident, $steps:ident, $($line:literal),* $(,)?) => {{
+    ($a:ident, $below:ident, $b:ident, $fetch:ident, $t:ident, $steps:ident, $($line:literal),* $(,)?) => {{
         let (b_end, fetch_end): (*const u8, *const u8);
         asm!(
             "2:",
@@ -129,7 +129,7 @@ macro_rules! through_k {
             "dec {n}",
             "jnz 2b",
             a = inout(reg) $a => _,
-            below = inout(reg) $a.wrapping_add(16 * $t.a_stride) => _,
+            below = inout(reg) $below => _,
             b = inout(reg) $b => b_end,
             right = inout(reg) $b.wrapping_add($t.panel_stride) => _,
             fetch = inout(reg) $fetch => fetch_end,
@@ -142,7 +142,7 @@ macro_rules! through_k {
     }};
 }
 
-/// `LOW`: there are more than 16 rows. `RIGHT`: there are two panels.
+/// `LOW`: there is a lower half. `RIGHT`: there are two panels.
 #[inline(always)]
 unsafe fn tile<const LOW: bool, const RIGHT: bool>(t: &Tile) {
     let c_bytes = 4 * t.c_stride;
@@ -169,11 +169,12 @@ unsafe fn tile<const LOW: bool, const RIGHT: bool>(t: &Tile) {
 
         let (mut b, mut fetch) = (t.b, t.fetch);
         for s in 0..t.segment_count {
-            let a = t.a.add(*t.segments.add(s));
+            let [a, below] = t.a.map(|a| a.add(*t.segments.add(s)));
             let steps = t.segment_k / 32;
             (b, fetch) = match (LOW, RIGHT) {
                 (true, true) if t.stream_a => through_k!(
                     a,
+                    below,
                     b,
                     fetch,
                     t,
@@ -189,6 +190,7 @@ unsafe fn tile<const LOW: bool, const RIGHT: bool>(t: &Tile) {
                 ),
                 (true, true) => through_k!(
                     a,
+                    below,
                     b,
                     fetch,
                     t,
@@ -204,6 +206,7 @@ unsafe fn tile<const LOW: bool, const RIGHT: bool>(t: &Tile) {
                 ),
                 (true, false) => through_k!(
                     a,
+                    below,
                     b,
                     fetch,
                     t,
@@ -216,6 +219,7 @@ unsafe fn tile<const LOW: bool, const RIGHT: bool>(t: &Tile) {
                 ),
                 (false, true) => through_k!(
                     a,
+                    below,
                     b,
                     fetch,
                     t,
@@ -228,6 +232,7 @@ unsafe fn tile<const LOW: bool, const RIGHT: bool>(t: &Tile) {
                 ),
                 (false, false) => through_k!(
                     a,
+                    below,
                     b,
                     fetch,
                     t,
@@ -257,7 +262,7 @@ pub(super) unsafe fn peak(turns: usize) -> u64 {
     // SAFETY: the machine has tiles; zeros in, zeros out.
     unsafe {
         begin();
-        configure(32);
+        configure([16, 16]);
         asm!("tilezero tmm4", "tilezero tmm5", "tilezero tmm6", "tilezero tmm7", options(nostack, nomem));
         asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
         for _ in 0..turns {

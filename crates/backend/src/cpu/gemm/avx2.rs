@@ -20,7 +20,7 @@ unsafe fn rows_f32<const R: usize>(t: &Tile, b: *const u8, c: *mut f32) {
         }
         let mut b = b.cast::<f32>();
         for s in 0..t.segment_count {
-            let a = t.a.add(*t.segments.add(s));
+            let a = t.a[0].add(*t.segments.add(s));
             for k in 0..t.segment_k {
                 let (b0, b1) = (_mm256_loadu_ps(b), _mm256_loadu_ps(b.add(8)));
                 b = b.add(PANEL);
@@ -45,7 +45,7 @@ pub(super) unsafe fn f32(t: &Tile) {
         // SAFETY: the caller's; there are `panels` panels and as many groups of columns.
         unsafe {
             let (b, c) = (t.b.add(panel * t.panel_stride), t.c.add(panel * PANEL));
-            match t.rows {
+            match t.rows[0] {
                 1 => rows_f32::<1>(t, b, c),
                 2 => rows_f32::<2>(t, b, c),
                 3 => rows_f32::<3>(t, b, c),

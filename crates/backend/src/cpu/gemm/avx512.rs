@@ -24,7 +24,7 @@ macro_rules! tile_kernel {
                 }
                 let mut b = t.b;
                 for s in 0..t.segment_count {
-                    let mut a = t.a.add(*t.segments.add(s));
+                    let mut a = t.a[0].add(*t.segments.add(s));
                     for _ in 0..t.segment_k / $step {
                         let mut columns = [_mm512_setzero_ps(); P];
                         for (p, column) in columns.iter_mut().enumerate() {
@@ -71,7 +71,7 @@ tile_kernel!(
 
 macro_rules! by_size {
     ($t:expr, $kernel:ident) => {
-        match ($t.panels, $t.rows) {
+        match ($t.panels, $t.rows[0]) {
             (1, 1) => $kernel::<1, 1>($t),
             (1, 2) => $kernel::<2, 1>($t),
             (1, 3) => $kernel::<3, 1>($t),

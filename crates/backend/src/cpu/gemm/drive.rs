@@ -9,6 +9,8 @@ use impasto_graph::Unary;
 
 /// Rows of a block of A: with a chunk of `k` they stay in the second cache.
 pub(in super::super) const BLOCK_ROWS: usize = 256;
+/// Rows of half a matrix tile.
+const HALF: usize = 16;
 /// Columns whose sums are kept in scratch memory while the chunks of `k` go by.
 const BLOCK_COLUMNS: usize = 256;
 
@@ -132,31 +134,66 @@ fn chunk_size(segments: usize, segment_k: usize, chunk: usize, number: Number) -
     (group, part)
 }
 
-/// Scratch bytes for the sums of one block.
+/// Scratch bytes for the sums of one block of `lines` by `line_rows` rows.
 pub(in super::super) fn sums_bytes(
     kernel: &Kernel,
     number: Number,
-    rows: usize,
+    [lines, line_rows]: [usize; 2],
     n: usize,
     segments: usize,
     segment_k: usize,
 ) -> usize {
+    let tile = kernel.rows * TILE_COLUMNS * 4;
     if chunk_size(segments, segment_k, kernel.chunk, number) == (segments, segment_k) {
-        return kernel.rows * TILE_COLUMNS * 4;
+        return tile;
     }
-    rows * n.next_multiple_of(TILE_COLUMNS).min(BLOCK_COLUMNS) * 4
+    Pieces::new(lines, line_rows, kernel).tiles() * n.div_ceil(TILE_COLUMNS).min(BLOCK_COLUMNS / TILE_COLUMNS) * tile
 }
 
-/// How a line of rows is cut into tiles: `(first, rows)`.
-fn tiles(rows: usize, kernel: &Kernel) -> impl Iterator<Item = (usize, usize)> + use<> {
-    let count = rows.div_ceil(kernel.rows);
-    let most = kernel.rows;
-    // Matrix tiles come in halves of 16 rows: full ones first. Vector kernels are best with equal parts.
-    let matrix = kernel.matrix;
-    (0..count).map(move |i| match matrix {
-        true => (i * most, most.min(rows - i * most)),
-        false => (i * rows / count, (i + 1) * rows / count - i * rows / count),
-    })
+/// How the lines of a block are cut into tiles. A matrix kernel's tile has two halves of up to 16 rows, which may lie on
+/// different lines; a vector kernel's is one piece, and the pieces of a line are as equal as can be.
+#[derive(Clone, Copy)]
+struct Pieces {
+    lines: usize,
+    line_rows: usize,
+    /// Pieces of a line.
+    per_line: usize,
+    matrix: bool,
+}
+
+/// Some rows of one line.
+struct Piece {
+    line: usize,
+    x: usize,
+    rows: usize,
+}
+
+impl Pieces {
+    fn new(lines: usize, line_rows: usize, kernel: &Kernel) -> Pieces {
+        let most = if kernel.matrix { HALF } else { kernel.rows };
+        Pieces { lines, line_rows, per_line: line_rows.div_ceil(most), matrix: kernel.matrix }
+    }
+
+    fn tiles(&self) -> usize {
+        (self.lines * self.per_line).div_ceil(if self.matrix { 2 } else { 1 })
+    }
+
+    /// The pieces of a tile; a matrix kernel's last tile may have one only.
+    fn of_tile(&self, tile: usize) -> [Option<Piece>; 2] {
+        match self.matrix {
+            true => [self.get(2 * tile), self.get(2 * tile + 1)],
+            false => [self.get(tile), None],
+        }
+    }
+
+    fn get(&self, i: usize) -> Option<Piece> {
+        let (line, i) = (i / self.per_line, i % self.per_line);
+        let (from, to) = match self.matrix {
+            true => (i * HALF, self.line_rows.min((i + 1) * HALF)),
+            false => (i * self.line_rows / self.per_line, (i + 1) * self.line_rows / self.per_line),
+        };
+        (line < self.lines).then_some(Piece { line, x: from, rows: to - from })
+    }
 }
 
 impl Product {
@@ -166,68 +203,77 @@ impl Product {
     /// The machine has the instructions; the pointers are good; `sums` has [`sums_bytes`]; no other thread writes the
     /// same part of the target.
     pub(in super::super) unsafe fn block(&self, a: &Block, n: Range<usize>, sums: *mut f32, target: &Target) {
+        let pieces = Pieces::new(a.lines, a.line_rows, &self.kernel);
         let chunks = Chunk::all(a, &self.kernel, self.number);
-        let count = chunks.clone().count();
+        let chunk_count = chunks.clone().count();
         // SAFETY: everything below stays inside the block, the panels, the sums and the target.
         unsafe {
             (self.kernel.begin)();
             for n0 in n.clone().step_by(BLOCK_COLUMNS) {
-                let strips = (n0..n.end.min(n0 + BLOCK_COLUMNS)).step_by(TILE_COLUMNS);
+                let strips = (n.end.min(n0 + BLOCK_COLUMNS) - n0).div_ceil(TILE_COLUMNS);
                 for (i, chunk) in chunks.clone().enumerate() {
-                    let one = |strip: usize, (x, rows): (usize, usize), line: usize, turn: usize| {
+                    let one = |strip: usize, tile: usize| {
+                        let column = n0 + strip * TILE_COLUMNS;
+                        let columns = TILE_COLUMNS.min(n.end - column);
                         // Sums that wait for the next chunk have a place each; else one place will do.
-                        let c = match count {
-                            1 => sums,
-                            _ => {
-                                let before = (strip - n0) / TILE_COLUMNS * a.lines * a.line_rows;
-                                sums.add((before + line * a.line_rows + x) * TILE_COLUMNS)
-                            }
+                        let place = if chunk_count == 1 { 0 } else { strip * pieces.tiles() + tile };
+                        let c = sums.add(place * self.kernel.rows * TILE_COLUMNS);
+                        let parts = pieces.of_tile(tile);
+                        let start = |p: &Option<Piece>| {
+                            let at = p.as_ref().map_or(0, |p| p.line * a.line_stride + p.x * a.row_stride);
+                            a.ptr.add(at + chunk.a_offset)
                         };
-                        let columns = TILE_COLUMNS.min(n.end - strip);
-                        let b = self.panels.add(strip / PANEL * self.panel_bytes());
+                        let b = self.panel(column, chunk.done);
                         (self.kernel.run)(&Tile {
-                            rows,
+                            rows: [0, 1].map(|i| parts[i].as_ref().map_or(0, |p| p.rows)),
                             panels: columns.div_ceil(PANEL),
-                            a: a.ptr.add(line * a.line_stride + x * a.row_stride + chunk.a_offset),
+                            a: [start(&parts[0]), start(&parts[1])],
                             a_stride: a.row_stride,
                             stream_a: a.segments.len() == 1,
-                            // The next strip's panels: eight tiles of this one fetch an eighth each.
-                            fetch: b.wrapping_add(2 * self.panel_bytes() + turn % 8 * (self.panel_bytes() / 4)),
+                            fetch: self.fetch(b, tile, chunk.k * chunk.segments),
                             segments: a.segments.as_ptr().add(chunk.segment),
                             segment_count: chunk.segments,
                             segment_k: chunk.k,
-                            b: b.add(chunk.done * PANEL * self.number.bytes()),
+                            b,
                             panel_stride: self.panel_bytes(),
                             c,
                             c_stride: TILE_COLUMNS,
                             accumulate: i > 0,
                         });
-                        if i + 1 == count {
-                            let at = line * target.line_stride + x * target.row_stride + strip;
-                            self.finish(c, rows, columns, at, strip, target);
+                        if i + 1 == chunk_count {
+                            for (half, p) in parts.iter().enumerate() {
+                                let Some(p) = p else { continue };
+                                let at = p.line * target.line_stride + p.x * target.row_stride + column;
+                                self.finish(c.add(half * HALF * TILE_COLUMNS), p.rows, columns, at, column, target);
+                            }
                         }
                     };
+                    // A vector kernel keeps its rows and goes through the panels, a matrix kernel the other way round.
                     if self.kernel.matrix {
-                        for strip in strips.clone() {
-                            let mut turn = 0;
-                            for tile in tiles(a.line_rows, &self.kernel) {
-                                for line in 0..a.lines {
-                                    one(strip, tile, line, turn);
-                                    turn += 1;
-                                }
-                            }
-                        }
+                        (0..strips).for_each(|strip| (0..pieces.tiles()).for_each(|tile| one(strip, tile)));
                     } else {
-                        for tile in tiles(a.line_rows, &self.kernel) {
-                            for line in 0..a.lines {
-                                strips.clone().for_each(|strip| one(strip, tile, line, 0));
-                            }
-                        }
+                        (0..pieces.tiles()).for_each(|tile| (0..strips).for_each(|strip| one(strip, tile)));
                     }
                 }
             }
             (self.kernel.end)();
         }
+    }
+
+    /// The panel that begins with a column, at a number of `k`.
+    ///
+    /// # Safety
+    /// They are inside B.
+    unsafe fn panel(&self, column: usize, k: usize) -> *const u8 {
+        // SAFETY: the caller's.
+        unsafe { self.panels.add(column / PANEL * self.panel_bytes() + k * PANEL * self.number.bytes()) }
+    }
+
+    /// What a tile fetches while it works: a part of the next strip's two panels, of which `k` numbers will be needed.
+    /// Eight tiles fetch all of it; behind the last strip the fetching has no effect.
+    fn fetch(&self, b: *const u8, tile: usize, k: usize) -> *const u8 {
+        let part = k * PANEL * self.number.bytes() / 4;
+        b.wrapping_add((2 + tile % 8 / 4) * self.panel_bytes() + tile % 4 * part)
     }
 
     fn panel_bytes(&self) -> usize {

@@ -10,8 +10,8 @@
 //!   (for bf16, a vector of column pairs for each two). Weights are packed once when they are loaded.
 //!
 //! A micro kernel computes a tile of C, up to `rows` by two panels, in registers over one chunk of `k`. Vector kernels
-//! keep a tile's rows of a chunk in the nearest cache and go through the panels. Matrix kernels take all of `k` at once,
-//! since their sums are dear to spill, and go down the rows while the next panels are fetched.
+//! keep a tile's rows of a chunk in the nearest cache and go through the panels. Matrix kernels take long chunks, since
+//! their sums are dear to spill, and go down the rows while the next panels are fetched.
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod amx;
@@ -59,12 +59,12 @@ impl Number {
 /// One call of a micro kernel.
 #[derive(Clone, Copy)]
 pub(super) struct Tile {
-    /// Rows of C, at most the kernel's.
-    pub(super) rows: usize,
+    /// Rows of C: a matrix kernel takes up to 16 and up to 16 more, a vector kernel the first number only.
+    pub(super) rows: [usize; 2],
     /// Panels of B: 1 or 2.
     pub(super) panels: usize,
-    /// First row of A.
-    pub(super) a: *const u8,
+    /// First row of A, and of its lower half.
+    pub(super) a: [*const u8; 2],
     /// Bytes from one row of A to the next.
     pub(super) a_stride: usize,
     /// A is read only once: let it pass by the nearest cache. Only matrix kernels ask.
@@ -80,7 +80,7 @@ pub(super) struct Tile {
     pub(super) b: *const u8,
     /// Bytes from one panel to the next.
     pub(super) panel_stride: usize,
-    /// The sums: `rows` by `16 panels`.
+    /// The sums: `rows` by `16 panels`; the lower half begins at row 16.
     pub(super) c: *mut f32,
     /// Numbers from one row of C to the next.
     pub(super) c_stride: usize,
@@ -116,7 +116,7 @@ impl Kernel {
         match (isa, number) {
             #[cfg(target_arch = "x86_64")]
             (Isa::Amx, Number::Bf16) => {
-                Kernel { rows: 32, chunk: usize::MAX, matrix: true, run: amx::bf16, begin: amx::begin, end: amx::end }
+                Kernel { rows: 32, chunk: 2048, matrix: true, run: amx::bf16, begin: amx::begin, end: amx::end }
             }
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512Bf16, Number::Bf16) => plain(avx512::ROWS, 1024, avx512::bf16),
@@ -131,6 +131,13 @@ impl Kernel {
             (_, Number::F32) => plain(portable::ROWS, 256, portable::f32),
             (_, Number::Bf16) => plain(portable::ROWS, 512, portable::bf16),
         }
+    }
+
+    /// The rows of a tile where `rows` are left.
+    pub(super) fn halves(&self, rows: usize) -> [usize; 2] {
+        let rows = rows.min(self.rows);
+        let upper = if self.matrix { rows.min(16) } else { rows };
+        [upper, rows - upper]
     }
 
     /// The fastest loop without memory: how many operations a second this kernel could reach at most.
@@ -186,9 +193,9 @@ pub(super) fn self_test(isa: Isa) -> Result<(), String> {
                     let count = kernel.rows.min(m - row);
                     (kernel.begin)();
                     (kernel.run)(&Tile {
-                        rows: count,
+                        rows: kernel.halves(m - row),
                         panels: (n - column).min(TILE_COLUMNS).div_ceil(PANEL),
-                        a: ptr.add(row * k * number.bytes()),
+                        a: [row, (row + 16).min(m - 1)].map(|r| ptr.add(r * k * number.bytes()).cast_const()),
                         a_stride: k * number.bytes(),
                         stream_a: false,
                         fetch: panels,

@@ -16,7 +16,7 @@ unsafe fn tile(t: &Tile, body: impl Fn(&Tile, usize, *const u8, *mut f32)) {
     for panel in 0..t.panels {
         // SAFETY: there are `panels` panels and as many groups of columns.
         let (b, c) = unsafe { (t.b.add(panel * t.panel_stride), t.c.add(panel * PANEL)) };
-        body(t, t.rows, b, c);
+        body(t, t.rows[0], b, c);
     }
 }
 
@@ -47,7 +47,7 @@ unsafe fn rows_f32<const R: usize, const L: u8>(t: &Tile, b: *const u8, c: *mut 
         let mut sums = load::<R>(t, c);
         let mut b = b.cast::<[f32; PANEL]>();
         for s in 0..t.segment_count {
-            let a = t.a.add(*t.segments.add(s));
+            let a = t.a[0].add(*t.segments.add(s));
             for k in 0..t.segment_k {
                 let columns = b.read_unaligned();
                 b = b.add(1);
@@ -70,7 +70,7 @@ unsafe fn rows_bf16<const R: usize, const L: u8>(t: &Tile, b: *const u8, c: *mut
         let mut sums = load::<R>(t, c);
         let mut b = b.cast::<[u32; PANEL]>();
         for s in 0..t.segment_count {
-            let a = t.a.add(*t.segments.add(s));
+            let a = t.a[0].add(*t.segments.add(s));
             for pair in 0..t.segment_k / 2 {
                 let columns = b.read_unaligned();
                 b = b.add(1);
