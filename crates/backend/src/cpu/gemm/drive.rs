@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{Kernel, Number, PANEL, TILE_COLUMNS, Tile, pack};
 use crate::cpu::memory::ALIGNMENT;
 use crate::cpu::rows::{Dst, Finish, Rows, Src};
-use impasto_graph::Unary;
+use impasto_graph::{DType, Unary};
 
 /// Rows of a block of A: with a chunk of `k` they stay in the second cache.
 pub(in super::super) const BLOCK_ROWS: usize = 256;
@@ -77,6 +77,29 @@ pub(in super::super) struct Target {
     pub(in super::super) row_stride: usize,
     /// Elements from one line to the next.
     pub(in super::super) line_stride: usize,
+}
+
+impl Target {
+    /// Ask for the lines that a tile will write, before it is computed: they arrive meanwhile.
+    fn expect(&self, at: usize, rows: usize, columns: usize) {
+        #[cfg(target_arch = "x86_64")]
+        for row in 0..rows {
+            use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
+            let at = at + row * self.row_stride;
+            let lines = |dtype: DType| (0..columns * dtype.bytes() as usize).step_by(64);
+            // SAFETY: a prefetch reads and writes nothing.
+            unsafe {
+                let out = self.out.ptr.wrapping_add(at * self.out.dtype.bytes() as usize);
+                lines(self.out.dtype).for_each(|i| _mm_prefetch::<_MM_HINT_ET0>(out.wrapping_add(i).cast()));
+                if let Some(residual) = self.residual {
+                    let residual_at = residual.ptr.wrapping_add(at * residual.dtype.bytes() as usize);
+                    lines(residual.dtype).for_each(|i| _mm_prefetch::<_MM_HINT_T0>(residual_at.wrapping_add(i).cast()));
+                }
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (at, rows, columns);
+    }
 }
 
 /// The operand B and the machinery for it.
@@ -224,6 +247,10 @@ impl Product {
                             a.ptr.add(at + chunk.a_offset)
                         };
                         let b = self.panel(column, chunk.done);
+                        let place = |p: &Piece| p.line * target.line_stride + p.x * target.row_stride + column;
+                        if i + 1 == chunk_count {
+                            parts.iter().flatten().for_each(|p| target.expect(place(p), p.rows, columns));
+                        }
                         (self.kernel.run)(&Tile {
                             rows: [0, 1].map(|i| parts[i].as_ref().map_or(0, |p| p.rows)),
                             panels: columns.div_ceil(PANEL),
@@ -243,8 +270,8 @@ impl Product {
                         if i + 1 == chunk_count {
                             for (half, p) in parts.iter().enumerate() {
                                 let Some(p) = p else { continue };
-                                let at = p.line * target.line_stride + p.x * target.row_stride + column;
-                                self.finish(c.add(half * HALF * TILE_COLUMNS), p.rows, columns, at, column, target);
+                                let c = c.add(half * HALF * TILE_COLUMNS);
+                                self.finish(c, p.rows, columns, place(p), column, target);
                             }
                         }
                     };

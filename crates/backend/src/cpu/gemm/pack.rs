@@ -68,6 +68,7 @@ pub(in super::super) unsafe fn zero_padding(panel: *mut u8, number: Number, colu
     }
 }
 
+/// Numbers of a row that are converted at a time.
 const CHUNK: usize = 256;
 
 /// Pack a panel whose columns are `columns` rows of `k` numbers, `stride` elements apart: weights, keys.
@@ -83,14 +84,26 @@ pub(in super::super) unsafe fn pack_rows(
     k: usize,
     panel: *mut u8,
 ) {
-    let mut buffer = [0.0f32; CHUNK];
     // SAFETY: the caller's.
     unsafe {
         for column in 0..columns {
             for k0 in (0..k).step_by(CHUNK) {
-                let part = &mut buffer[..CHUNK.min(k - k0)];
-                (rows.load)(src.at(column * stride + k0), part);
-                write_column(panel, number, column, k0, part.iter().copied());
+                let (from, len) = (src.at(column * stride + k0), CHUNK.min(k - k0));
+                match number {
+                    Number::F32 => {
+                        let mut row = [0.0; CHUNK];
+                        (rows.load)(from, &mut row[..len]);
+                        let to = panel.cast::<f32>().add(k0 * PANEL + column);
+                        (0..len).for_each(|i| *to.add(i * PANEL) = row[i]);
+                    }
+                    Number::Bf16 => {
+                        let mut row = [bf16::ZERO; CHUNK];
+                        (rows.to_bf16)(from, &mut row[..len]);
+                        // Pairs move as one number; behind an odd end stands a zero.
+                        let to = panel.cast::<[bf16; 2]>().add(k0 / 2 * PANEL + column);
+                        (0..len.div_ceil(2)).for_each(|i| *to.add(i * PANEL) = [row[2 * i], row[2 * i + 1]]);
+                    }
+                }
             }
         }
         zero_padding(panel, number, columns, k);
@@ -98,7 +111,7 @@ pub(in super::super) unsafe fn pack_rows(
 }
 
 /// Pack `k` numbers from `k0` on of a panel whose columns are neighbours: `columns` numbers in each of the rows, which
-/// are `stride` elements apart. `k0` must be even, and zero padding is the caller's.
+/// are `stride` elements apart. `k0` must be even. An odd end is paired with zeros; other padding is the caller's.
 ///
 /// # Safety
 /// As [`pack_rows`]; different ranges of `k` may be packed at the same time.
@@ -113,13 +126,26 @@ pub(in super::super) unsafe fn pack_columns(
     k: usize,
     panel: *mut u8,
 ) {
-    let mut row = [0.0f32; PANEL];
-    for i in k0..k0 + k {
-        // SAFETY: the caller's.
-        unsafe {
-            (rows.load)(src.at(i * stride), &mut row[..columns]);
-            for (column, &v) in row[..columns].iter().enumerate() {
-                write_column(panel, number, column, i, std::iter::once(v));
+    // SAFETY: the caller's.
+    unsafe {
+        match number {
+            Number::F32 => {
+                for i in k0..k0 + k {
+                    let to = std::slice::from_raw_parts_mut(panel.cast::<f32>().add(i * PANEL), PANEL);
+                    (rows.load)(src.at(i * stride), &mut to[..columns]);
+                }
+            }
+            Number::Bf16 => {
+                let mut pair = [[bf16::ZERO; PANEL]; 2];
+                for i in (k0..k0 + k).step_by(2) {
+                    (rows.to_bf16)(src.at(i * stride), &mut pair[0][..columns]);
+                    match i + 1 < k0 + k {
+                        true => (rows.to_bf16)(src.at((i + 1) * stride), &mut pair[1][..columns]),
+                        false => pair[1] = [bf16::ZERO; PANEL],
+                    }
+                    let to = panel.cast::<[[bf16; 2]; PANEL]>().add(i / 2);
+                    *to = std::array::from_fn(|c| [pair[0][c], pair[1][c]]);
+                }
             }
         }
     }
