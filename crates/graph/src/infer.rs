@@ -63,10 +63,9 @@ fn check_size(ty: &TensorType) -> Result<(), String> {
     if let Some(axis) = ty.shape.iter().position(|&d| d == 0) {
         return Err(format!("dimension {axis} of {ty} is zero; every dimension must be at least 1"));
     }
-    let elements = ty.shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64));
-    match elements {
-        Some(n) if n <= MAX_ELEMENTS => Ok(()),
-        _ => Err(format!("{ty} has more than {MAX_ELEMENTS} elements")),
+    match ty.elements() <= MAX_ELEMENTS {
+        true => Ok(()),
+        false => Err(format!("{ty} has more than {MAX_ELEMENTS} elements")),
     }
 }
 
@@ -188,7 +187,7 @@ fn result(op: &Op, inputs: &[&TensorType]) -> Result<(Vec<usize>, DType), String
                 return Err("x must have at least 2 dimensions (batch, .., channels)".into());
             }
             let c = x.channels();
-            if *groups == 0 || c % groups != 0 {
+            if *groups == 0 || !c.is_multiple_of(*groups) {
                 return Err(format!("{c} channels do not divide into {groups} groups"));
             }
             vector("gamma", inputs[1], c)?;
@@ -278,7 +277,7 @@ fn result(op: &Op, inputs: &[&TensorType]) -> Result<(Vec<usize>, DType), String
         Op::Rotary { heads, .. } => {
             let x = inputs[0];
             rank("x", x, 3, "(batch, tokens, heads x width)")?;
-            if *heads == 0 || x.shape[2] % (2 * heads) != 0 {
+            if *heads == 0 || !x.shape[2].is_multiple_of(2 * heads) {
                 return Err(format!("{heads} heads of even width do not fill {}", x.shape[2]));
             }
             let angles = [x.shape[1], x.shape[2] / heads / 2];

@@ -23,14 +23,14 @@ impl TensorType {
         TensorType { shape: shape.into(), dtype }
     }
 
-    /// Number of elements.
+    /// Number of elements; the largest number for a shape that is beyond counting.
     pub fn elements(&self) -> u64 {
-        self.shape.iter().map(|&d| d as u64).product()
+        self.shape.iter().fold(1, |n: u64, &d| n.saturating_mul(d as u64))
     }
 
     /// Bytes of the dense tensor.
     pub fn bytes(&self) -> u64 {
-        self.elements() * self.dtype.bytes()
+        self.elements().saturating_mul(self.dtype.bytes())
     }
 
     /// The last dimension: channels of an image, width of a token.

@@ -322,25 +322,40 @@ fn node(line: &mut Line, graph: &mut Graph, names: &HashMap<String, Value>) -> R
 
     line.expect("(")?;
     let mut operands = vec![];
-    let mut fused = Fused::default();
+    let (mut bias, mut residual) = (None, None);
+    let mut first = true;
     while !line.take(")") {
-        if !operands.is_empty() {
+        if !std::mem::take(&mut first) {
             line.expect(",")?;
         }
-        if line.take("bias=") {
-            fused.bias = true;
-        } else if line.take("residual=") {
-            fused.residual = true;
+        let named = match () {
+            () if line.take("bias=") => &mut bias,
+            () if line.take("residual=") => &mut residual,
+            () if bias.or(residual).is_some() => return Err(line.error("named operands come last")),
+            () => {
+                operands.push(line.value(names)?);
+                continue;
+            }
+        };
+        if !matches!(op, "linear" | "conv2d") {
+            return Err(line.error(format!("{op} has no named operands")));
         }
-        operands.push(line.value(names)?);
+        if named.replace(line.value(names)?).is_some() {
+            return Err(line.error("the operand stands twice"));
+        }
     }
+    let fused = Fused { bias: bias.is_some(), activation: None, residual: residual.is_some() };
+    operands.extend(bias.into_iter().chain(residual));
+
     let mut given = HashMap::new();
     while !line.done() && !line.rest().starts_with(':') {
         let key = line.word("an attribute")?;
         line.expect("=")?;
         let from = line.at;
-        let end = line.rest().find([' ', ';']).map_or(line.text.len(), |i| from + i);
-        given.insert(key, from);
+        let end = line.rest().find([' ', '\t', ';']).map_or(line.text.len(), |i| from + i);
+        if given.insert(key, (from, end)).is_some() {
+            return Err(line.error(format!("the attribute '{key}' stands twice")));
+        }
         line.at = end;
         line.skip_space();
     }
@@ -361,56 +376,66 @@ fn agree(line: &Line, stated: &TensorType, inferred: &TensorType) -> Result<(), 
     if stated == inferred { Ok(()) } else { Err(line.error(format!("the type is {inferred}, not {stated}"))) }
 }
 
-/// The attributes that stand on a line: where each value begins.
+/// The attributes that stand on a line: where each value begins and ends.
 struct Given<'a> {
-    given: HashMap<&'a str, usize>,
+    given: HashMap<&'a str, (usize, usize)>,
     line: Line<'a>,
 }
 
-impl Given<'_> {
-    fn at(&mut self, key: &str) -> bool {
-        match self.given.remove(key) {
-            Some(at) => {
-                self.line.at = at;
-                true
-            }
-            None => false,
+impl<'a> Given<'a> {
+    /// Read the value of an attribute, if it stands there: all of it.
+    fn maybe<T>(
+        &mut self,
+        key: &str,
+        read: impl FnOnce(&mut Line<'a>) -> Result<T, GraphError>,
+    ) -> Result<Option<T>, GraphError> {
+        let Some((from, end)) = self.given.remove(key) else {
+            return Ok(None);
+        };
+        self.line.at = from;
+        let value = read(&mut self.line)?;
+        if self.line.at < end {
+            return Err(self.line.error(format!("'{}' does not belong there", &self.line.text[self.line.at..end])));
         }
+        Ok(Some(value))
     }
 
-    fn need(&mut self, key: &str) -> Result<(), GraphError> {
-        if self.at(key) { Ok(()) } else { Err(self.line.error(format!("the attribute '{key}' is missing"))) }
+    fn need<T>(
+        &mut self,
+        key: &str,
+        read: impl FnOnce(&mut Line<'a>) -> Result<T, GraphError>,
+    ) -> Result<T, GraphError> {
+        match self.maybe(key, read)? {
+            Some(value) => Ok(value),
+            None => Err(self.line.error(format!("the attribute '{key}' is missing"))),
+        }
     }
 
     fn int(&mut self, key: &str) -> Result<usize, GraphError> {
-        self.need(key)?;
-        self.line.number()
+        self.need(key, Line::number)
     }
 
     fn float(&mut self, key: &str) -> Result<f32, GraphError> {
-        self.need(key)?;
-        self.line.number()
+        self.need(key, Line::number)
     }
 
     fn flag(&mut self, key: &str) -> Result<bool, GraphError> {
-        match self.int(key)? {
+        self.need(key, |line| match line.number()? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(self.line.error(format!("'{key}' is 0 or 1"))),
-        }
+            _ => Err(line.error(format!("'{key}' is 0 or 1"))),
+        })
     }
 
     fn ints(&mut self, key: &str) -> Result<Vec<usize>, GraphError> {
-        self.need(key)?;
-        self.line.numbers()
+        self.need(key, Line::numbers)
     }
 
     fn activation(&mut self) -> Result<Option<Unary>, GraphError> {
-        if !self.at("act") {
-            return Ok(None);
-        }
-        let name = self.line.word("a function")?;
-        Unary::named(name).map(Some).ok_or_else(|| self.line.error(format!("'{name}' is no activation")))
+        self.maybe("act", |line| {
+            let name = line.word("a function")?;
+            Unary::named(name).ok_or_else(|| line.error(format!("'{name}' is no activation")))
+        })
     }
 
     fn op(&mut self, name: &str, fused: Fused) -> Result<Op, GraphError> {
@@ -449,12 +474,11 @@ impl Given<'_> {
             }
             "rotary" => {
                 let heads = self.int("heads")?;
-                self.need("pairs")?;
-                let pairs = match self.line.word("adjacent or halves")? {
-                    "adjacent" => Pairs::Adjacent,
-                    "halves" => Pairs::Halves,
-                    other => return Err(self.line.error(format!("'{other}' is neither adjacent nor halves"))),
-                };
+                let pairs = self.need("pairs", |line| match line.word("adjacent or halves")? {
+                    "adjacent" => Ok(Pairs::Adjacent),
+                    "halves" => Ok(Pairs::Halves),
+                    other => Err(line.error(format!("'{other}' is neither adjacent nor halves"))),
+                })?;
                 Op::Rotary { heads, pairs }
             }
             name => match (Unary::named(name), Binary::named(name)) {

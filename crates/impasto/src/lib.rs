@@ -3,11 +3,9 @@
 //! The first line of an embedding program's `main` must be [`probe_hook`]: drivers and instruction sets that have not
 //! proved themselves are tried in a short-lived child process, which is the same program started again.
 //!
-//! ```no_run
-//! fn main() {
-//!     impasto::probe_hook();
-//!     // ... the program
-//! }
+//! ```
+//! // In `main`, before anything else:
+//! impasto::probe_hook();
 //! ```
 
 pub mod bench;

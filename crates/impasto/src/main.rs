@@ -1,12 +1,18 @@
 //! The `impasto` command.
 
+use std::process::ExitCode;
+
 use clap::{Args, Parser, Subcommand};
-use impasto::backend::cpu::CpuOptions;
+use impasto::backend::cpu::{Cpu, CpuOptions, Precision, findings};
 use impasto::bench::{self, CpuBench};
+use serde::Serialize;
 
 /// Words to pictures on whatever hardware it finds, and it always finishes.
+///
+/// This version has the ground floor: the tensor graph, the exact plan and the CPU backend, and the benchmarks that show
+/// how near to the machine's limit they run. Pictures come next.
 #[derive(Parser)]
-#[command(version, about)]
+#[command(version, after_help = "IMPASTO_CPU=amx|avx512bf16|avx512|avx2|portable forces an instruction path.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -23,46 +29,111 @@ enum Command {
 enum Bench {
     /// Matrix products, convolutions and attention on the CPU, as a share of the peak of the same run.
     Cpu(BenchCpu),
+    /// Plans of the real networks: memory, how near to the least possible, and the time that planning takes.
+    Plan(Common),
+}
+
+#[derive(Args)]
+struct Common {
+    /// One JSON object a line.
+    #[arg(long)]
+    json: bool,
+    /// Threads; by default as many as this process may use.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    threads: Option<u32>,
+    /// What products are computed in: auto, f32 or bf16.
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    precision: Precision,
 }
 
 #[derive(Args)]
 struct BenchCpu {
-    /// One JSON object a line.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    common: Common,
     /// Only cases whose name contains this.
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
-    /// Threads; by default as many as this process may use.
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
     /// Seconds for each case.
     #[arg(long, value_name = "S", default_value_t = 0.5)]
     seconds: f64,
 }
 
-fn main() -> anyhow::Result<()> {
-    impasto::probe_hook();
-    match Cli::parse().command {
-        Command::Bench(Bench::Cpu(args)) => bench_cpu(args),
+impl Common {
+    fn options(&self) -> anyhow::Result<CpuOptions> {
+        let threads = self.threads.map(|n| n as usize);
+        Ok(CpuOptions { threads, precision: self.precision, ..CpuOptions::from_env()? })
     }
 }
 
-fn bench_cpu(args: BenchCpu) -> anyhow::Result<()> {
-    let isa = CpuOptions::from_env()?.isa;
-    let what = CpuBench { isa, filter: args.filter, threads: args.threads, seconds: args.seconds };
-    if !args.json {
-        println!("{:<24} {:<11} {:>10} {:>10} {:>7}", "work", "path", "GFLOP/s", "peak", "share");
+fn main() -> ExitCode {
+    impasto::probe_hook();
+    let done = match Cli::parse().command {
+        Command::Bench(Bench::Cpu(args)) => bench_cpu(&args),
+        Command::Bench(Bench::Plan(args)) => bench_plan(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
-    bench::cpu(&what, |line| match args.json {
-        true => println!("{}", serde_json::to_string(line).expect("a line is plain data")),
+}
+
+fn json(line: &impl Serialize) {
+    println!("{}", serde_json::to_string(line).expect("a line is plain data"));
+}
+
+fn bench_cpu(args: &BenchCpu) -> anyhow::Result<()> {
+    let options = args.common.options()?;
+    let what = CpuBench {
+        isa: options.isa,
+        filter: args.filter.clone(),
+        threads: options.threads,
+        precision: options.precision,
+        seconds: args.seconds,
+    };
+    if !args.common.json {
+        for f in findings().iter().filter(|f| !f.usable) {
+            eprintln!("{}: not used: {}", f.isa, f.reason);
+        }
+        println!("{:<22} {:<11} {:>10} {:>10} {:>7}", "work", "path", "GFLOP/s", "peak", "share");
+    }
+    bench::cpu(&what, |l| match args.common.json {
+        true => json(l),
         false => println!(
-            "{:<24} {:<11} {:>10.1} {:>10.1} {:>6.1}%",
-            line.name,
-            line.isa,
-            line.gflops,
-            line.peak_gflops,
-            100.0 * line.ratio
+            "{:<22} {:<11} {:>10.1} {:>10.1} {:>6.1}%",
+            l.name,
+            l.isa,
+            l.gflops,
+            l.peak_gflops,
+            100.0 * l.ratio
+        ),
+    })
+}
+
+fn bench_plan(args: &Common) -> anyhow::Result<()> {
+    let cpu = Cpu::new(&args.options()?)?;
+    if !args.json {
+        let threads = cpu.threads();
+        println!("for {} on {threads} threads; MB are millions of bytes", cpu.isa());
+        println!(
+            "{:<22} {:>6} {:>9} {:>9} {:>6} {:>10} {:>9} {:>15}",
+            "network", "steps", "arena MB", "bound MB", "ratio", "weights MB", "plan ms", "forward / plan"
+        );
+    }
+    bench::plans(&cpu, |l| match args.json {
+        true => json(l),
+        false => println!(
+            "{:<22} {:>6} {:>9.1} {:>9.1} {:>6.3} {:>10.1} {:>9.3} {:>15.0}",
+            l.name,
+            l.steps,
+            l.arena_bytes as f64 / 1e6,
+            l.lower_bound as f64 / 1e6,
+            l.ratio,
+            l.weight_bytes as f64 / 1e6,
+            1e3 * l.seconds,
+            1.0 / l.share_of_forward
         ),
     })
 }

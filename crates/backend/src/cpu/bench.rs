@@ -1,10 +1,11 @@
 //! The limit of the machine, measured: products in registers on all threads.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::gemm::Kernel;
-use super::{Cpu, Number};
+use super::{Cpu, Isa, Number};
 
 /// Operations a second, in thousand millions, of a loop that touches registers only, for some 20 milliseconds on all
 /// threads of `cpu` at once.
@@ -22,4 +23,24 @@ pub fn peak_gflops(cpu: &Cpu, number: Number) -> f64 {
         operations.fetch_add(done, Ordering::Relaxed);
     });
     operations.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64() / 1e9
+}
+
+/// Whether this processor multiplies bf16 faster than f32: some have the instruction and take twice as long over it.
+pub(super) fn bf16_pays(isa: Isa) -> bool {
+    static PAYS: OnceLock<bool> = OnceLock::new();
+    isa == Isa::Amx
+        || *PAYS.get_or_init(|| {
+            let speed = |number| {
+                // SAFETY: the path was tried before it was chosen.
+                let peak = unsafe { Kernel::peak_loop(isa, number) };
+                let run = |_| {
+                    let start = Instant::now();
+                    // SAFETY: as above.
+                    let done = unsafe { peak(5_000) };
+                    done as f64 / start.elapsed().as_secs_f64()
+                };
+                (0..5).map(run).fold(0.0, f64::max)
+            };
+            speed(Number::Bf16) > speed(Number::F32)
+        })
 }

@@ -199,6 +199,7 @@ pub(super) mod matmul {
             for entry in 0..batch {
                 // SAFETY: a task has its own panel, then its own rows and columns; sizes are as planned.
                 let b = unsafe { b.at(entry * s.n * s.k) };
+                // SAFETY: as above.
                 pool.each(s.n.div_ceil(PANEL), &|_, panel| unsafe {
                     let columns = PANEL.min(s.n - panel * PANEL);
                     let to = panels.add(panel * pack::panel_bytes(s.k, way.number));

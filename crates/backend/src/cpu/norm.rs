@@ -58,7 +58,9 @@ pub(super) fn group_norm(env: &Env, value: Value) -> Run {
     Box::new(move |pool| {
         // SAFETY: the parts lie one after the other in the planned scratch memory; each task writes its own lines.
         let stats = |at: usize| unsafe { scratch.add(4 * at).cast::<f32>() };
+        // SAFETY: as above.
         let factors = |at: usize| unsafe { scratch.add(4 * (stats_len + at)).cast::<f32>() };
+        // SAFETY: as above; each thread has its own rows.
         let own = |thread: usize, part: usize| unsafe {
             let at = stats_len + factors_len + thread * per_thread + part * (per_thread / 4);
             std::slice::from_raw_parts_mut(scratch.add(4 * at).cast::<f32>(), c)
@@ -101,7 +103,7 @@ pub(super) fn group_norm(env: &Env, value: Value) -> Run {
                 let factors = std::slice::from_raw_parts(factors(picture * 3 * c), 3 * c);
                 for pixel in line * i.pixels..(line + 1) * i.pixels {
                     (rows.load)(x.at(pixel * c), row);
-                    (rows.normalise)(row, &factors[..c], &factors[c..2 * c], &factors[2 * c..]);
+                    (rows.normalise)(row, [&factors[..c], &factors[c..2 * c], &factors[2 * c..]]);
                     if let Some(activation) = activation {
                         (rows.unary)(activation, row);
                     }

@@ -18,16 +18,11 @@ pub(super) fn pack(lifetimes: &Lifetimes, alignment: u64, block: u64) -> Layout 
     let buffers = &lifetimes.buffers;
     let good_enough = lifetimes.peak_bytes() + lifetimes.peak_bytes() / 100;
     let length = |b: &Buffer| (b.last - b.first) as u64 + 1;
-    let orders: [&dyn Fn(&Buffer) -> (Reverse<u64>, usize); 4] = [
-        &|b| (Reverse(b.bytes), b.first),
-        &|b| (Reverse(length(b).saturating_mul(b.bytes)), b.first),
-        &|b| (Reverse(length(b)), b.first),
-        &|b| (Reverse(0), b.first),
-    ];
+    let by: [&dyn Fn(&Buffer) -> u64; 4] = [&|b| b.bytes, &|b| length(b).saturating_mul(b.bytes), &length, &|_| 0];
     let mut best: Option<Layout> = None;
-    for key in orders {
+    for key in by {
         let mut order: Vec<usize> = (0..buffers.len()).collect();
-        order.sort_by_key(|&i| (key(&buffers[i]), i));
+        order.sort_by_key(|&i| (Reverse(key(&buffers[i])), buffers[i].first, i));
         let layout = place(buffers, &order, alignment, block);
         if best.as_ref().is_none_or(|b| layout.bytes < b.bytes) {
             best = Some(layout);

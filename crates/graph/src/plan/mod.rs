@@ -147,14 +147,14 @@ impl Plan {
             .weights()
             .map(|(value, used)| Weight { value, used, bytes: device.param_bytes(graph, value, used) })
             .collect();
-        check_each(graph, device, &analysis, &weights, limits)?;
+        // Blocks are cut at whole multiples of the alignment, so that offsets inside them stay aligned.
+        let block_bytes = limits.max_allocation / device.alignment() * device.alignment();
+        check_each(graph, device, &analysis, &weights, limits, block_bytes)?;
 
         let order = order::choose(graph, &analysis);
         let lifetimes = Lifetimes::new(graph, &analysis, &order);
         let weight_bytes: u64 = weights.iter().map(|w| w.bytes).sum();
 
-        // Blocks are cut at whole multiples of the alignment, so that offsets inside them stay aligned.
-        let block_bytes = limits.max_allocation / device.alignment() * device.alignment();
         let layout = arena::pack(&lifetimes, device.alignment(), block_bytes);
         if weight_bytes.saturating_add(layout.bytes) > limits.memory {
             let at = order.get(lifetimes.peak_step()).copied();
@@ -241,20 +241,28 @@ fn check_each(
     analysis: &Analysis,
     weights: &[Weight],
     limits: Limits,
+    block_bytes: u64,
 ) -> Result<(), PlanError> {
+    let too_large = |value: Value, need: u64, most: u64| PlanError::Allocation {
+        label: graph.label(value).into(),
+        op: graph.node(value).op.name(),
+        need,
+        // Between the two only the alignment is in the way; then what is left of the limit is said.
+        limit: if need > limits.max_allocation { limits.max_allocation } else { most },
+    };
     for value in analysis.steps() {
         let (op, label) = (graph.node(value).op.name(), || graph.label(value).to_string());
         if let Err(reason) = device.supports(graph, value) {
             return Err(PlanError::Unsupported { label: label(), op, reason });
         }
-        let need = analysis.scratch(value).max(graph.ty(value).bytes());
-        if need > limits.max_allocation {
-            return Err(PlanError::Allocation { label: label(), op, need, limit: limits.max_allocation });
-        }
+    }
+    let needs = analysis.inputs().chain(analysis.steps()).map(|v| (v, analysis.scratch(v).max(graph.ty(v).bytes())));
+    match needs.max_by_key(|&(_, need)| need) {
+        Some((value, need)) if need > block_bytes => return Err(too_large(value, need, block_bytes)),
+        _ => {}
     }
     if let Some(w) = weights.iter().find(|w| w.bytes > limits.max_allocation) {
-        let (label, op) = (graph.label(w.value).into(), graph.node(w.value).op.name());
-        return Err(PlanError::Allocation { label, op, need: w.bytes, limit: limits.max_allocation });
+        return Err(too_large(w.value, w.bytes, limits.max_allocation));
     }
     match analysis.largest_binding(graph) {
         Some((value, need)) if need > limits.max_binding => Err(PlanError::Binding {

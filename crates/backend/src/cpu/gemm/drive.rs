@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{Kernel, Number, PANEL, TILE_COLUMNS, Tile, pack};
 use crate::cpu::memory::ALIGNMENT;
 use crate::cpu::rows::{Dst, Finish, Rows, Src};
-use impasto_graph::{DType, Unary};
+use impasto_graph::Unary;
 
 /// Rows of a block of A: with a chunk of `k` they stay in the second cache.
 pub(in super::super) const BLOCK_ROWS: usize = 256;
@@ -86,7 +86,7 @@ impl Target {
         for row in 0..rows {
             use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
             let at = at + row * self.row_stride;
-            let lines = |dtype: DType| (0..columns * dtype.bytes() as usize).step_by(64);
+            let lines = |dtype: impasto_graph::DType| (0..columns * dtype.bytes() as usize).step_by(64);
             // SAFETY: a prefetch reads and writes nothing.
             unsafe {
                 let out = self.out.ptr.wrapping_add(at * self.out.dtype.bytes() as usize);

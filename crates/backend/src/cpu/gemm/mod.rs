@@ -58,6 +58,7 @@ impl Number {
 
 /// One call of a micro kernel.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some fields are for matrix kernels"))]
 pub(super) struct Tile {
     /// Rows of C: a matrix kernel takes up to 16 and up to 16 more, a vector kernel the first number only.
     pub(super) rows: [usize; 2],

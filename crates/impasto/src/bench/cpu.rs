@@ -1,4 +1,4 @@
-//! Benchmarks that print ratios: what a kernel reaches, as a share of the peak that the same run measures.
+//! The CPU's products, convolutions and attention, as a share of the peak that the same run measures.
 
 use std::time::{Duration, Instant};
 
@@ -7,9 +7,11 @@ use impasto_backend::{Backend, BackendError, Params};
 use impasto_graph::{DType, Epilogue, Graph, GraphError, HostTensor, Plan, Storage, Value, Window};
 use serde::Serialize;
 
+use super::median;
+
 /// One line of results.
 #[derive(Clone, Debug, Serialize)]
-pub struct Line {
+pub struct CpuLine {
     /// What was computed.
     pub name: String,
     /// The instruction path.
@@ -65,21 +67,26 @@ pub struct CpuBench {
     pub isa: Option<Isa>,
     /// Only cases whose name contains this.
     pub filter: Option<String>,
-    /// Threads.
+    /// Threads; by default as many as this process may use.
     pub threads: Option<usize>,
+    /// What products are computed in.
+    pub precision: Precision,
     /// Seconds for each case.
     pub seconds: f64,
 }
 
 /// Measure the CPU kernels; `show` gets each line as it is ready.
-pub fn cpu(what: &CpuBench, mut show: impl FnMut(&Line)) -> anyhow::Result<()> {
+pub fn cpu(what: &CpuBench, mut show: impl FnMut(&CpuLine)) -> anyhow::Result<()> {
     let paths: Vec<Isa> = match what.isa {
         Some(isa) => vec![isa],
         None => findings().iter().filter(|f| f.usable).map(|f| f.isa).collect(),
     };
     for isa in paths {
-        let precision = if isa.has_bf16() { Precision::Bf16 } else { Precision::F32 };
-        let cpu = Cpu::new(&CpuOptions { isa: Some(isa), precision, threads: what.threads, ..CpuOptions::default() })?;
+        // A path is shown with what it is made for.
+        let precision =
+            if what.precision == Precision::Auto && isa.has_bf16() { Precision::Bf16 } else { what.precision };
+        let threads = what.threads;
+        let cpu = Cpu::new(&CpuOptions { isa: Some(isa), precision, threads, ..CpuOptions::default() })?;
         let mut peaks = vec![];
         let mut results = vec![];
         for case in CASES.iter().filter(|c| what.filter.as_ref().is_none_or(|f| c.name.contains(f.as_str()))) {
@@ -89,15 +96,10 @@ pub fn cpu(what: &CpuBench, mut show: impl FnMut(&Line)) -> anyhow::Result<()> {
         let peak = median(&mut peaks);
         for (name, gflops) in results {
             let isa = isa.name().to_string();
-            show(&Line { name: name.into(), isa, gflops, peak_gflops: peak, ratio: gflops / peak });
+            show(&CpuLine { name: name.into(), isa, gflops, peak_gflops: peak, ratio: gflops / peak });
         }
     }
     Ok(())
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// Thousand million operations a second of a case, in turn with the peak of the machine: clocks and neighbours change

@@ -1,0 +1,273 @@
+//! Conversions, epilogues and sums, written once for all instruction sets.
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use impasto_graph::{DType, Unary};
+
+#[cfg(target_arch = "x86_64")]
+use super::super::math::AVX512_BF16;
+use super::{Dst, Finish, LANES, Src};
+use crate::cpu::math;
+
+#[inline(always)]
+unsafe fn slice<'a, T>(ptr: *const u8, n: usize) -> &'a [T] {
+    // SAFETY: the caller vouches for `n` elements, and tensors are aligned for their type.
+    unsafe { std::slice::from_raw_parts(ptr.cast(), n) }
+}
+
+#[inline(always)]
+unsafe fn slice_mut<'a, T>(ptr: *mut u8, n: usize) -> &'a mut [T] {
+    // SAFETY: as above, and nobody else touches them.
+    unsafe { std::slice::from_raw_parts_mut(ptr.cast(), n) }
+}
+
+#[inline(always)]
+fn from_bf16(x: u16) -> f32 {
+    f32::from_bits((x as u32) << 16)
+}
+
+/// Rounded to the nearest, ties to even; a NaN stays a NaN.
+#[inline(always)]
+pub(super) fn to_bf16(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let rounded = (bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16;
+    if x.is_nan() { ((bits >> 16) | 0x40) as u16 } else { rounded }
+}
+
+/// Convert a whole row, by the machine's own instruction where it has one.
+#[inline(always)]
+fn round_row<const L: u8>(x: &[f32], out: &mut [u16]) {
+    #[cfg(target_arch = "x86_64")]
+    if L >= AVX512_BF16 {
+        // SAFETY: this level is compiled for machines with these instructions; both slices have 16 numbers more.
+        unsafe {
+            use std::arch::x86_64::*;
+            let whole = x.len().min(out.len()) / 16 * 16;
+            for i in (0..whole).step_by(16) {
+                let rounded = _mm512_cvtneps_pbh(_mm512_loadu_ps(x.as_ptr().add(i)));
+                out.as_mut_ptr().add(i).cast::<__m256bh>().write_unaligned(rounded);
+            }
+            out[whole..].iter_mut().zip(&x[whole..]).for_each(|(o, &x)| *o = to_bf16(x));
+        }
+        return;
+    }
+    out.iter_mut().zip(x).for_each(|(o, &x)| *o = to_bf16(x));
+}
+
+#[inline(always)]
+pub(super) unsafe fn load<const L: u8>(src: Src, out: &mut [f32]) {
+    let n = out.len();
+    // SAFETY: the caller vouches for `n` elements.
+    unsafe {
+        match src.dtype {
+            DType::F32 => out.copy_from_slice(slice(src.ptr, n)),
+            DType::BF16 => out.iter_mut().zip(slice::<u16>(src.ptr, n)).for_each(|(o, &x)| *o = from_bf16(x)),
+            DType::F16 => slice::<f16>(src.ptr, n).convert_to_f32_slice(out),
+            DType::I32 => out.iter_mut().zip(slice::<i32>(src.ptr, n)).for_each(|(o, &x)| *o = x as f32),
+        }
+    }
+}
+
+#[inline(always)]
+pub(super) unsafe fn store<const L: u8>(x: &[f32], dst: Dst) {
+    let n = x.len();
+    // SAFETY: the caller vouches for `n` elements.
+    unsafe {
+        match dst.dtype {
+            DType::F32 => slice_mut(dst.ptr, n).copy_from_slice(x),
+            DType::BF16 => round_row::<L>(x, slice_mut(dst.ptr, n)),
+            DType::F16 => slice_mut::<f16>(dst.ptr, n).convert_from_f32_slice(x),
+            DType::I32 => slice_mut::<i32>(dst.ptr, n).iter_mut().zip(x).for_each(|(o, &x)| *o = x as i32),
+        }
+    }
+}
+
+#[inline(always)]
+pub(super) unsafe fn load_bf16<const L: u8>(src: Src, out: &mut [bf16]) {
+    let n = out.len();
+    // SAFETY: the caller vouches for `n` elements; a bf16 is a u16.
+    unsafe {
+        match src.dtype {
+            DType::BF16 => out.copy_from_slice(slice(src.ptr, n)),
+            DType::F32 => round_row::<L>(slice(src.ptr, n), slice_mut(out.as_mut_ptr().cast(), n)),
+            _ => {
+                let mut buffer = [0.0; 256];
+                for (i, part) in out.chunks_mut(256).enumerate() {
+                    load::<L>(src.at(256 * i), &mut buffer[..part.len()]);
+                    round_row::<L>(&buffer[..part.len()], slice_mut(part.as_mut_ptr().cast(), part.len()));
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+pub(super) unsafe fn unary<const L: u8>(function: Unary, x: &mut [f32]) {
+    math::unary::<L>(function, x);
+}
+
+#[inline(always)]
+pub(super) unsafe fn scale_shift<const L: u8>(x: &mut [f32], scale: &[f32], shift: &[f32]) {
+    for ((x, &a), &b) in x.iter_mut().zip(scale).zip(shift) {
+        *x = math::fma::<L>(*x, a, b);
+    }
+}
+
+#[inline(always)]
+pub(super) unsafe fn normalise<const L: u8>(x: &mut [f32], [mean, scale, shift]: [&[f32]; 3]) {
+    for (((x, &m), &a), &b) in x.iter_mut().zip(mean).zip(scale).zip(shift) {
+        *x = math::fma::<L>(*x - m, a, b);
+    }
+}
+
+#[inline(always)]
+pub(super) unsafe fn geglu<const L: u8>(value: &mut [f32], gate: &[f32]) {
+    for (v, &g) in value.iter_mut().zip(gate) {
+        *v *= math::gelu::<L>(g);
+    }
+}
+
+/// Lane sums of `f(x)`, added up in a fixed order.
+#[inline(always)]
+pub(super) fn reduce(x: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut lanes = [0.0f32; LANES];
+    let chunks = x.chunks_exact(LANES);
+    for (lane, &v) in lanes.iter_mut().zip(chunks.remainder()) {
+        *lane = f(*lane, v);
+    }
+    for chunk in chunks {
+        for i in 0..LANES {
+            lanes[i] = f(lanes[i], chunk[i]);
+        }
+    }
+    lanes.iter().sum()
+}
+
+#[inline(always)]
+pub(super) unsafe fn sum<const L: u8>(x: &[f32]) -> f32 {
+    reduce(x, |sum, v| sum + v)
+}
+
+#[inline(always)]
+pub(super) unsafe fn sum_squares<const L: u8>(x: &[f32], shift: f32) -> f32 {
+    reduce(x, |sum, v| math::fma::<L>(v - shift, v - shift, sum))
+}
+
+#[inline(always)]
+pub(super) unsafe fn add_to<const L: u8>(sums: &mut [f32], x: &[f32]) {
+    for (s, &v) in sums.iter_mut().zip(x) {
+        *s += v;
+    }
+}
+
+#[inline(always)]
+pub(super) unsafe fn add_squares_to<const L: u8>(sums: &mut [f32], x: &[f32], means: &[f32]) {
+    for ((s, &v), &m) in sums.iter_mut().zip(x).zip(means) {
+        *s = math::fma::<L>(v - m, v - m, *s);
+    }
+}
+
+#[inline(always)]
+pub(super) unsafe fn finish<const L: u8>(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish) {
+    // SAFETY: the caller vouches for `rows x columns` sums and the same of residual and result.
+    unsafe {
+        let mut bias = f.bias;
+        if let Some(activation) = f.activation {
+            for row in 0..rows {
+                let c = std::slice::from_raw_parts_mut(c.add(row * stride), columns);
+                if let Some(bias) = f.bias {
+                    add_to::<L>(c, std::slice::from_raw_parts(bias, columns));
+                }
+                unary::<L>(activation, c);
+            }
+            bias = None;
+        }
+        let types = (f.out.0.dtype, f.residual.map(|(r, _)| r.dtype));
+        match types {
+            // The types that networks use, in rows of a known length.
+            (DType::BF16, None) if columns == WIDE => finish_wide::<L, true, 0>(c, stride, rows, bias, f),
+            (DType::BF16, Some(DType::BF16)) if columns == WIDE => finish_wide::<L, true, 2>(c, stride, rows, bias, f),
+            (DType::BF16, Some(DType::F32)) if columns == WIDE => finish_wide::<L, true, 1>(c, stride, rows, bias, f),
+            (DType::F32, None) if columns == WIDE => finish_wide::<L, false, 0>(c, stride, rows, bias, f),
+            (DType::F32, Some(DType::F32)) if columns == WIDE => finish_wide::<L, false, 1>(c, stride, rows, bias, f),
+            _ => finish_any::<L>(c, stride, rows, columns, bias, f),
+        }
+    }
+}
+
+/// Columns of a whole tile.
+const WIDE: usize = 32;
+
+/// A whole tile. `NARROW`: the result is bf16, else f32. `RESIDUAL`: 0 none, 1 f32, 2 bf16.
+#[inline(always)]
+unsafe fn finish_wide<const L: u8, const NARROW: bool, const RESIDUAL: u8>(
+    c: *mut f32,
+    stride: usize,
+    rows: usize,
+    bias: Option<*const f32>,
+    f: &Finish,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let bias = bias.map_or([0.0; WIDE], |b| b.cast::<[f32; WIDE]>().read());
+        let (out, out_stride) = f.out;
+        let (residual, residual_stride) = f.residual.unwrap_or((out.src(), 0));
+        for row in 0..rows {
+            let mut v = c.add(row * stride).cast::<[f32; WIDE]>().read();
+            for i in 0..WIDE {
+                v[i] += bias[i];
+            }
+            if RESIDUAL == 1 {
+                let r = residual.ptr.cast::<f32>().add(row * residual_stride).cast::<[f32; WIDE]>().read();
+                for i in 0..WIDE {
+                    v[i] += r[i];
+                }
+            } else if RESIDUAL == 2 {
+                let r = residual.ptr.cast::<u16>().add(row * residual_stride).cast::<[u16; WIDE]>().read();
+                for i in 0..WIDE {
+                    v[i] += from_bf16(r[i]);
+                }
+            }
+            if NARROW {
+                let mut narrow = [0; WIDE];
+                round_row::<L>(&v, &mut narrow);
+                out.ptr.cast::<u16>().add(row * out_stride).cast::<[u16; WIDE]>().write(narrow);
+            } else {
+                out.ptr.cast::<f32>().add(row * out_stride).cast::<[f32; WIDE]>().write(v);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn finish_any<const L: u8>(
+    c: *mut f32,
+    stride: usize,
+    rows: usize,
+    columns: usize,
+    bias: Option<*const f32>,
+    f: &Finish,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut buffer = [0.0; WIDE];
+        for row in 0..rows {
+            let c = std::slice::from_raw_parts_mut(c.add(row * stride), columns);
+            if let Some(bias) = bias {
+                add_to::<L>(c, std::slice::from_raw_parts(bias, columns));
+            }
+            if let Some((residual, stride)) = f.residual {
+                load::<L>(residual.at(row * stride), &mut buffer[..columns]);
+                add_to::<L>(c, &buffer);
+            }
+            store::<L>(c, f.out.0.at(row * f.out.1));
+        }
+    }
+}
+
+#[inline(always)]
+pub(super) unsafe fn scale<const L: u8>(x: &mut [f32], factor: f32) {
+    for v in x {
+        *v *= factor;
+    }
+}

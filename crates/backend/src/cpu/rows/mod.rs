@@ -1,0 +1,202 @@
+//! The inner loops over rows of numbers: conversion between element types, epilogues, softmax, sums.
+//!
+//! Each is written once as plain Rust and compiled once for each instruction set; [`Rows`] is the table of one
+//! set's versions. All arithmetic is in `f32`.
+
+use half::bf16;
+use impasto_graph::{DType, Unary};
+
+use super::Isa;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use super::math::FUSED;
+#[cfg(not(target_arch = "aarch64"))]
+use super::math::PLAIN;
+#[cfg(target_arch = "x86_64")]
+use super::math::{AVX512, AVX512_BF16};
+
+/// A row of numbers of some element type, to be read.
+#[derive(Clone, Copy)]
+pub(crate) struct Src {
+    pub(crate) ptr: *const u8,
+    pub(crate) dtype: DType,
+}
+
+/// A row of numbers of some element type, to be written.
+#[derive(Clone, Copy)]
+pub(crate) struct Dst {
+    pub(crate) ptr: *mut u8,
+    pub(crate) dtype: DType,
+}
+
+// SAFETY: a pointer into tensor memory; the plan and the partition of the work say who touches what.
+unsafe impl Send for Src {}
+// SAFETY: as above.
+unsafe impl Sync for Src {}
+// SAFETY: as above.
+unsafe impl Send for Dst {}
+// SAFETY: as above.
+unsafe impl Sync for Dst {}
+
+impl Src {
+    /// The row that begins `elements` further on.
+    ///
+    /// # Safety
+    /// It lies in the same tensor.
+    #[inline(always)]
+    pub(crate) unsafe fn at(self, elements: usize) -> Src {
+        // SAFETY: the caller's.
+        Src { ptr: unsafe { self.ptr.add(elements * self.dtype.bytes() as usize) }, ..self }
+    }
+}
+
+impl Dst {
+    /// The row that begins `elements` further on.
+    ///
+    /// # Safety
+    /// It lies in the same tensor.
+    #[inline(always)]
+    pub(crate) unsafe fn at(self, elements: usize) -> Dst {
+        // SAFETY: the caller's.
+        Dst { ptr: unsafe { self.ptr.add(elements * self.dtype.bytes() as usize) }, ..self }
+    }
+
+    /// The same row, to be read.
+    #[inline(always)]
+    pub(crate) fn src(self) -> Src {
+        Src { ptr: self.ptr, dtype: self.dtype }
+    }
+}
+
+/// What is done to a tile of sums before it is stored: `activation(sum + bias) + residual`.
+#[derive(Clone, Copy)]
+pub(crate) struct Finish {
+    /// One for each column, or none.
+    pub(crate) bias: Option<*const f32>,
+    pub(crate) activation: Option<Unary>,
+    /// First row, and elements from one row to the next.
+    pub(crate) residual: Option<(Src, usize)>,
+    /// First row, and elements from one row to the next.
+    pub(crate) out: (Dst, usize),
+}
+
+/// Rows of scores that become weights `2^(scale (score - top))`, `top` being the largest score so far.
+#[derive(Clone, Copy)]
+pub(crate) struct Softmax {
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+    pub(crate) scale: f32,
+    /// The scores, and numbers from one row to the next. Weights in `f32` take their place.
+    pub(crate) scores: (*mut f32, usize),
+    /// Where weights in `bf16` go instead; each row may begin where its scores begin.
+    pub(crate) weights: Option<(*mut bf16, usize)>,
+    /// By row: the largest score so far, and the sum of the weights so far.
+    pub(crate) tops: *mut f32,
+    pub(crate) totals: *mut f32,
+    /// By row: what earlier weights must be multiplied with, since the top has changed.
+    pub(crate) factors: *mut f32,
+}
+
+/// One instruction set's version of every inner loop.
+///
+/// All of them are unsafe: the machine must have the instructions, and pointers must be good for the stated lengths.
+pub(crate) struct Rows {
+    /// `n` numbers of any float type to `f32`.
+    pub(crate) load: unsafe fn(Src, &mut [f32]),
+    /// `f32` to numbers of any float type.
+    pub(crate) store: unsafe fn(&[f32], Dst),
+    /// Numbers of any float type to `bf16`.
+    pub(crate) to_bf16: unsafe fn(Src, &mut [bf16]),
+    /// A function of each element.
+    pub(crate) unary: unsafe fn(Unary, &mut [f32]),
+    /// `x = x * scale + shift`, element by element.
+    pub(crate) scale_shift: unsafe fn(&mut [f32], &[f32], &[f32]),
+    /// `x = (x - mean) * scale + shift`, element by element, by `[mean, scale, shift]`.
+    pub(crate) normalise: unsafe fn(&mut [f32], [&[f32]; 3]),
+    /// `value * gelu(gate)`, into `value`.
+    pub(crate) geglu: unsafe fn(&mut [f32], &[f32]),
+    /// Sum of the elements.
+    pub(crate) sum: unsafe fn(&[f32]) -> f32,
+    /// Sum of the squares of `x - shift`.
+    pub(crate) sum_squares: unsafe fn(&[f32], f32) -> f32,
+    /// `sums += x`.
+    pub(crate) add_to: unsafe fn(&mut [f32], &[f32]),
+    /// `sums += (x - means)^2`.
+    pub(crate) add_squares_to: unsafe fn(&mut [f32], &[f32], &[f32]),
+    /// `rows x columns` sums (`stride` apart, at most 32 columns) through their epilogue into a tensor.
+    pub(crate) finish: unsafe fn(*mut f32, usize, usize, usize, &Finish),
+    /// Rows of scores to weights, each with its running maximum and total.
+    pub(crate) softmax: unsafe fn(&Softmax),
+    /// `x *= factor`.
+    pub(crate) scale: unsafe fn(&mut [f32], f32),
+}
+
+/// Eight or sixteen sums side by side, so that the compiler can use vectors without changing the order of addition
+/// from one instruction set to another.
+const LANES: usize = 16;
+
+mod body;
+mod softmax;
+
+/// Compile every inner loop for one instruction set.
+macro_rules! rows {
+    ($name:ident, $level:expr $(, $feature:literal)?) => {
+        mod $name {
+            use super::*;
+
+            rows!(@each ($level) [$($feature)?]
+                load = body::load(src: Src, out: &mut [f32]);
+                store = body::store(x: &[f32], dst: Dst);
+                to_bf16 = body::load_bf16(src: Src, out: &mut [bf16]);
+                unary = body::unary(function: Unary, x: &mut [f32]);
+                scale_shift = body::scale_shift(x: &mut [f32], scale: &[f32], shift: &[f32]);
+                normalise = body::normalise(x: &mut [f32], by: [&[f32]; 3]);
+                geglu = body::geglu(value: &mut [f32], gate: &[f32]);
+                sum = body::sum(x: &[f32]) -> f32;
+                sum_squares = body::sum_squares(x: &[f32], shift: f32) -> f32;
+                add_to = body::add_to(sums: &mut [f32], x: &[f32]);
+                add_squares_to = body::add_squares_to(sums: &mut [f32], x: &[f32], means: &[f32]);
+                finish = body::finish(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish);
+                softmax = softmax::softmax(s: &Softmax);
+                scale = body::scale(x: &mut [f32], factor: f32);
+            );
+        }
+    };
+    (@each $level:tt $feature:tt
+        $($name:ident = $module:ident::$body:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {
+        $(rows!(@one $level $feature $name $module $body ($($arg: $ty),*) ($($ret)?));)*
+        pub(super) static TABLE: Rows = Rows { $($name),* };
+    };
+    (@one ($level:expr) [$($feature:literal)?] $name:ident $module:ident $body:ident ($($arg:ident: $ty:ty),*) ($($ret:ty)?)) => {
+        $(#[target_feature(enable = $feature)])?
+        unsafe fn $name($($arg: $ty),*) $(-> $ret)? {
+            // SAFETY: the caller's.
+            unsafe { $module::$body::<{ $level }>($($arg),*) }
+        }
+    };
+}
+
+#[cfg(not(target_arch = "aarch64"))]
+rows!(portable, PLAIN);
+#[cfg(target_arch = "aarch64")]
+rows!(portable, FUSED);
+#[cfg(target_arch = "x86_64")]
+rows!(avx2, FUSED, "avx2,fma,f16c");
+#[cfg(target_arch = "x86_64")]
+rows!(avx512, AVX512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c");
+#[cfg(target_arch = "x86_64")]
+rows!(avx512bf16, AVX512_BF16, "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c");
+
+impl Rows {
+    /// The table of an instruction path.
+    pub(crate) fn of(isa: Isa) -> &'static Rows {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx | Isa::Avx512Bf16 => &avx512bf16::TABLE,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => &avx512::TABLE,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => &avx2::TABLE,
+            _ => &portable::TABLE,
+        }
+    }
+}

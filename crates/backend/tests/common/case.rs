@@ -1,0 +1,128 @@
+//! A graph with everything that it needs to run, filled with random numbers.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use half::f16;
+use impasto_backend::{BackendError, ParamBytes, WeightSource};
+use impasto_graph::{DType, Data, Graph, HostTensor, Op, Storage, Value};
+
+use super::rng::Rng;
+
+/// A graph with its inputs and parameters.
+pub struct Case {
+    pub graph: Graph,
+    /// What the sources hold; quantised parameters as the numbers that their blocks stand for.
+    pub given: HashMap<Value, HostTensor>,
+    /// What a model file has of the parameters, by name.
+    stored: HashMap<String, Vec<u8>>,
+}
+
+impl Case {
+    /// Inputs are normally distributed, ids small; the weights of products keep the size of what they multiply.
+    pub fn new(graph: Graph, rng: &mut Rng) -> Case {
+        let mut case = Case { graph, given: HashMap::new(), stored: HashMap::new() };
+        for value in case.graph.values() {
+            let ty = case.graph.ty(value).clone();
+            let n = ty.elements() as usize;
+            let size = 1.0 / (ty.shape.iter().skip(1).product::<usize>() as f64).sqrt();
+            let tensor = match &case.graph.node(value).op {
+                Op::Input { .. } if ty.dtype == DType::I32 => {
+                    tensor(&ty.shape, DType::I32, (0..n).map(|_| rng.below(4) as f64))
+                }
+                Op::Input { .. } => tensor(&ty.shape, ty.dtype, (0..n).map(|_| rng.normal())),
+                Op::Param { storage: Storage::Dense(dtype), name } => {
+                    let tensor = tensor(&ty.shape, *dtype, (0..n).map(|_| size * rng.normal()));
+                    case.stored.insert(name.clone(), bytes(&tensor));
+                    tensor
+                }
+                Op::Param { storage, name } => {
+                    let (bytes, numbers) = random_blocks(*storage, n / 32, size, rng);
+                    case.stored.insert(name.clone(), bytes);
+                    tensor(&ty.shape, DType::F32, numbers)
+                }
+                _ => continue,
+            };
+            case.given.insert(value, tensor);
+        }
+        case
+    }
+
+    /// Other numbers for one of the sources.
+    pub fn set(&mut self, name: &str, numbers: impl IntoIterator<Item = f64>) {
+        let found = self.graph.inputs().chain(self.graph.params()).find(|(n, _)| *n == name);
+        let value = found.unwrap_or_else(|| panic!("the graph has no '{name}'")).1;
+        let old = self.given[&value].ty().clone();
+        self.put(value, tensor(&old.shape, old.dtype, numbers));
+    }
+
+    /// Another tensor for one of the sources.
+    pub fn put(&mut self, value: Value, tensor: HostTensor) {
+        if let Op::Param { name, .. } = &self.graph.node(value).op {
+            self.stored.insert(name.clone(), bytes(&tensor));
+        }
+        self.given.insert(value, tensor);
+    }
+
+    /// The inputs, as a run takes them.
+    pub fn inputs(&self) -> Vec<(&str, &HostTensor)> {
+        self.graph.inputs().map(|(name, v)| (name, &self.given[&v])).collect()
+    }
+}
+
+/// A tensor of these numbers, each rounded to the element type.
+pub fn tensor(shape: &[usize], dtype: DType, numbers: impl IntoIterator<Item = f64>) -> HostTensor {
+    let numbers = numbers.into_iter();
+    let data = match dtype {
+        DType::I32 => Data::I32(numbers.map(|x| x as i32).collect()),
+        _ => Data::F32(numbers.map(|x| x as f32).collect()),
+    };
+    HostTensor::new(shape, data).expect("there are as many numbers as the shape has places").cast(dtype)
+}
+
+/// A dense tensor as a file stores it.
+pub fn bytes(tensor: &HostTensor) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(tensor.ty().bytes() as usize);
+    match tensor.data() {
+        Data::F32(v) => v.iter().for_each(|x| bytes.extend_from_slice(&x.to_le_bytes())),
+        Data::F16(v) => v.iter().for_each(|x| bytes.extend_from_slice(&x.to_le_bytes())),
+        Data::BF16(v) => v.iter().for_each(|x| bytes.extend_from_slice(&x.to_le_bytes())),
+        Data::I32(v) => v.iter().for_each(|x| bytes.extend_from_slice(&x.to_le_bytes())),
+    }
+    bytes
+}
+
+/// Blocks of 32 as a file stores them, and the numbers that they stand for.
+fn random_blocks(storage: Storage, blocks: usize, size: f64, rng: &mut Rng) -> (Vec<u8>, Vec<f64>) {
+    let (mut bytes, mut numbers) = (vec![], vec![]);
+    for _ in 0..blocks {
+        let largest = if storage == Storage::Q8_0 { 127.0 } else { 8.0 };
+        let scale = f16::from_f64(3.0 * size * (0.5 + rng.unit()) / largest * if rng.chance(20) { -1.0 } else { 1.0 });
+        bytes.extend(scale.to_le_bytes());
+        match storage {
+            Storage::Q8_0 => {
+                let quanta: Vec<i8> = (0..32).map(|_| rng.bits() as i8).collect();
+                bytes.extend(quanta.iter().map(|&q| q as u8));
+                numbers.extend(quanta.iter().map(|&q| scale.to_f64() * q as f64));
+            }
+            Storage::Q4_0 => {
+                let quanta: Vec<u8> = (0..32).map(|_| rng.below(16) as u8).collect();
+                // The first half of a block is in the low nibbles.
+                bytes.extend((0..16).map(|i| quanta[i] | quanta[i + 16] << 4));
+                numbers.extend(quanta.iter().map(|&q| scale.to_f64() * (q as f64 - 8.0)));
+            }
+            Storage::Dense(_) => unreachable!("dense parameters have no blocks"),
+        }
+    }
+    (bytes, numbers)
+}
+
+impl WeightSource for Case {
+    fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError> {
+        let missing = || BackendError::Param { name: name.into(), problem: "is missing".into() };
+        let value = self.graph.params().find(|(n, _)| *n == name).ok_or_else(missing)?.1;
+        let Op::Param { storage, .. } = self.graph.node(value).op else { return Err(missing()) };
+        let bytes = Cow::Borrowed(&self.stored[name][..]);
+        Ok(ParamBytes { storage, shape: self.graph.ty(value).shape.clone(), bytes })
+    }
+}

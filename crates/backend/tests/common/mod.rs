@@ -1,0 +1,13 @@
+//! What several tests share.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+pub mod case;
+pub mod exam;
+pub mod machine;
+pub mod networks;
+#[path = "../../../graph/tests/common/random_graph.rs"]
+pub mod random_graph;
+pub mod reference;
+#[path = "../../../graph/tests/common/rng.rs"]
+pub mod rng;

@@ -1,0 +1,330 @@
+//! Linear layers, matrix products, convolutions, attention.
+
+use impasto_graph::{Fused, Node, Op, Storage, Unary};
+
+use super::common::case::Case;
+use super::common::exam::{Bar, Exam};
+use super::common::rng::{Rng, cases};
+use super::{FLOATS, Operand, any_dtype, input, single, vector};
+
+/// Softmax weights are rounded to bf16 on their way to the values, in an order that the reference does not know.
+const ATTENTION: Bar = Bar { f32: 1e-5, bf16: 8e-3, exact: 2e-2 };
+
+const M: [usize; 7] = [1, 2, 3, 17, 31, 67, 300];
+const N: [usize; 8] = [1, 5, 15, 16, 33, 64, 130, 270];
+const K: [usize; 8] = [1, 2, 7, 32, 33, 96, 333, 1100];
+
+/// An epilogue and its operands, for a result of this shape.
+fn epilogue(shape: &[usize], rng: &mut Rng) -> (Fused, Vec<Operand>) {
+    let n = shape[shape.len() - 1];
+    let activation = rng.chance(60).then(|| rng.pick(&Unary::ALL));
+    // A root needs something positive to be taken of: the bias of `fill` lifts the sums.
+    let bias = activation == Some(Unary::Sqrt) || rng.chance(60);
+    let residual = rng.chance(50);
+    let mut operands = vec![];
+    if bias {
+        operands.push(match shape.len() > 1 && rng.chance(50) {
+            true => input([shape[0], n], rng),
+            false => vector(n, rng),
+        });
+    }
+    if residual {
+        operands.push(input(shape, rng));
+    }
+    (Fused { bias, activation, residual }, operands)
+}
+
+/// An exponential makes the rounding of a large sum a large relative error.
+fn bar(case: &Case) -> Bar {
+    let grows = |n: &Node| matches!(n.op, Op::Linear { fused } | Op::Conv2d { fused, .. } if fused.activation == Some(Unary::Exp));
+    match case.graph.nodes().iter().any(grows) {
+        true => Bar { exact: f64::INFINITY, ..Bar::TIGHT },
+        false => Bar::TIGHT,
+    }
+}
+
+/// Random numbers for a product; those under a root are positive.
+fn fill(graph: impasto_graph::Graph, fused: Fused, rng: &mut Rng) -> Case {
+    let mut case = Case::new(graph, rng);
+    if fused.activation == Some(Unary::Sqrt) {
+        let found = case.graph.inputs().chain(case.graph.params()).find(|(name, _)| *name == "x2");
+        let n = case.graph.ty(found.expect("there is a bias").1).elements();
+        case.set("x2", (0..n).map(|_| 20.0 + rng.normal()).collect::<Vec<_>>());
+    }
+    case
+}
+
+fn linear(rows: &[usize], n: usize, k: usize, storage: Storage, rng: &mut Rng) -> Case {
+    let shape: Vec<usize> = rows.iter().copied().chain([n]).collect();
+    let x: Vec<usize> = rows.iter().copied().chain([k]).collect();
+    let (fused, rest) = epilogue(&shape, rng);
+    let mut operands = vec![input(x, rng), Operand::Param(vec![n, k], storage)];
+    operands.extend(rest);
+    let dtype = any_dtype(rng);
+    fill(single(Op::Linear { fused }, operands, dtype, rng), fused, rng)
+}
+
+fn dense(rng: &mut Rng) -> Storage {
+    Storage::Dense(rng.pick(&FLOATS))
+}
+
+/// `m` rows as one dimension, as two, or as three.
+fn rows(m: usize, rng: &mut Rng) -> Vec<usize> {
+    let parts: Vec<usize> = (1..=m).filter(|d| m.is_multiple_of(*d)).collect();
+    let part = rng.pick(&parts);
+    match rng.below(4) {
+        0 if m == 1 => vec![],
+        0 | 1 => vec![m],
+        2 => vec![part, m / part],
+        _ => vec![m / part, 1, part],
+    }
+}
+
+#[test]
+fn linear_layers_of_awkward_sizes() {
+    let mut exam = Exam::new("linear");
+    let nasty = [
+        [1, 1, 1],
+        [1, 270, 1100],
+        [300, 270, 1100],
+        [3, 5, 7],
+        [67, 130, 333],
+        [17, 33, 96],
+        [5, 257, 1025],
+        [130, 300, 2100],
+        [1, 1, 2100],
+        [300, 1, 1],
+        [1, 520, 31],
+        [257, 17, 1024],
+    ];
+    cases(2 * nasty.len() + 90, |i, rng| {
+        let [m, n, k] = match nasty.get(i / 2) {
+            Some(&nasty) => nasty,
+            None => [rng.pick(&M), rng.pick(&N), rng.pick(&K)],
+        };
+        let (rows, storage) = (rows(m, rng), dense(rng));
+        let case = linear(&rows, n, k, storage, rng);
+        exam.check(&case, bar(&case), rng);
+    });
+}
+
+#[test]
+fn linear_layers_of_quantised_weights() {
+    let mut exam = Exam::new("linear, quantised");
+    cases(24, |_, rng| {
+        let (m, n, k) = (rng.pick(&M[..6]), rng.pick(&N), rng.pick(&[32, 96, 320, 1120]));
+        let (rows, storage) = (rows(m, rng), rng.pick(&[Storage::Q8_0, Storage::Q4_0]));
+        let case = linear(&rows, n, k, storage, rng);
+        exam.check(&case, bar(&case), rng);
+    });
+}
+
+#[test]
+fn matrix_products_of_awkward_sizes() {
+    let mut exam = Exam::new("matmul");
+    let nasty = [[1, 1, 1], [67, 270, 1100], [300, 33, 333], [1, 130, 1100], [17, 16, 32], [3, 300, 7]];
+    cases(2 * nasty.len() + 70, |i, rng| {
+        let [m, n, k] = match nasty.get(i / 2) {
+            Some(&nasty) => nasty,
+            None => [rng.pick(&M), rng.pick(&N), rng.pick(&K[..7])],
+        };
+        let transpose_b = i % 2 == 0;
+        let batch = rng.pick(&[vec![], vec![1], vec![2], vec![3, 2]]);
+        let shape = |rows: usize, columns: usize| batch.iter().copied().chain([rows, columns]).collect::<Vec<_>>();
+        let b = if transpose_b { shape(n, k) } else { shape(k, n) };
+        let operands = vec![input(shape(m, k), rng), input(b, rng)];
+        let dtype = any_dtype(rng);
+        let case = Case::new(single(Op::MatMul { transpose_b }, operands, dtype, rng), rng);
+        exam.check(&case, Bar::TIGHT, rng);
+    });
+}
+
+/// A convolution to be.
+#[derive(Clone, Debug)]
+struct Conv {
+    batch: usize,
+    size: [usize; 2],
+    channels: [usize; 2],
+    kernel: [usize; 2],
+    stride: usize,
+    padding: [usize; 4],
+    upsample: usize,
+}
+
+impl Conv {
+    fn random(rng: &mut Rng) -> Conv {
+        let channels = [1, 3, 4, 32, 40, 64, 96];
+        let kernel = rng.pick(&[[1, 1], [3, 3], [3, 3], [5, 3], [2, 2], [1, 7]]);
+        let padding = match rng.below(3) {
+            0 => [kernel[0] / 2, kernel[1] / 2, kernel[0] / 2, kernel[1] / 2],
+            1 => [0, 0, 1, 1],
+            _ => std::array::from_fn(|_| rng.below(4)),
+        };
+        Conv {
+            batch: rng.between(1, 3),
+            size: [rng.pick(&[1, 3, 7, 8, 16]), rng.pick(&[1, 5, 8, 16, 17, 33, 64])],
+            channels: [rng.pick(&channels), rng.pick(&channels)],
+            kernel,
+            stride: rng.pick(&[1, 1, 1, 2, 3]),
+            padding,
+            upsample: rng.pick(&[1, 1, 1, 2, 3]),
+        }
+    }
+
+    /// The image that comes out, if one does.
+    fn result(&self) -> Option<[usize; 4]> {
+        let side = |i: usize| {
+            let padded = self.size[i] * self.upsample + self.padding[i] + self.padding[i + 2];
+            Some(padded.checked_sub(self.kernel[i])? / self.stride + 1)
+        };
+        Some([self.batch, side(0)?, side(1)?, self.channels[1]])
+    }
+
+    fn cost(&self) -> usize {
+        let per_pixel = self.channels[0] * self.kernel[0] * self.kernel[1];
+        self.result().map_or(usize::MAX, |shape| shape.iter().product::<usize>() * per_pixel)
+    }
+
+    fn case(&self, storage: Storage, rng: &mut Rng) -> Case {
+        let shape = self.result().expect("the kernel fits the image");
+        let ([h, v], [c, n], [kh, kw]) = (self.size, self.channels, self.kernel);
+        let (fused, rest) = epilogue(&shape, rng);
+        let mut operands = vec![input([self.batch, h, v, c], rng), Operand::Param(vec![n, c, kh, kw], storage)];
+        operands.extend(rest);
+        let op = Op::Conv2d { stride: self.stride, padding: self.padding, upsample: self.upsample, fused };
+        let dtype = any_dtype(rng);
+        fill(single(op, operands, dtype, rng), fused, rng)
+    }
+}
+
+/// Stride 1 around a 3x3 kernel.
+fn same(batch: usize, size: [usize; 2], channels: [usize; 2]) -> Conv {
+    Conv { batch, size, channels, kernel: [3, 3], stride: 1, padding: [1; 4], upsample: 1 }
+}
+
+#[test]
+fn convolutions_of_awkward_sizes() {
+    let mut exam = Exam::new("conv2d");
+    let nasty = [
+        // Several blocks of rows, of columns and of depth.
+        same(1, [33, 40], [96, 96]),
+        same(2, [17, 17], [160, 270]),
+        same(1, [64, 64], [32, 40]),
+        same(1, [1, 1], [128, 300]),
+        same(1, [3, 600], [4, 5]),
+        same(3, [1, 1], [1, 1]),
+        Conv { upsample: 2, ..same(2, [8, 8], [64, 32]) },
+        Conv { upsample: 3, stride: 2, padding: [0, 3, 2, 1], ..same(1, [5, 17], [40, 33]) },
+        Conv { stride: 2, padding: [0, 0, 1, 1], ..same(1, [32, 32], [32, 64]) },
+        Conv { stride: 3, padding: [2, 0, 0, 2], kernel: [5, 3], ..same(2, [16, 33], [3, 40]) },
+        // 1x1: a linear layer, unless it steps, pads or enlarges.
+        Conv { kernel: [1, 1], padding: [0; 4], ..same(2, [17, 16], [96, 270]) },
+        Conv { kernel: [1, 1], padding: [1, 2, 0, 1], ..same(2, [5, 8], [40, 32]) },
+        Conv { kernel: [1, 1], padding: [0; 4], stride: 2, ..same(1, [17, 16], [64, 64]) },
+        Conv { kernel: [1, 1], padding: [0; 4], upsample: 2, ..same(1, [8, 5], [32, 40]) },
+        Conv { kernel: [1, 1], padding: [0; 4], ..same(1, [8, 8], [1100, 33]) },
+        // More padding than image: whole rows and columns see nothing.
+        Conv { padding: [4, 5, 6, 3], ..same(1, [2, 2], [32, 16]) },
+        Conv { padding: [3, 3, 3, 3], stride: 2, ..same(1, [1, 1], [3, 3]) },
+        // The kernel is the image.
+        Conv { kernel: [7, 5], padding: [0; 4], ..same(2, [7, 5], [16, 33]) },
+    ];
+    cases(nasty.len() + 100, |i, rng| {
+        let conv = nasty.get(i).cloned().unwrap_or_else(|| {
+            loop {
+                let conv = Conv::random(rng);
+                if conv.cost() < 20_000_000 {
+                    return conv;
+                }
+            }
+        });
+        let storage = dense(rng);
+        let case = conv.case(storage, rng);
+        exam.check(&case, bar(&case), rng);
+    });
+}
+
+#[test]
+fn convolutions_of_quantised_weights() {
+    let mut exam = Exam::new("conv2d, quantised");
+    // Blocks that end with a filter, and blocks that do not.
+    cases(12, |_, rng| {
+        let channels = rng.pick(&[[32, 5], [64, 32], [4, 32], [3, 64], [40, 4]]);
+        let kernel = rng.pick(&[[1, 1], [3, 3]]);
+        let conv = Conv { kernel, ..same(1, [5, 9], channels) };
+        let storage = rng.pick(&[Storage::Q8_0, Storage::Q4_0]);
+        let case = conv.case(storage, rng);
+        exam.check(&case, bar(&case), rng);
+    });
+}
+
+struct Attention {
+    batch: usize,
+    heads: usize,
+    /// Queries and keys.
+    tokens: [usize; 2],
+    /// Of a query and of a value, in a head.
+    width: [usize; 2],
+    causal: bool,
+}
+
+#[test]
+fn attention_of_awkward_sizes() {
+    let mut exam = Exam::new("attention");
+    let nasty = [
+        (1, 1, [1, 1], [1, 1], false),
+        (1, 2, [700, 700], [40, 40], false),
+        (2, 3, [300, 77], [64, 64], false),
+        (1, 1, [300, 300], [512, 512], false),
+        (1, 2, [77, 77], [64, 64], true),
+        (2, 1, [300, 700], [80, 40], true),
+        (1, 8, [5, 77], [160, 8], false),
+        (3, 1, [1, 700], [64, 1], true),
+        (1, 2, [700, 1], [8, 160], false),
+        (1, 1, [700, 700], [1, 64], true),
+    ];
+    cases(nasty.len() + 70, |i, rng| {
+        let a = match nasty.get(i) {
+            Some(&(batch, heads, tokens, width, causal)) => Attention { batch, heads, tokens, width, causal },
+            None => {
+                let tokens = [1, 5, 16, 17, 77, 130, 300];
+                let (t, s) = (rng.pick(&tokens), rng.pick(&tokens));
+                let widths = [1, 3, 8, 40, 64, 80, 160];
+                let d = rng.pick(&widths);
+                Attention {
+                    batch: rng.between(1, 3),
+                    heads: rng.between(1, 5),
+                    tokens: [t, s],
+                    width: if rng.chance(60) { [d, d] } else { [d, rng.pick(&widths)] },
+                    causal: s >= t && rng.chance(50),
+                }
+            }
+        };
+        let shape = |tokens: usize, width: usize| [a.batch, tokens, a.heads * width];
+        let ([t, s], [d, e]) = (a.tokens, a.width);
+        let operands = vec![input(shape(t, d), rng), input(shape(s, d), rng), input(shape(s, e), rng)];
+        let scale = rng.pick(&[1.0, 1.0, 3.0, 0.1]) / (d as f32).sqrt();
+        let op = Op::Attention { heads: a.heads, scale, causal: a.causal };
+        let dtype = any_dtype(rng);
+        let case = Case::new(single(op, operands, dtype, rng), rng);
+        exam.check(&case, ATTENTION, rng);
+    });
+}
+
+/// Scores far apart: a running softmax must forget what it has seen before a much larger score, and not overflow.
+#[test]
+fn attention_with_scores_far_apart() {
+    let mut exam = Exam::new("attention, far scores");
+    cases(6, |i, rng| {
+        let (t, s, d) = (33, 300, 40);
+        let operands = vec![input([1, t, d], rng), input([1, s, d], rng), input([1, s, d], rng)];
+        let op = Op::Attention { heads: 1, scale: 1.0, causal: i % 2 == 1 };
+        let mut case = Case::new(single(op, operands, None, rng), rng);
+        // The scores of later keys are larger and larger, or smaller and smaller.
+        let sign = if i < 3 { 1.0 } else { -1.0 };
+        case.set("x0", (0..t * d).map(|_| 1.0 + 0.1 * rng.normal()).collect::<Vec<_>>());
+        case.set("x1", (0..s * d).map(|j| sign * (j / d) as f64 * 0.05 + 0.1 * rng.normal()).collect::<Vec<_>>());
+        // Scores reach hundreds; the rounding of a score is a relative error of the result.
+        exam.check(&case, Bar { f32: 1e-4, bf16: 1e-2, exact: f64::INFINITY }, rng);
+    });
+}

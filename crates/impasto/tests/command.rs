@@ -1,0 +1,62 @@
+//! The command as a user meets it: what it prints, and what it says when something is wrong.
+
+use std::process::{Command, Output};
+
+fn impasto(args: &[&str], cpu: Option<&str>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_impasto"));
+    command.args(args).env_remove("IMPASTO_CPU");
+    if let Some(cpu) = cpu {
+        command.env("IMPASTO_CPU", cpu);
+    }
+    command.output().expect("the program starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn bench_prints_one_json_object_a_line() {
+    let out = impasto(&["bench", "cpu", "--json", "--filter", "gemm_8192", "--seconds", "0.01"], Some("portable"));
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let lines: Vec<serde_json::Value> =
+        text(&out.stdout).lines().map(|l| serde_json::from_str(l).expect("a line is JSON")).collect();
+    assert_eq!(lines.len(), 1);
+    assert_eq!(lines[0]["name"], "gemm_8192x320x320");
+    assert_eq!(lines[0]["isa"], "portable");
+    for key in ["gflops", "peak_gflops", "ratio"] {
+        assert!(lines[0][key].as_f64().is_some_and(|v| v > 0.0), "{key} in {}", lines[0]);
+    }
+}
+
+#[test]
+fn an_unknown_instruction_path_is_an_error_that_lists_them() {
+    let out = impasto(&["bench", "cpu"], Some("mmx"));
+    assert_eq!(out.status.code(), Some(1));
+    let message = text(&out.stderr);
+    assert!(message.starts_with("error: IMPASTO_CPU='mmx'"), "{message}");
+    for name in ["amx", "avx512bf16", "avx512", "avx2", "portable"] {
+        assert!(message.contains(name), "{message}");
+    }
+}
+
+#[test]
+fn an_unknown_precision_or_no_threads_are_bad_arguments() {
+    for args in [["bench", "cpu", "--precision", "f64"], ["bench", "cpu", "--threads", "0"]] {
+        let out = impasto(&args, None);
+        assert_eq!(out.status.code(), Some(2), "{}", text(&out.stderr));
+        assert!(text(&out.stderr).contains(args[3]), "{}", text(&out.stderr));
+    }
+}
+
+#[test]
+fn every_path_that_is_used_passed_its_trial_in_a_child() {
+    // Through the program, because a test has no hook: with it, a path is either proved or named with a reason.
+    let out = impasto(&["bench", "cpu", "--filter", "nothing"], None);
+    assert!(out.status.success());
+    for line in text(&out.stderr).lines() {
+        assert!(line.contains(": not used: "), "{line}");
+    }
+    let none = impasto(&["--version"], None);
+    assert_eq!(text(&none.stdout), format!("impasto {}\n", env!("CARGO_PKG_VERSION")));
+}

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# The one test command: installs what a bare Debian or Ubuntu machine lacks, then checks everything.
+#
+#   tools/test.sh           formatting, lints, documentation, all tests (a few minutes on two cores)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf '\n== %s\n' "$*"; }
+
+if ! command -v cc >/dev/null; then
+    say "installing a C linker, which Rust needs"
+    as_root=$([ "$(id -u)" = 0 ] || echo sudo)
+    $as_root apt-get update -q
+    $as_root apt-get install -qy --no-install-recommends build-essential
+fi
+if ! command -v cargo >/dev/null; then
+    echo "cargo is missing: install Rust $(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) or later with rustup" >&2
+    exit 1
+fi
+
+say "formatting"
+cargo fmt --all --check
+
+say "lints"
+cargo clippy --workspace --all-targets --release --locked -- -D warnings
+
+say "documentation"
+RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --release --locked
+
+say "tests"
+if cargo nextest --version >/dev/null 2>&1; then
+    cargo nextest run --workspace --release --locked --no-fail-fast
+else
+    cargo test --workspace --release --locked --no-fail-fast --lib --bins --tests
+fi
+cargo test --workspace --release --locked --doc
+
+# The portable path must build where there is no x86: checked wherever that toolchain is installed.
+if rustc --print target-libdir --target aarch64-unknown-linux-gnu >/dev/null 2>&1 &&
+    [ -d "$(rustc --print target-libdir --target aarch64-unknown-linux-gnu)" ]; then
+    say "aarch64"
+    RUSTFLAGS="-D warnings" cargo check --workspace --locked --target aarch64-unknown-linux-gnu
+else
+    echo "aarch64: not checked, its standard library is not installed here"
+fi
+
+say "all is well"
