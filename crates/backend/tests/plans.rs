@@ -17,6 +17,10 @@ use impasto_backend::{Backend, BackendError, ParamBytes, Params, WeightSource};
 use impasto_graph::{DType, Epilogue, Graph, GraphError, HostTensor, Plan, PlanError, Storage, Unary};
 use impasto_model::{Numbers, vae_decoder};
 
+#[cfg(unix)]
+#[global_allocator]
+static GUARD: common::guard::Guard = common::guard::Guard;
+
 /// After many ops little roundings have grown; bytes that were overwritten are off by far more.
 const CHAIN: Bar = Bar { f32: 2e-3, bf16: 5e-2, exact: f64::INFINITY };
 

@@ -6,7 +6,7 @@
 //! ```
 //! use impasto_model::{Numbers, UnetConfig, unet};
 //! let graph = unet(&UnetConfig::sd15(), 2, [64, 64], 77, Numbers::F32)?;
-//! assert_eq!(graph.flops() / 1_000_000_000, 1_608); // one step at 512x512 with guidance
+//! assert_eq!(graph.flops() / 1_000_000_000, 1_606); // one step at 512x512 with guidance
 //! # Ok::<(), impasto_graph::GraphError>(())
 //! ```
 

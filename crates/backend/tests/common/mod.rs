@@ -4,6 +4,8 @@
 
 pub mod case;
 pub mod exam;
+#[cfg(unix)]
+pub mod guard;
 pub mod machine;
 pub mod networks;
 #[path = "../../../graph/tests/common/random_graph.rs"]

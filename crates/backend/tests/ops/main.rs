@@ -16,6 +16,10 @@ mod products;
 use common::rng::Rng;
 use impasto_graph::{DType, Graph, Op, Storage};
 
+#[cfg(unix)]
+#[global_allocator]
+static GUARD: common::guard::Guard = common::guard::Guard;
+
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
 /// An operand of the op that is examined.

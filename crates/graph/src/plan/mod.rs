@@ -243,26 +243,25 @@ fn check_each(
     limits: Limits,
     block_bytes: u64,
 ) -> Result<(), PlanError> {
-    let too_large = |value: Value, need: u64, most: u64| PlanError::Allocation {
-        label: graph.label(value).into(),
-        op: graph.node(value).op.name(),
-        need,
-        // Between the two only the alignment is in the way; then what is left of the limit is said.
-        limit: if need > limits.max_allocation { limits.max_allocation } else { most },
-    };
     for value in analysis.steps() {
-        let (op, label) = (graph.node(value).op.name(), || graph.label(value).to_string());
         if let Err(reason) = device.supports(graph, value) {
-            return Err(PlanError::Unsupported { label: label(), op, reason });
+            let (label, op) = (graph.label(value).into(), graph.node(value).op.name());
+            return Err(PlanError::Unsupported { label, op, reason });
         }
     }
-    let needs = analysis.inputs().chain(analysis.steps()).map(|v| (v, analysis.scratch(v).max(graph.ty(v).bytes())));
-    match needs.max_by_key(|&(_, need)| need) {
-        Some((value, need)) if need > block_bytes => return Err(too_large(value, need, block_bytes)),
-        _ => {}
-    }
-    if let Some(w) = weights.iter().find(|w| w.bytes > limits.max_allocation) {
-        return Err(too_large(w.value, w.bytes, limits.max_allocation));
+    // What lies in the arena must fit one of its blocks, a parameter one allocation of its own.
+    let in_arena = analysis.steps().chain(analysis.inputs());
+    let in_arena = in_arena.map(|v| (v, analysis.scratch(v).max(graph.ty(v).bytes()), block_bytes));
+    let alone = weights.iter().map(|w| (w.value, w.bytes, limits.max_allocation));
+    let too_large = in_arena.chain(alone).filter(|&(_, need, most)| need > most);
+    if let Some((value, need, most)) = too_large.reduce(|a, b| if b.1 > a.1 { b } else { a }) {
+        return Err(PlanError::Allocation {
+            label: graph.label(value).into(),
+            op: graph.node(value).op.name(),
+            need,
+            // Between the two only the alignment is in the way; then what it leaves of the limit is said.
+            limit: if need > limits.max_allocation { limits.max_allocation } else { most },
+        });
     }
     match analysis.largest_binding(graph) {
         Some((value, need)) if need > limits.max_binding => Err(PlanError::Binding {
