@@ -335,3 +335,39 @@ fn unknown_settings_are_explained() {
         assert_eq!(isa.name().parse::<Isa>(), Ok(isa));
     }
 }
+
+/// A path that kills the process on a lying processor is tried out in a child first; this program has no hook for that.
+#[test]
+fn without_a_trial_amx_is_not_used() {
+    let chosen = Cpu::new(&CpuOptions::default()).expect("some path can be used");
+    assert_ne!(chosen.isa(), Isa::Amx);
+    match Cpu::new(&CpuOptions { isa: Some(Isa::Amx), ..CpuOptions::default() }) {
+        Err(BackendError::Setting(message)) => assert!(message.contains("amx"), "{message}"),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("AMX is used and was not tried"),
+    }
+}
+
+#[test]
+fn an_unknown_path_in_the_environment_is_an_error() {
+    // In a child: the environment belongs to all threads of a process.
+    let program = std::env::current_exe().expect("this program has a name");
+    let child = std::process::Command::new(program)
+        .args(["--ignored", "--exact", "child_with_an_unknown_path"])
+        .env("IMPASTO_CPU", "mmx")
+        .output()
+        .expect("the child starts");
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success() && said.contains("1 passed"), "{said}");
+}
+
+#[test]
+#[ignore = "started as a child by another test"]
+fn child_with_an_unknown_path() {
+    match CpuOptions::from_env() {
+        Err(BackendError::Setting(message)) => {
+            assert!(["IMPASTO_CPU", "mmx", "portable"].iter().all(|part| message.contains(part)), "{message}");
+        }
+        other => panic!("{other:?}"),
+    }
+}

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use impasto::backend::cpu::{Cpu, CpuOptions, Precision, findings};
-use impasto::bench::{self, CpuBench};
+use impasto::bench::{self, CpuBench, Family};
 use serde::Serialize;
 
 /// Words to pictures on whatever hardware it finds, and it always finishes.
@@ -29,6 +29,8 @@ enum Command {
 enum Bench {
     /// Matrix products, convolutions and attention on the CPU, as a share of the peak of the same run.
     Cpu(BenchCpu),
+    /// Whole networks of true size on random weights, as a share of the peak of the same run, with a profile.
+    Model(BenchModel),
     /// Plans of the real networks: memory, how near to the least possible, and the time that planning takes.
     Plan(Common),
 }
@@ -58,6 +60,21 @@ struct BenchCpu {
     seconds: f64,
 }
 
+#[derive(Args)]
+struct BenchModel {
+    #[command(flatten)]
+    common: Common,
+    /// Which networks: sd15 or sdxl.
+    #[arg(long, value_name = "NAME", default_value = "sd15")]
+    family: Family,
+    /// Pixels along a side of the picture.
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(64..=4096))]
+    size: u32,
+    /// Runs, of which the median counts.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    runs: usize,
+}
+
 impl Common {
     fn options(&self) -> anyhow::Result<CpuOptions> {
         let threads = self.threads.map(|n| n as usize);
@@ -69,6 +86,7 @@ fn main() -> ExitCode {
     impasto::probe_hook();
     let done = match Cli::parse().command {
         Command::Bench(Bench::Cpu(args)) => bench_cpu(&args),
+        Command::Bench(Bench::Model(args)) => bench_model(&args),
         Command::Bench(Bench::Plan(args)) => bench_plan(&args),
     };
     match done {
@@ -109,6 +127,29 @@ fn bench_cpu(args: &BenchCpu) -> anyhow::Result<()> {
             l.peak_gflops,
             100.0 * l.ratio
         ),
+    })
+}
+
+fn bench_model(args: &BenchModel) -> anyhow::Result<()> {
+    let cpu = Cpu::new(&args.common.options()?)?;
+    bench::model(&cpu, args.family, args.size as usize, args.runs, |l| {
+        if args.common.json {
+            return json(l);
+        }
+        println!(
+            "{}: {:.2} s, {:.0} GFLOP/s, {:.1} % of the peak of {:.0} on {}; arena {:.0} MB, weights {:.0} MB",
+            l.name,
+            l.seconds,
+            l.gflops,
+            100.0 * l.ratio,
+            l.peak_gflops,
+            cpu.isa(),
+            l.arena_bytes as f64 / 1e6,
+            l.weight_bytes as f64 / 1e6
+        );
+        for (op, seconds) in &l.profile {
+            println!("    {op:<20} {seconds:>8.3} s {:>5.1} %", 100.0 * seconds / l.seconds);
+        }
     })
 }
 

@@ -7,7 +7,7 @@ use impasto_backend::{Backend, BackendError, Params};
 use impasto_graph::{DType, Epilogue, Graph, GraphError, HostTensor, Plan, Storage, Value, Window};
 use serde::Serialize;
 
-use super::median;
+use super::{median, random};
 
 /// One line of results.
 #[derive(Clone, Debug, Serialize)]
@@ -143,16 +143,4 @@ fn random_params(graph: &Graph) -> Result<Params, BackendError> {
         params.insert(name, tensor);
     }
     Ok(params)
-}
-
-/// Numbers between -1/2 and 1/2 that look random: zeros would be faster on some machines.
-fn random(shape: &[usize], seed: u64) -> Result<HostTensor, GraphError> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let data = (0..shape.iter().product()).map(|_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1u32 << 24) as f32 - 0.5
-    });
-    HostTensor::f32(shape, data.collect())
 }

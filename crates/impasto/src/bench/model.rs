@@ -1,0 +1,150 @@
+//! Whole networks of true size on random weights: seconds, share of the machine's peak, and where the time goes.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::time::Instant;
+
+use impasto_backend::cpu::{Cpu, peak_gflops};
+use impasto_backend::{Backend, BackendError, ParamBytes, Session, WeightSource};
+use impasto_graph::{DType, Graph, GraphError, HostTensor, Plan, Storage};
+use impasto_model::{Numbers, UnetConfig, VaeConfig, unet, vae_decoder};
+use serde::Serialize;
+
+use super::{median, random};
+
+/// Which networks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Stable Diffusion 1.5.
+    Sd15,
+    /// Stable Diffusion XL.
+    Sdxl,
+}
+
+impl std::str::FromStr for Family {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Family, String> {
+        match text {
+            "sd15" => Ok(Family::Sd15),
+            "sdxl" => Ok(Family::Sdxl),
+            _ => Err(format!("'{text}' is no family; there are sd15 and sdxl")),
+        }
+    }
+}
+
+/// One line of results.
+#[derive(Clone, Debug, Serialize)]
+pub struct ModelLine {
+    /// What was run: a step with guidance (two passes of the UNet at once), or the decoding of a picture.
+    pub name: String,
+    /// Seconds of one run, the median of several.
+    pub seconds: f64,
+    /// Useful operations a second, in thousand millions.
+    pub gflops: f64,
+    /// What a loop without memory reaches on the same threads.
+    pub peak_gflops: f64,
+    /// The share of that peak.
+    pub ratio: f64,
+    /// Bytes of activations and scratch.
+    pub arena_bytes: u64,
+    /// Bytes of packed weights.
+    pub weight_bytes: u64,
+    /// Seconds by kind of op, the longest first.
+    pub profile: Vec<(String, f64)>,
+}
+
+/// Weights that look random, made when they are asked for: nothing the size of a model is kept twice.
+struct RandomWeights(HashMap<String, Vec<usize>>);
+
+impl WeightSource for RandomWeights {
+    fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError> {
+        let shape = self.0.get(name).cloned().unwrap_or_default();
+        let n: usize = shape.iter().product();
+        // Small enough that activations neither die out nor overflow on the way through the network.
+        let fan_in: usize = shape.iter().skip(1).product();
+        let scale = if shape.len() > 1 { (3.0 / fan_in as f32).sqrt() } else { 0.2 };
+        let center = if shape.len() == 1 && name.contains("norm") && name.ends_with("weight") { 1.0 } else { 0.0 };
+        let mut state = name.bytes().fold(0x9e37_79b9_u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193)) | 1;
+        let mut bytes = Vec::with_capacity(2 * n);
+        for _ in 0..n {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            let value = center + scale * (state as f32 / 2_147_483_648.0 - 1.0);
+            bytes.extend(half::f16::from_f32(value).to_le_bytes());
+        }
+        Ok(ParamBytes { storage: Storage::Dense(DType::F16), shape, bytes: Cow::Owned(bytes) })
+    }
+}
+
+/// Run the networks of a family for pictures of `size` by `size`; `show` gets each line as it is ready.
+pub fn model(
+    cpu: &Cpu,
+    family: Family,
+    size: usize,
+    runs: usize,
+    mut show: impl FnMut(&ModelLine),
+) -> anyhow::Result<()> {
+    let side = size.div_ceil(8);
+    let numbers = Numbers { storage: Storage::Dense(DType::F16), activations: cpu.activations() };
+    let (name, config) = match family {
+        Family::Sd15 => ("sd15", UnetConfig::sd15()),
+        Family::Sdxl => ("sdxl", UnetConfig::sdxl()),
+    };
+    let step = unet(&config, 2, [side, side], 77, numbers)?;
+    show(&measure(cpu, format!("{name}_step_{size}"), &step, runs)?);
+    drop(step);
+    let decode = vae_decoder(&VaeConfig::sd(), 1, [side, side], numbers)?;
+    show(&measure(cpu, format!("{name}_decode_{size}"), &decode, runs)?);
+    Ok(())
+}
+
+fn measure(cpu: &Cpu, name: String, graph: &Graph, runs: usize) -> anyhow::Result<ModelLine> {
+    let plan = Plan::new(graph, cpu)?;
+    let source = RandomWeights(graph.params().map(|(n, v)| (n.to_string(), graph.ty(v).shape.clone())).collect());
+    let weights = cpu.pack(graph, &plan, &source)?;
+    let mut session = cpu.prepare(graph, &plan, &weights)?;
+    let inputs: Vec<(String, HostTensor)> = session
+        .inputs()
+        .iter()
+        .enumerate()
+        .map(|(i, (n, ty))| Ok((n.clone(), random(&ty.shape, i as u64)?.cast(ty.dtype))))
+        .collect::<Result<_, GraphError>>()?;
+    let inputs: Vec<(&str, &HostTensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
+    let mut outputs: Vec<HostTensor> = session.outputs().iter().map(|(_, ty)| HostTensor::zeros(ty)).collect();
+    let (mut peaks, mut times) = (vec![], vec![]);
+    for _ in 0..runs.max(1) {
+        peaks.extend((0..3).map(|_| peak_gflops(cpu, cpu.number())));
+        let start = Instant::now();
+        session.run(&inputs, &mut outputs)?;
+        times.push(start.elapsed().as_secs_f64());
+    }
+    anyhow::ensure!(
+        outputs.iter().all(|o| o.to_f32().iter().all(|v| v.is_finite())),
+        "{name}: the result is not finite; its time would mean nothing"
+    );
+    let (seconds, peak) = (median(&mut times), median(&mut peaks));
+    let gflops = graph.flops() as f64 / seconds / 1e9;
+    Ok(ModelLine {
+        name,
+        seconds,
+        gflops,
+        peak_gflops: peak,
+        ratio: gflops / peak,
+        arena_bytes: plan.arena_bytes(),
+        weight_bytes: plan.weight_bytes(),
+        profile: by_op(&*session),
+    })
+}
+
+/// Seconds of the last run by kind of op.
+fn by_op(session: &dyn Session) -> Vec<(String, f64)> {
+    let mut sums: HashMap<&str, f64> = HashMap::new();
+    for step in session.profile() {
+        *sums.entry(step.op).or_default() += step.seconds;
+    }
+    let mut list: Vec<(String, f64)> = sums.into_iter().map(|(op, s)| (op.to_string(), s)).collect();
+    list.sort_by(|a, b| b.1.total_cmp(&a.1));
+    list
+}
