@@ -105,6 +105,14 @@ impl Cpu {
         isa.claimed().then(|| Cpu::on(isa, options))
     }
 
+    /// The CPU on a path that the processor may not even claim.
+    ///
+    /// # Safety
+    /// The instructions of the path work in this process, by whatever means.
+    pub unsafe fn assumed(isa: Isa, options: &CpuOptions) -> Cpu {
+        Cpu::on(isa, options)
+    }
+
     fn on(isa: Isa, options: &CpuOptions) -> Cpu {
         let number = match options.precision {
             Precision::Bf16 => Number::Bf16,

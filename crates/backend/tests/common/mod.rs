@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub mod amx;
 pub mod case;
 pub mod exam;
 #[cfg(unix)]
