@@ -1,0 +1,154 @@
+//! The tensors of a model, from one file or several.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use impasto_backend::{BackendError, ParamBytes, WeightSource};
+use serde::Deserialize;
+
+use crate::header::{self, Tensor};
+use crate::mapped::Mapped;
+use crate::{Element, WeightsError};
+
+/// An opened model: tensors by name, their bytes mapped.
+pub struct Checkpoint {
+    files: Vec<Mapped>,
+    tensors: BTreeMap<String, Tensor>,
+    metadata: BTreeMap<String, String>,
+}
+
+/// `model.safetensors.index.json`.
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+impl Checkpoint {
+    /// Open a `.safetensors` file, the `.index.json` of one in shards, or a folder that has one of them.
+    pub fn open(path: &Path) -> Result<Checkpoint, WeightsError> {
+        if path.is_dir() {
+            return Checkpoint::open(&in_folder(path)?);
+        }
+        match path.extension().and_then(|e| e.to_str()) {
+            Some("json") => Checkpoint::open_shards(path),
+            _ => Checkpoint::open_file(path),
+        }
+    }
+
+    fn open_file(path: &Path) -> Result<Checkpoint, WeightsError> {
+        let mut checkpoint = Checkpoint { files: vec![], tensors: BTreeMap::new(), metadata: BTreeMap::new() };
+        checkpoint.add(path)?;
+        Ok(checkpoint)
+    }
+
+    fn open_shards(path: &Path) -> Result<Checkpoint, WeightsError> {
+        let wrong = |problem: String| WeightsError::NotAModel { path: path.into(), problem };
+        let text = std::fs::read(path).map_err(|source| WeightsError::Open { path: path.into(), source })?;
+        let index: Index = serde_json::from_slice(&text)
+            .map_err(|e| wrong(format!("is no index of a model in shards (with a weight_map): {e}")))?;
+        let mut checkpoint = Checkpoint { files: vec![], tensors: BTreeMap::new(), metadata: BTreeMap::new() };
+        let mut shards: Vec<&String> = index.weight_map.values().collect();
+        shards.sort();
+        shards.dedup();
+        for shard in shards {
+            // A name, not a path: an index must not reach outside its own folder.
+            if Path::new(shard).file_name() != Some(shard.as_ref()) {
+                return Err(wrong(format!("names the shard '{shard}', which is no plain file name")));
+            }
+            checkpoint.add(&path.with_file_name(shard))?;
+        }
+        for (tensor, shard) in index.weight_map {
+            let found = checkpoint
+                .tensors
+                .get(&tensor)
+                .is_some_and(|t| checkpoint.files[t.file].path.file_name().is_some_and(|name| name == shard.as_str()));
+            if !found {
+                return Err(WeightsError::Missing { path: path.into(), tensor, shard });
+            }
+        }
+        Ok(checkpoint)
+    }
+
+    /// Take in the tensors of one more file.
+    fn add(&mut self, path: &Path) -> Result<(), WeightsError> {
+        let mapped = Mapped::open(path)?;
+        let header = header::read(path, mapped.bytes(), self.files.len())?;
+        for tensor in header.tensors {
+            if let Some(other) = self.tensors.get(&tensor.name) {
+                let first = self.files[other.file].path.clone();
+                return Err(WeightsError::Twice { tensor: tensor.name, first, second: path.into() });
+            }
+            self.tensors.insert(tensor.name.clone(), tensor);
+        }
+        self.metadata.extend(header.metadata);
+        self.files.push(mapped);
+        Ok(())
+    }
+
+    /// The tensors, by name.
+    pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        self.tensors.values()
+    }
+
+    /// The tensor of this name.
+    pub fn tensor(&self, name: &str) -> Option<&Tensor> {
+        self.tensors.get(name)
+    }
+
+    /// The bytes of a tensor of this checkpoint, as they stand in the file.
+    pub fn bytes(&self, tensor: &Tensor) -> &[u8] {
+        self.files.get(tensor.file).and_then(|f| f.bytes().get(tensor.range.clone())).unwrap_or_default()
+    }
+
+    /// What the files say of themselves.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.metadata
+    }
+
+    /// The files, in the order in which they were opened.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(|f| f.path.as_path())
+    }
+}
+
+impl WeightSource for Checkpoint {
+    fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError> {
+        let wrong = |problem: String| BackendError::Param { name: name.into(), problem };
+        let tensor = self.tensor(name).ok_or_else(|| wrong("is missing from the model file".into()))?;
+        let storage = tensor.element.storage().ok_or_else(|| {
+            let usable = [Element::F32, Element::F16, Element::BF16].map(|e| e.to_string()).join(", ");
+            wrong(format!("is stored as {}; {usable} can be computed with", tensor.element))
+        })?;
+        Ok(ParamBytes { storage, shape: tensor.shape.clone(), bytes: Cow::Borrowed(self.bytes(tensor)) })
+    }
+}
+
+/// The model file of a folder: an index, else the one safetensors file.
+fn in_folder(folder: &Path) -> Result<PathBuf, WeightsError> {
+    let open = |source| WeightsError::Open { path: folder.into(), source };
+    let mut files = vec![];
+    for entry in std::fs::read_dir(folder).map_err(open)? {
+        files.push(entry.map_err(open)?.path());
+    }
+    files.sort();
+    let named = |end: &str| -> Vec<&PathBuf> {
+        files.iter().filter(|f| f.file_name().is_some_and(|n| n.to_string_lossy().ends_with(end))).collect()
+    };
+    let (indices, models) = (named(".safetensors.index.json"), named(".safetensors"));
+    match (&indices[..], &models[..]) {
+        ([one], _) | ([], [one]) => Ok((*one).clone()),
+        (many, others) => {
+            let found: Vec<String> = many
+                .iter()
+                .chain(others)
+                .filter_map(|f| f.file_name().map(|n| n.to_string_lossy().into_owned()))
+                .collect();
+            let problem = match found.len() {
+                0 => "has no .safetensors file in it".to_string(),
+                _ => format!("has several models in it, name one of them: {}", found.join(", ")),
+            };
+            Err(WeightsError::NotAModel { path: folder.into(), problem })
+        }
+    }
+}

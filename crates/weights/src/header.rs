@@ -1,0 +1,209 @@
+//! The header of a safetensors file: eight bytes of length, then JSON that describes each tensor.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+use impasto_graph::{DType, Storage};
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+
+use crate::WeightsError;
+
+/// No real header comes near this; a larger length is a lie.
+const MAX_HEADER: u64 = 100 << 20;
+const MAX_RANK: usize = 8;
+
+/// The element types that files have. Those without a [`Storage`] can be listed, not computed with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+#[allow(missing_docs, reason = "the variants are the names in files")]
+#[allow(non_camel_case_types, reason = "the variants are the names in files")]
+pub enum Element {
+    F64,
+    F32,
+    F16,
+    BF16,
+    F8_E5M2,
+    F8_E4M3,
+    I64,
+    I32,
+    I16,
+    I8,
+    U64,
+    U32,
+    U16,
+    U8,
+    BOOL,
+}
+
+impl Element {
+    /// Bytes of one element.
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Element::F64 | Element::I64 | Element::U64 => 8,
+            Element::F32 | Element::I32 | Element::U32 => 4,
+            Element::F16 | Element::BF16 | Element::I16 | Element::U16 => 2,
+            Element::F8_E5M2 | Element::F8_E4M3 | Element::I8 | Element::U8 | Element::BOOL => 1,
+        }
+    }
+
+    /// As what a graph can use it.
+    pub const fn storage(self) -> Option<Storage> {
+        match self {
+            Element::F32 => Some(Storage::Dense(DType::F32)),
+            Element::F16 => Some(Storage::Dense(DType::F16)),
+            Element::BF16 => Some(Storage::Dense(DType::BF16)),
+            Element::I32 => Some(Storage::Dense(DType::I32)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&format!("{self:?}").to_lowercase())
+    }
+}
+
+/// One tensor of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    /// Its name.
+    pub name: String,
+    /// Its dimensions, slowest first.
+    pub shape: Vec<usize>,
+    /// Its element type.
+    pub element: Element,
+    /// Which of the checkpoint's files has it.
+    pub(crate) file: usize,
+    /// Where its bytes begin and end in that file.
+    pub(crate) range: std::ops::Range<usize>,
+}
+
+impl Tensor {
+    /// Bytes that it takes in the file.
+    pub fn bytes(&self) -> u64 {
+        self.range.len() as u64
+    }
+}
+
+/// What a header says.
+#[derive(Debug)]
+pub(crate) struct Header {
+    pub(crate) tensors: Vec<Tensor>,
+    pub(crate) metadata: BTreeMap<String, String>,
+}
+
+/// A tensor as the JSON has it.
+#[derive(Deserialize)]
+struct Entry {
+    dtype: Element,
+    shape: Vec<u64>,
+    data_offsets: (u64, u64),
+}
+
+/// A JSON object in the order of the file, names that stand twice included.
+struct Pairs(Vec<(String, serde_json::Value)>);
+
+impl<'de> Deserialize<'de> for Pairs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Pairs, D::Error> {
+        struct Collect;
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Pairs;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("an object with a description of each tensor")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Pairs, M::Error> {
+                let mut pairs = vec![];
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+        deserializer.deserialize_map(Collect)
+    }
+}
+
+/// Read the header of a file and check all that it says against the file's size.
+pub(crate) fn read(path: &Path, bytes: &[u8], file: usize) -> Result<Header, WeightsError> {
+    let wrong = |offset: u64, problem: String| WeightsError::Header { path: path.into(), offset, problem };
+    let Some((length, rest)) = bytes.split_first_chunk::<8>() else {
+        return Err(wrong(0, format!("the file has {} bytes, too few for a safetensors header", bytes.len())));
+    };
+    let length = u64::from_le_bytes(*length);
+    if length > MAX_HEADER || length > rest.len() as u64 {
+        let problem = format!(
+            "the header claims {length} bytes, the file has {} behind it; it is cut off, or no safetensors file",
+            rest.len()
+        );
+        return Err(wrong(0, problem));
+    }
+    let (json, data) = rest.split_at(length as usize);
+    let Pairs(pairs) = serde_json::from_slice(json)
+        .map_err(|e| wrong(8, format!("the header is no JSON as safetensors has it: {e}")))?;
+
+    let start = 8 + length;
+    let mut header = Header { tensors: vec![], metadata: BTreeMap::new() };
+    for (name, value) in pairs {
+        if name == "__metadata__" {
+            let metadata = serde_json::from_value(value);
+            header.metadata = metadata.map_err(|e| wrong(8, format!("__metadata__ is no list of texts: {e}")))?;
+            continue;
+        }
+        let tensor = |offset: u64, problem: String| WeightsError::Tensor {
+            path: path.into(),
+            tensor: name.clone(),
+            offset,
+            problem,
+        };
+        let entry: Entry =
+            serde_json::from_value(value).map_err(|e| tensor(8, format!("its description is wrong: {e}")))?;
+        let range = check(&entry, data.len() as u64)
+            .map_err(|problem| tensor(start.saturating_add(entry.data_offsets.0), problem))?;
+        let range = start as usize + range.start as usize..start as usize + range.end as usize;
+        let shape = entry.shape.iter().map(|&d| d as usize).collect();
+        header.tensors.push(Tensor { name, shape, element: entry.dtype, file, range });
+    }
+    check_apart(path, &mut header.tensors)?;
+    Ok(header)
+}
+
+/// A tensor's bytes must lie inside the file and be as many as its shape has.
+fn check(entry: &Entry, available: u64) -> Result<std::ops::Range<u64>, String> {
+    let (begin, end) = entry.data_offsets;
+    if begin > end || end > available {
+        return Err(format!("its bytes {begin} to {end} do not lie inside the {available} bytes of data"));
+    }
+    if entry.shape.len() > MAX_RANK {
+        return Err(format!("it has {} dimensions, at most {MAX_RANK} are possible", entry.shape.len()));
+    }
+    let need = entry.shape.iter().try_fold(entry.dtype.bytes(), |n, &d| n.checked_mul(d));
+    if need != Some(end - begin) {
+        let need = need.map_or("more than can be counted".to_string(), |n| n.to_string());
+        return Err(format!("{} {:?} needs {need} bytes, it has {}", entry.dtype, entry.shape, end - begin));
+    }
+    Ok(begin..end)
+}
+
+/// Names stand once, and no two tensors share bytes.
+fn check_apart(path: &Path, tensors: &mut [Tensor]) -> Result<(), WeightsError> {
+    let error = |t: &Tensor, problem: String| WeightsError::Tensor {
+        path: path.into(),
+        tensor: t.name.clone(),
+        offset: t.range.start as u64,
+        problem,
+    };
+    tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    if let Some(pair) = tensors.windows(2).find(|p| p[0].name == p[1].name) {
+        return Err(error(&pair[1], format!("the name stands twice, the first is at byte {}", pair[0].range.start)));
+    }
+    let mut by_place: Vec<&Tensor> = tensors.iter().filter(|t| !t.range.is_empty()).collect();
+    by_place.sort_by_key(|t| t.range.start);
+    match by_place.windows(2).find(|p| p[1].range.start < p[0].range.end) {
+        Some(pair) => Err(error(pair[1], format!("its bytes overlap those of '{}'", pair[0].name))),
+        None => Ok(()),
+    }
+}

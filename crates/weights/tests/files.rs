@@ -1,0 +1,218 @@
+//! Model files, good and bad. What a user would lose: a program that says what is wrong with a download, instead of dying.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use impasto_backend::WeightSource;
+use impasto_graph::{DType, Storage};
+use impasto_weights::{Checkpoint, Element, WeightsError};
+use tempfile::TempDir;
+
+/// A safetensors file from its header and its data.
+fn file(header: &str, data: &[u8]) -> Vec<u8> {
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.extend(data);
+    bytes
+}
+
+fn good() -> Vec<u8> {
+    let header = r#"{"__metadata__":{"format":"pt"},
+        "b":{"dtype":"F16","shape":[2,3],"data_offsets":[8,20]},
+        "a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},
+        "scalar":{"dtype":"I64","shape":[],"data_offsets":[20,28]},
+        "nothing":{"dtype":"F32","shape":[0],"data_offsets":[28,28]}}"#;
+    file(header, &(0..28).collect::<Vec<u8>>())
+}
+
+fn write(folder: &TempDir, name: &str, bytes: &[u8]) -> PathBuf {
+    let path = folder.path().join(name);
+    fs::write(&path, bytes).expect("a temporary file can be written");
+    path
+}
+
+fn open(bytes: &[u8]) -> Result<Checkpoint, WeightsError> {
+    let folder = TempDir::new().expect("a temporary folder");
+    Checkpoint::open(&write(&folder, "model.safetensors", bytes))
+}
+
+#[test]
+fn a_good_file_gives_its_tensors() {
+    let model = open(&good()).expect("it is good");
+    let names: Vec<&str> = model.tensors().map(|t| t.name.as_str()).collect();
+    assert_eq!(names, ["a", "b", "nothing", "scalar"]);
+    assert_eq!(model.metadata()["format"], "pt");
+    let b = model.tensor("b").expect("it is there");
+    assert_eq!(
+        (b.shape.as_slice(), b.element, model.bytes(b)),
+        (&[2, 3][..], Element::F16, &(8..20).collect::<Vec<u8>>()[..])
+    );
+    let read = model.read("a").expect("a float can be read");
+    assert_eq!((read.storage, &read.bytes[..]), (Storage::Dense(DType::F32), &[0, 1, 2, 3, 4, 5, 6, 7][..]));
+    let refused = model.read("scalar").expect_err("64-bit integers are no weights").to_string();
+    assert!(refused.contains("'scalar'") && refused.contains("i64"), "{refused}");
+    assert!(model.read("c").expect_err("there is none").to_string().contains("missing"));
+}
+
+#[test]
+fn what_is_wrong_is_named_with_its_place() {
+    let one = |entry: &str| file(&format!("{{\"w\":{entry}}}"), &[0; 16]);
+    let cases: Vec<(&str, Vec<u8>, &[&str])> = vec![
+        ("empty", vec![], &["is empty"]),
+        ("shorter than a length", vec![1, 2, 3], &["3 bytes", "header"]),
+        ("cut off in the header", good()[..100].to_vec(), &["byte 0", "cut off"]),
+        (
+            "a length beyond everything",
+            file("{}", &[]).iter().map(|_| 0xff).collect(),
+            &["byte 0", "claims 18446744073709551615"],
+        ),
+        ("text", b"<html><body>404 not found</body></html>".to_vec(), &["byte 0", "no safetensors"]),
+        ("no JSON", file("{]", &[]), &["byte 8", "JSON"]),
+        ("a list", file("[1]", &[]), &["byte 8", "JSON"]),
+        ("no object for a tensor", one("7"), &["'w'", "description"]),
+        ("an unknown type", one(r#"{"dtype":"Q9","shape":[4],"data_offsets":[0,16]}"#), &["'w'", "Q9"]),
+        ("a negative shape", one(r#"{"dtype":"F32","shape":[-4],"data_offsets":[0,16]}"#), &["'w'", "description"]),
+        ("no offsets", one(r#"{"dtype":"F32","shape":[4]}"#), &["'w'", "data_offsets"]),
+        ("out of range", one(r#"{"dtype":"F32","shape":[4],"data_offsets":[4,20]}"#), &["'w'", "4 to 20", "16 bytes"]),
+        ("backwards", one(r#"{"dtype":"F32","shape":[4],"data_offsets":[16,0]}"#), &["'w'", "16 to 0"]),
+        (
+            "too few bytes",
+            one(r#"{"dtype":"F32","shape":[4],"data_offsets":[0,12]}"#),
+            &["'w'", "needs 16 bytes", "has 12"],
+        ),
+        (
+            "beyond counting",
+            one(r#"{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,16]}"#),
+            &["'w'", "counted"],
+        ),
+        (
+            "many dimensions",
+            one(r#"{"dtype":"U8","shape":[1,1,1,1,1,1,1,1,16],"data_offsets":[0,16]}"#),
+            &["'w'", "9 dimensions"],
+        ),
+        (
+            "overlapping",
+            file(
+                r#"{"v":{"dtype":"U8","shape":[9],"data_offsets":[0,9]},"w":{"dtype":"U8","shape":[8],"data_offsets":[8,16]}}"#,
+                &[0; 16],
+            ),
+            &["'w'", "overlap", "'v'"],
+        ),
+        (
+            "a name twice",
+            file(
+                r#"{"w":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"w":{"dtype":"U8","shape":[8],"data_offsets":[8,16]}}"#,
+                &[0; 16],
+            ),
+            &["'w'", "stands twice"],
+        ),
+        ("metadata that is no text", file(r#"{"__metadata__":{"a":1}}"#, &[]), &["byte 8", "__metadata__"]),
+    ];
+    for (what, bytes, words) in cases {
+        let Err(error) = open(&bytes) else { panic!("{what}: accepted") };
+        let text = error.to_string();
+        assert!(text.contains("model.safetensors"), "{what}: {text}");
+        for word in words {
+            assert!(text.contains(word), "{what}: '{word}' is not in: {text}");
+        }
+    }
+}
+
+#[test]
+fn folders_and_files_that_are_not_there_are_said() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let message = |path: &Path| Checkpoint::open(path).err().expect("it is refused").to_string();
+    assert!(message(&folder.path().join("none.safetensors")).contains("cannot be opened"));
+    assert!(message(folder.path()).contains("has no .safetensors file"));
+    write(&folder, "one.safetensors", &good());
+    assert!(Checkpoint::open(folder.path()).is_ok(), "the only model of a folder needs no name");
+    write(&folder, "two.safetensors", &good());
+    let text = message(folder.path());
+    assert!(text.contains("one.safetensors, two.safetensors"), "{text}");
+}
+
+/// A shard with one byte-sized tensor.
+fn shard(tensor: &str) -> Vec<u8> {
+    file(&format!(r#"{{"{tensor}":{{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}}}"#), &[7, 8])
+}
+
+#[test]
+fn shards_are_one_model() {
+    let folder = TempDir::new().expect("a temporary folder");
+    write(&folder, "m-1.safetensors", &shard("a"));
+    write(&folder, "m-2.safetensors", &shard("b"));
+    let index = r#"{"metadata":{"total_size":4},"weight_map":{"a":"m-1.safetensors","b":"m-2.safetensors"}}"#;
+    let path = write(&folder, "m.safetensors.index.json", index.as_bytes());
+    for path in [path.as_path(), folder.path()] {
+        let model = Checkpoint::open(path).expect("both shards are there");
+        assert_eq!((model.tensors().count(), model.files().count()), (2, 2));
+        assert_eq!(model.bytes(model.tensor("b").expect("it is there")), [7, 8]);
+    }
+    let refused = |name: &str, index: &str, words: &[&str]| {
+        let path = write(&folder, name, index.as_bytes());
+        let text = Checkpoint::open(&path).err().expect("it is refused").to_string();
+        words.iter().for_each(|w| assert!(text.contains(w), "'{w}' is not in: {text}"));
+    };
+    refused("x.json", r#"{"weight_map":{"a":"m-1.safetensors","c":"m-2.safetensors"}}"#, &["'c'", "m-2.safetensors"]);
+    refused("x.json", r#"{"weight_map":{"a":"m-3.safetensors"}}"#, &["m-3.safetensors", "cannot be opened"]);
+    refused("x.json", r#"{"weight_map":{"a":"../m-1.safetensors"}}"#, &["no plain file name"]);
+    refused("x.json", r#"{"weights":{}}"#, &["weight_map"]);
+    write(&folder, "m-2.safetensors", &shard("a"));
+    refused("x.json", r#"{"weight_map":{"a":"m-1.safetensors","b":"m-2.safetensors"}}"#, &["'a'", "m-1", "m-2"]);
+}
+
+#[test]
+fn a_file_of_many_gigabytes_opens_without_being_read() {
+    // A sparse file: the header of a real model, its data a hole.
+    let folder = TempDir::new().expect("a temporary folder");
+    let bytes = 12u64 << 30;
+    let header = format!(r#"{{"w":{{"dtype":"F16","shape":[{}],"data_offsets":[0,{bytes}]}}}}"#, bytes / 2);
+    let path = write(&folder, "large.safetensors", &file(&header, &[]));
+    let sparse = fs::OpenOptions::new().write(true).open(&path).expect("it is ours");
+    sparse.set_len(8 + header.len() as u64 + bytes).expect("a hole costs nothing");
+    let model = Checkpoint::open(&path).expect("it is good");
+    assert_eq!(model.tensor("w").expect("it is there").bytes(), bytes);
+}
+
+/// Damage of every kind, from a fixed seed: the reader may refuse, and nothing else.
+#[test]
+fn damaged_files_never_panic() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut next = |n: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 33) as usize % n.max(1)
+    };
+    let (mut accepted, mut refused) = (0, 0);
+    for _ in 0..20_000 {
+        let mut bytes = good();
+        for _ in 0..=next(3) {
+            let at = next(bytes.len());
+            match next(5) {
+                0 => bytes.truncate(at),
+                1 => bytes[at] = next(256) as u8,
+                2 => bytes.insert(at, b"{}[],:\"0189-eE"[next(14)]),
+                3 => {
+                    bytes.remove(at);
+                }
+                _ => bytes[at] ^= 1 << next(8),
+            }
+            if bytes.is_empty() {
+                break;
+            }
+        }
+        match Checkpoint::open(&write(&folder, "m.safetensors", &bytes)) {
+            Ok(model) => {
+                accepted += 1;
+                model.tensors().for_each(|t| assert_eq!(model.bytes(t).len() as u64, t.bytes()));
+            }
+            Err(error) => {
+                refused += 1;
+                assert!(!error.to_string().is_empty());
+            }
+        }
+    }
+    assert!(accepted > 100 && refused > 5_000, "{accepted} accepted, {refused} refused: damage that tests nothing");
+}
