@@ -1,0 +1,145 @@
+//! The networks against diffusers, scaled down but of the true structure. What a user would lose: pictures equal to the reference.
+//!
+//! `tools/parity_fixtures.py` made the outputs; weights and inputs come from the same generator on both sides.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::Path;
+
+use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
+use impasto_backend::{Backend, BackendError, ParamBytes, WeightSource};
+use impasto_graph::{DType, Graph, HostTensor, Plan, Storage};
+use impasto_model::{Heads, Numbers, UnetConfig, VaeConfig, unet, vae_decoder, vae_encoder};
+use impasto_weights::Checkpoint;
+
+/// Numbers from -1 to 1: the hash of the name, then splitmix64 of a counter, the upper 24 bits of each.
+fn numbers(name: &str, n: usize) -> impl Iterator<Item = f64> {
+    let seed = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    (1..=n as u64).map(move |i| {
+        let mut z = seed.wrapping_add(i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        (z >> 40) as f64 / (1 << 23) as f64 - 1.0
+    })
+}
+
+fn given(name: &str, shape: &[usize]) -> HostTensor {
+    let data = numbers(name, shape.iter().product()).map(|u| u as f32).collect();
+    HostTensor::f32(shape, data).expect("as many numbers as the shape has")
+}
+
+/// Parameters made from their names: norms near one, biases near zero, weights that keep the size of activations.
+struct Generated(HashMap<String, Vec<usize>>);
+
+impl Generated {
+    fn of(graph: &Graph) -> Generated {
+        Generated(graph.params().map(|(name, v)| (name.into(), graph.ty(v).shape.clone())).collect())
+    }
+}
+
+impl WeightSource for Generated {
+    fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError> {
+        let shape = self.0[name].clone();
+        let fan_in: usize = shape[1..].iter().product();
+        let value = |u: f64| match shape.len() {
+            1 if name.ends_with("weight") => 1.0 + 0.1 * u,
+            1 => 0.1 * u,
+            _ => u * (3.0 / fan_in as f64).sqrt(),
+        };
+        let bytes = numbers(name, shape.iter().product()).flat_map(|u| (value(u) as f32).to_le_bytes()).collect();
+        Ok(ParamBytes { storage: Storage::Dense(DType::F32), bytes: Cow::Owned(bytes), shape })
+    }
+}
+
+fn fixture(name: &str) -> Vec<f32> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/networks.safetensors");
+    let file = Checkpoint::open(&path).expect("the fixture is in the repository");
+    let bytes = file.bytes(file.tensor(name).expect("the fixture has it"));
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+/// Run a network and compare its one output with the fixture: relative error in the L2 norm.
+fn compare(name: &str, build: &dyn Fn(Numbers) -> Graph, inputs: &[(&str, HostTensor)]) {
+    let want = fixture(name);
+    for (precision, activations, bar) in
+        [(Precision::F32, DType::F32, 1e-4), (Precision::Bf16, DType::F32, 2e-2), (Precision::Bf16, DType::BF16, 2e-2)]
+    {
+        let cpu = Cpu::new(&CpuOptions { precision, ..CpuOptions::default() }).expect("there is a CPU");
+        let graph = build(Numbers { storage: Storage::Dense(DType::F32), activations });
+        let plan = Plan::new(&graph, &cpu).expect("nothing limits it");
+        let weights = cpu.pack(&graph, &plan, &Generated::of(&graph)).expect("every parameter is made");
+        let mut session = cpu.prepare(&graph, &plan, &weights).expect("there is memory");
+        let inputs: Vec<(&str, &HostTensor)> = inputs.iter().map(|(n, t)| (*n, t)).collect();
+        let got = session.run_to_new(&inputs).expect("the inputs fit").remove(0).to_f32();
+        assert_eq!(got.len(), want.len(), "{name} has another shape");
+        let square = |x: f32| f64::from(x) * f64::from(x);
+        let error: f64 = got.iter().zip(&want).map(|(a, b)| square(a - b)).sum();
+        let error = (error / want.iter().map(|&b| square(b)).sum::<f64>()).sqrt();
+        println!("{name} in {precision:?} with {activations} between layers: relative error {error:.1e}");
+        assert!(
+            error < bar,
+            "{name} in {precision:?} with {activations} between layers: {error:.2e}, {bar:.0e} is allowed"
+        );
+    }
+}
+
+fn sd1(in_channels: usize) -> UnetConfig {
+    UnetConfig { in_channels, channels: vec![64, 128, 128, 128], context: 64, ..UnetConfig::sd15() }
+}
+
+#[test]
+fn the_unet_of_stable_diffusion_1() {
+    let inputs = [
+        ("latent", given("sd1.latent", &[2, 16, 24, 4])),
+        ("time", HostTensor::f32([2], vec![981.0, 7.0]).expect("two times")),
+        ("context", given("sd1.context", &[2, 77, 64])),
+    ];
+    compare("sd1.noise", &|n| unet(&sd1(4), 2, [16, 24], 77, n).expect("it builds"), &inputs);
+}
+
+#[test]
+fn the_unet_for_inpainting() {
+    let inputs = [
+        ("latent", given("inpaint.latent", &[1, 8, 8, 9])),
+        ("time", HostTensor::f32([1], vec![500.0]).expect("one time")),
+        ("context", given("inpaint.context", &[1, 77, 64])),
+    ];
+    compare("inpaint.noise", &|n| unet(&sd1(9), 1, [8, 8], 77, n).expect("it builds"), &inputs);
+}
+
+#[test]
+fn the_unet_of_stable_diffusion_xl() {
+    let config = UnetConfig {
+        channels: vec![64, 128, 128],
+        depth: vec![0, 1, 2],
+        mid_depth: 2,
+        heads: Heads::Width(64),
+        context: 128,
+        added: Some(256),
+        ..UnetConfig::sdxl()
+    };
+    let inputs = [
+        ("latent", given("xl.latent", &[2, 12, 20, 4])),
+        ("time", HostTensor::f32([2], vec![981.0, 7.0]).expect("two times")),
+        ("context", given("xl.context", &[2, 154, 128])),
+        ("added", HostTensor::f32([2, 256], fixture("xl.added")).expect("pooled text and sizes")),
+    ];
+    compare("xl.noise", &|n| unet(&config, 2, [12, 20], 154, n).expect("it builds"), &inputs);
+}
+
+fn vae() -> VaeConfig {
+    VaeConfig { channels: vec![32, 64, 64, 64], ..VaeConfig::sd() }
+}
+
+#[test]
+fn the_decoder() {
+    let inputs = [("latent", given("vae.latent", &[1, 6, 9, 4]))];
+    compare("vae.picture", &|n| vae_decoder(&vae(), 1, [6, 9], n).expect("it builds"), &inputs);
+}
+
+#[test]
+fn the_encoder() {
+    let inputs = [("picture", given("vae.input", &[1, 48, 72, 3]))];
+    compare("vae.moments", &|n| vae_encoder(&vae(), 1, [48, 72], n).expect("it builds"), &inputs);
+}

@@ -1,0 +1,96 @@
+"""Make the outputs that the networks of crates/model must reproduce, with diffusers in float32.
+
+usage: parity_fixtures.py [OUT]     (default crates/model/tests/fixtures/networks.safetensors)
+
+Weights and inputs are not stored: both sides fill each tensor from a counter-based generator keyed by its name, so the
+fixture holds outputs only. Needs torch, diffusers, numpy and safetensors.
+"""
+import sys
+
+import numpy as np
+import torch
+from diffusers import AutoencoderKL, UNet2DConditionModel
+from safetensors.numpy import save_file
+
+
+def numbers(name, shape):
+    """Numbers from -1 to 1: the hash of the name, then splitmix64 of a counter, the upper 24 bits of each."""
+    seed = 0xCBF29CE484222325
+    for byte in name.encode():
+        seed = (seed ^ byte) * 0x100000001B3 & (1 << 64) - 1
+    with np.errstate(over="ignore"):
+        z = np.uint64(seed) + (np.arange(int(np.prod(shape)), dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z = z ^ (z >> np.uint64(31))
+    return ((z >> np.uint64(40)).astype(np.float64) / (1 << 23) - 1).reshape(shape)
+
+
+def parameter(name, shape):
+    """Norms near one, biases near zero, weights so large that activations keep their size."""
+    u = numbers(name, shape)
+    if len(shape) == 1:
+        return (1 + 0.1 * u if name.endswith("weight") else 0.1 * u).astype(np.float32)
+    return (u * np.sqrt(3 / np.prod(shape[1:]))).astype(np.float32)
+
+
+def fill(model):
+    state = {k: torch.from_numpy(parameter(k, tuple(v.shape))) for k, v in model.state_dict().items()}
+    model.load_state_dict(state)
+    return model.eval()
+
+
+def given(name, shape, scale=1.0):
+    return torch.from_numpy((scale * numbers(name, shape)).astype(np.float32))
+
+
+def image(name, shape):
+    """An input that is (batch, height, width, channels) on our side and channels first here."""
+    return given(name, shape).permute(0, 3, 1, 2).contiguous()
+
+
+def last(x):
+    return x.permute(0, 2, 3, 1).contiguous().numpy()
+
+
+VAE = dict(block_out_channels=(32, 64, 64, 64), down_block_types=("DownEncoderBlock2D",) * 4, up_block_types=("UpDecoderBlock2D",) * 4,
+           latent_channels=4, layers_per_block=2, norm_num_groups=32)
+SD1 = dict(block_out_channels=(64, 128, 128, 128), cross_attention_dim=64, attention_head_dim=8)
+XL = dict(block_out_channels=(64, 128, 128), down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+          up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"), transformer_layers_per_block=(1, 1, 2),
+          attention_head_dim=(1, 2, 2), cross_attention_dim=128, use_linear_projection=True, addition_embed_type="text_time",
+          addition_time_embed_dim=32, projection_class_embeddings_input_dim=64 + 6 * 32)
+
+
+@torch.no_grad()
+def main(out):
+    torch.use_deterministic_algorithms(True)
+    results = {}
+    # Sizes that are not square, and not all multiples of 16.
+    unet = fill(UNet2DConditionModel(sample_size=16, **SD1))
+    time = torch.tensor([981.0, 7.0])
+    noise = unet(image("sd1.latent", (2, 16, 24, 4)), time, given("sd1.context", (2, 77, 64))).sample
+    results["sd1.noise"] = last(noise)
+
+    unet = fill(UNet2DConditionModel(sample_size=16, in_channels=9, **SD1))
+    noise = unet(image("inpaint.latent", (1, 8, 8, 9)), torch.tensor([500.0]), given("inpaint.context", (1, 77, 64))).sample
+    results["inpaint.noise"] = last(noise)
+
+    unet = fill(UNet2DConditionModel(sample_size=16, **XL))
+    sizes = torch.tensor([[1024.0, 768.0, 0.0, 16.0, 1024.0, 768.0]] * 2)
+    added = {"text_embeds": given("xl.pooled", (2, 64)), "time_ids": sizes}
+    noise = unet(image("xl.latent", (2, 12, 20, 4)), time, given("xl.context", (2, 154, 128)), added_cond_kwargs=added).sample
+    results["xl.noise"] = last(noise)
+    embedded = unet.add_time_proj(sizes.flatten()).reshape(2, -1)
+    results["xl.added"] = torch.cat([added["text_embeds"], embedded], 1).numpy()
+
+    vae = fill(AutoencoderKL(**VAE))
+    results["vae.picture"] = last(vae.decode(image("vae.latent", (1, 6, 9, 4))).sample)
+    results["vae.moments"] = last(vae.encode(image("vae.input", (1, 48, 72, 3))).latent_dist.parameters)
+    save_file({k: np.ascontiguousarray(v, dtype=np.float32) for k, v in results.items()}, out)
+    for name, value in results.items():
+        print(name, value.shape, "rms %.3f" % np.sqrt((value.astype(np.float64) ** 2).mean()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "crates/model/tests/fixtures/networks.safetensors")
