@@ -1,9 +1,10 @@
-"""Make the outputs that the networks of crates/model must reproduce, with diffusers in float32.
+"""Make the outputs that the networks of crates/model must reproduce, with diffusers and
+transformers in float32.
 
 usage: parity_fixtures.py [OUT]     (default crates/model/tests/fixtures/networks.safetensors)
 
 Weights and inputs are not stored: both sides fill each tensor from a counter-based generator keyed by its name, so the
-fixture holds outputs only. Needs torch, diffusers, numpy and safetensors.
+fixture holds outputs only. Needs torch, diffusers, transformers, numpy and safetensors.
 """
 import sys
 
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
 from safetensors.numpy import save_file
+from transformers import CLIPTextConfig, CLIPTextModelWithProjection
 
 
 def numbers(name, shape):
@@ -62,6 +64,21 @@ XL = dict(block_out_channels=(64, 128, 128), down_block_types=("DownBlock2D", "C
           addition_time_embed_dim=32, projection_class_embeddings_input_dim=64 + 6 * 32)
 
 
+CLIP = dict(vocab_size=49408, hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4,
+            max_position_embeddings=77, projection_dim=48, eos_token_id=49407)
+
+
+def text_encoder(results, name, activation):
+    """All that pipelines ask of a text encoder: the last state with its norm, the one before without, the pooled text."""
+    model = fill(CLIPTextModelWithProjection(CLIPTextConfig(hidden_act=activation, **CLIP)))
+    ids = torch.full((2, 77), 49407)
+    ids[:, 0] = 49406
+    ids[0, 1:6] = torch.tensor([320, 736, 1212, 11, 49405])
+    ids[1, 1:76] = torch.arange(75) * 613 % 49406
+    out = model(ids, output_hidden_states=True)
+    results |= {f"{name}.last": out.last_hidden_state, f"{name}.before": out.hidden_states[-2], f"{name}.pooled": out.text_embeds}
+
+
 @torch.no_grad()
 def main(out):
     torch.use_deterministic_algorithms(True)
@@ -84,12 +101,15 @@ def main(out):
     embedded = unet.add_time_proj(sizes.flatten()).reshape(2, -1)
     results["xl.added"] = torch.cat([added["text_embeds"], embedded], 1).numpy()
 
+    text_encoder(results, "clip", "quick_gelu")
+    text_encoder(results, "open_clip", "gelu")
+
     vae = fill(AutoencoderKL(**VAE))
     results["vae.picture"] = last(vae.decode(image("vae.latent", (1, 6, 9, 4))).sample)
     results["vae.moments"] = last(vae.encode(image("vae.input", (1, 48, 72, 3))).latent_dist.parameters)
     save_file({k: np.ascontiguousarray(v, dtype=np.float32) for k, v in results.items()}, out)
     for name, value in results.items():
-        print(name, value.shape, "rms %.3f" % np.sqrt((value.astype(np.float64) ** 2).mean()))
+        print(name, tuple(value.shape), "rms %.3f" % np.sqrt((np.asarray(value, dtype=np.float64) ** 2).mean()))
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ impl<'a> Net<'a> {
         self.conv(name, x, n, 3, Window::pad(1), then)
     }
 
-    fn scale_and_shift(&mut self, name: &str, x: Value) -> Result<[Value; 2], GraphError> {
+    pub(crate) fn scale_and_shift(&mut self, name: &str, x: Value) -> Result<[Value; 2], GraphError> {
         let c = self.channels(x);
         Ok([self.param(&format!("{name}.weight"), &[c])?, self.param(&format!("{name}.bias"), &[c])?])
     }

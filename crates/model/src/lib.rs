@@ -10,10 +10,12 @@
 //! # Ok::<(), impasto_graph::GraphError>(())
 //! ```
 
+mod clip;
 mod layers;
 mod unet;
 mod vae;
 
+pub use clip::{ClipConfig, Hidden, clip};
 pub use layers::Numbers;
 pub use unet::{Heads, UnetConfig, unet};
 pub use vae::{VaeConfig, vae_decoder, vae_encoder};

@@ -1,4 +1,4 @@
-//! The networks against diffusers, scaled down but of the true structure. What a user would lose: pictures equal to the reference.
+//! The networks against diffusers and transformers, scaled down but of the true structure. What a user would lose: pictures equal to the reference.
 //!
 //! `tools/parity_fixtures.py` made the outputs; weights and inputs come from the same generator on both sides.
 
@@ -8,8 +8,8 @@ use std::path::Path;
 
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_backend::{Backend, BackendError, ParamBytes, WeightSource};
-use impasto_graph::{DType, Graph, HostTensor, Plan, Storage};
-use impasto_model::{Heads, Numbers, UnetConfig, VaeConfig, unet, vae_decoder, vae_encoder};
+use impasto_graph::{DType, Graph, HostTensor, Plan, Storage, Unary};
+use impasto_model::{ClipConfig, Heads, Hidden, Numbers, UnetConfig, VaeConfig, clip, unet, vae_decoder, vae_encoder};
 use impasto_weights::Checkpoint;
 
 /// Numbers from -1 to 1: the hash of the name, then splitmix64 of a counter, the upper 24 bits of each.
@@ -59,8 +59,19 @@ fn fixture(name: &str) -> Vec<f32> {
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
-/// Run a network and compare its one output with the fixture: relative error in the L2 norm.
-fn compare(name: &str, build: &dyn Fn(Numbers) -> Graph, inputs: &[(&str, HostTensor)]) {
+fn square(x: f32) -> f64 {
+    f64::from(x) * f64::from(x)
+}
+
+/// Run a network in every precision and compare one of its outputs with the fixture: relative error in the L2 norm.
+/// `pick` takes what the reference has out of the output.
+fn compare_part(
+    name: &str,
+    build: &dyn Fn(Numbers) -> Graph,
+    inputs: &[(&str, HostTensor)],
+    output: usize,
+    pick: &dyn Fn(Vec<f32>) -> Vec<f32>,
+) {
     let want = fixture(name);
     for (precision, activations, bar) in
         [(Precision::F32, DType::F32, 1e-4), (Precision::Bf16, DType::F32, 2e-2), (Precision::Bf16, DType::BF16, 2e-2)]
@@ -71,9 +82,8 @@ fn compare(name: &str, build: &dyn Fn(Numbers) -> Graph, inputs: &[(&str, HostTe
         let weights = cpu.pack(&graph, &plan, &Generated::of(&graph)).expect("every parameter is made");
         let mut session = cpu.prepare(&graph, &plan, &weights).expect("there is memory");
         let inputs: Vec<(&str, &HostTensor)> = inputs.iter().map(|(n, t)| (*n, t)).collect();
-        let got = session.run_to_new(&inputs).expect("the inputs fit").remove(0).to_f32();
+        let got = pick(session.run_to_new(&inputs).expect("the inputs fit").swap_remove(output).to_f32());
         assert_eq!(got.len(), want.len(), "{name} has another shape");
-        let square = |x: f32| f64::from(x) * f64::from(x);
         let error: f64 = got.iter().zip(&want).map(|(a, b)| square(a - b)).sum();
         let error = (error / want.iter().map(|&b| square(b)).sum::<f64>()).sqrt();
         println!("{name} in {precision:?} with {activations} between layers: relative error {error:.1e}");
@@ -82,6 +92,11 @@ fn compare(name: &str, build: &dyn Fn(Numbers) -> Graph, inputs: &[(&str, HostTe
             "{name} in {precision:?} with {activations} between layers: {error:.2e}, {bar:.0e} is allowed"
         );
     }
+}
+
+/// The same for a network with one output.
+fn compare(name: &str, build: &dyn Fn(Numbers) -> Graph, inputs: &[(&str, HostTensor)]) {
+    compare_part(name, build, inputs, 0, &|output| output);
 }
 
 fn sd1(in_channels: usize) -> UnetConfig {
@@ -142,4 +157,43 @@ fn the_decoder() {
 fn the_encoder() {
     let inputs = [("picture", given("vae.input", &[1, 48, 72, 3]))];
     compare("vae.moments", &|n| vae_encoder(&vae(), 1, [48, 72], n).expect("it builds"), &inputs);
+}
+
+/// What pipelines ask of a text encoder: the last state with its norm, the one before it without, the pooled text.
+fn text_encoder(name: &str, activation: Unary) {
+    let config = ClipConfig {
+        width: 64,
+        layers: 3,
+        heads: 4,
+        inner: 128,
+        activation,
+        projection: Some(48),
+        ..ClipConfig::clip_l()
+    };
+    let (start, end) = (49_406, 49_407);
+    let mut ids = vec![start, 320, 736, 1212, 11, 49_405];
+    ids.resize(77, end);
+    ids.push(start);
+    ids.extend((0..75).map(|i| i * 613 % 49_406));
+    ids.push(end);
+    let inputs = [("ids", HostTensor::i32([2, 77], ids).expect("two texts"))];
+    let build = |skip, norm| {
+        let config = &config;
+        move |n: Numbers| clip(config, 2, Hidden { skip, norm }, n).expect("it builds")
+    };
+    compare(&format!("{name}.last"), &build(0, true), &inputs);
+    compare(&format!("{name}.before"), &build(1, false), &inputs);
+    // The first end-of-text token of each text: after its words.
+    let ends = |all: Vec<f32>| [6, 77 + 76].iter().flat_map(|&row| all[row * 48..(row + 1) * 48].to_vec()).collect();
+    compare_part(&format!("{name}.pooled"), &build(1, false), &inputs, 1, &ends);
+}
+
+#[test]
+fn the_text_encoder_of_clip() {
+    text_encoder("clip", Unary::QuickGelu);
+}
+
+#[test]
+fn the_text_encoder_of_open_clip() {
+    text_encoder("open_clip", Unary::Gelu);
 }
