@@ -9,11 +9,15 @@
 //! ```
 
 pub mod bench;
+mod inspect;
 
 pub use impasto_backend as backend;
 pub use impasto_device as device;
 pub use impasto_graph as graph;
 pub use impasto_model as model;
+pub use impasto_weights as weights;
+
+pub use inspect::{Inspection, Part, inspect};
 
 /// Must be the first line of `main`. Returns at once in an ordinary process; in a child that was started for a trial it
 /// runs the trial and never returns.

@@ -1,16 +1,18 @@
 //! The `impasto` command.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use impasto::Part;
 use impasto::backend::cpu::{Cpu, CpuOptions, Precision, findings};
 use impasto::bench::{self, CpuBench, Family};
 use serde::Serialize;
 
 /// Words to pictures on whatever hardware it finds, and it always finishes.
 ///
-/// This version has the ground floor: the tensor graph, the exact plan and the CPU backend, and the benchmarks that show
-/// how near to the machine's limit they run. Pictures come next.
+/// This version has the ground floor: the tensor graph, the exact plan, the CPU backend, the networks of Stable Diffusion and
+/// the reader of their files, and benchmarks that show how near to the machine's limit they run. Pictures come next.
 #[derive(Parser)]
 #[command(version, after_help = "IMPASTO_CPU=amx|avx512bf16|avx512|avx2|portable forces an instruction path.")]
 struct Cli {
@@ -20,6 +22,14 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Show what is in a model file: modules, parameters, element types, sizes.
+    Inspect {
+        /// A .safetensors file, the index of one in shards, or a folder with one of them.
+        file: PathBuf,
+        /// One JSON object.
+        #[arg(long)]
+        json: bool,
+    },
     /// Measure how near to the machine's limit things run.
     #[command(subcommand)]
     Bench(Bench),
@@ -85,6 +95,7 @@ impl Common {
 fn main() -> ExitCode {
     impasto::probe_hook();
     let done = match Cli::parse().command {
+        Command::Inspect { file, json } => inspect(&file, json),
         Command::Bench(Bench::Cpu(args)) => bench_cpu(&args),
         Command::Bench(Bench::Model(args)) => bench_model(&args),
         Command::Bench(Bench::Plan(args)) => bench_plan(&args),
@@ -100,6 +111,29 @@ fn main() -> ExitCode {
 
 fn json(line: &impl Serialize) {
     println!("{}", serde_json::to_string(line).expect("a line is plain data"));
+}
+
+fn inspect(file: &Path, as_json: bool) -> anyhow::Result<()> {
+    let found = impasto::inspect(file)?;
+    if as_json {
+        json(&found);
+        return Ok(());
+    }
+    for file in &found.files {
+        println!("{file}");
+    }
+    let row = |name: &str, part: &Part| {
+        println!("{name:<28} {:>8} {:>14} {:>10.1}", part.tensors, part.parameters, part.bytes as f64 / 1e6);
+    };
+    println!("{:<28} {:>8} {:>14} {:>10}", "", "tensors", "parameters", "MB");
+    found.modules.iter().for_each(|(name, part)| row(name, part));
+    found.elements.iter().for_each(|(name, part)| row(&format!("stored as {name}"), part));
+    row("all", &found.total);
+    for (key, value) in &found.metadata {
+        let short: String = value.chars().take(100).collect();
+        println!("{key}: {short}{}", if short.len() < value.len() { " ..." } else { "" });
+    }
+    Ok(())
 }
 
 fn bench_cpu(args: &BenchCpu) -> anyhow::Result<()> {

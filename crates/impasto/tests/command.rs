@@ -60,3 +60,26 @@ fn every_path_that_is_used_passed_its_trial_in_a_child() {
     let none = impasto(&["--version"], None);
     assert_eq!(text(&none.stdout), format!("impasto {}\n", env!("CARGO_PKG_VERSION")));
 }
+
+#[test]
+fn inspect_adds_up_a_model_and_refuses_what_is_none() {
+    let folder = tempfile::TempDir::new().expect("a temporary folder");
+    let path = folder.path().join("m.safetensors");
+    let header = r#"{"model.diffusion_model.out.2.weight":{"dtype":"F16","shape":[4,3],"data_offsets":[0,24]},
+        "first_stage_model.decoder.conv_out.bias":{"dtype":"F32","shape":[3],"data_offsets":[24,36]}}"#;
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.bytes().chain([0; 36]));
+    std::fs::write(&path, &bytes).expect("it can be written");
+    let name = path.to_str().expect("a plain path");
+
+    let out = impasto(&["inspect", name, "--json"], None);
+    let found: serde_json::Value = serde_json::from_slice(&out.stdout).expect("it is JSON");
+    assert_eq!(found["total"], serde_json::json!({"tensors": 2, "parameters": 15, "bytes": 36}));
+    assert_eq!(found["modules"]["model.diffusion_model"]["parameters"], 12);
+    assert!(text(&impasto(&["inspect", name], None).stdout).contains("first_stage_model.decoder"));
+
+    std::fs::write(&path, &bytes[..bytes.len() - 1]).expect("it can be written");
+    let cut = impasto(&["inspect", name], None);
+    assert_eq!(cut.status.code(), Some(1));
+    assert!(text(&cut.stderr).contains("first_stage_model.decoder.conv_out.bias"), "{}", text(&cut.stderr));
+}

@@ -43,8 +43,8 @@ fn times_from_zero_to_a_thousand() {
         let dtype = any_dtype(rng);
         let mut case = Case::new(single(op, vec![Operand::Input(vec![batch], DType::F32)], dtype, rng), rng);
         case.set("x0", (0..batch).map(|_| 1000.0 * rng.unit()).collect::<Vec<_>>());
-        // As good as an angle of a thousand in f32 can be.
-        exam.check(&case, Bar { f32: 6e-5, bf16: 6e-5, exact: 6e-5 }, rng);
+        // Angles of a thousand have too few digits in f32 for this: they are to be reduced exactly.
+        exam.check(&case, Bar { f32: 1e-6, bf16: 1e-6, exact: 1e-6 }, rng);
     });
 }
 
