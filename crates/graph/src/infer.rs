@@ -277,7 +277,7 @@ fn result(op: &Op, inputs: &[&TensorType]) -> Result<(Vec<usize>, DType), String
         Op::Rotary { heads, .. } => {
             let x = inputs[0];
             rank("x", x, 3, "(batch, tokens, heads x width)")?;
-            if *heads == 0 || !x.shape[2].is_multiple_of(2 * heads) {
+            if *heads == 0 || heads.checked_mul(2).is_none_or(|pairs| !x.shape[2].is_multiple_of(pairs)) {
                 return Err(format!("{heads} heads of even width do not fill {}", x.shape[2]));
             }
             let angles = [x.shape[1], x.shape[2] / heads / 2];

@@ -118,7 +118,7 @@ pub enum Op {
     // Lookups and encodings.
     /// Rows of `table (n, c)` by `ids`: `(.., c)`.
     Embedding,
-    /// Sines and cosines of `t (batch)`: `(batch, dim)`, cosines first, frequencies from 1 to 1/max_period.
+    /// Cosines, then sines, of `t (batch)`: `(batch, dim)`; frequency `i` of `dim / 2` is `max_period ^ (-i / (dim / 2))`.
     TimestepEmbedding { dim: usize, max_period: f32 },
     /// Each pair of `x (batch, t, heads d)` turned by an angle given by `cos (t, d/2)` and `sin (t, d/2)`.
     Rotary { heads: usize, pairs: Pairs },

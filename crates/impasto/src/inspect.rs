@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use impasto_weights::{Checkpoint, WeightsError};
+use impasto_model::{Network, Shapes, family, recognise, usage};
+use impasto_weights::{Checkpoint, Tensor};
 use serde::Serialize;
 
 /// Tensors that belong together.
@@ -26,69 +27,55 @@ pub struct Inspection {
     pub total: Part,
     /// By element type.
     pub elements: BTreeMap<String, Part>,
-    /// By the first parts of the tensors' names.
-    pub modules: BTreeMap<String, Part>,
+    /// The family, where a diffusion model was recognised.
+    pub family: Option<String>,
+    /// The networks that were recognised, and what each of them uses.
+    pub networks: Vec<(String, Part)>,
+    /// Tensors that a recognised network should have and the file lacks.
+    pub missing: Vec<String>,
+    /// Tensors that no recognised network uses.
+    pub unused: Vec<String>,
     /// What the files say of themselves.
     pub metadata: BTreeMap<String, String>,
 }
 
 impl Part {
-    fn add(&mut self, parameters: u64, bytes: u64) {
+    fn add(&mut self, tensor: &Tensor) {
         self.tensors += 1;
-        self.parameters += parameters;
-        self.bytes += bytes;
+        self.parameters += tensor.bytes() / tensor.element.bytes();
+        self.bytes += tensor.bytes();
     }
 }
 
-/// The module that a tensor belongs to: the beginning of its name, as long as that tells modules apart.
-fn module(name: &str) -> String {
-    const WRAPPERS: [&str; 4] = ["model", "cond_stage_model", "first_stage_model", "conditioner"];
-    let mut parts = name.split('.');
-    let first = parts.next().unwrap_or(name);
-    match (first, parts.next(), parts.next()) {
-        ("conditioner", Some("embedders"), Some(index)) => format!("conditioner.embedders.{index}"),
-        (first, Some(second), Some(_)) if WRAPPERS.contains(&first) => format!("{first}.{second}"),
-        (first, ..) => first.to_string(),
-    }
-}
-
-/// Open a model file, a model in shards or a folder, and add up what is in it.
-pub fn inspect(path: &Path) -> Result<Inspection, WeightsError> {
+/// Open a model file, a model in shards or a folder, recognise its networks and add up what is in it.
+pub fn inspect(path: &Path) -> anyhow::Result<Inspection> {
     let file = Checkpoint::open(path)?;
-    let mut found = Inspection {
-        files: file.files().map(|f| f.display().to_string()).collect(),
-        total: Part::default(),
-        elements: BTreeMap::new(),
-        modules: BTreeMap::new(),
-        metadata: file.metadata().clone(),
+    let shapes: Shapes = file.tensors().map(|t| (t.name.clone(), t.shape.clone())).collect();
+    let found = recognise(&shapes);
+    let (used, unused) = usage(&shapes, &found)?;
+
+    let part = |tensors: &mut dyn Iterator<Item = &Tensor>| {
+        let mut part = Part::default();
+        tensors.for_each(|t| part.add(t));
+        part
     };
-    for tensor in file.tensors() {
-        let parameters = tensor.bytes() / tensor.element.bytes();
-        for part in [
-            &mut found.total,
-            found.elements.entry(tensor.element.to_string()).or_default(),
-            found.modules.entry(module(&tensor.name)).or_default(),
-        ] {
-            part.add(parameters, tensor.bytes());
-        }
-    }
-    Ok(found)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::module;
-
-    #[test]
-    fn modules_are_told_apart_by_the_beginning_of_names() {
-        for (name, want) in [
-            ("model.diffusion_model.input_blocks.0.0.weight", "model.diffusion_model"),
-            ("first_stage_model.decoder.conv_in.weight", "first_stage_model.decoder"),
-            ("conditioner.embedders.1.model.ln_final.weight", "conditioner.embedders.1"),
-            ("text_model.encoder.layers.0.mlp.fc1.bias", "text_model"),
-            ("betas", "betas"),
-        ] {
-            assert_eq!(module(name), want);
-        }
-    }
+    let mut elements: BTreeMap<String, Part> = BTreeMap::new();
+    file.tensors().for_each(|t| elements.entry(t.element.to_string()).or_default().add(t));
+    Ok(Inspection {
+        files: file.files().map(|f| f.display().to_string()).collect(),
+        total: part(&mut file.tensors()),
+        elements,
+        family: found.iter().find_map(|f| match &f.network {
+            Network::Unet(config, _) => Some(family(config).to_string()),
+            _ => None,
+        }),
+        networks: found
+            .iter()
+            .zip(&used)
+            .map(|(f, used)| (f.network.to_string(), part(&mut file.tensors().filter(|t| used.contains(&t.name)))))
+            .collect(),
+        missing: used.iter().flatten().filter(|name| !shapes.contains_key(*name)).cloned().collect(),
+        unused,
+        metadata: file.metadata().clone(),
+    })
 }

@@ -123,12 +123,21 @@ fn inspect(file: &Path, as_json: bool) -> anyhow::Result<()> {
         println!("{file}");
     }
     let row = |name: &str, part: &Part| {
-        println!("{name:<28} {:>8} {:>14} {:>10.1}", part.tensors, part.parameters, part.bytes as f64 / 1e6);
+        println!("{name:<72} {:>8} {:>14} {:>10.1}", part.tensors, part.parameters, part.bytes as f64 / 1e6);
     };
-    println!("{:<28} {:>8} {:>14} {:>10}", "", "tensors", "parameters", "MB");
-    found.modules.iter().for_each(|(name, part)| row(name, part));
+    println!("{}", found.family.as_deref().unwrap_or("no diffusion model that is known here"));
+    println!("{:<72} {:>8} {:>14} {:>10}", "", "tensors", "parameters", "MB");
+    found.networks.iter().for_each(|(name, part)| row(name, part));
     found.elements.iter().for_each(|(name, part)| row(&format!("stored as {name}"), part));
     row("all", &found.total);
+    for (what, names) in [("missing", &found.missing), ("not used", &found.unused)] {
+        // A few names show what they are; --json has all of them.
+        let some: Vec<&str> = names.iter().take(5).map(String::as_str).collect();
+        match names.len() {
+            0 => {}
+            n => println!("{what}: {n} tensors: {}{}", some.join(", "), if n > 5 { ", ..." } else { "" }),
+        }
+    }
     for (key, value) in &found.metadata {
         let short: String = value.chars().take(100).collect();
         println!("{key}: {short}{}", if short.len() < value.len() { " ..." } else { "" });

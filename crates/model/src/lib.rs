@@ -12,10 +12,14 @@
 
 mod clip;
 mod layers;
+mod layout;
+mod recognise;
 mod unet;
 mod vae;
 
 pub use clip::{ClipConfig, Hidden, clip};
 pub use layers::Numbers;
+pub use layout::{Layout, Stored, Take};
+pub use recognise::{Family, Found, Network, Shapes, TextLayout, family, recognise, usage};
 pub use unet::{Heads, UnetConfig, unet};
 pub use vae::{VaeConfig, vae_decoder, vae_encoder};

@@ -1,0 +1,265 @@
+//! Which model is it? Family and sizes from the names and shapes of tensors, never from a table of known files: a small model of
+//! a known structure is recognised like a large one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use impasto_graph::{Graph, GraphError, Unary};
+
+use crate::layout::{Layout, Stored, open_clip, original_unet, original_vae};
+use crate::{ClipConfig, Heads, Hidden, Numbers, UnetConfig, VaeConfig, clip, unet, vae_decoder, vae_encoder};
+
+/// What a model is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Stable Diffusion 1.
+    Sd1,
+    /// Stable Diffusion 2.
+    Sd2,
+    /// Stable Diffusion XL.
+    Sdxl,
+}
+
+impl std::fmt::Display for Family {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Family::Sd1 => "Stable Diffusion 1",
+            Family::Sd2 => "Stable Diffusion 2",
+            Family::Sdxl => "Stable Diffusion XL",
+        })
+    }
+}
+
+/// How a text encoder's tensors are named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TextLayout {
+    /// As transformers does.
+    Clip,
+    /// As OpenCLIP does.
+    OpenClip,
+}
+
+/// A network found in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// A text encoder.
+    Text(ClipConfig, TextLayout),
+    /// The diffusion model.
+    Unet(UnetConfig, Layout),
+    /// The autoencoder.
+    Vae(VaeConfig, Layout),
+}
+
+/// A network and the beginning that all of its tensors' names share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Sizes and naming.
+    pub network: Network,
+    /// For example `model.diffusion_model.`.
+    pub prefix: String,
+}
+
+/// The tensors of a file: names and shapes.
+pub type Shapes = BTreeMap<String, Vec<usize>>;
+
+impl std::fmt::Display for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Network::Text(c, _) => write!(f, "text encoder, width {}, {} layers", c.width, c.layers),
+            Network::Unet(c, _) => {
+                write!(f, "diffusion model (UNet), {} channels in, widths {:?}", c.in_channels, c.channels)
+            }
+            Network::Vae(c, _) => write!(f, "autoencoder, {} latent channels, widths {:?}", c.latent, c.channels),
+        }
+    }
+}
+
+impl Found {
+    /// The graphs of the network at its smallest: they have every parameter that it takes.
+    pub fn graphs(&self) -> Result<Vec<Graph>, GraphError> {
+        let numbers = Numbers::F32;
+        Ok(match &self.network {
+            Network::Text(config, _) => vec![clip(config, 1, Hidden { skip: 0, norm: true }, numbers)?],
+            Network::Unet(config, _) => {
+                let side = 1 << config.channels.len();
+                vec![unet(config, 1, [side, side], 1, numbers)?]
+            }
+            Network::Vae(config, _) => {
+                let side = 2 * config.factor();
+                vec![vae_decoder(config, 1, [2, 2], numbers)?, vae_encoder(config, 1, [side, side], numbers)?]
+            }
+        })
+    }
+
+    /// Where the file keeps a parameter of this network.
+    pub fn stored(&self, name: &str, shapes: &Shapes) -> Stored {
+        let has = |name: &str| shapes.contains_key(&format!("{}{name}", self.prefix));
+        let plain = || Stored { name: name.into(), take: crate::Take::Whole };
+        let stored = match &self.network {
+            Network::Text(_, TextLayout::OpenClip) => open_clip(name),
+            Network::Unet(config, Layout::Original) => original_unet(name, config.resnets, &has),
+            Network::Vae(config, Layout::Original) => original_vae(name, config.channels.len()),
+            _ => plain(),
+        };
+        Stored { name: format!("{}{}", self.prefix, stored.name), ..stored }
+    }
+}
+
+/// The networks of a file, in the order text encoders, diffusion model, autoencoder.
+pub fn recognise(shapes: &Shapes) -> Vec<Found> {
+    let mut found = vec![];
+    for prefix in [
+        "cond_stage_model.transformer.",
+        "conditioner.embedders.0.transformer.",
+        "cond_stage_model.model.",
+        "conditioner.embedders.1.model.",
+        "conditioner.embedders.0.model.",
+        "",
+    ] {
+        let part = Part { shapes, prefix };
+        found.extend(find_text(&part).map(|network| Found { network, prefix: prefix.into() }));
+    }
+    for prefix in ["model.diffusion_model.", ""] {
+        let part = Part { shapes, prefix };
+        found.extend(find_unet(&part).map(|network| Found { network, prefix: prefix.into() }));
+    }
+    for prefix in ["first_stage_model.", "vae.", ""] {
+        let part = Part { shapes, prefix };
+        found.extend(find_vae(&part).map(|network| Found { network, prefix: prefix.into() }));
+    }
+    found
+}
+
+/// The family that a diffusion model belongs to.
+pub fn family(unet: &UnetConfig) -> Family {
+    match (unet.added, unet.linear_projection) {
+        (Some(_), _) => Family::Sdxl,
+        (None, true) => Family::Sd2,
+        (None, false) => Family::Sd1,
+    }
+}
+
+/// The tensors that each network uses, and those that none does. A tensor that a network lacks is named too, as it should be.
+pub fn usage(shapes: &Shapes, networks: &[Found]) -> Result<(Vec<BTreeSet<String>>, Vec<String>), GraphError> {
+    let mut used = vec![];
+    for found in networks {
+        let graphs = found.graphs()?;
+        let names = graphs.iter().flat_map(|g| g.params().map(|(name, _)| found.stored(name, shapes).name));
+        used.push(names.collect::<BTreeSet<String>>());
+    }
+    let unused = shapes.keys().filter(|name| !used.iter().any(|u| u.contains(*name))).cloned().collect();
+    Ok((used, unused))
+}
+
+/// The tensors below a prefix.
+struct Part<'a> {
+    shapes: &'a Shapes,
+    prefix: &'a str,
+}
+
+impl Part<'_> {
+    fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.shapes.get(&format!("{}{name}", self.prefix)).map(Vec::as_slice)
+    }
+
+    /// One dimension of a tensor.
+    fn size(&self, name: &str, axis: usize) -> Option<usize> {
+        self.shape(name)?.get(axis).copied()
+    }
+
+    /// How many of `pattern` there are, its `#` counted up from 0.
+    fn count(&self, pattern: &str) -> usize {
+        (0..).take_while(|i| self.shape(&pattern.replace('#', &i.to_string())).is_some()).count()
+    }
+}
+
+fn find_text(part: &Part) -> Option<Network> {
+    let (layout, table, places, layers, inner, projection) = match part.shape("token_embedding.weight") {
+        Some(_) => (
+            TextLayout::OpenClip,
+            "token_embedding.weight",
+            "positional_embedding",
+            part.count("transformer.resblocks.#.ln_1.weight"),
+            "transformer.resblocks.0.mlp.c_fc.weight",
+            part.size("text_projection", 1),
+        ),
+        None => (
+            TextLayout::Clip,
+            "text_model.embeddings.token_embedding.weight",
+            "text_model.embeddings.position_embedding.weight",
+            part.count("text_model.encoder.layers.#.layer_norm1.weight"),
+            "text_model.encoder.layers.0.mlp.fc1.weight",
+            part.size("text_projection.weight", 0),
+        ),
+    };
+    let width = part.size(table, 1)?;
+    // Heads cannot be seen in shapes: all of these encoders have heads of 64.
+    let heads = (width / 64).max(1);
+    // CLIP-L is the one with the quick function; the OpenCLIP models, which all have a projection, have the exact one.
+    let activation = match (layout, projection) {
+        (TextLayout::Clip, None) => Unary::QuickGelu,
+        _ => Unary::Gelu,
+    };
+    let (vocabulary, tokens, inner) = (part.size(table, 0)?, part.size(places, 0)?, part.size(inner, 0)?);
+    let config = ClipConfig { vocabulary, tokens, width, layers, heads, inner, activation, projection };
+    (layers > 0).then_some(Network::Text(config, layout))
+}
+
+fn find_unet(part: &Part) -> Option<Network> {
+    let layout = match part.shape("input_blocks.0.0.weight") {
+        Some(_) => Layout::Original,
+        None => Layout::Diffusers,
+    };
+    // Residual blocks of the first level: in an original checkpoint, those before the first one that makes the image smaller.
+    let resnets = match layout {
+        Layout::Diffusers => part.count("down_blocks.0.resnets.#.conv1.weight"),
+        Layout::Original => {
+            (1..).take_while(|i| part.shape(&format!("input_blocks.{i}.0.in_layers.2.weight")).is_some()).count()
+        }
+    };
+    let stored = |name: &str| match layout {
+        Layout::Diffusers => name.to_string(),
+        Layout::Original => original_unet(name, resnets, &|n| part.shape(n).is_some()).name,
+    };
+    let size = |name: &str, axis: usize| part.size(&stored(name), axis);
+    let depth = |at: &str| {
+        (0..).take_while(|i| size(&format!("{at}.transformer_blocks.{i}.norm1.weight"), 0).is_some()).count()
+    };
+    let channels: Vec<usize> =
+        (0..).map_while(|level| size(&format!("down_blocks.{level}.resnets.0.conv1.weight"), 0)).collect();
+    let depths: Vec<usize> =
+        (0..channels.len()).map(|level| depth(&format!("down_blocks.{level}.attentions.0"))).collect();
+    let projection = part.shape(&stored("mid_block.attentions.0.proj_in.weight"))?;
+    let linear_projection = projection.len() == 2;
+    let config = UnetConfig {
+        in_channels: size("conv_in.weight", 1)?,
+        out_channels: size("conv_out.weight", 0)?,
+        mid_depth: depth("mid_block.attentions.0"),
+        heads: if linear_projection { Heads::Width(64) } else { Heads::Count(8) },
+        context: size("mid_block.attentions.0.transformer_blocks.0.attn2.to_k.weight", 1)?,
+        added: size("add_embedding.linear_1.weight", 1),
+        linear_projection,
+        depth: depths,
+        resnets,
+        channels,
+    };
+    (!config.channels.is_empty() && resnets > 0).then_some(Network::Unet(config, layout))
+}
+
+fn find_vae(part: &Part) -> Option<Network> {
+    let layout = match part.shape("decoder.up.0.block.0.conv1.weight") {
+        Some(_) => Layout::Original,
+        None => Layout::Diffusers,
+    };
+    let level = |i: usize| match layout {
+        Layout::Original => format!("encoder.down.{i}.block"),
+        Layout::Diffusers => format!("encoder.down_blocks.{i}.resnets"),
+    };
+    let channels: Vec<usize> = (0..).map_while(|i| part.size(&format!("{}.0.conv1.weight", level(i)), 0)).collect();
+    let config = VaeConfig {
+        latent: part.size("decoder.conv_in.weight", 1)?,
+        resnets: part.count(&format!("{}.#.conv1.weight", level(0))),
+        quant_conv: part.shape("post_quant_conv.weight").is_some(),
+        channels,
+    };
+    (!config.channels.is_empty() && config.resnets > 0).then_some(Network::Vae(config, layout))
+}

@@ -1,0 +1,154 @@
+//! Real layouts, recognised by structure. What a user would lose: a model file that just works.
+//!
+//! `fixtures/headers/*.txt` are the names and shapes of true-size checkpoints in the original layout, one tensor a line, made by
+//! converting diffusers models.
+
+use std::path::Path;
+
+use impasto_graph::{Graph, Unary};
+use impasto_model::{
+    ClipConfig, Family, Found, Hidden, Layout, Network, Numbers, Shapes, Take, TextLayout, UnetConfig, VaeConfig, clip,
+    family, recognise, unet, usage, vae_decoder, vae_encoder,
+};
+
+fn header(name: &str) -> Shapes {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/headers/{name}.txt"));
+    let text = std::fs::read_to_string(path).expect("the fixture is in the repository");
+    let line = |line: &str| {
+        let (name, shape) = line.split_once(' ').expect("a name and a shape");
+        (name.to_string(), shape.split(',').map(|d| d.parse().expect("a number")).collect())
+    };
+    text.lines().map(line).collect()
+}
+
+/// Every parameter is in the file, in its shape.
+fn check_params(found: &Found, shapes: &Shapes) {
+    let ones = |shape: &[usize]| shape.iter().copied().filter(|&d| d != 1).collect::<Vec<_>>();
+    for graph in found.graphs().expect("they build") {
+        for (name, value) in graph.params() {
+            let stored = found.stored(name, shapes);
+            let Some(shape) = shapes.get(&stored.name) else { panic!("{name} is not in the file as {}", stored.name) };
+            let mut want = graph.ty(value).shape.clone();
+            match stored.take {
+                Take::Whole => {}
+                Take::Rows(part, parts) => {
+                    assert!(part < parts);
+                    want[0] *= parts;
+                }
+                Take::Transposed => want.reverse(),
+            }
+            assert_eq!(ones(shape), ones(&want), "{name} as {}", stored.name);
+        }
+    }
+}
+
+/// Recognise a file, check all parameters, and return its networks and what nobody uses.
+fn examine(shapes: &Shapes) -> (Vec<Found>, Vec<String>) {
+    let found = recognise(shapes);
+    found.iter().for_each(|f| check_params(f, shapes));
+    let (_, rest) = usage(shapes, &found).expect("they build");
+    (found, rest)
+}
+
+#[test]
+fn stable_diffusion_1_in_one_file() {
+    let (found, rest) = examine(&header("sd15_original"));
+    let networks: Vec<&Network> = found.iter().map(|f| &f.network).collect();
+    let text = ClipConfig::clip_l();
+    assert_eq!(
+        networks,
+        [
+            &Network::Text(text, TextLayout::Clip),
+            &Network::Unet(UnetConfig::sd15(), Layout::Original),
+            &Network::Vae(VaeConfig::sd(), Layout::Original)
+        ]
+    );
+    assert_eq!(family(&UnetConfig::sd15()), Family::Sd1);
+    assert_eq!(rest, [""; 0], "every tensor is used");
+}
+
+#[test]
+fn stable_diffusion_xl_in_one_file() {
+    let (found, rest) = examine(&header("sdxl_original"));
+    let networks: Vec<&Network> = found.iter().map(|f| &f.network).collect();
+    assert_eq!(
+        networks,
+        [
+            &Network::Text(ClipConfig::clip_l(), TextLayout::Clip),
+            &Network::Text(ClipConfig::open_clip_g(), TextLayout::OpenClip),
+            &Network::Unet(UnetConfig::sdxl(), Layout::Original),
+            &Network::Vae(VaeConfig::sd(), Layout::Original)
+        ]
+    );
+    assert_eq!(family(&UnetConfig::sdxl()), Family::Sdxl);
+    assert_eq!(rest, [""; 0], "every tensor is used");
+}
+
+#[test]
+fn inpainting_has_nine_channels_in() {
+    let (found, _) = examine(&header("inpaint_original"));
+    let Network::Unet(config, _) = &found[1].network else { panic!("{:?}", found[1]) };
+    assert_eq!(*config, UnetConfig { in_channels: 9, ..UnetConfig::sd15() });
+}
+
+#[test]
+fn what_real_files_carry_besides_is_reported_and_harmless() {
+    let mut shapes = header("sd15_original");
+    let extra = [
+        ("model_ema.decay", vec![]),
+        ("betas", vec![1000]),
+        ("cond_stage_model.transformer.text_model.embeddings.position_ids", vec![1, 77]),
+        ("optimizer_states.0", vec![3]),
+    ];
+    shapes.extend(extra.iter().map(|(name, shape)| (name.to_string(), shape.clone())));
+    let (found, rest) = examine(&shapes);
+    assert_eq!(found.len(), 3);
+    let mut names: Vec<&str> = extra.iter().map(|(name, _)| *name).collect();
+    names.sort_unstable();
+    assert_eq!(rest, names);
+}
+
+#[test]
+fn diffusers_components_and_small_models_are_recognised_by_the_same_code() {
+    let sizes =
+        |graph: &Graph| graph.params().map(|(n, v)| (n.to_string(), graph.ty(v).shape.clone())).collect::<Shapes>();
+    let configs = [
+        UnetConfig::sd15(),
+        UnetConfig::sd21(),
+        UnetConfig::sdxl(),
+        UnetConfig { channels: vec![64, 128, 64], depth: vec![0, 1, 1], context: 128, ..UnetConfig::sd15() },
+        UnetConfig {
+            in_channels: 9,
+            channels: vec![64, 128],
+            depth: vec![1, 2],
+            mid_depth: 2,
+            resnets: 1,
+            ..UnetConfig::sd21()
+        },
+    ];
+    for config in configs {
+        let shapes = sizes(&unet(&config, 1, [8, 8], 77, Numbers::F32).expect("it builds"));
+        let (found, rest) = examine(&shapes);
+        assert_eq!(found, [Found { network: Network::Unet(config, Layout::Diffusers), prefix: String::new() }]);
+        assert_eq!(rest, [""; 0]);
+    }
+    let small = VaeConfig { channels: vec![32, 32, 64, 96], latent: 16, quant_conv: false, ..VaeConfig::sd() };
+    for config in [VaeConfig::sd(), small] {
+        let mut shapes = sizes(&vae_decoder(&config, 1, [8, 8], Numbers::F32).expect("it builds"));
+        shapes.extend(sizes(&vae_encoder(&config, 1, [64, 64], Numbers::F32).expect("it builds")));
+        assert_eq!(examine(&shapes).0[0].network, Network::Vae(config, Layout::Diffusers));
+    }
+    for config in [ClipConfig::clip_l(), ClipConfig::open_clip_g()] {
+        let shapes = sizes(&clip(&config, 1, Hidden { skip: 0, norm: true }, Numbers::F32).expect("it builds"));
+        let Network::Text(found, TextLayout::Clip) = &examine(&shapes).0[0].network else { panic!("a text encoder") };
+        assert_eq!(found, &config);
+        assert!(matches!(found.activation, Unary::QuickGelu | Unary::Gelu));
+    }
+}
+
+#[test]
+fn a_file_of_something_else_has_no_networks() {
+    let shapes: Shapes = [("model.embed_tokens.weight".to_string(), vec![32_000, 4096])].into();
+    assert_eq!(recognise(&shapes), []);
+    assert_eq!(recognise(&Shapes::new()), []);
+}
