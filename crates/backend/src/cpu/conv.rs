@@ -10,9 +10,8 @@
 use impasto_graph::{DType, Fused, Graph, Op, Value};
 
 use super::Cpu;
-use super::gemm::drive::{BLOCK_ROWS, Block, Partition, Product, Target, convert, spread, sums_bytes};
-use super::gemm::{Kernel, Number, TILE_COLUMNS, pack};
-use super::memory::ALIGNMENT;
+use super::gemm::drive::{BLOCK_ROWS, Block, Partition, Product, Room, Target, convert, spread, sums_bytes};
+use super::gemm::{Kernel, Number, pack};
 use super::rows::Src;
 use super::session::{Env, Run, size};
 
@@ -102,13 +101,8 @@ struct Way {
     /// Bytes of one pixel of a band, of one line of it, or of one gathered row.
     pixel_bytes: usize,
     line_bytes: usize,
-    a_bytes: usize,
-    sums_bytes: usize,
-    bias_bytes: usize,
-}
-
-fn align(bytes: usize) -> usize {
-    bytes.next_multiple_of(ALIGNMENT as usize)
+    /// Scratch memory of a thread.
+    room: Room,
 }
 
 impl Way {
@@ -129,21 +123,21 @@ impl Way {
         let partition = Partition::new(pixels, s.n, BLOCK_ROWS, threads, &kernel);
         let segments = if feed == Feed::Bands { s.taps() } else { 1 };
         let segment_k = if feed == Feed::Bands { s.channels } else { pack::padded_k(s.k(), number) };
-        let (block, pixel_bytes, line_bytes, a_bytes);
+        let (block, pixel_bytes, line_bytes, band_bytes);
         match feed {
             Feed::Direct | Feed::Gathered => {
                 block = [1, partition.rows];
                 pixel_bytes =
                     if feed == Feed::Direct { s.k() * number.bytes() } else { spread(segment_k * number.bytes()) };
                 line_bytes = 0;
-                a_bytes = if feed == Feed::Direct { 0 } else { align(partition.rows * pixel_bytes) };
+                band_bytes = if feed == Feed::Direct { 0 } else { partition.rows * pixel_bytes };
             }
             Feed::Bands => {
                 let width = s.out_width.div_ceil(s.out_width.div_ceil(2 * BLOCK_ROWS));
                 block = [(partition.rows / width).clamp(1, s.out_height), width];
                 pixel_bytes = s.channels * number.bytes();
                 line_bytes = spread(((width - 1) * s.stride + s.kernel[1]) * pixel_bytes);
-                a_bytes = align(((block[0] - 1) * s.stride + s.kernel[0]) * line_bytes);
+                band_bytes = ((block[0] - 1) * s.stride + s.kernel[0]) * line_bytes;
             }
         }
         Way {
@@ -154,19 +148,13 @@ impl Way {
             columns: partition.columns,
             pixel_bytes,
             line_bytes,
-            a_bytes,
-            sums_bytes: align(sums_bytes(&kernel, number, block, s.n, segments, segment_k)),
-            bias_bytes: align(s.n.next_multiple_of(TILE_COLUMNS) * 4),
+            room: Room::new(band_bytes, sums_bytes(&kernel, number, block, s.n, segments, segment_k), s.n),
         }
-    }
-
-    fn thread_bytes(&self) -> usize {
-        self.a_bytes + self.sums_bytes + self.bias_bytes
     }
 }
 
 pub(super) fn scratch_bytes(cpu: &Cpu, graph: &Graph, value: Value) -> u64 {
-    (Way::new(cpu, &shape(graph, value)).thread_bytes() * cpu.threads()) as u64
+    (Way::new(cpu, &shape(graph, value)).room.bytes() * cpu.threads()) as u64
 }
 
 pub(super) fn prepare(env: &Env, value: Value) -> Run {
@@ -213,14 +201,9 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
             // SAFETY: a task has its own pixels and columns of the result, a thread its own scratch memory; sizes are
             // those that `scratch_bytes` and the plan agreed on.
             unsafe {
-                let scratch = scratch.add(thread * way.thread_bytes());
+                let scratch = scratch.add(thread * way.room.bytes());
                 let image = x.at(picture * s.height * s.width * s.channels);
-                let bias = bias.map(|b| {
-                    let room = scratch.add(way.a_bytes + way.sums_bytes).cast::<f32>();
-                    let values = std::slice::from_raw_parts_mut(room.add(n.start), n.len());
-                    (product.rows.load)(b.at(picture * bias_stride + n.start), values);
-                    room.cast_const()
-                });
+                let bias = bias.map(|b| way.room.bias(scratch, product.rows, b.at(picture * bias_stride), &n));
                 let ptr = match way.feed {
                     Feed::Direct => image.at(x0 * s.channels).ptr,
                     Feed::Bands => {
@@ -251,7 +234,7 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
                     row_stride: s.n,
                     line_stride: pixels * s.n,
                 };
-                product.block(&block, n, scratch.add(way.a_bytes).cast(), &target);
+                product.block(&block, n, way.room.sums(scratch), &target);
             }
         });
     })

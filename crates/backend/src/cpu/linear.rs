@@ -2,8 +2,8 @@
 
 use impasto_graph::{DType, Graph, Op, Value};
 
-use super::gemm::drive::{BLOCK_ROWS, Block, Partition, Product, Target, convert_row, spread, sums_bytes};
-use super::gemm::{Kernel, Number, PANEL, TILE_COLUMNS, pack};
+use super::gemm::drive::{BLOCK_ROWS, Block, Partition, Product, Room, Target, convert_row, spread, sums_bytes};
+use super::gemm::{Kernel, Number, PANEL, pack};
 use super::rows::{Dst, Src};
 use super::session::{Env, Run};
 use super::{Cpu, memory::ALIGNMENT};
@@ -29,14 +29,8 @@ struct Way {
     direct: bool,
     /// Bytes from one row of a converted block to the next.
     row_bytes: usize,
-    /// Scratch bytes of a thread: converted rows, sums, bias.
-    a_bytes: usize,
-    sums_bytes: usize,
-    bias_bytes: usize,
-}
-
-fn align(bytes: usize) -> usize {
-    bytes.next_multiple_of(ALIGNMENT as usize)
+    /// Scratch memory of a thread.
+    room: Room,
 }
 
 impl Way {
@@ -54,14 +48,12 @@ impl Way {
             partition,
             direct,
             row_bytes,
-            a_bytes: if direct { 0 } else { align(partition.rows * row_bytes) },
-            sums_bytes: align(sums_bytes(&kernel, number, [1, partition.rows], s.n, 1, padded)),
-            bias_bytes: align(s.n.next_multiple_of(TILE_COLUMNS) * 4),
+            room: Room::new(
+                if direct { 0 } else { partition.rows * row_bytes },
+                sums_bytes(&kernel, number, [1, partition.rows], s.n, 1, padded),
+                s.n,
+            ),
         }
-    }
-
-    fn thread_bytes(&self) -> usize {
-        self.a_bytes + self.sums_bytes + self.bias_bytes
     }
 }
 
@@ -76,7 +68,7 @@ fn shape(graph: &Graph, value: Value) -> Shape {
 }
 
 pub(super) fn scratch_bytes(cpu: &Cpu, graph: &Graph, value: Value) -> u64 {
-    (Way::new(cpu, &shape(graph, value)).thread_bytes() * cpu.threads()) as u64
+    (Way::new(cpu, &shape(graph, value)).room.bytes() * cpu.threads()) as u64
 }
 
 pub(super) fn prepare(env: &Env, value: Value) -> Run {
@@ -104,13 +96,9 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
             // SAFETY: a task has its own rows and columns of the result, a thread its own scratch memory; sizes are
             // those that `scratch_bytes` and the plan agreed on.
             unsafe {
-                let scratch = scratch.add(thread * way.thread_bytes());
-                let bias = bias.map(|b| {
-                    let room = scratch.add(way.a_bytes + way.sums_bytes).cast::<f32>();
-                    let values = std::slice::from_raw_parts_mut(room.add(n.start), n.len());
-                    (product.rows.load)(b.at(group * if s.groups > 1 { s.n } else { 0 } + n.start), values);
-                    room.cast_const()
-                });
+                let scratch = scratch.add(thread * way.room.bytes());
+                let first_bias = if s.groups > 1 { group * s.n } else { 0 };
+                let bias = bias.map(|b| way.room.bias(scratch, product.rows, b.at(first_bias), &n));
                 let target = Target {
                     bias,
                     activation: fused.activation,
@@ -159,7 +147,7 @@ unsafe fn multiply_rows(
             segments: &[0],
             segment_k: pack::padded_k(k, way.number),
         };
-        product.block(&block, n, scratch.add(way.a_bytes).cast(), target);
+        product.block(&block, n, way.room.sums(scratch), target);
     }
 }
 
@@ -177,12 +165,12 @@ pub(super) mod matmul {
     }
 
     fn packed_bytes(cpu: &Cpu, s: &Shape) -> usize {
-        align(pack::packed_bytes(s.n, s.k, cpu.number()))
+        pack::packed_bytes(s.n, s.k, cpu.number()).next_multiple_of(ALIGNMENT as usize)
     }
 
     pub(in super::super) fn scratch_bytes(cpu: &Cpu, graph: &Graph, value: Value) -> u64 {
         let (s, _) = shape(graph, value);
-        (packed_bytes(cpu, &s) + Way::new(cpu, &s).thread_bytes() * cpu.threads()) as u64
+        (packed_bytes(cpu, &s) + Way::new(cpu, &s).room.bytes() * cpu.threads()) as u64
     }
 
     pub(in super::super) fn prepare(env: &Env, value: Value) -> Run {
@@ -227,7 +215,7 @@ pub(super) mod matmul {
                             row_stride: s.n,
                             line_stride: 0,
                         };
-                        let scratch = panels.add(packed + thread * way.thread_bytes());
+                        let scratch = panels.add(packed + thread * way.room.bytes());
                         multiply_rows(&product, &way, a.at((entry * s.m + m0) * s.k), s.k, m, n, scratch, &target);
                     }
                 });

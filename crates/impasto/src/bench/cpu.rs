@@ -7,7 +7,7 @@ use impasto_backend::{Backend, BackendError, Params};
 use impasto_graph::{DType, Epilogue, Graph, GraphError, HostTensor, Plan, Storage, Value, Window};
 use serde::Serialize;
 
-use super::{median, random};
+use super::{median, random, random_inputs, room_for_outputs};
 
 /// One line of results.
 #[derive(Clone, Debug, Serialize)]
@@ -112,14 +112,8 @@ fn measure(cpu: &Cpu, case: &Case, budget: Duration, peaks: &mut Vec<f64>) -> an
     let plan = Plan::new(&graph, cpu)?;
     let weights = cpu.pack(&graph, &plan, &random_params(&graph)?)?;
     let mut session = cpu.prepare(&graph, &plan, &weights)?;
-    let inputs: Vec<(String, HostTensor)> = session
-        .inputs()
-        .iter()
-        .enumerate()
-        .map(|(i, (name, ty))| Ok((name.clone(), random(&ty.shape, i as u64)?.cast(ty.dtype))))
-        .collect::<Result<_, GraphError>>()?;
+    let (inputs, mut outputs) = (random_inputs(&*session)?, room_for_outputs(&*session));
     let inputs: Vec<(&str, &HostTensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
-    let mut outputs: Vec<HostTensor> = session.outputs().iter().map(|(_, ty)| HostTensor::zeros(ty)).collect();
     session.run(&inputs, &mut outputs)?;
     let (start, mut speeds) = (Instant::now(), vec![]);
     while start.elapsed() < budget || speeds.len() < 3 {

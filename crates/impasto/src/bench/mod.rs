@@ -1,5 +1,6 @@
 //! Benchmarks that print ratios: what is reached, as a share of what the same run measures to be possible.
 
+use impasto_backend::Session;
 use impasto_graph::{GraphError, HostTensor};
 
 mod cpu;
@@ -26,4 +27,15 @@ fn random(shape: &[usize], seed: u64) -> Result<HostTensor, GraphError> {
         (state >> 40) as f32 / (1u32 << 24) as f32 - 0.5
     });
     HostTensor::f32(shape, data.collect())
+}
+
+/// Random inputs for a session, by name.
+fn random_inputs(session: &dyn Session) -> Result<Vec<(String, HostTensor)>, GraphError> {
+    let inputs = session.inputs().iter().enumerate();
+    inputs.map(|(i, (name, ty))| Ok((name.clone(), random(&ty.shape, i as u64)?.cast(ty.dtype)))).collect()
+}
+
+/// Room for a session's outputs.
+fn room_for_outputs(session: &dyn Session) -> Vec<HostTensor> {
+    session.outputs().iter().map(|(_, ty)| HostTensor::zeros(ty)).collect()
 }

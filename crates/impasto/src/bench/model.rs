@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use impasto_backend::cpu::{Cpu, peak_gflops};
 use impasto_backend::{Backend, BackendError, ParamBytes, Session, WeightSource};
-use impasto_graph::{DType, Graph, GraphError, HostTensor, Plan, Storage};
+use impasto_graph::{DType, Graph, HostTensor, Plan, Storage};
 use impasto_model::{Numbers, UnetConfig, VaeConfig, unet, vae_decoder};
 use serde::Serialize;
 
-use super::{median, random};
+use super::{median, random_inputs, room_for_outputs};
 
 /// Which networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,14 +105,8 @@ fn measure(cpu: &Cpu, name: String, graph: &Graph, runs: usize) -> anyhow::Resul
     let source = RandomWeights(graph.params().map(|(n, v)| (n.to_string(), graph.ty(v).shape.clone())).collect());
     let weights = cpu.pack(graph, &plan, &source)?;
     let mut session = cpu.prepare(graph, &plan, &weights)?;
-    let inputs: Vec<(String, HostTensor)> = session
-        .inputs()
-        .iter()
-        .enumerate()
-        .map(|(i, (n, ty))| Ok((n.clone(), random(&ty.shape, i as u64)?.cast(ty.dtype))))
-        .collect::<Result<_, GraphError>>()?;
+    let (inputs, mut outputs) = (random_inputs(&*session)?, room_for_outputs(&*session));
     let inputs: Vec<(&str, &HostTensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
-    let mut outputs: Vec<HostTensor> = session.outputs().iter().map(|(_, ty)| HostTensor::zeros(ty)).collect();
     let (mut peaks, mut times) = (vec![], vec![]);
     for _ in 0..runs.max(1) {
         peaks.extend((0..3).map(|_| peak_gflops(cpu, cpu.number())));

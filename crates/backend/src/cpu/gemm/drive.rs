@@ -323,6 +323,49 @@ impl Product {
     }
 }
 
+/// A thread's scratch memory for a product, in bytes: rows of A, sums, bias, one after the other.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Room {
+    rows: usize,
+    sums: usize,
+    bias: usize,
+}
+
+impl Room {
+    /// Room for `rows` bytes of A and `sums` bytes of sums, and for the bias of `n` columns.
+    pub(in super::super) fn new(rows: usize, sums: usize, n: usize) -> Room {
+        let align = |bytes: usize| bytes.next_multiple_of(ALIGNMENT as usize);
+        Room { rows: align(rows), sums: align(sums), bias: align(n.next_multiple_of(TILE_COLUMNS) * 4) }
+    }
+
+    /// All of it.
+    pub(in super::super) fn bytes(&self) -> usize {
+        self.rows + self.sums + self.bias
+    }
+
+    /// The sums, in a thread's own memory.
+    ///
+    /// # Safety
+    /// `own` has the bytes of this room.
+    pub(in super::super) unsafe fn sums(&self, own: *mut u8) -> *mut f32 {
+        // SAFETY: the caller's.
+        unsafe { own.add(self.rows).cast() }
+    }
+
+    /// Load the columns `n` of a bias that begins at `from`; the result is where column 0 would be.
+    ///
+    /// # Safety
+    /// `own` has the bytes of this room, `from` all columns of a bias.
+    pub(in super::super) unsafe fn bias(&self, own: *mut u8, rows: &Rows, from: Src, n: &Range<usize>) -> *const f32 {
+        // SAFETY: the caller's.
+        unsafe {
+            let room = own.add(self.rows + self.sums).cast::<f32>();
+            (rows.load)(from.at(n.start), std::slice::from_raw_parts_mut(room.add(n.start), n.len()));
+            room
+        }
+    }
+}
+
 /// How the rows and columns of a product are given to threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Partition {
