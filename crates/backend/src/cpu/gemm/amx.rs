@@ -109,37 +109,21 @@ pub(super) unsafe fn bf16(t: &Tile) {
     }
 }
 
-/// Go through one segment of `k`, 32 at a time: A's upper and lower half in tiles 4 and 5, B's left and right panel in 6
-/// and 7. Returns where B and the fetching have come to.
-macro_rules! through_k {
-    ($a:ident, $below:ident, $b:ident, $fetch:ident, $t:ident, $steps:ident, $($line:literal),* $(,)?) => {{
-        let (b_end, fetch_end): (*const u8, *const u8);
-        asm!(
-            "2:",
-            $($line,)*
-            "prefetcht1 [{fetch}]",
-            "prefetcht1 [{fetch} + 64]",
-            "prefetcht1 [{fetch} + 128]",
-            "prefetcht1 [{fetch} + 192]",
-            "add {fetch}, 256",
-            "add {a}, 64",
-            "add {below}, 64",
-            "add {b}, 1024",
-            "add {right}, 1024",
-            "dec {n}",
-            "jnz 2b",
-            a = inout(reg) $a => _,
-            below = inout(reg) $below => _,
-            b = inout(reg) $b => b_end,
-            right = inout(reg) $b.wrapping_add($t.panel_stride) => _,
-            fetch = inout(reg) $fetch => fetch_end,
-            sa = in(reg) $t.a_stride,
-            sb = in(reg) 64usize,
-            n = inout(reg) $steps => _,
-            options(nostack, readonly)
-        );
-        (b_end, fetch_end)
-    }};
+/// The instructions of one step through `k`, by what they do. A's upper and lower half are in tiles 4 and 5, B's left and right
+/// panel in 6 and 7, the sums in 0 to 3.
+macro_rules! load {
+    (upper with $load:literal) => {
+        concat!($load, " tmm4, [{a} + {sa}*1]")
+    };
+    (lower with $load:literal) => {
+        concat!($load, " tmm5, [{below} + {sa}*1]")
+    };
+    (left) => {
+        "tileloadd tmm6, [{b} + {sb}*1]"
+    };
+    (right) => {
+        "tileloadd tmm7, [{right} + {sb}*1]"
+    };
 }
 
 /// `LOW`: there is a lower half. `RIGHT`: there are two panels.
@@ -171,76 +155,71 @@ unsafe fn tile<const LOW: bool, const RIGHT: bool>(t: &Tile) {
         for s in 0..t.segment_count {
             let [a, below] = t.a.map(|a| a.add(*t.segments.add(s)));
             let steps = t.segment_k / 32;
+            // Go through the segment, 32 numbers at a time, fetching four lines on the way; returns where B and that have come to.
+            macro_rules! through_k {
+                ($($line:expr),* $(,)?) => {{
+                    let (b_end, fetch_end): (*const u8, *const u8);
+                    asm!(
+                        "2:",
+                        $($line,)*
+                        "prefetcht1 [{fetch}]",
+                        "prefetcht1 [{fetch} + 64]",
+                        "prefetcht1 [{fetch} + 128]",
+                        "prefetcht1 [{fetch} + 192]",
+                        "add {fetch}, 256",
+                        "add {a}, 64",
+                        "add {below}, 64",
+                        "add {b}, 1024",
+                        "add {right}, 1024",
+                        "dec {n}",
+                        "jnz 2b",
+                        a = inout(reg) a => _,
+                        below = inout(reg) below => _,
+                        b = inout(reg) b => b_end,
+                        right = inout(reg) b.wrapping_add(t.panel_stride) => _,
+                        fetch = inout(reg) fetch => fetch_end,
+                        sa = in(reg) t.a_stride,
+                        sb = in(reg) 64usize,
+                        n = inout(reg) steps => _,
+                        options(nostack, readonly)
+                    );
+                    (b_end, fetch_end)
+                }};
+            }
+            macro_rules! four_sums {
+                ($load:literal) => {
+                    through_k!(
+                        load!(upper with $load),
+                        load!(left),
+                        "tdpbf16ps tmm0, tmm4, tmm6",
+                        load!(right),
+                        "tdpbf16ps tmm1, tmm4, tmm7",
+                        load!(lower with $load),
+                        "tdpbf16ps tmm2, tmm5, tmm6",
+                        "tdpbf16ps tmm3, tmm5, tmm7",
+                    )
+                };
+            }
             (b, fetch) = match (LOW, RIGHT) {
-                (true, true) if t.stream_a => through_k!(
-                    a,
-                    below,
-                    b,
-                    fetch,
-                    t,
-                    steps,
-                    "tileloaddt1 tmm4, [{a} + {sa}*1]",
-                    "tileloadd tmm6, [{b} + {sb}*1]",
-                    "tdpbf16ps tmm0, tmm4, tmm6",
-                    "tileloadd tmm7, [{right} + {sb}*1]",
-                    "tdpbf16ps tmm1, tmm4, tmm7",
-                    "tileloaddt1 tmm5, [{below} + {sa}*1]",
-                    "tdpbf16ps tmm2, tmm5, tmm6",
-                    "tdpbf16ps tmm3, tmm5, tmm7",
-                ),
-                (true, true) => through_k!(
-                    a,
-                    below,
-                    b,
-                    fetch,
-                    t,
-                    steps,
-                    "tileloadd tmm4, [{a} + {sa}*1]",
-                    "tileloadd tmm6, [{b} + {sb}*1]",
-                    "tdpbf16ps tmm0, tmm4, tmm6",
-                    "tileloadd tmm7, [{right} + {sb}*1]",
-                    "tdpbf16ps tmm1, tmm4, tmm7",
-                    "tileloadd tmm5, [{below} + {sa}*1]",
-                    "tdpbf16ps tmm2, tmm5, tmm6",
-                    "tdpbf16ps tmm3, tmm5, tmm7",
-                ),
+                (true, true) if t.stream_a => four_sums!("tileloaddt1"),
+                (true, true) => four_sums!("tileloadd"),
                 (true, false) => through_k!(
-                    a,
-                    below,
-                    b,
-                    fetch,
-                    t,
-                    steps,
-                    "tileloadd tmm4, [{a} + {sa}*1]",
-                    "tileloadd tmm6, [{b} + {sb}*1]",
+                    load!(upper with "tileloadd"),
+                    load!(left),
                     "tdpbf16ps tmm0, tmm4, tmm6",
-                    "tileloadd tmm5, [{below} + {sa}*1]",
+                    load!(lower with "tileloadd"),
                     "tdpbf16ps tmm2, tmm5, tmm6",
                 ),
                 (false, true) => through_k!(
-                    a,
-                    below,
-                    b,
-                    fetch,
-                    t,
-                    steps,
-                    "tileloadd tmm4, [{a} + {sa}*1]",
-                    "tileloadd tmm6, [{b} + {sb}*1]",
+                    load!(upper with "tileloadd"),
+                    load!(left),
                     "tdpbf16ps tmm0, tmm4, tmm6",
-                    "tileloadd tmm7, [{right} + {sb}*1]",
+                    load!(right),
                     "tdpbf16ps tmm1, tmm4, tmm7",
                 ),
-                (false, false) => through_k!(
-                    a,
-                    below,
-                    b,
-                    fetch,
-                    t,
-                    steps,
-                    "tileloadd tmm4, [{a} + {sa}*1]",
-                    "tileloadd tmm6, [{b} + {sb}*1]",
-                    "tdpbf16ps tmm0, tmm4, tmm6",
-                ),
+                (false, false) => {
+                    through_k!(load!(upper with "tileloadd"), load!(left), "tdpbf16ps tmm0, tmm4, tmm6")
+                }
             };
         }
 
