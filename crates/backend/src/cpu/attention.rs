@@ -61,6 +61,8 @@ struct Way {
     values_bytes: usize,
     /// Bytes from one row of queries to the next.
     query_bytes: usize,
+    /// Width of a head as products go through it: a matrix kernel needs all of the padding, pairs need to be whole.
+    width: usize,
     /// Numbers from one row of sums to the next.
     sum_stride: usize,
     /// Parts of a thread's memory, one after the other: queries, scores, sums, and by row maximum, total, factor.
@@ -82,6 +84,10 @@ impl Way {
             keys_bytes: pack::packed_bytes(s.keys, s.width, number),
             values_bytes: pack::packed_bytes(s.value_width, s.keys, number),
             query_bytes,
+            width: match number {
+                Number::Bf16 if !kernel.matrix => s.width.next_multiple_of(2),
+                _ => pack::padded_k(s.width, number),
+            },
             sum_stride,
             parts: [
                 align(block * query_bytes),
@@ -227,7 +233,7 @@ unsafe fn attend(
             let keys = KEYS.min(s.keys - key);
             let padded = pack::padded_k(keys, way.number);
             let b = panels.add(key / PANEL * pack::panel_bytes(s.width, way.number));
-            let a = A { ptr: queries, stride: way.query_bytes, k: pack::padded_k(s.width, way.number) };
+            let a = A { ptr: queries, stride: way.query_bytes, k: way.width };
             product(way, count, keys, a, b, pack::panel_bytes(s.width, way.number), scores, SCORES, false);
 
             // Rows that see the same number of keys go together.
