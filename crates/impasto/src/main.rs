@@ -197,7 +197,8 @@ fn bench_model(args: &BenchModel) -> anyhow::Result<()> {
 }
 
 fn bench_plan(args: &Common) -> anyhow::Result<()> {
-    let cpu = Cpu::new(&args.options()?)?;
+    // Planning takes no memory: what this machine could not run is planned too.
+    let cpu = Cpu::new(&CpuOptions { memory: Some(u64::MAX), ..args.options()? })?;
     if !args.json {
         let threads = cpu.threads();
         println!("for {} on {threads} threads; MB are millions of bytes", cpu.isa());

@@ -4,8 +4,10 @@ use impasto::backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto::graph::{DType, Graph, Plan, PlanError};
 use impasto::model::{Numbers, UnetConfig, VaeConfig, unet, vae_decoder, vae_encoder};
 
-fn cpu(precision: Precision, memory: Option<u64>) -> Cpu {
-    Cpu::new(&CpuOptions { threads: Some(2), precision, memory, ..CpuOptions::default() }).expect("there is a CPU")
+/// A CPU with so much memory, whatever this machine has.
+fn cpu(precision: Precision, memory: u64) -> Cpu {
+    let options = CpuOptions { threads: Some(2), precision, memory: Some(memory), ..CpuOptions::default() };
+    Cpu::new(&options).expect("there is a CPU")
 }
 
 fn networks(numbers: Numbers) -> Vec<(String, Graph)> {
@@ -27,7 +29,7 @@ fn networks(numbers: Numbers) -> Vec<(String, Graph)> {
 #[test]
 fn arenas_are_near_the_lower_bound_and_plans_hold() {
     for precision in [Precision::F32, Precision::Bf16] {
-        let cpu = cpu(precision, None);
+        let cpu = cpu(precision, u64::MAX);
         for numbers in [Numbers::F32, Numbers::BF16] {
             for (name, graph) in networks(numbers) {
                 let plan = Plan::new(&graph, &cpu).expect("nothing limits it");
@@ -43,7 +45,7 @@ fn arenas_are_near_the_lower_bound_and_plans_hold() {
 fn the_decoder_needs_little_memory() {
     let decoder = |side| vae_decoder(&VaeConfig::sd(), 1, [side, side], Numbers::F32).expect("it builds");
     for precision in [Precision::F32, Precision::Bf16] {
-        let cpu = cpu(precision, None);
+        let cpu = cpu(precision, u64::MAX);
         let arena = |side| Plan::new(&decoder(side), &cpu).expect("nothing limits it").arena_bytes();
         assert!(arena(64) <= 560_000_000, "512x512 takes {}", arena(64));
         assert!(arena(128) <= 2_200_000_000, "1024x1024 takes {}", arena(128));
@@ -77,7 +79,7 @@ fn the_order_does_not_depend_on_how_the_model_is_written() {
 #[test]
 fn a_plan_that_does_not_fit_is_refused_with_the_numbers() {
     let graph = vae_decoder(&VaeConfig::sd(), 1, [64, 64], Numbers::F32).expect("it builds");
-    let refused = Plan::new(&graph, &cpu(Precision::F32, Some(500_000_000))).expect_err("500 MB are too few");
+    let refused = Plan::new(&graph, &cpu(Precision::F32, 500_000_000)).expect_err("500 MB are too few");
     let PlanError::Memory { label, need, weights, arena, limit, .. } = &refused else { panic!("{refused}") };
     assert_eq!((*limit, *need), (500_000_000, weights + arena));
     assert!(label.starts_with("decoder.up_blocks.3"), "the peak is at the last level, not at {label}");

@@ -68,7 +68,7 @@ pub struct CpuOptions {
     pub isa: Option<Isa>,
     /// What products are computed in.
     pub precision: Precision,
-    /// Memory that plans may use; by default there is no limit.
+    /// Memory that a plan may use; by default all that this process may have, by the machine and its control groups.
     pub memory: Option<u64>,
 }
 
@@ -90,7 +90,7 @@ pub struct Cpu(Arc<Inner>);
 struct Inner {
     isa: Isa,
     number: Number,
-    memory: Option<u64>,
+    memory: u64,
     pool: Pool,
 }
 
@@ -120,7 +120,8 @@ impl Cpu {
             _ => Number::F32,
         };
         let threads = options.threads.unwrap_or_else(impasto_device::cpu::usable_cores);
-        Cpu(Arc::new(Inner { isa, number, memory: options.memory, pool: Pool::new(threads) }))
+        let memory = options.memory.or_else(|| impasto_device::cpu::memory().map(|m| m.limit)).unwrap_or(u64::MAX);
+        Cpu(Arc::new(Inner { isa, number, memory, pool: Pool::new(threads) }))
     }
 
     /// The instruction path in use.
@@ -157,7 +158,7 @@ impl Cpu {
 
 impl Capabilities for Cpu {
     fn limits(&self) -> Limits {
-        Limits { memory: self.0.memory.unwrap_or(u64::MAX), ..Limits::UNLIMITED }
+        Limits { memory: self.0.memory, ..Limits::UNLIMITED }
     }
 
     fn alignment(&self) -> u64 {
