@@ -1,5 +1,6 @@
 //! The `impasto` command.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -109,8 +110,21 @@ fn main() -> ExitCode {
     }
 }
 
+/// A line of results. A reader that has gone away has seen enough: no error, no panic.
+fn print_line(line: std::fmt::Arguments) {
+    if writeln!(std::io::stdout(), "{line}").is_err() {
+        std::process::exit(0);
+    }
+}
+
+macro_rules! say {
+    ($($part:tt)*) => {
+        print_line(format_args!($($part)*))
+    };
+}
+
 fn json(line: &impl Serialize) {
-    println!("{}", serde_json::to_string(line).expect("a line is plain data"));
+    say!("{}", serde_json::to_string(line).expect("a line is plain data"));
 }
 
 fn inspect(file: &Path, as_json: bool) -> anyhow::Result<()> {
@@ -120,13 +134,13 @@ fn inspect(file: &Path, as_json: bool) -> anyhow::Result<()> {
         return Ok(());
     }
     for file in &found.files {
-        println!("{file}");
+        say!("{file}");
     }
     let row = |name: &str, part: &Part| {
-        println!("{name:<72} {:>8} {:>14} {:>10.1}", part.tensors, part.parameters, part.bytes as f64 / 1e6);
+        say!("{name:<72} {:>8} {:>14} {:>10.1}", part.tensors, part.parameters, part.bytes as f64 / 1e6);
     };
-    println!("{}", found.family.as_deref().unwrap_or("no diffusion model that is known here"));
-    println!("{:<72} {:>8} {:>14} {:>10}", "", "tensors", "parameters", "MB");
+    say!("{}", found.family.as_deref().unwrap_or("no diffusion model that is known here"));
+    say!("{:<72} {:>8} {:>14} {:>10}", "", "tensors", "parameters", "MB");
     found.networks.iter().for_each(|(name, part)| row(name, part));
     found.elements.iter().for_each(|(name, part)| row(&format!("stored as {name}"), part));
     row("all", &found.total);
@@ -135,12 +149,12 @@ fn inspect(file: &Path, as_json: bool) -> anyhow::Result<()> {
         let some: Vec<&str> = names.iter().take(5).map(String::as_str).collect();
         match names.len() {
             0 => {}
-            n => println!("{what}: {n} tensors: {}{}", some.join(", "), if n > 5 { ", ..." } else { "" }),
+            n => say!("{what}: {n} tensors: {}{}", some.join(", "), if n > 5 { ", ..." } else { "" }),
         }
     }
     for (key, value) in &found.metadata {
         let short: String = value.chars().take(100).collect();
-        println!("{key}: {short}{}", if short.len() < value.len() { " ..." } else { "" });
+        say!("{key}: {short}{}", if short.len() < value.len() { " ..." } else { "" });
     }
     Ok(())
 }
@@ -158,18 +172,13 @@ fn bench_cpu(args: &BenchCpu) -> anyhow::Result<()> {
         for f in findings().iter().filter(|f| !f.usable) {
             eprintln!("{}: not used: {}", f.isa, f.reason);
         }
-        println!("{:<22} {:<11} {:>10} {:>10} {:>7}", "work", "path", "GFLOP/s", "peak", "share");
+        say!("{:<22} {:<11} {:>10} {:>10} {:>7}", "work", "path", "GFLOP/s", "peak", "share");
     }
     bench::cpu(&what, |l| match args.common.json {
         true => json(l),
-        false => println!(
-            "{:<22} {:<11} {:>10.1} {:>10.1} {:>6.1}%",
-            l.name,
-            l.isa,
-            l.gflops,
-            l.peak_gflops,
-            100.0 * l.ratio
-        ),
+        false => {
+            say!("{:<22} {:<11} {:>10.1} {:>10.1} {:>6.1}%", l.name, l.isa, l.gflops, l.peak_gflops, 100.0 * l.ratio)
+        }
     })
 }
 
@@ -179,7 +188,7 @@ fn bench_model(args: &BenchModel) -> anyhow::Result<()> {
         if args.common.json {
             return json(l);
         }
-        println!(
+        say!(
             "{}: {:.2} s, {:.0} GFLOP/s, {:.1} % of the peak of {:.0} on {}; arena {:.0} MB, weights {:.0} MB",
             l.name,
             l.seconds,
@@ -191,7 +200,7 @@ fn bench_model(args: &BenchModel) -> anyhow::Result<()> {
             l.weight_bytes as f64 / 1e6
         );
         for (op, seconds) in &l.profile {
-            println!("    {op:<20} {seconds:>8.3} s {:>5.1} %", 100.0 * seconds / l.seconds);
+            say!("    {op:<20} {seconds:>8.3} s {:>5.1} %", 100.0 * seconds / l.seconds);
         }
     })
 }
@@ -201,15 +210,22 @@ fn bench_plan(args: &Common) -> anyhow::Result<()> {
     let cpu = Cpu::new(&CpuOptions { memory: Some(u64::MAX), ..args.options()? })?;
     if !args.json {
         let threads = cpu.threads();
-        println!("for {} on {threads} threads; MB are millions of bytes", cpu.isa());
-        println!(
+        say!("for {} on {threads} threads; MB are millions of bytes", cpu.isa());
+        say!(
             "{:<22} {:>6} {:>9} {:>9} {:>6} {:>10} {:>9} {:>15}",
-            "network", "steps", "arena MB", "bound MB", "ratio", "weights MB", "plan ms", "forward / plan"
+            "network",
+            "steps",
+            "arena MB",
+            "bound MB",
+            "ratio",
+            "weights MB",
+            "plan ms",
+            "forward / plan"
         );
     }
     bench::plans(&cpu, |l| match args.json {
         true => json(l),
-        false => println!(
+        false => say!(
             "{:<22} {:>6} {:>9.1} {:>9.1} {:>6.3} {:>10.1} {:>9.3} {:>15.0}",
             l.name,
             l.steps,

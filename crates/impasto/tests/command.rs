@@ -84,3 +84,16 @@ fn inspect_adds_up_a_model_and_refuses_what_is_none() {
     assert_eq!(cut.status.code(), Some(1));
     assert!(text(&cut.stderr).contains("first_stage_model.decoder.conv_out.bias"), "{}", text(&cut.stderr));
 }
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_impasto"))
+        .args(["bench", "plan"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    drop(child.stdout.take());
+    let out = child.wait_with_output().expect("it ends");
+    assert!(out.status.success() && out.stderr.is_empty(), "{}", text(&out.stderr));
+}
