@@ -8,7 +8,7 @@ use impasto_graph::{Graph, Op, Value};
 
 use super::Cpu;
 use super::gemm::drive::{convert_row, spread};
-use super::gemm::{Kernel, Number, PANEL, TILE_COLUMNS, Tile, pack};
+use super::gemm::{HALF, Kernel, Number, PANEL, TILE_COLUMNS, Tile, pack};
 use super::memory::ALIGNMENT;
 use super::rows::{Dst, Rows, Softmax, Src};
 use super::session::{Env, Ptr, Run};
@@ -119,7 +119,7 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
     let way = Way::new(env.cpu, &s);
     let rows = env.cpu.rows();
     let [q, k, v] = [0, 1, 2].map(|i| env.operand(value, i));
-    let (out, scratch) = (env.dst(value), env.scratch(value));
+    let (out, scratch) = (env.dst(value), env.scratch());
     let heads = s.batch * s.heads;
     let parts = s.keys.div_ceil(PACK_KEYS);
     let blocks = s.queries.div_ceil(way.block);
@@ -339,7 +339,7 @@ unsafe fn product(
                 (way.kernel.run)(&Tile {
                     rows: way.kernel.halves(count - row),
                     panels: (n - column).min(TILE_COLUMNS).div_ceil(PANEL),
-                    a: [a.ptr.add(row * a.stride), a.ptr.wrapping_add((row + 16) * a.stride)],
+                    a: [a.ptr.add(row * a.stride), a.ptr.wrapping_add((row + HALF) * a.stride)],
                     a_stride: a.stride,
                     stream_a: false,
                     fetch: b,

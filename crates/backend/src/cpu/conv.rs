@@ -101,6 +101,8 @@ struct Way {
     /// Bytes of one pixel of a band, of one line of it, or of one gathered row.
     pixel_bytes: usize,
     line_bytes: usize,
+    /// Numbers of a segment of `k`.
+    segment_k: usize,
     /// Scratch memory of a thread.
     room: Room,
 }
@@ -109,12 +111,11 @@ impl Way {
     fn new(cpu: &Cpu, s: &Shape) -> Way {
         let number = cpu.number();
         let kernel = Kernel::of(cpu.isa(), number);
-        let same = matches!((number, s.x_type), (Number::F32, DType::F32) | (Number::Bf16, DType::BF16));
         let whole_channels = s.channels.is_multiple_of(32);
         // Matrix tiles have 16 rows; a line that fills them badly wastes what gathering costs.
         let fills = !kernel.matrix || s.out_width.next_multiple_of(16) * 8 <= s.out_width * 9;
         let feed = match () {
-            () if s.is_pointwise() && same && whole_channels => Feed::Direct,
+            () if s.is_pointwise() && number.dtype() == s.x_type && whole_channels => Feed::Direct,
             () if s.is_pointwise() || !whole_channels || !fills || s.out_width < 4 => Feed::Gathered,
             () => Feed::Bands,
         };
@@ -148,6 +149,7 @@ impl Way {
             columns: partition.columns,
             pixel_bytes,
             line_bytes,
+            segment_k,
             room: Room::new(band_bytes, sums_bytes(&kernel, number, block, s.n, segments, segment_k), s.n),
         }
     }
@@ -166,7 +168,7 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
     let bias_stride = bias.map_or(0, |b| if env.graph.ty(b).shape.len() == 2 { s.n } else { 0 });
     let bias = bias.map(|b| env.src(b));
     let residual = s.fused.residual.then(|| env.src(*rest.next().expect("residual was counted")));
-    let (x, out, scratch) = (env.src(node.inputs[0]), env.dst(value), env.scratch(value));
+    let (x, out, scratch) = (env.src(node.inputs[0]), env.dst(value), env.scratch());
     let product = Product {
         kernel: way.kernel,
         rows: env.cpu.rows(),
@@ -224,7 +226,7 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
                     line_rows: width,
                     line_stride: way.line_bytes * s.stride,
                     segments: &segments,
-                    segment_k: if way.feed == Feed::Bands { s.channels } else { pack::padded_k(s.k(), way.number) },
+                    segment_k: way.segment_k,
                 };
                 let target = Target {
                     bias,

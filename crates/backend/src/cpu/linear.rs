@@ -39,8 +39,7 @@ impl Way {
         let kernel = Kernel::of(cpu.isa(), number);
         let partition = Partition::new(s.m, s.n, BLOCK_ROWS, cpu.threads().div_ceil(s.groups), &kernel);
         let padded = pack::padded_k(s.k, number);
-        let same = matches!((number, s.a_type), (Number::F32, DType::F32) | (Number::Bf16, DType::BF16));
-        let direct = same && padded == s.k;
+        let direct = number.dtype() == s.a_type && padded == s.k;
         let row_bytes = spread(padded * number.bytes());
         Way {
             number,
@@ -79,7 +78,7 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
     let mut rest = node.inputs[2..].iter();
     let bias = fused.bias.then(|| env.src(*rest.next().expect("bias was counted")));
     let residual = fused.residual.then(|| env.src(*rest.next().expect("residual was counted")));
-    let (a, out, scratch) = (env.src(node.inputs[0]), env.dst(value), env.scratch(value));
+    let (a, out, scratch) = (env.src(node.inputs[0]), env.dst(value), env.scratch());
     let way = Way::new(env.cpu, &s);
     let product = Product { kernel: way.kernel, rows: env.cpu.rows(), number: way.number, panels, k: s.k };
     Box::new(move |pool| {
@@ -179,7 +178,7 @@ pub(super) mod matmul {
         let (s, batch) = shape(env.graph, value);
         let way = Way::new(env.cpu, &s);
         let (a, b, out): (Src, Src, Dst) = (env.src(node.inputs[0]), env.src(node.inputs[1]), env.dst(value));
-        let panels = env.scratch(value);
+        let panels = env.scratch();
         let packed = packed_bytes(env.cpu, &s);
         let product =
             Product { kernel: way.kernel, rows: env.cpu.rows(), number: way.number, panels: panels.get(), k: s.k };

@@ -141,10 +141,7 @@ impl Cpu {
 
     /// The element type in which what flows between layers is best kept here.
     pub fn activations(&self) -> DType {
-        match self.0.number {
-            Number::F32 => DType::F32,
-            Number::Bf16 => DType::BF16,
-        }
+        self.0.number.dtype()
     }
 
     fn rows(&self) -> &'static Rows {

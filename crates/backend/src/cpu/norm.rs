@@ -53,7 +53,7 @@ pub(super) fn group_norm(env: &Env, value: Value) -> Run {
     let per_thread = rows_len / env.cpu.threads();
     let rows = env.cpu.rows();
     let [x, gamma, beta] = [0, 1, 2].map(|o| env.operand(value, o));
-    let (out, scratch) = (env.dst(value), env.scratch(value));
+    let (out, scratch) = (env.dst(value), env.scratch());
     let (c, group) = (i.channels, i.channels / i.groups);
     Box::new(move |pool| {
         // SAFETY: the parts lie one after the other in the planned scratch memory; each task writes its own lines.
@@ -187,7 +187,7 @@ pub(super) fn by_row(env: &Env, value: Value) -> Run {
     let rows = env.cpu.rows();
     let x = env.operand(value, 0);
     let params: Vec<Src> = (1..node.inputs.len()).map(|i| env.operand(value, i)).collect();
-    let (out, scratch): (Dst, _) = (env.dst(value), env.scratch(value));
+    let (out, scratch): (Dst, _) = (env.dst(value), env.scratch());
     Box::new(move |pool| {
         pool.each(m.div_ceil(TASK_ROWS), &|thread, task| {
             // SAFETY: each thread has its own rows of scratch memory, each task its own rows of the result.

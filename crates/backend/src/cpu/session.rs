@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use impasto_graph::{DType, Data, Graph, HostTensor, Op, Place, Plan, TensorType, Value};
+use impasto_graph::{DType, Data, Graph, HostTensor, Op, Place, Plan, Span, TensorType, Value};
 
 use super::memory::Memory;
 use super::pool::Pool;
@@ -41,12 +41,15 @@ impl Ptr {
 }
 
 /// What preparing a step may look at.
+#[derive(Clone, Copy)]
 pub(super) struct Env<'a> {
     pub(super) cpu: &'a Cpu,
     pub(super) graph: &'a Graph,
     plan: &'a Plan,
     weights: &'a CpuWeights,
     arena: &'a Memory,
+    /// The step's scratch memory.
+    scratch: Option<Span>,
 }
 
 impl Env<'_> {
@@ -91,9 +94,8 @@ impl Env<'_> {
     }
 
     /// The scratch memory of a step.
-    pub(super) fn scratch(&self, value: Value) -> Ptr {
-        let step = self.plan.steps().iter().find(|s| s.value == value);
-        match step.and_then(|s| s.scratch) {
+    pub(super) fn scratch(&self) -> Ptr {
+        match self.scratch {
             Some(span) => Ptr(self.arena_ptr(span.offset, span.bytes)),
             None => Ptr(std::ptr::NonNull::dangling().as_ptr()),
         }
@@ -168,12 +170,12 @@ impl CpuSession {
         })?;
         packed.check(cpu, graph, plan)?;
         let arena = Memory::new(plan.arena_bytes())?;
-        let env = Env { cpu, graph, plan, weights: packed, arena: &arena };
+        let env = Env { cpu, graph, plan, weights: packed, arena: &arena, scratch: None };
         let steps = plan
             .steps()
             .iter()
             .map(|s| Prepared {
-                run: env.prepare(s.value),
+                run: Env { scratch: s.scratch, ..env }.prepare(s.value),
                 time: StepTime {
                     label: graph.label(s.value).into(),
                     op: graph.node(s.value).op.name(),

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use impasto_backend::cpu::{Cpu, CpuOptions, Isa, Number, Precision, findings, peak_gflops};
-use impasto_backend::{Backend, BackendError, Params};
+use impasto_backend::Backend;
+use impasto_backend::cpu::{Cpu, CpuOptions, Isa, Precision, findings, peak_gflops};
 use impasto_graph::{DType, Epilogue, Graph, GraphError, HostTensor, Plan, Storage, Value, Window};
 use serde::Serialize;
 
-use super::{median, random, random_inputs, room_for_outputs};
+use super::{RandomWeights, median, random_inputs, room_for_outputs};
 
 /// One line of results.
 #[derive(Clone, Debug, Serialize)]
@@ -32,13 +32,13 @@ struct Case {
 
 fn gemm(g: &mut Graph, dtype: DType, m: usize, n: usize, k: usize) -> Result<Value, GraphError> {
     let x = g.input("x", [m, k], dtype)?;
-    let w = g.param("w", [n, k], Storage::Dense(DType::F32))?;
+    let w = g.param("w", [n, k], Storage::Dense(DType::F16))?;
     g.linear(x, w, Epilogue::new())
 }
 
 fn conv(g: &mut Graph, dtype: DType, c: usize, side: usize) -> Result<Value, GraphError> {
     let x = g.input("x", [1, side, side, c], dtype)?;
-    let w = g.param("w", [c, c, 3, 3], Storage::Dense(DType::F32))?;
+    let w = g.param("w", [c, c, 3, 3], Storage::Dense(DType::F16))?;
     g.conv2d(x, w, Window::pad(1), Epilogue::new())
 }
 
@@ -106,11 +106,10 @@ pub fn cpu(what: &CpuBench, mut show: impl FnMut(&CpuLine)) -> anyhow::Result<()
 /// from moment to moment, so both are medians over the same time.
 fn measure(cpu: &Cpu, case: &Case, budget: Duration, peaks: &mut Vec<f64>) -> anyhow::Result<f64> {
     let mut graph = Graph::new();
-    let dtype = if cpu.number() == Number::Bf16 { DType::BF16 } else { DType::F32 };
-    let out = (case.build)(&mut graph, dtype)?;
+    let out = (case.build)(&mut graph, cpu.activations())?;
     graph.output("y", out)?;
     let plan = Plan::new(&graph, cpu)?;
-    let weights = cpu.pack(&graph, &plan, &random_params(&graph)?)?;
+    let weights = cpu.pack(&graph, &plan, &RandomWeights::of(&graph))?;
     let mut session = cpu.prepare(&graph, &plan, &weights)?;
     let (inputs, mut outputs) = (random_inputs(&*session)?, room_for_outputs(&*session));
     let inputs: Vec<(&str, &HostTensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
@@ -126,15 +125,4 @@ fn measure(cpu: &Cpu, case: &Case, budget: Duration, peaks: &mut Vec<f64>) -> an
         }
     }
     Ok(median(&mut speeds))
-}
-
-/// Random parameters for every parameter of a graph.
-fn random_params(graph: &Graph) -> Result<Params, BackendError> {
-    let mut params = Params::new();
-    for (i, (name, value)) in graph.params().enumerate() {
-        let tensor =
-            random(&graph.ty(value).shape, 1000 + i as u64).map_err(|e| BackendError::Setting(e.to_string()))?;
-        params.insert(name, tensor);
-    }
-    Ok(params)
 }

@@ -1,7 +1,10 @@
 //! Benchmarks that print ratios: what is reached, as a share of what the same run measures to be possible.
 
-use impasto_backend::Session;
-use impasto_graph::{GraphError, HostTensor};
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use impasto_backend::{BackendError, ParamBytes, Session, WeightSource};
+use impasto_graph::{DType, Graph, GraphError, HostTensor, Storage};
 
 mod cpu;
 mod model;
@@ -38,4 +41,34 @@ fn random_inputs(session: &dyn Session) -> Result<Vec<(String, HostTensor)>, Gra
 /// Room for a session's outputs.
 fn room_for_outputs(session: &dyn Session) -> Vec<HostTensor> {
     session.outputs().iter().map(|(_, ty)| HostTensor::zeros(ty)).collect()
+}
+
+/// Weights that look random, made when they are asked for: nothing the size of a model is kept twice.
+struct RandomWeights(HashMap<String, Vec<usize>>);
+
+impl RandomWeights {
+    fn of(graph: &Graph) -> RandomWeights {
+        RandomWeights(graph.params().map(|(name, v)| (name.to_string(), graph.ty(v).shape.clone())).collect())
+    }
+}
+
+impl WeightSource for RandomWeights {
+    fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError> {
+        let shape = self.0.get(name).cloned().unwrap_or_default();
+        let n: usize = shape.iter().product();
+        // Small enough that activations neither die out nor overflow on the way through the network.
+        let fan_in: usize = shape.iter().skip(1).product();
+        let scale = if shape.len() > 1 { (3.0 / fan_in as f32).sqrt() } else { 0.2 };
+        let center = if shape.len() == 1 && name.contains("norm") && name.ends_with("weight") { 1.0 } else { 0.0 };
+        let mut state = name.bytes().fold(0x9e37_79b9_u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193)) | 1;
+        let mut bytes = Vec::with_capacity(2 * n);
+        for _ in 0..n {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            let value = center + scale * (state as f32 / 2_147_483_648.0 - 1.0);
+            bytes.extend(half::f16::from_f32(value).to_le_bytes());
+        }
+        Ok(ParamBytes { storage: Storage::Dense(DType::F16), shape, bytes: Cow::Owned(bytes) })
+    }
 }

@@ -1,16 +1,15 @@
 //! Whole networks of true size on random weights: seconds, share of the machine's peak, and where the time goes.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::Instant;
 
 use impasto_backend::cpu::{Cpu, peak_gflops};
-use impasto_backend::{Backend, BackendError, ParamBytes, Session, WeightSource};
+use impasto_backend::{Backend, Session};
 use impasto_graph::{DType, Graph, HostTensor, Plan, Storage};
 use impasto_model::{Numbers, UnetConfig, VaeConfig, unet, vae_decoder};
 use serde::Serialize;
 
-use super::{median, random_inputs, room_for_outputs};
+use super::{RandomWeights, median, random_inputs, room_for_outputs};
 
 /// Which networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,30 +53,6 @@ pub struct ModelLine {
     pub profile: Vec<(String, f64)>,
 }
 
-/// Weights that look random, made when they are asked for: nothing the size of a model is kept twice.
-struct RandomWeights(HashMap<String, Vec<usize>>);
-
-impl WeightSource for RandomWeights {
-    fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError> {
-        let shape = self.0.get(name).cloned().unwrap_or_default();
-        let n: usize = shape.iter().product();
-        // Small enough that activations neither die out nor overflow on the way through the network.
-        let fan_in: usize = shape.iter().skip(1).product();
-        let scale = if shape.len() > 1 { (3.0 / fan_in as f32).sqrt() } else { 0.2 };
-        let center = if shape.len() == 1 && name.contains("norm") && name.ends_with("weight") { 1.0 } else { 0.0 };
-        let mut state = name.bytes().fold(0x9e37_79b9_u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193)) | 1;
-        let mut bytes = Vec::with_capacity(2 * n);
-        for _ in 0..n {
-            state ^= state << 13;
-            state ^= state >> 17;
-            state ^= state << 5;
-            let value = center + scale * (state as f32 / 2_147_483_648.0 - 1.0);
-            bytes.extend(half::f16::from_f32(value).to_le_bytes());
-        }
-        Ok(ParamBytes { storage: Storage::Dense(DType::F16), shape, bytes: Cow::Owned(bytes) })
-    }
-}
-
 /// Run the networks of a family for pictures of `size` by `size`; `show` gets each line as it is ready.
 pub fn model(
     cpu: &Cpu,
@@ -102,8 +77,7 @@ pub fn model(
 
 fn measure(cpu: &Cpu, name: String, graph: &Graph, runs: usize) -> anyhow::Result<ModelLine> {
     let plan = Plan::new(graph, cpu)?;
-    let source = RandomWeights(graph.params().map(|(n, v)| (n.to_string(), graph.ty(v).shape.clone())).collect());
-    let weights = cpu.pack(graph, &plan, &source)?;
+    let weights = cpu.pack(graph, &plan, &RandomWeights::of(graph))?;
     let mut session = cpu.prepare(graph, &plan, &weights)?;
     let (inputs, mut outputs) = (random_inputs(&*session)?, room_for_outputs(&*session));
     let inputs: Vec<(&str, &HostTensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();

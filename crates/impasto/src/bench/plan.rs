@@ -35,7 +35,7 @@ pub struct PlanLine {
 }
 
 /// The networks whose plans are looked at, with names.
-pub(crate) fn networks(numbers: Numbers) -> Result<Vec<(String, Graph)>, GraphError> {
+fn networks(numbers: Numbers) -> Result<Vec<(String, Graph)>, GraphError> {
     let (sd15, sdxl, vae) = (UnetConfig::sd15(), UnetConfig::sdxl(), VaeConfig::sd());
     let mut list = vec![
         ("sd15 unet 512".to_string(), unet(&sd15, 2, [64, 64], 77, numbers)?),

@@ -2,15 +2,13 @@
 
 use std::ops::Range;
 
-use super::{Kernel, Number, PANEL, TILE_COLUMNS, Tile, pack};
+use super::{HALF, Kernel, Number, PANEL, TILE_COLUMNS, Tile, pack};
 use crate::cpu::memory::ALIGNMENT;
 use crate::cpu::rows::{Dst, Finish, Rows, Src};
 use impasto_graph::Unary;
 
 /// Rows of a block of A: with a chunk of `k` they stay in the second cache.
 pub(in super::super) const BLOCK_ROWS: usize = 256;
-/// Rows of half a matrix tile.
-const HALF: usize = 16;
 /// Columns whose sums are kept in scratch memory while the chunks of `k` go by.
 const BLOCK_COLUMNS: usize = 256;
 

@@ -23,10 +23,14 @@ pub(super) mod drive;
 pub(super) mod pack;
 mod portable;
 
+use impasto_graph::DType;
+
 use super::Isa;
 
 /// Columns of a packed panel.
 pub(super) const PANEL: usize = 16;
+/// Rows of half a matrix tile.
+pub(super) const HALF: usize = 16;
 /// Columns of a tile: two panels.
 pub(super) const TILE_COLUMNS: usize = 2 * PANEL;
 
@@ -40,11 +44,16 @@ pub enum Number {
 }
 
 impl Number {
-    pub(super) const fn bytes(self) -> usize {
+    /// The element type that tensors of such numbers have.
+    pub const fn dtype(self) -> DType {
         match self {
-            Number::F32 => 4,
-            Number::Bf16 => 2,
+            Number::F32 => DType::F32,
+            Number::Bf16 => DType::BF16,
         }
+    }
+
+    pub(super) const fn bytes(self) -> usize {
+        self.dtype().bytes() as usize
     }
 
     /// `k` is padded with zeros to a multiple of this, which is what one matrix tile takes.
@@ -137,7 +146,7 @@ impl Kernel {
     /// The rows of a tile where `rows` are left.
     pub(super) fn halves(&self, rows: usize) -> [usize; 2] {
         let rows = rows.min(self.rows);
-        let upper = if self.matrix { rows.min(16) } else { rows };
+        let upper = if self.matrix { rows.min(HALF) } else { rows };
         [upper, rows - upper]
     }
 
@@ -176,7 +185,6 @@ pub(super) fn self_test(isa: Isa) -> Result<(), String> {
         // child process that finds out.
         unsafe {
             use super::rows::Src;
-            use impasto_graph::DType;
             let src = |v: &[f32]| Src { ptr: v.as_ptr().cast(), dtype: DType::F32 };
             let panels = packed.as_mut_ptr().cast::<u8>();
             for panel in 0..n.div_ceil(PANEL) {
@@ -196,7 +204,7 @@ pub(super) fn self_test(isa: Isa) -> Result<(), String> {
                     (kernel.run)(&Tile {
                         rows: kernel.halves(m - row),
                         panels: (n - column).min(TILE_COLUMNS).div_ceil(PANEL),
-                        a: [row, (row + 16).min(m - 1)].map(|r| ptr.add(r * k * number.bytes()).cast_const()),
+                        a: [row, (row + HALF).min(m - 1)].map(|r| ptr.add(r * k * number.bytes()).cast_const()),
                         a_stride: k * number.bytes(),
                         stream_a: false,
                         fetch: panels,
