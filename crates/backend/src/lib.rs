@@ -97,7 +97,8 @@ pub struct ParamBytes<'a> {
     pub bytes: Cow<'a, [u8]>,
 }
 
-/// Where parameters come from: a model file, or memory.
+/// Where parameters come from: a model file, or memory. A parameter of floats may be stored in another way than the graph says, since
+/// files mix element types; a backend converts it.
 pub trait WeightSource {
     /// The parameter of this name.
     fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError>;

@@ -165,6 +165,26 @@ pub(crate) fn open_clip(name: &str) -> Stored {
     Stored::whole(format!("{layer}.{}", replace_start(rest, &pairs).unwrap_or_else(|| rest.into())))
 }
 
+/// A parameter of a text encoder as transformers names it. The name begins with `text_model.` or, in `bare` files, behind it; some
+/// programs keep OpenCLIP's turned projection.
+pub(crate) fn transformers_clip(name: &str, bare: bool, has: &dyn Fn(&str) -> bool) -> Stored {
+    if name == "text_projection.weight" && !has(name) && has("text_projection") {
+        return Stored { name: "text_projection".into(), take: Take::Transposed };
+    }
+    let short = if bare { name.strip_prefix("text_model.") } else { None };
+    Stored::whole(short.unwrap_or(name).into())
+}
+
+/// A parameter of the autoencoder in a diffusers folder: files from before 2023 call the attention's parts differently.
+pub(crate) fn diffusers_vae(name: &str, has: &dyn Fn(&str) -> bool) -> Stored {
+    let old = [(".to_q.", ".query."), (".to_k.", ".key."), (".to_v.", ".value."), (".to_out.0.", ".proj_attn.")];
+    let renamed = old.iter().filter(|_| name.contains(".attentions.") && !has(name)).find_map(|(new, old)| {
+        let renamed = name.replace(new, old);
+        has(&renamed).then_some(renamed)
+    });
+    Stored::whole(renamed.unwrap_or_else(|| name.into()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,15 +11,27 @@
 //! ```
 
 mod clip;
+mod config;
+mod error;
+mod files;
 mod layers;
 mod layout;
+mod part;
+mod prediction;
 mod recognise;
+mod source;
+mod taesd;
 mod unet;
 mod vae;
 
 pub use clip::{ClipConfig, Hidden, clip};
+pub use error::ModelError;
+pub use files::{LatentScale, Model, ModelPaths};
 pub use layers::Numbers;
 pub use layout::{Layout, Stored, Take};
-pub use recognise::{Family, Found, Network, Shapes, TextLayout, family, recognise, usage};
+pub use part::Part;
+pub use prediction::Prediction;
+pub use recognise::{Family, Found, Network, Shapes, TextLayout, family, kind_of, recognise, usage};
+pub use taesd::TaesdConfig;
 pub use unet::{Heads, UnetConfig, unet};
 pub use vae::{VaeConfig, vae_decoder, vae_encoder};

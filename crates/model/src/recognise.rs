@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use impasto_graph::{Graph, GraphError, Unary};
 
-use crate::layout::{Layout, Stored, open_clip, original_unet, original_vae};
+use crate::layout::{Layout, Stored, diffusers_vae, open_clip, original_unet, original_vae, transformers_clip};
 use crate::{ClipConfig, Heads, Hidden, Numbers, UnetConfig, VaeConfig, clip, unet, vae_decoder, vae_encoder};
 
 /// What a model is called.
@@ -34,6 +34,8 @@ impl std::fmt::Display for Family {
 pub enum TextLayout {
     /// As transformers does.
     Clip,
+    /// As transformers did first, without `text_model.`.
+    Bare,
     /// As OpenCLIP does.
     OpenClip,
 }
@@ -96,9 +98,11 @@ impl Found {
         let plain = || Stored { name: name.into(), take: crate::Take::Whole };
         let stored = match &self.network {
             Network::Text(_, TextLayout::OpenClip) => open_clip(name),
+            Network::Text(_, layout) => transformers_clip(name, *layout == TextLayout::Bare, &has),
             Network::Unet(config, Layout::Original) => original_unet(name, config.resnets, &has),
             Network::Vae(config, Layout::Original) => original_vae(name, config.channels.len()),
-            _ => plain(),
+            Network::Vae(_, Layout::Diffusers) => diffusers_vae(name, &has),
+            Network::Unet(_, Layout::Diffusers) => plain(),
         };
         Stored { name: format!("{}{}", self.prefix, stored.name), ..stored }
     }
@@ -113,12 +117,18 @@ pub fn recognise(shapes: &Shapes) -> Vec<Found> {
         "cond_stage_model.model.",
         "conditioner.embedders.1.model.",
         "conditioner.embedders.0.model.",
+        "text_encoders.clip_l.transformer.",
+        "text_encoders.clip_g.transformer.",
+        "text_encoder.",
+        "text_encoder_2.",
+        "clip_l.",
+        "clip_g.",
         "",
     ] {
         let part = Part { shapes, prefix };
         found.extend(find_text(&part).map(|network| Found { network, prefix: prefix.into() }));
     }
-    for prefix in ["model.diffusion_model.", ""] {
+    for prefix in ["model.diffusion_model.", "diffusion_model.", "unet.", ""] {
         let part = Part { shapes, prefix };
         found.extend(find_unet(&part).map(|network| Found { network, prefix: prefix.into() }));
     }
@@ -127,6 +137,26 @@ pub fn recognise(shapes: &Shapes) -> Vec<Found> {
         found.extend(find_vae(&part).map(|network| Found { network, prefix: prefix.into() }));
     }
     found
+}
+
+/// What a file of another kind is, where its names give it away.
+pub fn kind_of(shapes: &Shapes) -> Option<&'static str> {
+    let any = |parts: &[&str]| shapes.keys().any(|name| parts.iter().all(|part| name.contains(part)));
+    let kinds: [(&[&[&str]], &str); 9] = [
+        (
+            &[&[".lora_up."], &[".lora_down."], &[".lora_A."], &["lora_linear_layer"], &[".hada_w1_"], &[".lokr_w"]],
+            "a LoRA",
+        ),
+        (&[&["control_model."], &["controlnet_"], &["controlnet_cond_embedding"]], "a ControlNet"),
+        (&[&["double_blocks.", "img_mod"], &["single_transformer_blocks."]], "a Flux diffusion model"),
+        (&[&["joint_blocks."], &["transformer_blocks.", "attn.add_q_proj"]], "a Stable Diffusion 3 diffusion model"),
+        (&[&["encoder.block.", "SelfAttention"]], "a T5 text encoder"),
+        (&[&["motion_modules."]], "a motion module of AnimateDiff"),
+        (&[&["emb_params"], &["string_to_param"]], "a textual inversion"),
+        (&[&["model.embed_tokens."], &["lm_head."]], "a language model"),
+        (&[&["time_embed", "cond_proj"]], "a distilled UNet that is told its guidance"),
+    ];
+    kinds.iter().find(|(names, _)| names.iter().any(|parts| any(parts))).map(|(_, kind)| *kind)
 }
 
 /// The family that a diffusion model belongs to.
@@ -150,6 +180,12 @@ pub fn usage(shapes: &Shapes, networks: &[Found]) -> Result<(Vec<BTreeSet<String
     Ok((used, unused))
 }
 
+/// No dimension of these networks comes near this. What is larger is damage, and sums of it could overflow.
+const MAX_SIZE: usize = 1 << 20;
+/// Nor has any of them so many layers or blocks in a row, or so many resolutions.
+const MAX_COUNT: usize = 128;
+const MAX_LEVELS: usize = 8;
+
 /// The tensors below a prefix.
 struct Part<'a> {
     shapes: &'a Shapes,
@@ -163,43 +199,51 @@ impl Part<'_> {
 
     /// One dimension of a tensor.
     fn size(&self, name: &str, axis: usize) -> Option<usize> {
-        self.shape(name)?.get(axis).copied()
+        self.shape(name)?.get(axis).copied().filter(|n| (1..=MAX_SIZE).contains(n))
     }
 
     /// How many of `pattern` there are, its `#` counted up from 0.
     fn count(&self, pattern: &str) -> usize {
-        (0..).take_while(|i| self.shape(&pattern.replace('#', &i.to_string())).is_some()).count()
+        (0..MAX_COUNT).take_while(|i| self.shape(&pattern.replace('#', &i.to_string())).is_some()).count()
     }
 }
 
 fn find_text(part: &Part) -> Option<Network> {
-    let (layout, table, places, layers, inner, projection) = match part.shape("token_embedding.weight") {
-        Some(_) => (
-            TextLayout::OpenClip,
-            "token_embedding.weight",
-            "positional_embedding",
+    let layout = if part.shape("token_embedding.weight").is_some() {
+        TextLayout::OpenClip
+    } else if part.shape("embeddings.token_embedding.weight").is_some() {
+        TextLayout::Bare
+    } else {
+        TextLayout::Clip
+    };
+    let start = if layout == TextLayout::Clip { "text_model." } else { "" };
+    let (table, places, layers, inner) = match layout {
+        TextLayout::OpenClip => (
+            "token_embedding.weight".to_string(),
+            "positional_embedding".to_string(),
             part.count("transformer.resblocks.#.ln_1.weight"),
-            "transformer.resblocks.0.mlp.c_fc.weight",
-            part.size("text_projection", 1),
+            "transformer.resblocks.0.mlp.c_fc.weight".to_string(),
         ),
-        None => (
-            TextLayout::Clip,
-            "text_model.embeddings.token_embedding.weight",
-            "text_model.embeddings.position_embedding.weight",
-            part.count("text_model.encoder.layers.#.layer_norm1.weight"),
-            "text_model.encoder.layers.0.mlp.fc1.weight",
-            part.size("text_projection.weight", 0),
+        _ => (
+            format!("{start}embeddings.token_embedding.weight"),
+            format!("{start}embeddings.position_embedding.weight"),
+            part.count(&format!("{start}encoder.layers.#.layer_norm1.weight")),
+            format!("{start}encoder.layers.0.mlp.fc1.weight"),
         ),
     };
-    let width = part.size(table, 1)?;
+    let width = part.size(&table, 1)?;
+    let projection = match layout {
+        TextLayout::OpenClip => part.size("text_projection", 1),
+        _ => part.size("text_projection.weight", 0).or_else(|| part.size("text_projection", 1)),
+    };
     // Heads cannot be seen in shapes: all of these encoders have heads of 64.
     let heads = (width / 64).max(1);
     // CLIP-L is the one with the quick function; the OpenCLIP models, which all have a projection, have the exact one.
     let activation = match (layout, projection) {
-        (TextLayout::Clip, None) => Unary::QuickGelu,
+        (TextLayout::Clip | TextLayout::Bare, None) => Unary::QuickGelu,
         _ => Unary::Gelu,
     };
-    let (vocabulary, tokens, inner) = (part.size(table, 0)?, part.size(places, 0)?, part.size(inner, 0)?);
+    let (vocabulary, tokens, inner) = (part.size(&table, 0)?, part.size(&places, 0)?, part.size(&inner, 0)?);
     let config = ClipConfig { vocabulary, tokens, width, layers, heads, inner, activation, projection };
     (layers > 0).then_some(Network::Text(config, layout))
 }
@@ -213,7 +257,8 @@ fn find_unet(part: &Part) -> Option<Network> {
     let resnets = match layout {
         Layout::Diffusers => part.count("down_blocks.0.resnets.#.conv1.weight"),
         Layout::Original => {
-            (1..).take_while(|i| part.shape(&format!("input_blocks.{i}.0.in_layers.2.weight")).is_some()).count()
+            let there = |i: &usize| part.shape(&format!("input_blocks.{i}.0.in_layers.2.weight")).is_some();
+            (1..MAX_COUNT).take_while(there).count()
         }
     };
     let stored = |name: &str| match layout {
@@ -222,10 +267,11 @@ fn find_unet(part: &Part) -> Option<Network> {
     };
     let size = |name: &str, axis: usize| part.size(&stored(name), axis);
     let depth = |at: &str| {
-        (0..).take_while(|i| size(&format!("{at}.transformer_blocks.{i}.norm1.weight"), 0).is_some()).count()
+        let there = |i: &usize| size(&format!("{at}.transformer_blocks.{i}.norm1.weight"), 0).is_some();
+        (0..MAX_COUNT).take_while(there).count()
     };
     let channels: Vec<usize> =
-        (0..).map_while(|level| size(&format!("down_blocks.{level}.resnets.0.conv1.weight"), 0)).collect();
+        (0..MAX_LEVELS).map_while(|level| size(&format!("down_blocks.{level}.resnets.0.conv1.weight"), 0)).collect();
     let depths: Vec<usize> =
         (0..channels.len()).map(|level| depth(&format!("down_blocks.{level}.attentions.0"))).collect();
     let projection = part.shape(&stored("mid_block.attentions.0.proj_in.weight"))?;
@@ -254,7 +300,8 @@ fn find_vae(part: &Part) -> Option<Network> {
         Layout::Original => format!("encoder.down.{i}.block"),
         Layout::Diffusers => format!("encoder.down_blocks.{i}.resnets"),
     };
-    let channels: Vec<usize> = (0..).map_while(|i| part.size(&format!("{}.0.conv1.weight", level(i)), 0)).collect();
+    let channels: Vec<usize> =
+        (0..MAX_LEVELS).map_while(|i| part.size(&format!("{}.0.conv1.weight", level(i)), 0)).collect();
     let config = VaeConfig {
         latent: part.size("decoder.conv_in.weight", 1)?,
         resnets: part.count(&format!("{}.#.conv1.weight", level(0))),

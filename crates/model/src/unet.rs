@@ -5,12 +5,25 @@ use impasto_graph::{DType, Epilogue, Graph, GraphError, Unary, Value, Window};
 use crate::layers::{Net, Numbers};
 
 /// How many attention heads a layer has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heads {
     /// The same number everywhere (Stable Diffusion 1).
     Count(usize),
     /// Heads of the same width everywhere (Stable Diffusion 2 and XL).
     Width(usize),
+    /// So many at each resolution.
+    Levels(Vec<usize>),
+}
+
+impl Heads {
+    /// The number of heads of a layer with `channels`.
+    fn at(&self, level: usize, channels: usize) -> usize {
+        match self {
+            Heads::Count(n) => *n,
+            Heads::Width(w) => (channels / w).max(1),
+            Heads::Levels(counts) => counts.get(level).copied().unwrap_or(1),
+        }
+    }
 }
 
 /// What distinguishes one UNet from another.
@@ -108,7 +121,8 @@ pub fn unet(
         for i in 0..config.resnets {
             h = block.at(&format!("resnets.{i}")).resnet(h, n, Some(time), RESNET_EPS)?;
             if config.depth[level] > 0 {
-                h = transformer(&mut block.at(&format!("attentions.{i}")), config, h, context, config.depth[level])?;
+                let (mut at, depth) = (block.at(&format!("attentions.{i}")), config.depth[level]);
+                h = transformer(&mut at, config, level, h, context, depth)?;
             }
             skips.push(h);
         }
@@ -121,7 +135,7 @@ pub fn unet(
     let n = config.channels[levels - 1];
     let mut block = net.at("mid_block");
     h = block.at("resnets.0").resnet(h, n, Some(time), RESNET_EPS)?;
-    h = transformer(&mut block.at("attentions.0"), config, h, context, config.mid_depth)?;
+    h = transformer(&mut block.at("attentions.0"), config, levels - 1, h, context, config.mid_depth)?;
     h = block.at("resnets.1").resnet(h, n, Some(time), RESNET_EPS)?;
 
     for level in (0..levels).rev() {
@@ -132,7 +146,8 @@ pub fn unet(
             h = block.graph.concat(3, &[h, skip])?;
             h = block.at(&format!("resnets.{i}")).resnet(h, n, Some(time), RESNET_EPS)?;
             if config.depth[level] > 0 {
-                h = transformer(&mut block.at(&format!("attentions.{i}")), config, h, context, config.depth[level])?;
+                let (mut at, depth) = (block.at(&format!("attentions.{i}")), config.depth[level]);
+                h = transformer(&mut at, config, level, h, context, depth)?;
             }
         }
         if level > 0 {
@@ -163,11 +178,13 @@ fn time_embedding(net: &mut Net, width: usize, time: Value, added: Option<Value>
 fn transformer(
     net: &mut Net,
     config: &UnetConfig,
+    level: usize,
     x: Value,
     context: Value,
     depth: usize,
 ) -> Result<Value, GraphError> {
     let [batch, height, width, c] = net.graph.ty(x).shape[..] else { unreachable!("x is an image") };
+    let heads = config.heads.at(level, c);
     let f32 = Epilogue::new().dtype(DType::F32);
     let h = net.group_norm("norm", x, 1e-6, None)?;
     let h = match config.linear_projection {
@@ -176,7 +193,7 @@ fn transformer(
     };
     let mut h = net.graph.reshape(h, [batch, height * width, c])?; // pixels are tokens
     for i in 0..depth {
-        h = transformer_layer(&mut net.at(&format!("transformer_blocks.{i}")), config, h, context)?;
+        h = transformer_layer(&mut net.at(&format!("transformer_blocks.{i}")), heads, h, context)?;
     }
     let h = net.graph.reshape(h, [batch, height, width, c])?;
     match config.linear_projection {
@@ -185,13 +202,13 @@ fn transformer(
     }
 }
 
-fn transformer_layer(net: &mut Net, config: &UnetConfig, x: Value, context: Value) -> Result<Value, GraphError> {
+fn transformer_layer(net: &mut Net, heads: usize, x: Value, context: Value) -> Result<Value, GraphError> {
     // x (batch, tokens, c)
     let c = net.channels(x);
     let h = net.layer_norm("norm1", x)?;
-    let x = attention(&mut net.at("attn1"), config, x, h, h)?;
+    let x = attention(&mut net.at("attn1"), heads, x, h, h)?;
     let h = net.layer_norm("norm2", x)?;
-    let x = attention(&mut net.at("attn2"), config, x, h, context)?;
+    let x = attention(&mut net.at("attn2"), heads, x, h, context)?;
     let h = net.layer_norm("norm3", x)?;
     let h = net.linear("ff.net.0.proj", h, 8 * c, Epilogue::new())?;
     let h = net.graph.geglu(h)?; // (batch, tokens, 4 c)
@@ -199,12 +216,8 @@ fn transformer_layer(net: &mut Net, config: &UnetConfig, x: Value, context: Valu
 }
 
 /// `x` plus the attention of `h` over `context`.
-fn attention(net: &mut Net, config: &UnetConfig, x: Value, h: Value, context: Value) -> Result<Value, GraphError> {
+fn attention(net: &mut Net, heads: usize, x: Value, h: Value, context: Value) -> Result<Value, GraphError> {
     let c = net.channels(x);
-    let heads = match config.heads {
-        Heads::Count(n) => n,
-        Heads::Width(w) => c / w,
-    };
     let q = net.project("to_q", h, c)?;
     let k = net.project("to_k", context, c)?;
     let v = net.project("to_v", context, c)?;

@@ -141,7 +141,8 @@ impl CpuWeights {
     }
 }
 
-/// Read a parameter and make sure that it is what the graph expects.
+/// Read a parameter and make sure that it is what the graph expects. Files mix element types, so one float may stand for another: the
+/// plan's bytes depend on what the graph says, and what is read is converted to that.
 fn read<'a>(
     source: &'a dyn WeightSource,
     name: &str,
@@ -153,10 +154,14 @@ fn read<'a>(
     if given.shape != ty.shape {
         return problem(format!("has the shape {:?}, the network takes {:?}", given.shape, ty.shape));
     }
-    if given.storage != storage {
+    let whole = |s: Storage| s == Storage::Dense(DType::I32);
+    if whole(given.storage) != whole(storage) {
         return problem(format!("is stored as {}, the graph was built for {storage}", given.storage));
     }
-    let need = ty.elements() / storage.block_elements() * storage.block_bytes();
+    if !ty.elements().is_multiple_of(given.storage.block_elements()) {
+        return problem(format!("is stored as {}, which its {} elements do not fill", given.storage, ty.elements()));
+    }
+    let need = ty.elements() / given.storage.block_elements() * given.storage.block_bytes();
     if given.bytes.len() as u64 != need {
         return problem(format!("has {} bytes, {need} are needed", given.bytes.len()));
     }
@@ -226,16 +231,32 @@ fn pack_product(cpu: &Cpu, given: &ParamBytes, ty: &TensorType, memory: &Memory)
     });
 }
 
-/// A parameter in this element type, which is the one that it is stored in, or `f32`.
+/// A parameter in this element type.
 fn copy_plain(given: &ParamBytes, dtype: DType, ty: &TensorType) -> Result<Plain, BackendError> {
     let memory = Memory::new(ty.elements() * dtype.bytes())?;
+    let n = ty.elements() as usize;
     // SAFETY: the memory has the bytes of the parameter in this type, and nobody else sees it yet.
     unsafe {
         if given.storage == Storage::Dense(dtype) {
             memory.ptr().copy_from_nonoverlapping(given.bytes.as_ptr(), given.bytes.len());
         } else {
-            dequantise(given, 0, std::slice::from_raw_parts_mut(memory.ptr().cast(), ty.elements() as usize));
+            match dtype {
+                DType::F32 => dequantise(given, 0, std::slice::from_raw_parts_mut(memory.ptr().cast(), n)),
+                DType::F16 => convert(given, std::slice::from_raw_parts_mut(memory.ptr().cast(), n), f16::from_f32),
+                DType::BF16 => convert(given, std::slice::from_raw_parts_mut(memory.ptr().cast(), n), bf16::from_f32),
+                DType::I32 => unreachable!("integers are stored as integers"),
+            }
         }
     }
     Ok(Plain { memory, dtype, ty: ty.clone() })
+}
+
+/// A whole parameter as halves, a piece at a time.
+fn convert<T>(given: &ParamBytes, out: &mut [T], to: impl Fn(f32) -> T) {
+    let mut piece = [0f32; 1024];
+    for (i, out) in out.chunks_mut(piece.len()).enumerate() {
+        let values = &mut piece[..out.len()];
+        dequantise(given, i * 1024, values);
+        out.iter_mut().zip(&*values).for_each(|(o, v)| *o = to(*v));
+    }
 }

@@ -1,0 +1,100 @@
+//! Why a model cannot be used.
+
+use std::path::PathBuf;
+
+use impasto_graph::GraphError;
+use impasto_weights::WeightsError;
+
+/// A model that cannot be used. Every message names the file, what is wrong with it, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// A file cannot be read.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// Nothing was named.
+    #[error("no model was named: give one file or folder with --model, or the diffusion model with --diffusion-model")]
+    NothingNamed,
+    /// It holds something else than was asked for.
+    #[error("{}: has no {wanted}; found: {found}. Supported are {SUPPORTED}", path.display())]
+    Unknown {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was looked for.
+        wanted: &'static str,
+        /// What is there instead.
+        found: String,
+    },
+    /// Networks that nobody has given.
+    #[error("{from}: {}", missing_parts(.parts))]
+    MissingParts {
+        /// What the user named.
+        from: String,
+        /// Each missing network, and the flag that gives it.
+        parts: Vec<(&'static str, &'static str)>,
+    },
+    /// Tensors of a network that are missing or of another shape.
+    #[error("{}: {part}: {}", path.display(), some(.problems))]
+    Tensors {
+        /// The file.
+        path: PathBuf,
+        /// The network.
+        part: &'static str,
+        /// One sentence for each tensor.
+        problems: Vec<String>,
+    },
+    /// Layers whose sizes do not fit together.
+    #[error("{}: {part}: its layers do not fit together: {source}", path.display())]
+    Graph {
+        /// The file.
+        path: PathBuf,
+        /// The network.
+        part: &'static str,
+        /// What does not fit.
+        source: GraphError,
+    },
+    /// A JSON file beside the weights that cannot be read.
+    #[error("{}: {problem}", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A setting of the model that is wrong, or that is not supported.
+    #[error("{}: {field}: {problem}", path.display())]
+    Setting {
+        /// The file.
+        path: PathBuf,
+        /// The field.
+        field: String,
+        /// What it says, and what can be used.
+        problem: String,
+    },
+    /// Networks that do not belong together.
+    #[error("{0}")]
+    Mismatch(String),
+    /// A known kind of model that is not supported.
+    #[error("{}: {what}. Supported are {SUPPORTED}", path.display())]
+    Unsupported {
+        /// The file or folder.
+        path: PathBuf,
+        /// What it is.
+        what: String,
+    },
+}
+
+const SUPPORTED: &str = "Stable Diffusion 1, 2 and XL, as one .safetensors file, as a diffusers folder or in parts";
+
+fn missing_parts(parts: &[(&str, &str)]) -> String {
+    let parts: Vec<String> = parts.iter().map(|(part, flag)| format!("no {part}, give one with {flag}")).collect();
+    parts.join("; ")
+}
+
+/// The first few of many, and how many there are.
+pub(crate) fn some(all: &[String]) -> String {
+    let first = all.iter().take(4).map(String::as_str).collect::<Vec<_>>().join("; ");
+    match all.len() {
+        0..=4 => first,
+        n => format!("{first}; and {} more", n - 4),
+    }
+}

@@ -1,0 +1,105 @@
+//! What a diffusion model predicts, which neither names nor shapes tell.
+
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use impasto_weights::{Checkpoint, Element};
+
+use crate::config::Config;
+use crate::source::Source;
+use crate::{Family, Found, ModelError, UnetConfig};
+
+/// What the diffusion model predicts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prediction {
+    /// The noise.
+    Epsilon,
+    /// The velocity: noise and picture, mixed.
+    V,
+}
+
+/// The prediction, and whether the schedule should end in pure noise. The most direct word wins: the scheduler of a folder, the file's
+/// metadata, marks among the tensors, last the weights themselves.
+pub(crate) fn prediction(
+    family: Family,
+    (source, found): &(Arc<Source>, Found),
+    config: &UnetConfig,
+    scheduler: Option<&Config>,
+) -> Result<(Prediction, bool), ModelError> {
+    let has = |mark: &str| {
+        let prefixed = format!("{}{mark}", found.prefix);
+        source.shapes.contains_key(mark) || source.shapes.contains_key(&prefixed)
+    };
+    let (mut said, mut zero_snr) = (None, has("ztsnr"));
+    if let Some(json) = scheduler {
+        json.check_schedule()?;
+        zero_snr |= json.flag("rescale_betas_zero_snr")?.unwrap_or(false);
+        said = json.text("prediction_type")?.map(|word| (json.path.clone(), "prediction_type", word));
+    }
+    let key = "modelspec.prediction_type";
+    if said.is_none() {
+        said = source.says(key).map(|word| (source.path.clone(), key, word));
+    }
+    let prediction = match said {
+        Some((_, _, "epsilon" | "eps")) => Prediction::Epsilon,
+        Some((_, _, "v_prediction" | "v")) => Prediction::V,
+        Some((path, field, other)) => {
+            let problem = format!("is '{other}'; epsilon and v_prediction are supported");
+            return Err(ModelError::Setting { path, field: field.into(), problem });
+        }
+        None if has("v_pred") => Prediction::V,
+        None if source.says("modelspec.architecture").is_some_and(|a| a.starts_with("stable-diffusion-v2-768-v")) => {
+            Prediction::V
+        }
+        None if family == Family::Sd2 && looks_like_v(source, found, config) => Prediction::V,
+        None => Prediction::Epsilon,
+    };
+    Ok((prediction, zero_snr))
+}
+
+/// The one trace that training on the velocity left in all known weights of Stable Diffusion 2: the last transformer's first shift
+/// varies more. Inpainting models of the family predict noise.
+fn looks_like_v(source: &Source, found: &Found, config: &UnetConfig) -> bool {
+    let (level, last) = (config.channels.len().saturating_sub(1), config.resnets);
+    let name = format!("up_blocks.{level}.attentions.{last}.transformer_blocks.0.norm1.bias");
+    let stored = found.stored(&name, &source.shapes);
+    let Some(numbers) = numbers(&source.checkpoint, &stored.name) else { return false };
+    let n = numbers.len().max(1) as f64;
+    let mean = numbers.iter().sum::<f64>() / n;
+    let variance = numbers.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / n;
+    config.in_channels == config.out_channels && variance.sqrt() > 0.09
+}
+
+/// A short tensor, as numbers.
+fn numbers(checkpoint: &Checkpoint, name: &str) -> Option<Vec<f64>> {
+    let tensor = checkpoint.tensor(name)?;
+    let bytes = checkpoint.bytes(tensor);
+    let halves = bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
+    match tensor.element {
+        Element::F32 => {
+            Some(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]).into()).collect())
+        }
+        Element::F16 => Some(halves.map(|b| f16::from_le_bytes(b).into()).collect()),
+        Element::BF16 => Some(halves.map(|b| bf16::from_le_bytes(b).into()).collect()),
+        _ => None,
+    }
+}
+
+/// Whether the model was made to be sampled in a few steps, as far as its names or its scheduler say so.
+pub(crate) fn few_steps(names: &[&str], scheduler: Option<&Config>) -> Result<bool, ModelError> {
+    let word = |name: &str| {
+        let name = name.to_lowercase();
+        name.split(|c: char| !c.is_alphanumeric()).any(|w| ["turbo", "lightning", "lcm"].contains(&w))
+    };
+    let class = match scheduler {
+        Some(json) => json.text("_class_name")? == Some("LCMScheduler") || trailing_ancestral(json)?,
+        None => false,
+    };
+    Ok(class || names.iter().any(|name| word(name)))
+}
+
+/// The scheduler that the published turbo models come with.
+fn trailing_ancestral(json: &Config) -> Result<bool, ModelError> {
+    Ok(json.text("_class_name")? == Some("EulerAncestralDiscreteScheduler")
+        && json.text("timestep_spacing")? == Some("trailing"))
+}

@@ -1,0 +1,157 @@
+//! Which file is meant: one file, the folder of a component, or a whole diffusers folder.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use impasto_weights::{Checkpoint, WeightsError};
+
+use crate::config::Config;
+use crate::{Found, ModelError, Shapes, recognise};
+
+/// A file that is open, and the networks in it.
+pub(crate) struct Source {
+    pub(crate) path: PathBuf,
+    pub(crate) checkpoint: Arc<Checkpoint>,
+    pub(crate) shapes: Shapes,
+    pub(crate) found: Vec<Found>,
+    /// `config.json` beside it.
+    pub(crate) config: Option<Config>,
+    /// Which of several files was taken, where that is not plain.
+    pub(crate) note: Option<String>,
+}
+
+impl Source {
+    /// A file, the index of one in shards, or the folder of a component.
+    pub(crate) fn open(path: &Path) -> Result<Arc<Source>, ModelError> {
+        let (file, note) = match path.is_dir() {
+            true => in_component(path)?,
+            false => (path.to_path_buf(), None),
+        };
+        let checkpoint = Checkpoint::open(&file)?;
+        let config = match file.parent() {
+            Some(folder) => Config::read(&folder.join("config.json"))?,
+            None => None,
+        };
+        Ok(Arc::new(Source::of(checkpoint, file, config, note)))
+    }
+
+    /// A checkpoint that is open already.
+    pub(crate) fn of(checkpoint: Checkpoint, path: PathBuf, config: Option<Config>, note: Option<String>) -> Source {
+        let shapes: Shapes = checkpoint.tensors().map(|t| (t.name.clone(), t.shape.clone())).collect();
+        let found = recognise(&shapes);
+        Source { path, checkpoint: Arc::new(checkpoint), shapes, found, config, note }
+    }
+
+    /// `config.json`, if it is about networks of this kind: a model file may lie beside the configuration of something else.
+    pub(crate) fn config_of(&self, kind: &str) -> Result<Option<&Config>, ModelError> {
+        let Some(config) = &self.config else { return Ok(None) };
+        let class = match config.text("_class_name")? {
+            Some(class) => Some(class),
+            None => config.text("model_type")?,
+        };
+        Ok(class.is_some_and(|class| class.starts_with(kind)).then_some(config))
+    }
+
+    /// What the file says of itself under this key.
+    pub(crate) fn says(&self, key: &str) -> Option<&str> {
+        self.checkpoint.metadata().get(key).map(String::as_str)
+    }
+}
+
+/// Whether this folder is a whole diffusers model.
+pub(crate) fn is_whole_folder(path: &Path) -> bool {
+    path.join("model_index.json").exists() || path.join("unet").is_dir() || path.join("transformer").is_dir()
+}
+
+/// The weights in the folder of a component: the plain name before variants, one file before shards.
+fn in_component(folder: &Path) -> Result<(PathBuf, Option<String>), ModelError> {
+    let open = |source| WeightsError::Open { path: folder.into(), source };
+    let mut candidates = vec![];
+    for entry in std::fs::read_dir(folder).map_err(open)? {
+        let path = entry.map_err(open)?.path();
+        let Some(name) = path.file_name().and_then(|n| n.to_str()) else { continue };
+        if let Some((sharded, variant)) = weights_name(name) {
+            let rank = match variant.as_deref() {
+                None => 0,
+                Some("fp16") => 1,
+                Some("bf16") => 2,
+                Some("fp32") => 3,
+                Some(_) => 4,
+            };
+            candidates.push((rank, sharded, name.to_string(), variant));
+        }
+    }
+    candidates.sort();
+    let problem = match &candidates[..] {
+        [] if is_whole_folder(folder) => {
+            "is a whole diffusers folder; name it with --model, or name the folder of one component".into()
+        }
+        [] => "has no .safetensors file in it".to_string(),
+        [(.., name, variant)] => return Ok(taken(folder, name, variant)),
+        [(rank, sharded, name, variant), second, ..] if (rank, sharded) != (&second.0, &second.1) => {
+            return Ok(taken(folder, name, variant));
+        }
+        _ => {
+            let names: Vec<&str> = candidates.iter().map(|c| c.2.as_str()).collect();
+            format!("has several models in it, name one of them: {}", names.join(", "))
+        }
+    };
+    Err(WeightsError::NotAModel { path: folder.into(), problem }.into())
+}
+
+/// The file, and what to say where it is not the plain one.
+fn taken(folder: &Path, name: &str, variant: &Option<String>) -> (PathBuf, Option<String>) {
+    let file = folder.join(name);
+    let note = variant.as_ref().map(|v| format!("{}: the variant '{v}' was taken", file.display()));
+    (file, note)
+}
+
+/// `(in shards, variant)` for the name of a file with weights: `model.fp16.safetensors` is the variant `fp16` of `model`. Shards are
+/// no weights of their own.
+fn weights_name(name: &str) -> Option<(bool, Option<String>)> {
+    let (stem, sharded, behind) = match name.split_once(".safetensors") {
+        Some((stem, "" | ".zst")) => (stem, false, None),
+        Some((stem, rest)) => {
+            let middle = rest.strip_prefix(".index")?.strip_suffix("json")?.trim_matches('.');
+            (stem, true, (!middle.is_empty()).then_some(middle))
+        }
+        None => return None,
+    };
+    let shard =
+        |s: &str| s.rsplit_once("-of-").is_some_and(|(_, n)| n.len() == 5 && n.bytes().all(|b| b.is_ascii_digit()));
+    let (stem, variant) = match stem.split_once('.') {
+        Some((stem, variant)) => (stem, Some(variant)),
+        None => (stem, behind),
+    };
+    // The variant of a shard stands before or behind its number.
+    if shard(stem) || variant.is_some_and(shard) {
+        return None;
+    }
+    Some((sharded, variant.map(Into::into)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::weights_name;
+
+    #[test]
+    fn names_of_weights() {
+        let some = |sharded, variant: Option<&str>| Some((sharded, variant.map(String::from)));
+        for (name, want) in [
+            ("model.safetensors", some(false, None)),
+            ("model.safetensors.zst", some(false, None)),
+            ("diffusion_pytorch_model.fp16.safetensors", some(false, Some("fp16"))),
+            ("diffusion_pytorch_model.non_ema.safetensors", some(false, Some("non_ema"))),
+            ("diffusion_pytorch_model.safetensors.index.json", some(true, None)),
+            ("diffusion_pytorch_model.safetensors.index.fp16.json", some(true, Some("fp16"))),
+            ("diffusion_pytorch_model.fp16.safetensors.index.json", some(true, Some("fp16"))),
+            ("model-00001-of-00002.safetensors", None),
+            ("model.fp16-00001-of-00002.safetensors", None),
+            ("model-00001-of-00002.fp16.safetensors", None),
+            ("model.bin", None),
+            ("config.json", None),
+        ] {
+            assert_eq!(weights_name(name), want, "{name}");
+        }
+    }
+}
