@@ -9,6 +9,8 @@
 //! assert_eq!(first[0], 1.9269154);
 //! ```
 
+mod bits;
 mod noise;
+pub mod sampling;
 
 pub use noise::{Noise, NoiseKind};
