@@ -61,11 +61,21 @@ fn philox(mut counter: [u32; 4], seed: u64) -> [u32; 4] {
 }
 
 /// Box and Muller on two of the four numbers; the sine is what CUDA hands out first.
+///
+/// CUDA rounds the radius' argument and the angle to f32, and its fast sine takes the angle as a fraction of a turn, cut off rather than
+/// rounded. With these three the numbers of an H200 are met to 8e-7, half as far off on average as from exact arithmetic; the rest
+/// is the sine table of the processor.
 fn philox_normal([x, y, ..]: [u32; 4]) -> f32 {
-    const UNIT: f64 = 1.0 / 4_294_967_296.0;
-    let u = f64::from(x) * UNIT + UNIT / 2.0;
-    let v = (f64::from(y) * UNIT + UNIT / 2.0) * std::f64::consts::TAU;
-    ((-2.0 * u.ln()).sqrt() * v.sin()) as f32
+    const UNIT: f32 = 1.0 / 4_294_967_296.0;
+    const ANGLE: f32 = UNIT * std::f32::consts::TAU;
+    let u = (x as f32).mul_add(UNIT, UNIT / 2.0);
+    let v = (y as f32).mul_add(ANGLE, ANGLE / 2.0);
+    let exact = f64::from(v) * f64::from(1.0 / std::f32::consts::TAU);
+    let turn = match exact as f32 {
+        rounded if f64::from(rounded) > exact => rounded.next_down(),
+        rounded => rounded,
+    };
+    ((-2.0 * f64::from(u).ln()).sqrt() * (f64::from(turn) * std::f64::consts::TAU).sin()) as f32
 }
 
 /// MT19937. Its words are stored, not a seed and a count: a count that someone made up could keep us busy for years.

@@ -32,6 +32,11 @@ fn cpu_noise_is_that_of_torch() {
     compare(NoiseKind::Cpu, include_str!("fixtures/torch_cpu.txt"));
 }
 
+#[test]
+fn cuda_noise_is_that_of_torch() {
+    compare(NoiseKind::Cuda, include_str!("fixtures/torch_cuda.txt"));
+}
+
 /// What a user would lose: a run that was interrupted would go on with other noise.
 #[test]
 fn noise_goes_on_where_it_was_stored() {
