@@ -1,4 +1,4 @@
-//! A picture, made. So far: the noise that it begins with.
+//! A picture, made. So far: the noise that it begins with, and the way from there to a latent ([`sampling`]).
 //!
 //! Noise is drawn on the host in the two ways that users know, so that the same seed gives the same picture on every device.
 //!

@@ -47,10 +47,8 @@ impl Before<'_> {
             Method::Dpmpp2m => self.dpmpp2m(&denoised, next, 0.0, draw)?,
             Method::Dpmpp2mSde => self.dpmpp2m(&denoised, next, self.eta, draw)?,
             Method::Lms => {
-                let newest = sum([(1.0 / sigma, x), (-1.0 / sigma, &denoised)]);
-                let latent = self.lms(&newest, next);
-                slope = Some(newest);
-                latent
+                slope = Some(sum([(1.0 / sigma, x), (-1.0 / sigma, &denoised)]));
+                self.lms(&denoised, next)
             }
             Method::Lcm => sum([(1.0, &denoised), (next, &draw()?)]),
         };
@@ -104,22 +102,24 @@ impl Before<'_> {
     }
 
     /// Integrates the polynomial through the last slopes, at most four, over the step.
-    fn lms(&self, newest: &[f32], next: f64) -> Vec<f32> {
+    fn lms(&self, denoised: &[f32], next: f64) -> Vec<f32> {
         let sigma = self.sigma(0);
         let order = self.slopes.len().min(self.at) + 1;
-        // The share of slope `j` in the polynomial at `at`.
-        let share = |at: f64, j: usize| -> f64 {
+        // The share of slope `j`, counted back from this step's, in the polynomial at a level.
+        let share = |level: f64, j: usize| -> f64 {
             let others = (0..order).filter(|&k| k != j);
-            others.map(|k| (at - self.sigma(k)) / (self.sigma(j) - self.sigma(k))).product()
+            others.map(|k| (level - self.sigma(k)) / (self.sigma(j) - self.sigma(k))).product()
         };
         // Two points of Gauss and Legendre are exact up to the third degree.
         let (middle, half) = ((sigma + next) / 2.0, (next - sigma) / 2.0);
         let point = half / 3f64.sqrt();
         let factor = |j: usize| half * (share(middle - point, j) + share(middle + point, j));
-        let slopes = [newest].into_iter().chain(self.slopes.iter().rev().map(Vec::as_slice)).take(order);
-        let terms: Vec<(f64, &[f32])> = slopes.enumerate().map(|(j, slope)| (factor(j), slope)).collect();
-        let mut latent: Vec<f64> = self.latent.iter().map(|&x| f64::from(x)).collect();
-        for (factor, slope) in terms {
+        // This step's slope is not rounded before it is used: over a step from 4096 to 6 that would cost two digits.
+        let here = factor(0) / sigma;
+        let ahead = |(&x, &seen)| (1.0 + here) * f64::from(x) - here * f64::from(seen);
+        let mut latent: Vec<f64> = self.latent.iter().zip(denoised).map(ahead).collect();
+        for (j, slope) in (1..order).zip(self.slopes.iter().rev()) {
+            let factor = factor(j);
             latent.iter_mut().zip(slope).for_each(|(x, &d)| *x += factor * f64::from(d));
         }
         latent.into_iter().map(|x| x as f32).collect()
