@@ -11,7 +11,7 @@ pub enum Schedule {
     /// Timesteps evenly spaced from the last to the first, both included: `get_sigmas` of k-diffusion, `normal` in ComfyUI.
     ///
     /// diffusers calls it `linspace` in its Euler, Heun and LMS, and interpolates between two sigmas where the others interpolate
-    /// between their logarithms: 1e-5 apart in 20 steps. We follow k-diffusion, since then the network is asked for exactly the
+    /// between their logarithms: 2e-5 apart in 20 steps. We follow k-diffusion, since then the network is asked for exactly the
     /// timesteps that diffusers asks it for. In a single step diffusers begins at the smallest sigma; we begin at the largest.
     #[default]
     Discrete,
