@@ -1,4 +1,4 @@
-//! A picture, made. So far: the noise that it begins with.
+//! A picture, made. So far: the noise that it begins with, and the way from there to a latent ([`sampling`]).
 //!
 //! Noise is drawn on the host in the two ways that users know, so that the same seed gives the same picture on every device.
 //!
@@ -9,6 +9,8 @@
 //! assert_eq!(first[0], 1.9269154);
 //! ```
 
+mod bits;
 mod noise;
+pub mod sampling;
 
 pub use noise::{Noise, NoiseKind};

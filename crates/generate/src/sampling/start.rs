@@ -1,0 +1,55 @@
+//! What a run begins with.
+
+use super::SamplingError;
+
+/// Noise alone at the level of `sigma`: `sigma * noise`, as sd-cli, webui and diffusers' Euler, Heun and LMS begin.
+///
+/// ComfyUI, and DPM-Solver and DDIM of diffusers, begin with `sqrt(sigma^2 + 1) * noise`, 0.2 % more at Stable Diffusion's largest sigma.
+pub fn pure_noise(noise: &[f32], sigma: f32) -> Vec<f32> {
+    noise.iter().map(|n| n * sigma).collect()
+}
+
+/// A picture's latent under noise at the level of `sigma`, for a run that begins with a picture.
+pub fn noised(picture: &[f32], noise: &[f32], sigma: f32) -> Result<Vec<f32>, SamplingError> {
+    if picture.len() != noise.len() {
+        return Err(SamplingError::Length { what: "the noise", got: noise.len(), wanted: picture.len() });
+    }
+    Ok(picture.iter().zip(noise).map(|(&p, &n)| (f64::from(p) + f64::from(sigma) * f64::from(n)) as f32).collect())
+}
+
+/// The end of a schedule that is left for a picture which is changed with this strength: 1 is the whole schedule, 0 no step at all.
+///
+/// Of `n` steps the last `floor(n * strength)` are taken, as in diffusers. webui and sd-cli take one more where that is not all of them.
+pub fn remaining(sigmas: &[f32], strength: f64) -> Result<&[f32], SamplingError> {
+    if !(0.0..=1.0).contains(&strength) {
+        return Err(SamplingError::Strength { strength });
+    }
+    let steps = sigmas.len().saturating_sub(1);
+    let taken = ((steps as f64 * strength) as usize).min(steps);
+    Ok(&sigmas[steps - taken..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strength_leaves_the_steps_that_diffusers_takes() {
+        let sigmas: Vec<f32> = (0..=50).rev().map(|i| i as f32).collect();
+        // 50 * 0.58 is 28.999999999999996 in Python too.
+        for (strength, steps) in [(1.0, 50), (0.99, 49), (0.7, 35), (0.58, 28), (0.02, 1), (0.019, 0), (0.0, 0)] {
+            let rest = remaining(&sigmas, strength).expect("valid");
+            assert_eq!((rest.len(), rest[0]), (steps + 1, steps as f32), "{strength}");
+        }
+        for strength in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
+            assert!(matches!(remaining(&sigmas, strength), Err(SamplingError::Strength { .. })));
+        }
+        assert_eq!(remaining(&[], 0.5), Ok(&[][..]));
+    }
+
+    #[test]
+    fn a_picture_and_noise_of_two_sizes_are_refused() {
+        assert_eq!(noised(&[1.0, 2.0], &[0.5, -1.0], 2.0), Ok(vec![2.0, 0.0]));
+        assert!(noised(&[1.0, 2.0], &[0.5], 2.0).is_err());
+    }
+}
