@@ -32,7 +32,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use impasto_graph::{Capabilities, Data, Graph, HostTensor, Plan, Storage, TensorType};
+use impasto_graph::{Capabilities, DType, Data, Graph, HostTensor, Plan, Storage, TensorType};
 
 pub mod cpu;
 
@@ -167,6 +167,9 @@ impl Weights {
 pub trait Backend: Capabilities + Send + Sync {
     /// The device's name: `cpu`, `vulkan0`, ...
     fn name(&self) -> &str;
+
+    /// The element type in which what flows between layers is best kept here.
+    fn activations(&self) -> DType;
 
     /// Bring the parameters that a plan needs onto the device, each read once.
     fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError>;

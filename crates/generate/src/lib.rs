@@ -1,6 +1,7 @@
-//! A picture, made. So far: the noise that it begins with, and the way from there to a latent ([`sampling`]).
+//! A picture, made: from settings and a model's files to pixels.
 //!
-//! Noise is drawn on the host in the two ways that users know, so that the same seed gives the same picture on every device.
+//! [`settings`] is the one table of settings; [`Job`] decides what nobody asked for; [`generate`] runs the job and tells what
+//! happens. Noise is drawn on the host in the two ways that users know, so that the same seed gives the same picture on every device.
 //!
 //! ```
 //! use impasto_generate::{Noise, NoiseKind};
@@ -9,8 +10,25 @@
 //! assert_eq!(first[0], 1.9269154);
 //! ```
 
+mod begin;
 mod bits;
+mod conditioning;
+mod error;
+mod job;
+mod module;
+mod networks;
 mod noise;
+mod output;
+pub mod picture;
+mod pipeline;
+mod preview;
+pub mod prompt;
 pub mod sampling;
+pub mod settings;
 
+pub use error::GenerateError;
+pub use job::{Job, Start};
+pub use module::Module;
 pub use noise::{Noise, NoiseKind};
+pub use output::Output;
+pub use pipeline::{Event, Watcher, generate};

@@ -13,6 +13,7 @@ mod inspect;
 
 pub use impasto_backend as backend;
 pub use impasto_device as device;
+pub use impasto_generate as generate;
 pub use impasto_graph as graph;
 pub use impasto_model as model;
 pub use impasto_weights as weights;

@@ -10,11 +10,14 @@ use crate::source::Source;
 use crate::{Family, Found, ModelError, UnetConfig};
 
 /// What the diffusion model predicts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Prediction {
-    /// The noise.
+    /// The noise: Stable Diffusion 1 and XL, and 2 in 512 x 512.
+    #[default]
+    #[serde(rename = "eps")]
     Epsilon,
-    /// The velocity: noise and picture, mixed.
+    /// The velocity, which is a mixture of noise and picture: Stable Diffusion 2 in 768 x 768.
+    #[serde(rename = "v")]
     V,
 }
 

@@ -8,3 +8,13 @@ pub struct TaesdConfig {
     /// Channels inside.
     pub width: usize,
 }
+
+/// Not there yet.
+pub fn taesd_decoder(
+    _: &TaesdConfig,
+    _: usize,
+    _: [usize; 2],
+    _: crate::Numbers,
+) -> Result<impasto_graph::Graph, impasto_graph::GraphError> {
+    Ok(impasto_graph::Graph::new())
+}

@@ -139,11 +139,6 @@ impl Cpu {
         self.0.pool.threads()
     }
 
-    /// The element type in which what flows between layers is best kept here.
-    pub fn activations(&self) -> DType {
-        self.0.number.dtype()
-    }
-
     fn rows(&self) -> &'static Rows {
         Rows::of(self.0.isa)
     }
@@ -200,6 +195,10 @@ impl Capabilities for Cpu {
 impl Backend for Cpu {
     fn name(&self) -> &str {
         "cpu"
+    }
+
+    fn activations(&self) -> DType {
+        self.0.number.dtype()
     }
 
     fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {

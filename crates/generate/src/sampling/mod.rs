@@ -41,16 +41,15 @@ mod error;
 mod levels;
 mod method;
 mod names;
-mod prediction;
 mod sampler;
 mod schedule;
 mod start;
 mod update;
 
 pub use error::{SamplingError, StepError};
+pub use impasto_model::Prediction;
 pub use levels::{Betas, NoiseLevels, Training};
 pub use method::Method;
-pub use prediction::Prediction;
 pub use sampler::Sampler;
 pub use schedule::Schedule;
 pub use start::{noised, pure_noise, remaining};

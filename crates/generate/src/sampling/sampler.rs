@@ -112,6 +112,11 @@ impl Sampler {
         &self.latent
     }
 
+    /// The latent, to be changed between two steps: inpainting puts back what stays.
+    pub fn latent_mut(&mut self) -> &mut [f32] {
+        &mut self.latent
+    }
+
     /// What the network saw behind the noise in the last step: a preview of the picture. There is none before the first step.
     pub fn denoised(&self) -> Option<&[f32]> {
         self.denoised.as_deref()

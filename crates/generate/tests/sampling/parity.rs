@@ -91,7 +91,7 @@ fn runs_are_those_of_k_diffusion_and_diffusers() {
         };
         let Run { reference, method, schedule, steps, strength, prediction, zero_terminal_snr, .. } = &*run;
         let what = format!(
-            "{method} {schedule} {steps} steps, strength {strength}, {prediction}, eta {}, zero snr {zero_terminal_snr}, {reference}",
+            "{method} {schedule} {steps} steps, strength {strength}, {prediction:?}, eta {}, zero snr {zero_terminal_snr}, {reference}",
             run.eta
         );
         let exact = reference != "diffusers";

@@ -1,20 +1,11 @@
 //! What a network says about a noisy picture, and how to ask it.
 
-use super::names::named;
-
-/// What a network was trained to predict.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Prediction {
-    /// The noise: Stable Diffusion 1 and XL, and 2 in 512 x 512.
-    #[default]
-    Epsilon,
-    /// The velocity, which is a mixture of noise and picture: Stable Diffusion 2 in 768 x 768.
-    V,
-}
-
-named!(Prediction, "prediction", [(Epsilon, "eps"), (V, "v")]);
+use crate::Prediction;
 
 impl Prediction {
+    /// All there are.
+    pub const ALL: &[Prediction] = &[Prediction::Epsilon, Prediction::V];
+
     /// What a latent is multiplied by before the network sees it: networks see inputs of variance one at every noise level.
     pub fn input_scale(self, sigma: f32) -> f32 {
         (1.0 / f64::from(sigma).hypot(1.0)) as f32
@@ -27,7 +18,7 @@ impl Prediction {
     }
 
     /// The picture that the network sees behind the noise of `x`, from its output for [`input`](Prediction::input). If the lengths
-    /// differ, the result has the shorter one, which a [`Sampler`](super::Sampler) refuses.
+    /// differ, the result has the shorter one, which a sampler refuses.
     pub fn denoised(self, x: &[f32], sigma: f32, output: &[f32]) -> Vec<f32> {
         let sigma = f64::from(sigma);
         let (keep, take) = match self {
@@ -52,7 +43,7 @@ mod tests {
             let v: Vec<f32> = picture.iter().zip(&noise).map(|(p, n)| scale * n - sigma * scale * p).collect();
             for (prediction, output) in [(Prediction::Epsilon, &noise[..]), (Prediction::V, &v[..])] {
                 for (got, want) in prediction.denoised(&x, sigma, output).iter().zip(&picture) {
-                    assert!((got - want).abs() < 1e-5, "{prediction} {sigma}: {got} {want}");
+                    assert!((got - want).abs() < 1e-5, "{prediction:?} {sigma}: {got} {want}");
                 }
             }
         }

@@ -1,0 +1,102 @@
+//! What can go wrong between a prompt and its picture.
+
+use impasto_backend::BackendError;
+use impasto_graph::{GraphError, PlanError};
+use impasto_model::ModelError;
+
+use crate::picture::PictureError;
+use crate::prompt::PromptError;
+use crate::sampling::{SamplingError, StepError};
+use crate::settings::SettingsError;
+
+/// Why there is no picture.
+#[derive(Debug, thiserror::Error)]
+pub enum GenerateError {
+    /// A setting that cannot be.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// Settings that do not go together.
+    #[error("{0}")]
+    Asked(String),
+    /// The model's files.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The tokeniser's files.
+    #[error(transparent)]
+    Prompt(#[from] PromptError),
+    /// Sampling.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+    /// A picture's file.
+    #[error(transparent)]
+    Picture(#[from] PictureError),
+    /// A network that cannot be built.
+    #[error("{module}: {source}")]
+    Graph {
+        /// The module.
+        module: &'static str,
+        /// Why.
+        source: GraphError,
+    },
+    /// A network that does not fit the device.
+    #[error("{module} on {device}: {source}")]
+    Plan {
+        /// The module.
+        module: &'static str,
+        /// The device.
+        device: String,
+        /// What does not fit.
+        source: PlanError,
+    },
+    /// A device that failed.
+    #[error("{module}: {source}")]
+    Backend {
+        /// The module.
+        module: &'static str,
+        /// How.
+        source: BackendError,
+    },
+    /// Numbers that are none.
+    #[error(
+        "{module} gave numbers that are not finite{}: the model's file is damaged, or its numbers overflow {precision}; try --type f32",
+        at_step(*step)
+    )]
+    NotFinite {
+        /// The module in which it began.
+        module: &'static str,
+        /// The step, from 1.
+        step: Option<usize>,
+        /// What was computed in.
+        precision: String,
+    },
+    /// A picture of one colour.
+    #[error(
+        "{module} gave a picture of one colour, which nobody asked for: the model's file is damaged, or it is no model of this family"
+    )]
+    Flat {
+        /// The module in which it began.
+        module: &'static str,
+    },
+    /// A step that cannot be taken.
+    #[error("{0}")]
+    Step(String),
+    /// Stopped by the user.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+fn at_step(step: Option<usize>) -> String {
+    step.map_or(String::new(), |step| format!(" at step {step}"))
+}
+
+impl From<StepError<GenerateError>> for GenerateError {
+    fn from(error: StepError<GenerateError>) -> GenerateError {
+        match error {
+            StepError::Denoise { step, cause: GenerateError::NotFinite { module, precision, .. }, .. } => {
+                GenerateError::NotFinite { module, step: Some(step), precision }
+            }
+            StepError::Denoise { cause, .. } => cause,
+            other => GenerateError::Step(other.to_string()),
+        }
+    }
+}

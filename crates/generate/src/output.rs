@@ -1,0 +1,110 @@
+//! Names of the files that pictures are written to.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use crate::picture::{Format, PictureError};
+
+/// Where pictures go.
+#[derive(Clone, Debug)]
+pub struct Output {
+    path: PathBuf,
+    /// The user named the file, and means that one.
+    named: bool,
+    force: bool,
+    given: HashSet<PathBuf>,
+}
+
+impl Output {
+    /// `path` is what the user named; by default `output.png`. Refuses at once what could not be written in the end.
+    pub fn new(path: Option<&Path>, count: usize, force: bool) -> Result<Output, PictureError> {
+        let named = path.is_some();
+        let path = path.unwrap_or(Path::new("output.png")).to_path_buf();
+        Format::of(&path)?;
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if !folder.is_dir() {
+            let problem = format!("there is no folder {}", folder.display());
+            return Err(PictureError::Write { path, problem });
+        }
+        let output = Output { path, named, force, given: HashSet::new() };
+        // A name that was given and is taken: say so before the work, not after.
+        if named && !force && output.pattern().is_none() {
+            for i in 0..count {
+                let path = output.numbered(i);
+                if path.exists() {
+                    return Err(PictureError::Exists { path });
+                }
+            }
+        }
+        Ok(output)
+    }
+
+    /// The next picture's file: with a number in the name (`%03d`, or `_2` and so on behind it), and no file that is there
+    /// already unless overwriting is allowed.
+    pub fn next(&mut self) -> PathBuf {
+        let free = |path: &PathBuf| !self.given.contains(path) && (self.force || !path.exists());
+        let mut names = (0..).map(|i| self.numbered(i));
+        let path = names.find(free).unwrap_or_else(|| self.path.clone());
+        self.given.insert(path.clone());
+        path
+    }
+
+    /// Whether files may be overwritten.
+    pub fn force(&self) -> bool {
+        self.force
+    }
+
+    /// Whether the user named the file.
+    pub fn named(&self) -> bool {
+        self.named
+    }
+
+    /// The place and width of `%d` or `%03d` in the file's name: start, end, digits.
+    fn pattern(&self) -> Option<(usize, usize, usize)> {
+        let name = self.path.file_name()?.to_str()?;
+        let start = name.find('%')?;
+        let rest = &name[start + 1..];
+        let digits = rest.find('d').filter(|&n| rest[..n].bytes().all(|b| b.is_ascii_digit()))?;
+        let width = rest[..digits].parse().unwrap_or(0).min(20);
+        Some((start, start + 2 + digits, width))
+    }
+
+    fn numbered(&self, i: usize) -> PathBuf {
+        let name = self.path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        if let Some((start, end, width)) = self.pattern() {
+            return self.path.with_file_name(format!("{}{i:0width$}{}", &name[..start], &name[end..]));
+        }
+        match i {
+            0 => self.path.clone(),
+            _ => {
+                let (stem, end) = name.rsplit_once('.').unwrap_or((&name, "png"));
+                self.path.with_file_name(format!("{stem}_{}.{end}", i + 1))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_numbered_and_none_that_is_there_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        let mut plain = Output::new(Some(&at("a.png")), 3, false).expect("it can be written");
+        assert_eq!([plain.next(), plain.next(), plain.next()], [at("a.png"), at("a_2.png"), at("a_3.png")]);
+        std::fs::write(at("b_001.jpg"), "x").expect("written");
+        let mut pattern = Output::new(Some(&at("b_%03d.jpg")), 3, false).expect("it can be written");
+        assert_eq!([pattern.next(), pattern.next()], [at("b_000.jpg"), at("b_002.jpg")]);
+        let mut force = Output::new(Some(&at("b_%03d.jpg")), 3, true).expect("it can be written");
+        assert_eq!([force.next(), force.next()], [at("b_000.jpg"), at("b_001.jpg")]);
+
+        std::fs::write(at("a_2.png"), "x").expect("written");
+        assert!(matches!(Output::new(Some(&at("a.png")), 2, false), Err(PictureError::Exists { .. })));
+        assert!(Output::new(Some(&at("a.png")), 1, false).is_ok());
+        assert!(Output::new(Some(&at("a.png")), 2, true).is_ok());
+        assert!(matches!(Output::new(Some(&at("a.gif")), 1, false), Err(PictureError::Kind { .. })));
+        assert!(matches!(Output::new(Some(&at("no/a.png")), 1, false), Err(PictureError::Write { .. })));
+    }
+}

@@ -1,0 +1,243 @@
+//! The settings, in one table: the command line, `IMPASTO_*` variables, the settings file, help, completions and the manual page
+//! are all made from it.
+//!
+//! A layer of settings says only what was asked for there; layers are laid over each other (file, then variables, then flags),
+//! and what nobody asked for comes from the model's family ([`crate::Job`]).
+//!
+//! ```
+//! use impasto_generate::settings::Settings;
+//! let file = Settings::from_toml("steps = 30\nprompt = 'a cat'", "config.toml".as_ref())?;
+//! let mut flags = Settings::default();
+//! flags.set("steps", "8")?;
+//! let both = flags.over(file);
+//! assert_eq!((both.steps, both.prompt.as_deref()), (Some(8), Some("a cat")));
+//! # Ok::<(), impasto_generate::settings::SettingsError>(())
+//! ```
+
+mod layers;
+mod value;
+
+use std::path::PathBuf;
+
+use impasto_backend::cpu::Precision;
+use impasto_model::Prediction;
+
+use crate::NoiseKind;
+use crate::sampling::{Method, Schedule};
+pub use layers::{config_path, from_variables};
+pub use value::{Kind, Preview, SettingValue};
+
+/// A setting that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// A name that is in no row of the table.
+    #[error("there is no setting '{0}'; `impasto --help` lists them")]
+    Unknown(String),
+    /// A value that does not fit.
+    #[error("{name}: '{text}' {problem}")]
+    Value {
+        /// The setting.
+        name: &'static str,
+        /// What was given.
+        text: String,
+        /// Why that cannot be.
+        problem: String,
+    },
+    /// A settings file that is none.
+    #[error("{path}: {problem}")]
+    File {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+/// Under which heading a setting stands in the help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// What the picture shows.
+    Picture,
+    /// Which files the networks come from.
+    Model,
+    /// How it is sampled.
+    Sampling,
+    /// Where it begins, if not with noise alone.
+    Start,
+    /// Where it goes, and what is shown on the way.
+    Output,
+    /// How the machine is used.
+    Machine,
+}
+
+impl Group {
+    /// The heading.
+    pub fn heading(self) -> &'static str {
+        match self {
+            Group::Picture => "The picture",
+            Group::Model => "The model",
+            Group::Sampling => "Sampling",
+            Group::Start => "From a picture",
+            Group::Output => "Output",
+            Group::Machine => "The machine",
+        }
+    }
+}
+
+/// One row of the table.
+pub struct Setting {
+    /// The name: `--name`, `IMPASTO_NAME`, `name = ...` in the settings file.
+    pub name: &'static str,
+    /// The short flag.
+    pub short: Option<char>,
+    /// What the value is called in the help.
+    pub value: &'static str,
+    /// The heading that it stands under.
+    pub group: Group,
+    /// One or two sentences.
+    pub help: &'static str,
+    /// What its text may be.
+    pub kind: Kind,
+    /// The least and the greatest number.
+    pub range: Option<(f64, f64)>,
+    parse: fn(&mut Settings, &str) -> Result<(), String>,
+    cover: fn(&mut Settings, &Settings),
+}
+
+impl Setting {
+    /// The row of this name; `-` and `_` are one.
+    pub fn named(name: &str) -> Option<&'static Setting> {
+        TABLE.iter().find(|s| s.name.replace('_', "-") == name.replace('_', "-"))
+    }
+
+    /// The variable that sets it.
+    pub fn variable(&self) -> String {
+        format!("IMPASTO_{}", self.name.replace('-', "_").to_uppercase())
+    }
+
+    fn set(&self, settings: &mut Settings, text: &str) -> Result<(), SettingsError> {
+        let wrong = |problem: String| SettingsError::Value { name: self.name, text: text.into(), problem };
+        (self.parse)(settings, text).map_err(wrong)?;
+        if let (Some((least, most)), Ok(number)) = (self.range, text.trim().parse::<f64>())
+            && !(least..=most).contains(&number)
+        {
+            return Err(wrong(format!("is not between {least} and {most}")));
+        }
+        Ok(())
+    }
+}
+
+macro_rules! settings {
+    ($($(#[doc = $help:literal])+ $field:ident: $type:ty = $group:ident $name:literal $($short:literal)? <$value:literal> $([$least:literal, $most:literal])?;)+) => {
+        /// A layer of settings: what was asked for, and nothing else.
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct Settings {
+            $($(#[doc = $help])+ pub $field: Option<$type>,)+
+        }
+
+        /// The table.
+        pub static TABLE: &[Setting] = &[$(Setting {
+            name: $name,
+            short: [$(Some($short),)? None][0],
+            value: $value,
+            group: Group::$group,
+            help: concat!($($help),+),
+            kind: <$type as SettingValue>::KIND,
+            range: [$(Some(($least as f64, $most as f64)),)? None][0],
+            parse: |settings, text| {
+                settings.$field = Some(<$type as SettingValue>::parse(text)?);
+                Ok(())
+            },
+            cover: |settings, above| {
+                if above.$field.is_some() {
+                    settings.$field.clone_from(&above.$field);
+                }
+            },
+        }),+];
+    };
+}
+
+settings! {
+    /// What to show. (a), (a:1.3) and [a] weigh words, BREAK begins a new chunk of 75 tokens.
+    prompt: String = Picture "prompt" 'p' <"TEXT">;
+    /// What not to show.
+    negative_prompt: String = Picture "negative-prompt" 'n' <"TEXT">;
+    /// Pixels across; by default what the model was made for.
+    width: u32 = Picture "width" 'W' <"N"> [16, 16384];
+    /// Pixels down; by default what the model was made for.
+    height: u32 = Picture "height" 'H' <"N"> [16, 16384];
+    /// The number that the noise comes from (42); -1 takes a random one and prints it.
+    seed: i64 = Picture "seed" 's' <"N"> [-1, 9223372036854775807i64];
+    /// Pictures, each with the next seed (1).
+    batch_count: u32 = Picture "batch-count" 'b' <"N"> [1, 100000];
+
+    /// A model: a .safetensors file (also .zst), the index of one in shards, or a diffusers folder.
+    model: PathBuf = Model "model" 'm' <"FILE">;
+    /// The diffusion model alone.
+    diffusion_model: PathBuf = Model "diffusion-model" <"FILE">;
+    /// The autoencoder alone.
+    vae: PathBuf = Model "vae" <"FILE">;
+    /// The text encoder CLIP-L alone.
+    clip_l: PathBuf = Model "clip_l" <"FILE">;
+    /// The text encoder OpenCLIP-G (XL) or OpenCLIP-H (2) alone.
+    clip_g: PathBuf = Model "clip_g" <"FILE">;
+    /// A tiny autoencoder, which decodes instead of the large one: fast, a little coarser.
+    taesd: PathBuf = Model "taesd" <"FILE">;
+    /// What the diffusion model predicts, where its file does not tell.
+    prediction: Prediction = Model "prediction" <"NAME">;
+
+    /// Steps; by default 20, for turbo models 4.
+    steps: u32 = Sampling "steps" <"N"> [1, 1000];
+    /// How much the prompt counts; 1 is without guidance and twice as fast.
+    cfg_scale: f32 = Sampling "cfg-scale" <"X"> [0, 100];
+    /// The sampling method.
+    sampling_method: Method = Sampling "sampling-method" <"NAME">;
+    /// How the noise levels are spread over the steps.
+    scheduler: Schedule = Sampling "scheduler" <"NAME">;
+    /// How much fresh noise a step adds, in methods that add any.
+    eta: f32 = Sampling "eta" <"X"> [0, 1];
+    /// Whose noise: cuda as webui has it, cpu as ComfyUI has it.
+    rng: NoiseKind = Sampling "rng" <"NAME">;
+    /// Layers of the text encoder to stop before, counted from its end: 1 uses all of them.
+    clip_skip: i32 = Sampling "clip-skip" <"N"> [-1, 100];
+
+    /// Begin with this picture.
+    init_img: PathBuf = Start "init-img" 'i' <"FILE">;
+    /// How much of that picture is made anew, from 0 to 1 (0.75; with a mask 1).
+    strength: f32 = Start "strength" <"X"> [0, 1];
+    /// Where it is made anew: white in this picture.
+    mask: PathBuf = Start "mask" <"FILE">;
+
+    /// The file, PNG, JPEG or WebP by its end; %03d in it is a number (./output.png).
+    output: PathBuf = Output "output" 'o' <"FILE">;
+    /// Overwrite files.
+    force: bool = Output "force" <"">;
+    /// Show the picture while it is made: a projection of the latent, the tiny autoencoder or the large one.
+    preview: Preview = Output "preview" <"HOW">;
+    /// The preview's file (./preview.png).
+    preview_path: PathBuf = Output "preview-path" <"FILE">;
+    /// Steps between two previews (1).
+    preview_interval: u32 = Output "preview-interval" <"N"> [1, 1000];
+    /// Results as JSON, one object for each picture.
+    json: bool = Output "json" <"">;
+    /// Say more.
+    verbose: bool = Output "verbose" 'v' <"">;
+
+    /// Threads; by default as many as this process may use.
+    threads: i32 = Machine "threads" 't' <"N"> [-1, 4096];
+    /// What products are computed in; auto is bf16 where the machine is faster in it.
+    precision: Precision = Machine "type" <"NAME">;
+}
+
+impl Settings {
+    /// Set one by its name and text.
+    pub fn set(&mut self, name: &str, text: &str) -> Result<(), SettingsError> {
+        Setting::named(name).ok_or_else(|| SettingsError::Unknown(name.into()))?.set(self, text)
+    }
+
+    /// These, and below them those of another layer.
+    pub fn over(&self, mut below: Settings) -> Settings {
+        TABLE.iter().for_each(|s| (s.cover)(&mut below, self));
+        below
+    }
+}

@@ -1,0 +1,143 @@
+//! What the text of a setting can be.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use impasto_backend::cpu::Precision;
+use impasto_model::Prediction;
+
+use crate::NoiseKind;
+use crate::sampling::{Method, Schedule};
+
+/// The kind of a setting's text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Given or not; in a file or a variable `true` or `false`.
+    Flag,
+    /// A whole number.
+    Whole,
+    /// A number.
+    Number,
+    /// Any text.
+    Text,
+    /// A path.
+    File,
+    /// One of these.
+    Choice(&'static [&'static str]),
+}
+
+/// A type that settings can have.
+pub trait SettingValue: Sized {
+    /// What its text may be.
+    const KIND: Kind;
+
+    /// The value of a text, or why it is none.
+    fn parse(text: &str) -> Result<Self, String>;
+}
+
+/// How a picture is shown while it is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Preview {
+    /// Not at all.
+    #[default]
+    None,
+    /// A projection of the latent onto colours, an eighth of the size: costs nothing.
+    Proj,
+    /// By the tiny autoencoder of `--taesd`.
+    Tae,
+    /// By the autoencoder: exact, and as slow as decoding is.
+    Vae,
+}
+
+impl SettingValue for bool {
+    const KIND: Kind = Kind::Flag;
+
+    fn parse(text: &str) -> Result<bool, String> {
+        match text.trim().to_ascii_lowercase().as_str() {
+            "true" | "1" | "yes" | "on" => Ok(true),
+            "false" | "0" | "no" | "off" | "" => Ok(false),
+            _ => Err("is neither true nor false".into()),
+        }
+    }
+}
+
+impl SettingValue for String {
+    const KIND: Kind = Kind::Text;
+
+    fn parse(text: &str) -> Result<String, String> {
+        Ok(text.into())
+    }
+}
+
+impl SettingValue for PathBuf {
+    const KIND: Kind = Kind::File;
+
+    fn parse(text: &str) -> Result<PathBuf, String> {
+        if text.is_empty() { Err("is no path".into()) } else { Ok(text.into()) }
+    }
+}
+
+impl SettingValue for f32 {
+    const KIND: Kind = Kind::Number;
+
+    fn parse(text: &str) -> Result<f32, String> {
+        f32::from_str(text.trim()).ok().filter(|x| x.is_finite()).ok_or_else(|| "is no number".into())
+    }
+}
+
+macro_rules! whole {
+    ($($type:ty),+) => {$(
+        impl SettingValue for $type {
+            const KIND: Kind = Kind::Whole;
+
+            fn parse(text: &str) -> Result<$type, String> {
+                text.trim().parse().map_err(|_| "is no whole number that fits".to_string())
+            }
+        }
+    )+};
+}
+whole!(u32, i32, i64);
+
+/// A type whose values have names.
+macro_rules! choice {
+    ($type:ty: $($name:literal => $value:expr),+ $(; $($other:literal => $same:expr),+)?) => {
+        impl SettingValue for $type {
+            const KIND: Kind = Kind::Choice(&[$($name),+]);
+
+            fn parse(text: &str) -> Result<$type, String> {
+                match text.trim() {
+                    $($name => Ok($value),)+
+                    $($($other => Ok($same),)+)?
+                    _ => Err(format!("is not one of {}", [$($name),+].join(", "))),
+                }
+            }
+        }
+    };
+}
+choice!(Preview: "none" => Preview::None, "proj" => Preview::Proj, "tae" => Preview::Tae, "vae" => Preview::Vae);
+choice!(NoiseKind: "cuda" => NoiseKind::Cuda, "cpu" => NoiseKind::Cpu);
+choice!(Prediction: "eps" => Prediction::Epsilon, "v" => Prediction::V; "epsilon" => Prediction::Epsilon, "v_prediction" => Prediction::V);
+choice!(Precision: "auto" => Precision::Auto, "f32" => Precision::F32, "bf16" => Precision::Bf16);
+
+/// The same for types that know their own names.
+macro_rules! named {
+    ($($type:ty),+) => {$(
+        impl SettingValue for $type {
+            const KIND: Kind = Kind::Choice(&{
+                let mut names = [""; <$type>::ALL.len()];
+                let mut i = 0;
+                while i < names.len() {
+                    names[i] = <$type>::ALL[i].name();
+                    i += 1;
+                }
+                names
+            });
+
+            fn parse(text: &str) -> Result<$type, String> {
+                let names = || <$type>::ALL.iter().map(|one| one.name()).collect::<Vec<_>>().join(", ");
+                text.trim().parse().map_err(|_| format!("is not one of {}", names()))
+            }
+        }
+    )+};
+}
+named!(Method, Schedule);

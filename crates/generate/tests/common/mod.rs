@@ -1,0 +1,239 @@
+//! Small models of the true structure, their weights made from their names, in every layout that people have files in.
+
+#![allow(dead_code)] // each test uses its part
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use impasto_graph::Unary;
+use impasto_model::{ClipConfig, Found, Heads, Layout, Network, Shapes, Take, TextLayout, UnetConfig, VaeConfig};
+use serde_json::json;
+
+/// Numbers from -1 to 1: the hash of the name, then splitmix64 of a counter, the upper 24 bits of each.
+pub fn numbers(name: &str, n: usize) -> impl Iterator<Item = f64> {
+    let seed = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    (1..=n as u64).map(move |i| {
+        let mut z = seed.wrapping_add(i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        (z >> 40) as f64 / (1 << 23) as f64 - 1.0
+    })
+}
+
+/// A parameter: norms near one, biases near zero, weights that keep the size of activations.
+fn parameter(name: &str, shape: &[usize]) -> Vec<f32> {
+    let fan_in: usize = shape[1..].iter().product();
+    let value = |u: f64| match shape.len() {
+        1 if name.ends_with("weight") => 1.0 + 0.1 * u,
+        1 => 0.1 * u,
+        _ => u * (3.0 / fan_in as f64).sqrt(),
+    };
+    numbers(name, shape.iter().product()).map(|u| value(u) as f32).collect()
+}
+
+/// A tensor of a file.
+type Tensor = (Vec<usize>, Vec<f32>);
+
+/// The networks of a small model.
+#[derive(Clone)]
+pub struct Small {
+    pub unet: UnetConfig,
+    pub text: Vec<ClipConfig>,
+    pub vae: VaeConfig,
+    pub prediction: &'static str,
+}
+
+const COMPONENTS: [&str; 2] = ["text_encoder", "text_encoder_2"];
+
+impl Small {
+    pub fn sd1() -> Small {
+        let unet =
+            UnetConfig { channels: vec![32, 64], depth: vec![1, 0], resnets: 1, context: 64, ..UnetConfig::sd15() };
+        let text = ClipConfig { width: 64, layers: 2, heads: 1, inner: 128, ..ClipConfig::clip_l() };
+        let vae = VaeConfig { channels: vec![32, 64, 64, 64], resnets: 1, ..VaeConfig::sd() };
+        Small { unet, text: vec![text], vae, prediction: "epsilon" }
+    }
+
+    pub fn inpainting() -> Small {
+        let small = Small::sd1();
+        Small { unet: UnetConfig { in_channels: 9, ..small.unet.clone() }, ..small }
+    }
+
+    pub fn sd2_v() -> Small {
+        let mut small = Small::sd1();
+        small.unet.channels = vec![64, 128];
+        small.unet.heads = Heads::Width(64);
+        small.unet.linear_projection = true;
+        small.text[0].activation = Unary::Gelu;
+        Small { prediction: "v_prediction", ..small }
+    }
+
+    pub fn sdxl() -> Small {
+        let mut small = Small::sd2_v();
+        small.unet.depth = vec![0, 2];
+        small.unet.mid_depth = 2;
+        small.unet.context = 128;
+        small.unet.added = Some(64 + 6 * 32);
+        small.text[0].activation = Unary::QuickGelu;
+        small.text.push(ClipConfig { activation: Unary::Gelu, projection: Some(64), ..small.text[0].clone() });
+        Small { prediction: "epsilon", ..small }
+    }
+
+    fn is_xl(&self) -> bool {
+        self.text.len() == 2
+    }
+
+    fn is_sd2(&self) -> bool {
+        self.unet.linear_projection && !self.is_xl()
+    }
+
+    /// Component names, networks as a diffusers folder has them, and their files' names there.
+    fn components(&self) -> Vec<(&'static str, Network, &'static str)> {
+        let unet = Network::Unet(self.unet.clone(), Layout::Diffusers);
+        let vae = Network::Vae(self.vae.clone(), Layout::Diffusers);
+        let file = "diffusion_pytorch_model.safetensors";
+        let mut list = vec![("unet", unet, file), ("vae", vae, file)];
+        for (name, config) in COMPONENTS.into_iter().zip(&self.text) {
+            list.push((name, Network::Text(config.clone(), TextLayout::Clip), "model.safetensors"));
+        }
+        list
+    }
+
+    /// A diffusers folder.
+    pub fn write_folder(&self, folder: &Path) {
+        let write = |name: &str, value: serde_json::Value| {
+            let path = folder.join(name);
+            std::fs::create_dir_all(path.parent().expect("it has one")).expect("a folder");
+            std::fs::write(path, value.to_string()).expect("written");
+        };
+        for (component, network, file) in self.components() {
+            let tensors = tensors(component, &network);
+            std::fs::create_dir_all(folder.join(component)).expect("a folder");
+            write_safetensors(&folder.join(component).join(file), &tensors);
+        }
+        let class = if self.is_xl() { "StableDiffusionXLPipeline" } else { "StableDiffusionPipeline" };
+        write("model_index.json", json!({ "_class_name": class }));
+        for (component, config) in COMPONENTS.iter().zip(&self.text) {
+            let act = if config.activation == Unary::Gelu { "gelu" } else { "quick_gelu" };
+            write(
+                &format!("{component}/config.json"),
+                json!({ "hidden_act": act, "num_attention_heads": config.heads }),
+            );
+        }
+        write("scheduler/scheduler_config.json", json!({ "prediction_type": self.prediction }));
+        let scale = if self.is_xl() { 0.13025 } else { 0.18215 };
+        write("vae/config.json", json!({ "scaling_factor": scale }));
+    }
+
+    /// One file in the original layout.
+    pub fn write_original(&self, path: &Path) {
+        let mut all = BTreeMap::new();
+        let unet = Network::Unet(self.unet.clone(), Layout::Original);
+        let vae = Network::Vae(self.vae.clone(), Layout::Original);
+        all.extend(original("unet", &unet, "model.diffusion_model."));
+        all.extend(original("vae", &vae, "first_stage_model."));
+        for (i, config) in self.text.iter().enumerate() {
+            let prefix = match (self.is_xl(), i) {
+                (true, 0) => "conditioner.embedders.0.transformer.",
+                (true, _) => "conditioner.embedders.1.model.",
+                _ if self.is_sd2() => "cond_stage_model.model.",
+                _ => "cond_stage_model.transformer.",
+            };
+            let layout = if prefix.ends_with("model.") { TextLayout::OpenClip } else { TextLayout::Clip };
+            // Original files of Stable Diffusion 2 have one more layer, which is not used.
+            let layers = config.layers + usize::from(self.is_sd2());
+            let network = Network::Text(ClipConfig { layers, ..config.clone() }, layout);
+            all.extend(original(COMPONENTS[i], &network, prefix));
+        }
+        write_safetensors(path, &all);
+    }
+
+    /// Files of single components: the networks in the naming of one or the other kind.
+    pub fn write_parts(&self, folder: &Path) -> BTreeMap<&'static str, PathBuf> {
+        let mut parts = BTreeMap::new();
+        let unet = Network::Unet(self.unet.clone(), Layout::Original);
+        let vae = Network::Vae(self.vae.clone(), Layout::Original);
+        for (flag, tensors) in
+            [("diffusion-model", original("unet", &unet, "model.diffusion_model.")), ("vae", original("vae", &vae, ""))]
+        {
+            parts.insert(flag, folder.join(format!("{flag}.safetensors")));
+            write_safetensors(&parts[flag], &tensors);
+        }
+        for (i, config) in self.text.iter().enumerate() {
+            let flag = if i == 1 || self.is_sd2() { "clip_g" } else { "clip_l" };
+            let network = Network::Text(config.clone(), TextLayout::Clip);
+            parts.insert(flag, folder.join(format!("{flag}.safetensors")));
+            write_safetensors(&parts[flag], &tensors(COMPONENTS[i], &network));
+        }
+        parts
+    }
+}
+
+/// The tensors of a network under diffusers' names.
+fn tensors(component: &str, network: &Network) -> BTreeMap<String, Tensor> {
+    let found = Found { network: network.clone(), prefix: String::new() };
+    let mut tensors = BTreeMap::new();
+    for graph in found.graphs().expect("it builds") {
+        for (name, value) in graph.params() {
+            let shape = graph.ty(value).shape.clone();
+            tensors.insert(name.to_string(), (shape.clone(), parameter(&format!("{component}/{name}"), &shape)));
+        }
+    }
+    tensors
+}
+
+/// The same under the names of an original checkpoint, joined and turned as those are.
+fn original(component: &str, network: &Network, prefix: &str) -> BTreeMap<String, Tensor> {
+    let found = Found { network: network.clone(), prefix: prefix.into() };
+    let ours = tensors(component, network);
+    let mut shapes = Shapes::new();
+    let mut file: BTreeMap<String, Tensor> = BTreeMap::new();
+    // Where an upsampler stands depends on the attention before it, so upsamplers come last.
+    let (late, early): (Vec<_>, Vec<_>) = ours.iter().partition(|(name, _)| name.contains("upsamplers"));
+    for (name, (shape, data)) in early.into_iter().chain(late) {
+        if name.contains("upsamplers") {
+            let place = found.stored(name, &shapes).name;
+            let attended = place.replace(".1.conv.", ".1.norm.");
+            if shapes.contains_key(&attended.replace("bias", "weight")) {
+                shapes.insert(place.replace(".1.conv.", ".2.conv."), shape.clone());
+            }
+        }
+        let stored = found.stored(name, &shapes);
+        match stored.take {
+            Take::Whole => {
+                file.insert(stored.name.clone(), (shape.clone(), data.clone()));
+            }
+            Take::Transposed => {
+                let (rows, columns) = (shape[0], shape[1]);
+                let turned = (0..rows * columns).map(|i| data[(i % rows) * columns + i / rows]).collect();
+                file.insert(stored.name.clone(), (vec![columns, rows], turned));
+            }
+            Take::Rows(part, parts) => {
+                let mut whole = shape.clone();
+                whole[0] *= parts;
+                let entry = file
+                    .entry(stored.name.clone())
+                    .or_insert_with(|| (whole.clone(), vec![0.0; whole.iter().product()]));
+                entry.1[part * data.len()..][..data.len()].copy_from_slice(data);
+            }
+        }
+        shapes.insert(stored.name, shape.clone());
+    }
+    file
+}
+
+fn write_safetensors(path: &Path, tensors: &BTreeMap<String, Tensor>) {
+    let mut header = serde_json::Map::new();
+    let mut at = 0;
+    for (name, (shape, data)) in tensors {
+        let end = at + 4 * data.len();
+        header.insert(name.clone(), json!({ "dtype": "F32", "shape": shape, "data_offsets": [at, end] }));
+        at = end;
+    }
+    let header = serde_json::Value::Object(header).to_string();
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.bytes());
+    bytes.extend(tensors.values().flat_map(|(_, data)| data.iter().flat_map(|x| x.to_le_bytes())));
+    std::fs::write(path, bytes).expect("written");
+}

@@ -1,0 +1,174 @@
+//! Whole pipelines against diffusers, on small models of the true structure. What a user would lose: the picture that a model, a
+//! prompt and a seed give elsewhere.
+//!
+//! `tools/pipeline_fixtures.py` made the pictures, with torch's CPU noise and the same weights, which come from tensors' names.
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use common::{Small, numbers};
+use impasto_backend::Backend;
+use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
+use impasto_generate::picture::Picture;
+use impasto_generate::settings::Settings;
+use impasto_generate::{Event, GenerateError, Job, generate};
+use impasto_model::{Model, ModelPaths};
+use impasto_weights::Checkpoint;
+
+const SIZE: usize = 128;
+
+fn fixture(name: &str) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pipelines.safetensors");
+    let file = Checkpoint::open(&path).expect("the fixture is in the repository");
+    file.bytes(file.tensor(name).expect("the fixture has it")).to_vec()
+}
+
+fn settings(of: &[(&str, &str)]) -> Settings {
+    let mut settings = Settings::default();
+    let usual = [
+        ("prompt", "A red house under a yellow sun, by the sea!"),
+        ("steps", "6"),
+        ("cfg-scale", "7"),
+        ("seed", "7"),
+        ("rng", "cpu"),
+        ("sampling-method", "euler"),
+        ("scheduler", "discrete"),
+        ("width", "128"),
+        ("height", "128"),
+    ];
+    for (name, text) in usual.iter().chain(of) {
+        settings.set(name, text).expect("a setting");
+    }
+    settings
+}
+
+fn cpu(precision: Precision) -> Arc<dyn Backend> {
+    Arc::new(Cpu::new(&CpuOptions { precision, ..CpuOptions::default() }).expect("there is a CPU"))
+}
+
+fn paint(model: &Model, settings: &Settings, precision: Precision) -> Result<Picture, GenerateError> {
+    let job = Job::new(settings, model, 0)?;
+    let mut made = None;
+    generate(&job, model, &cpu(precision), &mut |event| {
+        if let Event::Picture { picture, .. } = event {
+            made = Some(picture.clone());
+        }
+        Ok(true)
+    })?;
+    Ok(made.expect("a picture is ready"))
+}
+
+fn psnr(a: &[u8], b: &[u8]) -> f64 {
+    assert_eq!(a.len(), b.len(), "pictures of two sizes");
+    let error: f64 = a.iter().zip(b).map(|(&x, &y)| (f64::from(x) - f64::from(y)).powi(2)).sum();
+    10.0 * (255.0 * 255.0 * a.len() as f64 / error).log10()
+}
+
+/// The picture in f32 and in bf16, against the fixture, and another prompt's, which must differ.
+fn compare(name: &str, model: &Model, of: &[(&str, &str)]) {
+    let want = fixture(name);
+    for (precision, bar) in [(Precision::F32, 50.0), (Precision::Bf16, 35.0)] {
+        let made = paint(model, &settings(of), precision).expect("a picture");
+        let found = psnr(&made.rgb, &want);
+        println!("{name} in {precision:?}: {found:.1} dB");
+        assert!(found >= bar, "{name} in {precision:?}: {found:.1} dB, {bar} are needed");
+    }
+    let other = [of, &[("prompt", "A blue cat at night")]].concat();
+    let other = paint(model, &settings(&other), Precision::F32).expect("a picture");
+    let found = psnr(&other.rgb, &want);
+    println!("{name} with another prompt: {found:.1} dB");
+    assert!(found < 40.0, "the prompt hardly matters to {name}: the comparison shows nothing ({found:.1} dB)");
+}
+
+fn folder(small: &Small) -> (tempfile::TempDir, Model) {
+    let folder = tempfile::tempdir().expect("a folder");
+    small.write_folder(folder.path());
+    let paths = ModelPaths { model: Some(folder.path().into()), ..ModelPaths::default() };
+    let model = Model::open(&paths).unwrap_or_else(|e| panic!("{e}"));
+    (folder, model)
+}
+
+/// The picture that the fixtures begin with, in squares of 16 pixels, and the mask.
+fn start(folder: &Path) -> [String; 2] {
+    let colours: Vec<u8> = numbers("start", 8 * 8 * 3).map(|u| (127.5 * (u + 1.0)).round_ties_even() as u8).collect();
+    let rgb = |x: usize, y: usize| &colours[((y / 16) * 8 + x / 16) * 3..][..3];
+    let pixels = (0..SIZE * SIZE).flat_map(|i| rgb(i % SIZE, i / SIZE).to_vec()).collect();
+    let inside = |i: usize| (32..96).contains(&(i / SIZE)) && i % SIZE >= 40;
+    let mask = (0..SIZE * SIZE).flat_map(|i| [if inside(i) { 255 } else { 0 }; 3]).collect();
+    [("start.png", pixels), ("mask.png", mask)].map(|(name, rgb)| {
+        let path = folder.join(name);
+        Picture { width: SIZE, height: SIZE, rgb }.write(&path, "", true).expect("written");
+        path.display().to_string()
+    })
+}
+
+const NEGATIVE: (&str, &str) = ("negative-prompt", "blurry, grey");
+
+#[test]
+fn stable_diffusion_1() {
+    let (_folder, model) = folder(&Small::sd1());
+    compare("sd1", &model, &[NEGATIVE]);
+    compare("sd1_wide", &model, &[("height", "64")]);
+}
+
+#[test]
+fn stable_diffusion_2_with_velocity() {
+    let (_folder, model) = folder(&Small::sd2_v());
+    compare("sd2_v", &model, &[NEGATIVE]);
+}
+
+#[test]
+fn stable_diffusion_xl() {
+    let (_folder, model) = folder(&Small::sdxl());
+    compare("sdxl", &model, &[]);
+    compare("sdxl_negative", &model, &[NEGATIVE]);
+}
+
+#[test]
+fn a_picture_from_a_picture() {
+    let (folder, model) = folder(&Small::sd1());
+    let [picture, mask] = start(folder.path());
+    compare("img2img", &model, &[("init-img", &picture), ("strength", "0.6")]);
+    compare("inpaint", &model, &[("init-img", &picture), ("mask", &mask)]);
+    compare("inpaint_some", &model, &[("init-img", &picture), ("mask", &mask), ("strength", "0.6")]);
+}
+
+#[test]
+fn a_model_made_for_inpainting() {
+    let (folder, model) = folder(&Small::inpainting());
+    let [picture, mask] = start(folder.path());
+    compare("inpaint_model", &model, &[("init-img", &picture), ("mask", &mask)]);
+    let error = paint(&model, &settings(&[]), Precision::F32).expect_err("it needs a mask").to_string();
+    assert!(error.contains("--mask"), "{error}");
+}
+
+#[test]
+fn one_file_parts_and_a_folder_give_the_same_picture() {
+    for small in [Small::sd1(), Small::sd2_v(), Small::sdxl()] {
+        let (folder, model) = folder(&small);
+        let want = paint(&model, &settings(&[NEGATIVE]), Precision::F32).expect("a picture");
+
+        let file = folder.path().join("one.safetensors");
+        small.write_original(&file);
+        let one = ModelPaths { model: Some(file), ..ModelPaths::default() };
+        let parts = small.write_parts(folder.path());
+        let part = |name: &str| parts.get(name).cloned();
+        let parts = ModelPaths {
+            diffusion: part("diffusion-model"),
+            vae: part("vae"),
+            clip_l: part("clip_l"),
+            clip_g: part("clip_g"),
+            ..ModelPaths::default()
+        };
+        for paths in [one, parts] {
+            let model = Model::open(&paths).unwrap_or_else(|e| panic!("{e}"));
+            // Files of Stable Diffusion 2 do not say what they predict, unless their weights are the real ones.
+            let prediction = if small.prediction == "epsilon" { "eps" } else { "v" };
+            let made =
+                paint(&model, &settings(&[NEGATIVE, ("prediction", prediction)]), Precision::F32).expect("a picture");
+            assert_eq!(made, want, "{paths:?}");
+        }
+    }
+}

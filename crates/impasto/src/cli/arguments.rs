@@ -1,0 +1,92 @@
+//! The command line, made from the table of settings.
+
+use clap::builder::PossibleValuesParser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use impasto::generate::settings::{Kind, Setting, Settings, SettingsError, TABLE};
+
+use super::peers::lacks;
+
+const EXIT_CODES: &str = "Exit codes: 0 a picture was written, 1 the run failed or was refused, 2 bad arguments, 130 interrupted.
+
+Settings come from the settings file ($XDG_CONFIG_HOME/impasto/config.toml, else ~/.config/impasto/config.toml; lines such as
+`steps = 30`), over them from variables (IMPASTO_STEPS=30), over them from flags. IMPASTO_CPU=amx|avx512bf16|avx512|avx2|portable
+forces an instruction path. Results go to stdout, everything else to stderr; NO_COLOR is honoured. Nothing touches the network.";
+
+/// The whole command: settings at the root and below `generate`, and the other subcommands.
+pub fn command(others: impl FnOnce(Command) -> Command) -> Command {
+    let root = Command::new("impasto")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Words to pictures on whatever hardware it finds, and it always finishes.")
+        .long_about(
+            "Words to pictures on whatever hardware it finds, and it always finishes.\n\n\
+             Without a subcommand it generates: impasto -m model.safetensors -p \"a lighthouse at dawn\"",
+        )
+        .after_help(EXIT_CODES)
+        .args_conflicts_with_subcommands(true)
+        .args(arguments());
+    let generate = Command::new("generate")
+        .about("Make pictures; what happens without a subcommand too")
+        .after_help(EXIT_CODES)
+        .args(arguments());
+    others(root.subcommand(generate))
+}
+
+fn arguments() -> impl Iterator<Item = Arg> {
+    let words = Arg::new("words").value_name("PROMPT").help("What to show, as -p").conflicts_with("prompt");
+    TABLE.iter().map(argument).chain([words])
+}
+
+fn argument(setting: &'static Setting) -> Arg {
+    let arg = Arg::new(setting.name)
+        .long(setting.name)
+        .short(setting.short)
+        .help(setting.help.trim())
+        .help_heading(setting.group.heading());
+    let arg = match setting.name.contains('_') {
+        true => arg.alias(setting.name.replace('_', "-")),
+        false => arg,
+    };
+    match setting.kind {
+        Kind::Flag => arg.action(ArgAction::SetTrue),
+        Kind::Choice(names) => arg.value_name(setting.value).value_parser(PossibleValuesParser::new(names)),
+        Kind::Whole | Kind::Number => arg.value_name(setting.value).allow_negative_numbers(true),
+        // A prompt may begin with a dash.
+        Kind::Text => arg.value_name(setting.value).allow_hyphen_values(true),
+        Kind::File => arg.value_name(setting.value).value_hint(clap::ValueHint::AnyPath),
+    }
+}
+
+/// The settings that flags ask for.
+pub fn settings(matches: &ArgMatches) -> Result<Settings, SettingsError> {
+    let mut settings = Settings::default();
+    for setting in TABLE {
+        match setting.kind {
+            Kind::Flag => {
+                if matches.get_flag(setting.name) {
+                    settings.set(setting.name, "true")?;
+                }
+            }
+            _ => {
+                if let Some(text) = matches.get_one::<String>(setting.name) {
+                    settings.set(setting.name, text)?;
+                }
+            }
+        }
+    }
+    if let Some(words) = matches.get_one::<String>("words") {
+        settings.set("prompt", words)?;
+    }
+    Ok(settings)
+}
+
+/// What clap says, and where a flag is one of stable-diffusion.cpp's that we lack, that.
+pub fn explain(error: &clap::Error) -> Option<String> {
+    if error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(flag)) => lacks(flag),
+        _ => None,
+    }
+}

@@ -1,0 +1,91 @@
+//! The command line: what it takes, and what it shows.
+
+pub mod arguments;
+pub mod paint;
+mod peers;
+pub mod show;
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use impasto::backend::cpu::{CpuOptions, Precision};
+use impasto::bench::Family;
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Show what is in a model file: modules, parameters, element types, sizes.
+    Inspect {
+        /// A .safetensors file, the index of one in shards, or a folder with one of them.
+        file: PathBuf,
+        /// One JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Measure how near to the machine's limit things run.
+    #[command(subcommand)]
+    Bench(Bench),
+    /// Print what a shell needs to complete our commands.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page.
+    Man,
+}
+
+#[derive(Subcommand)]
+pub enum Bench {
+    /// Matrix products, convolutions and attention on the CPU, as a share of the peak of the same run.
+    Cpu(BenchCpu),
+    /// Whole networks of true size on random weights, as a share of the peak of the same run, with a profile.
+    Model(BenchModel),
+    /// Plans of the real networks: memory, how near to the least possible, and the time that planning takes.
+    Plan(Common),
+}
+
+#[derive(Args)]
+pub struct Common {
+    /// One JSON object a line.
+    #[arg(long)]
+    pub json: bool,
+    /// Threads; by default as many as this process may use.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub threads: Option<u32>,
+    /// What products are computed in: auto, f32 or bf16.
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub precision: Precision,
+}
+
+#[derive(Args)]
+pub struct BenchCpu {
+    #[command(flatten)]
+    pub common: Common,
+    /// Only cases whose name contains this.
+    #[arg(long, value_name = "TEXT")]
+    pub filter: Option<String>,
+    /// Seconds for each case.
+    #[arg(long, value_name = "S", default_value_t = 0.5)]
+    pub seconds: f64,
+}
+
+#[derive(Args)]
+pub struct BenchModel {
+    #[command(flatten)]
+    pub common: Common,
+    /// Which networks: sd15 or sdxl.
+    #[arg(long, value_name = "NAME", default_value = "sd15")]
+    pub family: Family,
+    /// Pixels along a side of the picture.
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(64..=4096))]
+    pub size: u32,
+    /// Runs, of which the median counts.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub runs: usize,
+}
+
+impl Common {
+    pub fn options(&self) -> anyhow::Result<CpuOptions> {
+        let threads = self.threads.map(|n| n as usize);
+        Ok(CpuOptions { threads, precision: self.precision, ..CpuOptions::from_env()? })
+    }
+}

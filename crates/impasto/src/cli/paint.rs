@@ -1,0 +1,250 @@
+//! `impasto generate`: settings to pictures, with progress, and an end within a second when it is interrupted.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use impasto::backend::Backend;
+use impasto::backend::cpu::{Cpu, CpuOptions};
+use impasto::generate::picture::Picture;
+use impasto::generate::settings::{Settings, config_path, from_variables};
+use impasto::generate::{Event, GenerateError, Job, Output, generate};
+use impasto::model::{Model, ModelPaths};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use super::show;
+
+/// A picture that was written, for `--json`.
+#[derive(Serialize)]
+struct Written<'a> {
+    file: &'a Path,
+    seed: u64,
+    width: usize,
+    height: usize,
+    model: &'a str,
+    parameters: &'a str,
+    seconds: f64,
+}
+
+/// Lay flags over variables over the settings file.
+pub fn layered(flags: &Settings) -> Result<Settings, GenerateError> {
+    let file = match config_path() {
+        None => {
+            eprintln!("warning: neither XDG_CONFIG_HOME nor HOME is set: no settings file is looked for");
+            Settings::default()
+        }
+        Some(path) => read_settings(&path)?,
+    };
+    let (variables, unknown) = from_variables(
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))),
+    )?;
+    for name in unknown {
+        eprintln!("warning: {name} is no setting; impasto --help lists them");
+    }
+    Ok(flags.over(variables.over(file)))
+}
+
+fn read_settings(path: &Path) -> Result<Settings, GenerateError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Settings::from_toml(&text, path)?),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Settings::default()),
+        Err(e) => {
+            eprintln!("warning: settings file {} not used: {e}", path.display());
+            Ok(Settings::default())
+        }
+    }
+}
+
+/// Make the pictures.
+pub fn paint(settings: &Settings) -> Result<(), GenerateError> {
+    let stop = interruptible();
+    let begun = Instant::now();
+    let model = open_model(settings)?;
+    let job = Job::new(settings, &model, random_seed())?;
+    let mut output = Output::new(settings.output.as_deref(), job.count, settings.force.unwrap_or(false))?;
+    let cpu = Cpu::new(&cpu_options(settings)?).map_err(|source| GenerateError::Backend { module: "cpu", source })?;
+    announce(settings, &model, &job, &cpu);
+
+    let backend: Arc<dyn Backend> = Arc::new(cpu);
+    let preview_path = settings.preview_path.clone().unwrap_or_else(|| PathBuf::from("preview.png"));
+    let mut progress = Progress::new();
+    let mut last = begun;
+    let done = generate(&job, &model, &backend, &mut |event| {
+        match event {
+            Event::Preview(picture) => write_preview(picture, &preview_path),
+            Event::Picture { picture, seed } => {
+                let (file, parameters) = (output.next(), job.parameters(seed, &model.title));
+                picture.write(&file, &parameters, output.force())?;
+                progress.clear();
+                let seconds = last.elapsed().as_secs_f64();
+                last = Instant::now();
+                if settings.json == Some(true) {
+                    let (width, height) = (picture.width, picture.height);
+                    show::json(&Written {
+                        file: &file,
+                        seed,
+                        width,
+                        height,
+                        model: &model.title,
+                        parameters: &parameters,
+                        seconds,
+                    });
+                } else {
+                    eprintln!("seed {seed}: written after {seconds:.1} s");
+                    show::line(format_args!("{}", file.display()));
+                }
+            }
+            other => progress.show(&other),
+        }
+        Ok(!stop.load(Ordering::Relaxed))
+    });
+    progress.clear();
+    done
+}
+
+fn open_model(settings: &Settings) -> Result<Model, GenerateError> {
+    let paths = ModelPaths {
+        model: settings.model.clone(),
+        diffusion: settings.diffusion_model.clone(),
+        vae: settings.vae.clone(),
+        clip_l: settings.clip_l.clone(),
+        clip_g: settings.clip_g.clone(),
+        taesd: settings.taesd.clone(),
+    };
+    Ok(Model::open(&paths)?)
+}
+
+fn cpu_options(settings: &Settings) -> Result<CpuOptions, GenerateError> {
+    let options = CpuOptions::from_env().map_err(|source| GenerateError::Backend { module: "cpu", source })?;
+    let threads = settings.threads.filter(|&n| n > 0).map(|n| n as usize);
+    Ok(CpuOptions { threads, precision: settings.precision.unwrap_or_default(), ..options })
+}
+
+/// Where it runs, and what was decided.
+fn announce(settings: &Settings, model: &Model, job: &Job, cpu: &Cpu) {
+    eprintln!(
+        "{} ({}) on cpu: {} threads, {}, {}",
+        model.title,
+        model.family,
+        cpu.threads(),
+        cpu.isa(),
+        cpu.activations()
+    );
+    eprintln!(
+        "{}x{}, {} steps, guidance {}, {}, {}, seed {}{}",
+        job.width,
+        job.height,
+        job.steps,
+        job.guidance,
+        job.method,
+        job.schedule,
+        job.seed,
+        if job.count > 1 { format!(" to {}", job.seed.wrapping_add(job.count as u64 - 1)) } else { String::new() }
+    );
+    for note in model.notes.iter().chain(&job.notes) {
+        eprintln!("note: {note}");
+    }
+    if settings.verbose == Some(true) {
+        eprintln!("predicts {:?}, clip-skip {}, noise as {:?}", job.prediction, job.clip_skip, job.rng);
+        let text = model.text.iter().map(|part| ("te", part.path(), part.bytes()));
+        let others =
+            [("diffusion", model.unet.path(), model.unet.bytes()), ("vae", model.vae.path(), model.vae.bytes())];
+        for (module, path, bytes) in text.chain(others) {
+            eprintln!("{module}: {:.0} MB of {}", bytes as f64 / 1e6, path.display());
+        }
+        if !model.unused.is_empty() {
+            eprintln!("{} tensors of the files are not used; impasto inspect lists them", model.unused.len());
+        }
+    }
+}
+
+fn write_preview(picture: &Picture, path: &Path) {
+    // A preview that cannot be written is no reason to lose the picture.
+    if let Err(error) = picture.write(path, "", true) {
+        eprintln!("warning: preview: {error}");
+    }
+}
+
+/// Bits that nobody knows beforehand, as many as webui's seeds have.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id()) >> 32
+}
+
+/// A flag that Ctrl-C sets. Work that does not look at it in time is ended: pictures appear in files whole or not at all, so
+/// nothing is left half done.
+fn interruptible() -> Arc<AtomicBool> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = stop.clone();
+    let set = ctrlc::set_handler(move || {
+        if flag.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        std::thread::spawn(|| {
+            std::thread::sleep(Duration::from_millis(600));
+            eprintln!("\ninterrupted");
+            std::process::exit(130);
+        });
+    });
+    if let Err(error) = set {
+        eprintln!("warning: Ctrl-C ends the program at once: {error}");
+    }
+    stop
+}
+
+/// One line that says what happens and how long it takes yet; on no terminal, a line for each new thing.
+struct Progress {
+    bar: ProgressBar,
+    terminal: bool,
+    doing: String,
+}
+
+impl Progress {
+    fn new() -> Progress {
+        let terminal = std::io::stderr().is_terminal();
+        let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::stderr());
+        if !terminal {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        Progress { bar, terminal, doing: String::new() }
+    }
+
+    fn show(&mut self, event: &Event) {
+        match *event {
+            Event::Loading { module, done, of } => self.at(&format!("loading {module}"), done, of),
+            Event::Working(what) => self.at(what, 0, 0),
+            Event::Step { picture, done, of } => self.at(&format!("picture {}", picture + 1), done as u64, of as u64),
+            Event::Preview(_) | Event::Picture { .. } => {}
+        }
+    }
+
+    fn at(&mut self, what: &str, done: u64, of: u64) {
+        if self.doing != what {
+            self.doing = what.into();
+            if !self.terminal {
+                eprintln!("{what}");
+            }
+            let style = if of > 0 { "{msg:<24} [{bar:30}] {percent:>3} %, {eta} left" } else { "{msg:<24} {elapsed}" };
+            if let Ok(style) = ProgressStyle::with_template(style) {
+                self.bar.set_style(style.progress_chars("=> "));
+            }
+            self.bar.reset();
+            self.bar.set_message(what.to_string());
+        }
+        self.bar.set_length(of.max(1));
+        self.bar.set_position(done);
+        if of == 0 {
+            self.bar.enable_steady_tick(Duration::from_millis(200));
+        } else {
+            self.bar.disable_steady_tick();
+        }
+    }
+
+    fn clear(&mut self) {
+        self.doing.clear();
+        self.bar.finish_and_clear();
+    }
+}

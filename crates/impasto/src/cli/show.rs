@@ -1,0 +1,158 @@
+//! Results on the screen: of benchmarks and of inspections.
+
+use std::io::Write;
+use std::path::Path;
+
+use impasto::Part;
+use impasto::backend::cpu::{Cpu, CpuOptions, findings};
+use impasto::bench::{self, CpuBench};
+use serde::Serialize;
+
+use super::{BenchCpu, BenchModel, Common};
+
+/// A line of results. A reader that has gone away has seen enough: no error, no panic.
+pub fn line(line: std::fmt::Arguments) {
+    if writeln!(std::io::stdout(), "{line}").is_err() {
+        std::process::exit(0);
+    }
+}
+
+macro_rules! say {
+    ($($part:tt)*) => {
+        line(format_args!($($part)*))
+    };
+}
+
+pub fn json(line: &impl Serialize) {
+    say!("{}", serde_json::to_string(line).expect("a line is plain data"));
+}
+
+pub fn inspect(file: &Path, as_json: bool) -> anyhow::Result<()> {
+    let found = impasto::inspect(file)?;
+    if as_json {
+        json(&found);
+        return Ok(());
+    }
+    for file in &found.files {
+        say!("{file}");
+    }
+    let row = |name: &str, part: &Part| {
+        say!("{name:<72} {:>8} {:>14} {:>10.1}", part.tensors, part.parameters, part.bytes as f64 / 1e6);
+    };
+    say!("{}", found.family.as_deref().unwrap_or("no diffusion model that is known here"));
+    say!("{:<72} {:>8} {:>14} {:>10}", "", "tensors", "parameters", "MB");
+    found.networks.iter().for_each(|(name, part)| row(name, part));
+    found.elements.iter().for_each(|(name, part)| row(&format!("stored as {name}"), part));
+    row("all", &found.total);
+    for (what, names) in [("missing", &found.missing), ("not used", &found.unused)] {
+        // A few names show what they are; --json has all of them.
+        let some: Vec<&str> = names.iter().take(5).map(String::as_str).collect();
+        match names.len() {
+            0 => {}
+            n => say!("{what}: {n} tensors: {}{}", some.join(", "), if n > 5 { ", ..." } else { "" }),
+        }
+    }
+    for (key, value) in &found.metadata {
+        let short: String = value.chars().take(100).collect();
+        say!("{key}: {short}{}", if short.len() < value.len() { " ..." } else { "" });
+    }
+    Ok(())
+}
+
+pub fn bench_cpu(args: &BenchCpu) -> anyhow::Result<()> {
+    let options = args.common.options()?;
+    let what = CpuBench {
+        isa: options.isa,
+        filter: args.filter.clone(),
+        threads: options.threads,
+        precision: options.precision,
+        seconds: args.seconds,
+    };
+    if !args.common.json {
+        for f in findings().iter().filter(|f| !f.usable) {
+            eprintln!("{}: not used: {}", f.isa, f.reason);
+        }
+        say!("{:<22} {:<11} {:>10} {:>10} {:>7}", "work", "path", "GFLOP/s", "peak", "share");
+    }
+    bench::cpu(&what, |l| match args.common.json {
+        true => json(l),
+        false => {
+            say!("{:<22} {:<11} {:>10.1} {:>10.1} {:>6.1}%", l.name, l.isa, l.gflops, l.peak_gflops, 100.0 * l.ratio)
+        }
+    })
+}
+
+pub fn bench_model(args: &BenchModel) -> anyhow::Result<()> {
+    let cpu = Cpu::new(&args.common.options()?)?;
+    bench::model(&cpu, args.family, args.size as usize, args.runs, |l| {
+        if args.common.json {
+            return json(l);
+        }
+        say!(
+            "{}: {:.2} s, {:.0} GFLOP/s, {:.1} % of the peak of {:.0} on {}; arena {:.0} MB, weights {:.0} MB",
+            l.name,
+            l.seconds,
+            l.gflops,
+            100.0 * l.ratio,
+            l.peak_gflops,
+            cpu.isa(),
+            l.arena_bytes as f64 / 1e6,
+            l.weight_bytes as f64 / 1e6
+        );
+        for (op, seconds) in &l.profile {
+            say!("    {op:<20} {seconds:>8.3} s {:>5.1} %", 100.0 * seconds / l.seconds);
+        }
+    })
+}
+
+pub fn bench_plan(args: &Common) -> anyhow::Result<()> {
+    // Planning takes no memory: what this machine could not run is planned too.
+    let cpu = Cpu::new(&CpuOptions { memory: Some(u64::MAX), ..args.options()? })?;
+    if !args.json {
+        let threads = cpu.threads();
+        say!("for {} on {threads} threads; MB are millions of bytes", cpu.isa());
+        say!(
+            "{:<22} {:>6} {:>9} {:>9} {:>6} {:>10} {:>9} {:>15}",
+            "network",
+            "steps",
+            "arena MB",
+            "bound MB",
+            "ratio",
+            "weights MB",
+            "plan ms",
+            "forward / plan"
+        );
+    }
+    bench::plans(&cpu, |l| match args.json {
+        true => json(l),
+        false => say!(
+            "{:<22} {:>6} {:>9.1} {:>9.1} {:>6.3} {:>10.1} {:>9.3} {:>15.0}",
+            l.name,
+            l.steps,
+            l.arena_bytes as f64 / 1e6,
+            l.lower_bound as f64 / 1e6,
+            l.ratio,
+            l.weight_bytes as f64 / 1e6,
+            1e3 * l.seconds,
+            1.0 / l.share_of_forward
+        ),
+    })
+}
+
+fn whole_command() -> clap::Command {
+    super::arguments::command(<super::Command as clap::Subcommand>::augment_subcommands)
+}
+
+pub fn completions(shell: clap_complete::Shell) -> anyhow::Result<()> {
+    let mut text = vec![];
+    clap_complete::generate(shell, &mut whole_command(), "impasto", &mut text);
+    say!("{}", String::from_utf8_lossy(&text).trim_end());
+    Ok(())
+}
+
+pub fn manual() -> anyhow::Result<()> {
+    let mut text = vec![];
+    clap_mangen::Man::new(whole_command()).render(&mut text)?;
+    say!("{}", String::from_utf8_lossy(&text).trim_end());
+    Ok(())
+}
