@@ -239,7 +239,7 @@ fn wrong_parameters_are_named() -> Result<(), Box<dyn std::error::Error>> {
     let changes: [&dyn Fn(&mut ParamBytes); 6] = [
         &|p| p.shape.reverse(),
         &|p| p.shape.push(1),
-        &|p| p.storage = Storage::Dense(DType::BF16),
+        &|p| p.storage = Storage::Dense(DType::I32),
         &|p| p.storage = Storage::Q8_0,
         &|p| p.bytes.to_mut().truncate(7),
         &|p| p.bytes.to_mut().extend([0, 0]),

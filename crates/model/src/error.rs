@@ -50,7 +50,7 @@ pub enum ModelError {
         /// The network.
         part: &'static str,
         /// What does not fit.
-        source: GraphError,
+        source: Box<GraphError>,
     },
     /// A JSON file beside the weights that cannot be read.
     #[error("{}: {problem}", path.display())]

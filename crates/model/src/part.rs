@@ -42,7 +42,11 @@ impl<C> Part<C> {
         checkpoint: &Arc<Checkpoint>,
         shapes: &Shapes,
     ) -> Result<Part<C>, ModelError> {
-        let graphs = found.graphs().map_err(|source| ModelError::Graph { path: path.into(), part: what, source })?;
+        let graphs = found.graphs().map_err(|source| ModelError::Graph {
+            path: path.into(),
+            part: what,
+            source: source.into(),
+        })?;
         let (mut params, mut problems) = (BTreeMap::new(), vec![]);
         for graph in &graphs {
             for (name, value) in graph.params() {

@@ -25,7 +25,7 @@ struct Index {
 }
 
 impl Checkpoint {
-    /// Open a `.safetensors` file, the `.index.json` of one in shards, or a folder that has one of them.
+    /// Open a `.safetensors` file, plain or compressed with zstd (then it is unpacked in memory), the `.index.json` of one in shards, or a folder that has one of them.
     pub fn open(path: &Path) -> Result<Checkpoint, WeightsError> {
         if path.is_dir() {
             return Checkpoint::open(&in_folder(path)?);
@@ -36,9 +36,27 @@ impl Checkpoint {
         }
     }
 
+    /// A model that is in memory already, such as one in the program itself. Compressed bytes are unpacked.
+    ///
+    /// ```
+    /// use impasto_weights::Checkpoint;
+    /// let bytes = [&2u64.to_le_bytes()[..], b"{}"].concat();
+    /// assert_eq!(Checkpoint::from_bytes("embedded", bytes)?.tensors().count(), 0);
+    /// # Ok::<(), impasto_weights::WeightsError>(())
+    /// ```
+    pub fn from_bytes(name: &str, bytes: impl Into<Cow<'static, [u8]>>) -> Result<Checkpoint, WeightsError> {
+        let mut checkpoint = Checkpoint::empty();
+        checkpoint.add(Mapped::of(name, bytes.into())?)?;
+        Ok(checkpoint)
+    }
+
+    fn empty() -> Checkpoint {
+        Checkpoint { files: vec![], tensors: BTreeMap::new(), metadata: BTreeMap::new() }
+    }
+
     fn open_file(path: &Path) -> Result<Checkpoint, WeightsError> {
-        let mut checkpoint = Checkpoint { files: vec![], tensors: BTreeMap::new(), metadata: BTreeMap::new() };
-        checkpoint.add(path)?;
+        let mut checkpoint = Checkpoint::empty();
+        checkpoint.add(Mapped::open(path)?)?;
         Ok(checkpoint)
     }
 
@@ -47,7 +65,7 @@ impl Checkpoint {
         let text = std::fs::read(path).map_err(|source| WeightsError::Open { path: path.into(), source })?;
         let index: Index = serde_json::from_slice(&text)
             .map_err(|e| wrong(format!("is no index of a model in shards (with a weight_map): {e}")))?;
-        let mut checkpoint = Checkpoint { files: vec![], tensors: BTreeMap::new(), metadata: BTreeMap::new() };
+        let mut checkpoint = Checkpoint::empty();
         let mut shards: Vec<&String> = index.weight_map.values().collect();
         shards.sort();
         shards.dedup();
@@ -56,7 +74,7 @@ impl Checkpoint {
             if Path::new(shard).file_name() != Some(shard.as_ref()) {
                 return Err(wrong(format!("names the shard '{shard}', which is no plain file name")));
             }
-            checkpoint.add(&path.with_file_name(shard))?;
+            checkpoint.add(Mapped::open(&path.with_file_name(shard))?)?;
         }
         for (tensor, shard) in index.weight_map {
             let found = checkpoint
@@ -71,13 +89,12 @@ impl Checkpoint {
     }
 
     /// Take in the tensors of one more file.
-    fn add(&mut self, path: &Path) -> Result<(), WeightsError> {
-        let mapped = Mapped::open(path)?;
-        let header = header::read(path, mapped.bytes(), self.files.len())?;
+    fn add(&mut self, mapped: Mapped) -> Result<(), WeightsError> {
+        let header = header::read(&mapped.path, mapped.bytes(), self.files.len())?;
         for tensor in header.tensors {
             if let Some(other) = self.tensors.get(&tensor.name) {
                 let first = self.files[other.file].path.clone();
-                return Err(WeightsError::Twice { tensor: tensor.name, first, second: path.into() });
+                return Err(WeightsError::Twice { tensor: tensor.name, first, second: mapped.path });
             }
             self.tensors.insert(tensor.name.clone(), tensor);
         }
@@ -135,7 +152,8 @@ fn in_folder(folder: &Path) -> Result<PathBuf, WeightsError> {
     let named = |end: &str| -> Vec<&PathBuf> {
         files.iter().filter(|f| f.file_name().is_some_and(|n| n.to_string_lossy().ends_with(end))).collect()
     };
-    let (indices, models) = (named(".safetensors.index.json"), named(".safetensors"));
+    let indices = named(".safetensors.index.json");
+    let models = [named(".safetensors"), named(".safetensors.zst")].concat();
     match (&indices[..], &models[..]) {
         ([one], _) | ([], [one]) => Ok((*one).clone()),
         (many, others) => {

@@ -1,7 +1,7 @@
 //! Model files, opened.
 //!
 //! [`Checkpoint::open`] takes what people have: one `.safetensors` file, the index of a model in shards, or the folder of one
-//! component. Files are mapped, not read: opening costs the header, and a parameter's bytes are touched when a backend packs
+//! component; any of them may be compressed (`.safetensors.zst`). Files are mapped, not read: opening costs the header, and a parameter's bytes are touched when a backend packs
 //! it. A checkpoint is a [`WeightSource`](impasto_backend::WeightSource).
 //!
 //! Nothing in a file is believed before it is checked against the file's size. A file that is wrong is an error that names the
@@ -20,6 +20,7 @@ mod checkpoint;
 mod error;
 mod header;
 mod mapped;
+mod packed;
 
 pub use checkpoint::Checkpoint;
 pub use error::WeightsError;

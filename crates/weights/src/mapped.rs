@@ -1,16 +1,23 @@
 //! A file in memory without reading it.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
 
 use crate::WeightsError;
+use crate::packed::{is_packed, unpack};
 
-/// A mapped file.
+/// A file whose bytes are at hand.
 pub(crate) struct Mapped {
     pub(crate) path: PathBuf,
-    map: Mmap,
+    bytes: Bytes,
+}
+
+enum Bytes {
+    Map(Mmap),
+    Memory(Cow<'static, [u8]>),
 }
 
 impl Mapped {
@@ -28,10 +35,27 @@ impl Mapped {
         // SAFETY: a map is undefined if somebody shortens the file while we hold it; that kills the process with a bus error
         // at worst, and copying whole models to be safe from it would double their memory.
         let map = unsafe { Mmap::map(&file) }.map_err(error)?;
-        Ok(Mapped { path: path.into(), map })
+        let bytes = match is_packed(&map) {
+            true => Bytes::Memory(unpack(path, &map)?.into()),
+            false => Bytes::Map(map),
+        };
+        Ok(Mapped { path: path.into(), bytes })
+    }
+
+    /// A file that is in memory already, under this name.
+    pub(crate) fn of(name: &str, bytes: Cow<'static, [u8]>) -> Result<Mapped, WeightsError> {
+        let path = PathBuf::from(name);
+        let bytes = match is_packed(&bytes) {
+            true => unpack(&path, &bytes)?.into(),
+            false => bytes,
+        };
+        Ok(Mapped { path, bytes: Bytes::Memory(bytes) })
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.map
+        match &self.bytes {
+            Bytes::Map(map) => map,
+            Bytes::Memory(bytes) => bytes,
+        }
     }
 }

@@ -216,3 +216,25 @@ fn damaged_files_never_panic() {
     }
     assert!(accepted > 100 && refused > 5_000, "{accepted} accepted, {refused} refused: damage that tests nothing");
 }
+
+/// `zstd --ultra -22 --long=27` of a file with two tensors of random halves.
+const PACKED: &[u8] = include_bytes!("fixtures/small.safetensors.zst");
+
+#[test]
+fn compressed_files_and_models_in_memory_open_like_others() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let path = write(&folder, "small.safetensors.zst", PACKED);
+    for model in [Checkpoint::open(&path), Checkpoint::open(folder.path()), Checkpoint::from_bytes("small", PACKED)] {
+        let model = model.unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(model.tensors().map(|t| t.name.as_str()).collect::<Vec<_>>(), ["ramp", "zeros"]);
+        let ramp = model.bytes(model.tensor("ramp").expect("it is there"));
+        assert!(ramp.chunks(2).enumerate().all(|(i, b)| u16::from_le_bytes([b[0], b[1]]) == (i * 7919 % 65536) as u16));
+        assert!(model.bytes(model.tensor("zeros").expect("it is there")).iter().all(|b| *b == 0));
+    }
+    let plain = Checkpoint::from_bytes("inside", good()).expect("it is good");
+    assert_eq!((plain.tensors().count(), plain.files().next()), (4, Some(Path::new("inside"))));
+    let refused = Checkpoint::from_bytes("inside", &PACKED[..100]).err().expect("it is cut off").to_string();
+    assert!(refused.starts_with("inside: is a damaged zstd file"), "{refused}");
+    let refused = Checkpoint::from_bytes("inside", &b""[..]).err().expect("it is empty").to_string();
+    assert!(refused.contains("0 bytes"), "{refused}");
+}

@@ -93,3 +93,41 @@ fn parameters_may_be_renamed_and_may_be_results() {
         exam.check(&Case::new(graph, rng), Bar::TIGHT, rng);
     });
 }
+
+/// Files mix element types, also within one network: what a user would lose is every model that somebody has merged or pruned.
+#[test]
+fn a_parameter_may_be_stored_as_another_float_than_the_graph_says() -> Result<(), Box<dyn std::error::Error>> {
+    use impasto_backend::{Backend, Params, cpu::Cpu};
+    use impasto_graph::{Epilogue, Graph, HostTensor, Plan};
+    // Numbers that all three hold exactly.
+    let of =
+        |n: usize, start: i32| (0..n as i32).map(|i| ((start + i * 7) % 31 - 15) as f32 / 8.0).collect::<Vec<f32>>();
+    let cpu = Cpu::new(&Default::default())?;
+    let run = |says: DType, has: DType| -> Result<Vec<f32>, Box<dyn std::error::Error>> {
+        let mut g = Graph::new();
+        let ids = g.input("ids", [3], DType::I32)?;
+        let table = g.param("table", [600, 5], Storage::Dense(says))?;
+        let w = g.param("w", [4, 5], Storage::Dense(says))?;
+        let b = g.param("b", [4], Storage::Dense(says))?;
+        let x = g.embedding(table, ids)?;
+        let y = g.linear(x, w, Epilogue::new().bias(b))?;
+        g.output("y", y)?;
+        let mut params = Params::new();
+        for (name, shape) in [("table", vec![600, 5]), ("w", vec![4, 5]), ("b", vec![4])] {
+            let data = of(shape.iter().product(), name.len() as i32);
+            params.insert(name, HostTensor::f32(shape, data)?.cast(has));
+        }
+        let plan = Plan::new(&g, &cpu)?;
+        let weights = cpu.pack(&g, &plan, &params)?;
+        assert_eq!(weights.bytes(), plan.weights().iter().map(|w| w.bytes).sum::<u64>(), "planned exactly");
+        let ids = HostTensor::i32([3], vec![0, 599, 301])?;
+        Ok(cpu.prepare(&g, &plan, &weights)?.run_to_new(&[("ids", &ids)])?.remove(0).to_f32())
+    };
+    let want = run(DType::F32, DType::F32)?;
+    for says in FLOATS {
+        for has in FLOATS {
+            assert_eq!(run(says, has)?, want, "the graph says {says}, the file has {has}");
+        }
+    }
+    Ok(())
+}
