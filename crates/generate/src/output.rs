@@ -41,7 +41,7 @@ impl Output {
 
     /// The next picture's file: with a number in the name (`%03d`, or `_2` and so on behind it), and no file that is there
     /// already unless overwriting is allowed.
-    pub fn next(&mut self) -> PathBuf {
+    pub fn claim(&mut self) -> PathBuf {
         let free = |path: &PathBuf| !self.given.contains(path) && (self.force || !path.exists());
         let mut names = (0..).map(|i| self.numbered(i));
         let path = names.find(free).unwrap_or_else(|| self.path.clone());
@@ -93,12 +93,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name);
         let mut plain = Output::new(Some(&at("a.png")), 3, false).expect("it can be written");
-        assert_eq!([plain.next(), plain.next(), plain.next()], [at("a.png"), at("a_2.png"), at("a_3.png")]);
+        assert_eq!([plain.claim(), plain.claim(), plain.claim()], [at("a.png"), at("a_2.png"), at("a_3.png")]);
         std::fs::write(at("b_001.jpg"), "x").expect("written");
         let mut pattern = Output::new(Some(&at("b_%03d.jpg")), 3, false).expect("it can be written");
-        assert_eq!([pattern.next(), pattern.next()], [at("b_000.jpg"), at("b_002.jpg")]);
+        assert_eq!([pattern.claim(), pattern.claim()], [at("b_000.jpg"), at("b_002.jpg")]);
         let mut force = Output::new(Some(&at("b_%03d.jpg")), 3, true).expect("it can be written");
-        assert_eq!([force.next(), force.next()], [at("b_000.jpg"), at("b_001.jpg")]);
+        assert_eq!([force.claim(), force.claim()], [at("b_000.jpg"), at("b_001.jpg")]);
 
         std::fs::write(at("a_2.png"), "x").expect("written");
         assert!(matches!(Output::new(Some(&at("a.png")), 2, false), Err(PictureError::Exists { .. })));

@@ -76,7 +76,7 @@ pub fn paint(settings: &Settings) -> Result<(), GenerateError> {
         match event {
             Event::Preview(picture) => write_preview(picture, &preview_path),
             Event::Picture { picture, seed } => {
-                let (file, parameters) = (output.next(), job.parameters(seed, &model.title));
+                let (file, parameters) = (output.claim(), job.parameters(seed, &model.title));
                 picture.write(&file, &parameters, output.force())?;
                 progress.clear();
                 let seconds = last.elapsed().as_secs_f64();
