@@ -25,6 +25,7 @@ mod preview;
 pub mod prompt;
 pub mod sampling;
 pub mod settings;
+mod unknown;
 
 pub use error::GenerateError;
 pub use job::{Job, Start};
@@ -32,3 +33,4 @@ pub use module::Module;
 pub use noise::{Noise, NoiseKind};
 pub use output::Output;
 pub use pipeline::{Event, Watcher, generate};
+pub use unknown::unknown_words;

@@ -9,6 +9,7 @@
 //! ```
 
 pub mod bench;
+mod default_model;
 mod inspect;
 
 pub use impasto_backend as backend;
@@ -18,6 +19,7 @@ pub use impasto_graph as graph;
 pub use impasto_model as model;
 pub use impasto_weights as weights;
 
+pub use default_model::default_model;
 pub use inspect::{Inspection, Part, inspect};
 
 /// Must be the first line of `main`. Returns at once in an ordinary process; in a child that was started for a trial it

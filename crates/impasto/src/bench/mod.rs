@@ -11,7 +11,7 @@ mod model;
 mod plan;
 
 pub use cpu::{CpuBench, CpuLine, cpu};
-pub use model::{Family, ModelLine, model};
+pub use model::{ModelLine, model};
 pub use plan::{PlanLine, plans};
 
 /// The middle of some measurements.

@@ -6,31 +6,10 @@ use std::time::Instant;
 use impasto_backend::cpu::{Cpu, peak_gflops};
 use impasto_backend::{Backend, Session};
 use impasto_graph::{DType, Graph, HostTensor, Plan, Storage};
-use impasto_model::{Numbers, UnetConfig, VaeConfig, unet, vae_decoder};
+use impasto_model::{Family, Numbers, UnetConfig, VaeConfig, unet, vae_decoder};
 use serde::Serialize;
 
 use super::{RandomWeights, median, random_inputs, room_for_outputs};
-
-/// Which networks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    /// Stable Diffusion 1.5.
-    Sd15,
-    /// Stable Diffusion XL.
-    Sdxl,
-}
-
-impl std::str::FromStr for Family {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Family, String> {
-        match text {
-            "sd15" => Ok(Family::Sd15),
-            "sdxl" => Ok(Family::Sdxl),
-            _ => Err(format!("'{text}' is no family; there are sd15 and sdxl")),
-        }
-    }
-}
 
 /// One line of results.
 #[derive(Clone, Debug, Serialize)]
@@ -64,7 +43,8 @@ pub fn model(
     let side = size.div_ceil(8);
     let numbers = Numbers { storage: Storage::Dense(DType::F16), activations: cpu.activations() };
     let (name, config) = match family {
-        Family::Sd15 => ("sd15", UnetConfig::sd15()),
+        Family::Sd1 => ("sd15", UnetConfig::sd15()),
+        Family::Sd2 => ("sd21", UnetConfig::sd21()),
         Family::Sdxl => ("sdxl", UnetConfig::sdxl()),
     };
     let step = unet(&config, 2, [side, side], 77, numbers)?;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use impasto::backend::cpu::{CpuOptions, Precision};
-use impasto::bench::Family;
+use impasto::model::Family;
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -72,9 +72,12 @@ pub struct BenchCpu {
 pub struct BenchModel {
     #[command(flatten)]
     pub common: Common,
-    /// Which networks: sd15 or sdxl.
-    #[arg(long, value_name = "NAME", default_value = "sd15")]
+    /// Which networks: sd15, sd21 or sdxl.
+    #[arg(long, value_name = "NAME", default_value = "sd15", value_parser = family)]
     pub family: Family,
+    /// Where they run; there is cpu.
+    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = ["cpu"])]
+    pub backend: String,
     /// Pixels along a side of the picture.
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(64..=4096))]
     pub size: u32,
@@ -87,5 +90,14 @@ impl Common {
     pub fn options(&self) -> anyhow::Result<CpuOptions> {
         let threads = self.threads.map(|n| n as usize);
         Ok(CpuOptions { threads, precision: self.precision, ..CpuOptions::from_env()? })
+    }
+}
+
+fn family(text: &str) -> Result<Family, String> {
+    match text {
+        "sd15" => Ok(Family::Sd1),
+        "sd21" => Ok(Family::Sd2),
+        "sdxl" => Ok(Family::Sdxl),
+        _ => Err(format!("'{text}' is no family; there are sd15, sd21 and sdxl")),
     }
 }

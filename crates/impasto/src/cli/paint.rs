@@ -10,7 +10,7 @@ use impasto::backend::Backend;
 use impasto::backend::cpu::{Cpu, CpuOptions};
 use impasto::generate::picture::Picture;
 use impasto::generate::settings::{Settings, config_path, from_variables};
-use impasto::generate::{Event, GenerateError, Job, Output, generate};
+use impasto::generate::{Event, GenerateError, Job, Output, generate, unknown_words};
 use impasto::model::{Model, ModelPaths};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -68,6 +68,15 @@ pub fn paint(settings: &Settings) -> Result<(), GenerateError> {
     let cpu = Cpu::new(&cpu_options(settings)?).map_err(|source| GenerateError::Backend { module: "cpu", source })?;
     announce(settings, &model, &job, &cpu);
 
+    let unknown = unknown_words(&model, &job)?;
+    if !unknown.is_empty() {
+        eprintln!(
+            "note: this model does not know {}; a real model does: impasto -m MODEL.safetensors -p {}",
+            unknown.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(", "),
+            quoted(&job.prompt)
+        );
+    }
+
     let backend: Arc<dyn Backend> = Arc::new(cpu);
     let preview_path = settings.preview_path.clone().unwrap_or_else(|| PathBuf::from("preview.png"));
     let mut progress = Progress::new();
@@ -114,7 +123,10 @@ fn open_model(settings: &Settings) -> Result<Model, GenerateError> {
         clip_g: settings.clip_g.clone(),
         taesd: settings.taesd.clone(),
     };
-    Ok(Model::open(&paths)?)
+    match &paths.model.as_ref().or(paths.diffusion.as_ref()) {
+        None => Ok(impasto::default_model()?),
+        Some(_) => Ok(Model::open(&paths)?),
+    }
 }
 
 fn cpu_options(settings: &Settings) -> Result<CpuOptions, GenerateError> {
@@ -166,6 +178,11 @@ fn write_preview(picture: &Picture, path: &Path) {
     if let Err(error) = picture.write(path, "", true) {
         eprintln!("warning: preview: {error}");
     }
+}
+
+/// A prompt as one word of a shell.
+fn quoted(prompt: &str) -> String {
+    format!("'{}'", prompt.replace('\'', "'\\''"))
 }
 
 /// Bits that nobody knows beforehand, as many as webui's seeds have.
