@@ -10,9 +10,9 @@ import sys
 
 import numpy as np
 import torch
-from diffusers import AutoencoderKL, UNet2DConditionModel
+from diffusers import AutoencoderKL, AutoencoderTiny, UNet2DConditionModel
 from safetensors.numpy import save_file
-from transformers import CLIPTextConfig, CLIPTextModelWithProjection
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 
 def numbers(name, shape):
@@ -58,6 +58,8 @@ def last(x):
 VAE = dict(block_out_channels=(32, 64, 64, 64), down_block_types=("DownEncoderBlock2D",) * 4, up_block_types=("UpDecoderBlock2D",) * 4,
            latent_channels=4, layers_per_block=2, norm_num_groups=32)
 SD1 = dict(block_out_channels=(64, 128, 128, 128), cross_attention_dim=64, attention_head_dim=8)
+# Linear projections, and heads by level: the last level has more than width 64 would give.
+SD2 = dict(block_out_channels=(64, 128, 128, 128), cross_attention_dim=96, attention_head_dim=(1, 2, 4, 4), use_linear_projection=True)
 XL = dict(block_out_channels=(64, 128, 128), down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
           up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"), transformer_layers_per_block=(1, 1, 2),
           attention_head_dim=(1, 2, 2), cross_attention_dim=128, use_linear_projection=True, addition_embed_type="text_time",
@@ -68,14 +70,18 @@ CLIP = dict(vocab_size=49408, hidden_size=64, intermediate_size=128, num_hidden_
             max_position_embeddings=77, projection_dim=48, eos_token_id=49407)
 
 
-def text_encoder(results, name, activation):
-    """All that pipelines ask of a text encoder: the last state with its norm, the one before without, the pooled text."""
-    model = fill(CLIPTextModelWithProjection(CLIPTextConfig(hidden_act=activation, **CLIP)))
+def token_ids():
     ids = torch.full((2, 77), 49407)
     ids[:, 0] = 49406
     ids[0, 1:6] = torch.tensor([320, 736, 1212, 11, 49405])
     ids[1, 1:76] = torch.arange(75) * 613 % 49406
-    out = model(ids, output_hidden_states=True)
+    return ids
+
+
+def text_encoder(results, name, activation):
+    """All that pipelines ask of a text encoder: the last state with its norm, the one before without, the pooled text."""
+    model = fill(CLIPTextModelWithProjection(CLIPTextConfig(hidden_act=activation, **CLIP)))
+    out = model(token_ids(), output_hidden_states=True)
     results |= {f"{name}.last": out.last_hidden_state, f"{name}.before": out.hidden_states[-2], f"{name}.pooled": out.text_embeds}
 
 
@@ -104,9 +110,28 @@ def main(out):
     text_encoder(results, "clip", "quick_gelu")
     text_encoder(results, "open_clip", "gelu")
 
+    # Stable Diffusion 2 conditions on the layer before the last, behind the final norm. Its diffusers folders do without the last layer.
+    whole = fill(CLIPTextModel(CLIPTextConfig(hidden_act="gelu", **CLIP)))
+    short = fill(CLIPTextModel(CLIPTextConfig(hidden_act="gelu", **{**CLIP, "num_hidden_layers": CLIP["num_hidden_layers"] - 1})))
+    states = whole(token_ids(), output_hidden_states=True).hidden_states
+    results["sd2.text"] = short(token_ids()).last_hidden_state
+    assert torch.allclose(results["sd2.text"], whole.text_model.final_layer_norm(states[-2]), atol=1e-5)
+    unet = fill(UNet2DConditionModel(sample_size=16, **SD2))
+    noise = unet(image("sd2.latent", (2, 8, 16, 4)), time, given("sd2.context", (2, 77, 96))).sample
+    results["sd2.noise"] = last(noise)
+
     vae = fill(AutoencoderKL(**VAE))
     results["vae.picture"] = last(vae.decode(image("vae.latent", (1, 6, 9, 4))).sample)
     results["vae.moments"] = last(vae.encode(image("vae.input", (1, 48, 72, 3))).latent_dist.parameters)
+    # Sixteen channels without convolutions beside the latent.
+    vae = fill(AutoencoderKL(**{**VAE, "latent_channels": 16}, use_quant_conv=False, use_post_quant_conv=False))
+    results["vae16.picture"] = last(vae.decode(image("vae16.latent", (1, 4, 5, 16))).sample)
+    results["vae16.moments"] = last(vae.encode(image("vae16.input", (1, 32, 40, 3))).latent_dist.parameters)
+
+    tiny = fill(AutoencoderTiny())
+    # Far out, so that the clamp of latents is seen.
+    results["taesd.picture"] = last(tiny.decode(4 * image("taesd.latent", (1, 5, 7, 4))).sample)
+    results["taesd.latent"] = last(tiny.encode(image("taesd.input", (1, 40, 56, 3))).latents)
     save_file({k: np.ascontiguousarray(v, dtype=np.float32) for k, v in results.items()}, out)
     for name, value in results.items():
         print(name, tuple(value.shape), "rms %.3f" % np.sqrt((np.asarray(value, dtype=np.float64) ** 2).mean()))

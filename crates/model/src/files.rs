@@ -95,6 +95,7 @@ struct Finds {
     clip_g: Option<Pick>,
     unet: Option<Pick>,
     vae: Option<Pick>,
+    taesd: Option<Pick>,
     scheduler: Option<Config>,
     tokenizers: Vec<Option<PathBuf>>,
     class: Option<String>,
@@ -136,6 +137,9 @@ impl Model {
         if let Some(path) = &paths.vae {
             finds.vae = Some(finds.component(path, "autoencoder", |n| matches!(n, Network::Vae(..)))?);
         }
+        if let Some(path) = &paths.taesd {
+            finds.taesd = Some(finds.component(path, "tiny autoencoder", |n| matches!(n, Network::Taesd(..)))?);
+        }
         if let Some(path) = &paths.clip_l {
             finds.clip_l = Some(finds.text_component(path, TextLayout::Clip)?);
         }
@@ -168,6 +172,7 @@ impl Finds {
                 Network::Text(..) => self.text.push(pick),
                 Network::Unet(..) => drop(self.unet.get_or_insert(pick)),
                 Network::Vae(..) => drop(self.vae.get_or_insert(pick)),
+                Network::Taesd(..) => drop(self.taesd.get_or_insert(pick)),
             }
         }
         self.sources.push(source);
@@ -241,6 +246,10 @@ impl Finds {
         let vae_pick = self.vae.take().ok_or_else(|| missing(named, &[("autoencoder", "--vae")]))?;
         let (vae, latent) = autoencoder(family, &vae_pick)?;
         check_channels(&unet_part, &vae)?;
+        let taesd = match self.taesd.take() {
+            Some(pick) => Some(tiny_autoencoder(&pick, &vae.config)?),
+            None => None,
+        };
 
         let title = match unet.0.says("modelspec.title") {
             Some(title) => title.to_string(),
@@ -271,7 +280,7 @@ impl Finds {
             tokenizers,
             unet: unet_part,
             vae,
-            taesd: None,
+            taesd,
             latent,
             size,
             notes: self.sources.iter().filter_map(|s| s.note.clone()).collect(),
@@ -385,6 +394,7 @@ impl Finds {
                 used.extend(part.tensors());
             }
             used.extend(model.unet.tensors().chain(model.vae.tensors()));
+            used.extend(model.taesd.iter().flat_map(|t| t.tensors()));
             let rest = match usage(&source.shapes, &source.found) {
                 Ok((_, rest)) => rest,
                 Err(_) => source.shapes.keys().cloned().collect(),
@@ -444,6 +454,22 @@ fn autoencoder(family: Family, pick: &Pick) -> Result<(Part<VaeConfig>, LatentSc
     let usual = if family == Family::Sdxl { 0.13025 } else { 0.18215 };
     let latent = LatentScale { factor: factor.unwrap_or(usual), shift: shift.unwrap_or(0.0) };
     Ok((part(pick, Network::Vae(config.clone(), layout), "autoencoder", config)?, latent))
+}
+
+/// The tiny autoencoder; it must know the latents of the large one.
+fn tiny_autoencoder(pick: &Pick, vae: &VaeConfig) -> Result<Part<TaesdConfig>, ModelError> {
+    let Network::Taesd(config, layout) = pick.1.network.clone() else { unreachable!("picked as a tiny autoencoder") };
+    if (config.latent, config.factor()) != (vae.latent, vae.factor()) {
+        return Err(ModelError::Mismatch(format!(
+            "{}: is a tiny autoencoder for {} channels at 1/{}; the model has {} at 1/{}",
+            pick.0.path.display(),
+            config.latent,
+            config.factor(),
+            vae.latent,
+            vae.factor()
+        )));
+    }
+    part(pick, Network::Taesd(config.clone(), layout), "tiny autoencoder", config)
 }
 
 /// What the text encoders give must be what the diffusion model reads.

@@ -165,6 +165,18 @@ pub(crate) fn open_clip(name: &str) -> Stored {
     Stored::whole(format!("{layer}.{}", replace_start(rest, &pairs).unwrap_or_else(|| rest.into())))
 }
 
+/// A parameter of the tiny autoencoder in its author's files, which count one more function in front of the decoder. The halves are two
+/// files, or one with a prefix for each.
+pub(crate) fn original_taesd(name: &str, has: &dyn Fn(&str) -> bool) -> Stored {
+    let place = |side: &str, first: usize| {
+        let (i, rest) = numbered(name, &format!("{side}.layers."))?;
+        let short = format!("{}.{rest}", i + first);
+        let long = format!("taesd_{side}.{short}");
+        Some(if has(&long) { long } else { short })
+    };
+    Stored::whole(place("decoder", 1).or_else(|| place("encoder", 0)).unwrap_or_else(|| name.into()))
+}
+
 /// A parameter of a text encoder as transformers names it. The name begins with `text_model.` or, in `bare` files, behind it; some
 /// programs keep OpenCLIP's turned projection.
 pub(crate) fn transformers_clip(name: &str, bare: bool, has: &dyn Fn(&str) -> bool) -> Stored {

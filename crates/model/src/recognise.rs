@@ -5,8 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use impasto_graph::{Graph, GraphError, Unary};
 
-use crate::layout::{Layout, Stored, diffusers_vae, open_clip, original_unet, original_vae, transformers_clip};
-use crate::{ClipConfig, Heads, Hidden, Numbers, UnetConfig, VaeConfig, clip, unet, vae_decoder, vae_encoder};
+use crate::layout::{
+    Layout, Stored, diffusers_vae, open_clip, original_taesd, original_unet, original_vae, transformers_clip,
+};
+use crate::{
+    ClipConfig, Heads, Hidden, Numbers, TaesdConfig, UnetConfig, VaeConfig, clip, taesd_decoder, taesd_encoder, unet,
+    vae_decoder, vae_encoder,
+};
 
 /// What a model is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +54,8 @@ pub enum Network {
     Unet(UnetConfig, Layout),
     /// The autoencoder.
     Vae(VaeConfig, Layout),
+    /// The tiny autoencoder.
+    Taesd(TaesdConfig, Layout),
 }
 
 /// A network and the beginning that all of its tensors' names share.
@@ -71,6 +78,10 @@ impl std::fmt::Display for Network {
                 write!(f, "diffusion model (UNet), {} channels in, widths {:?}", c.in_channels, c.channels)
             }
             Network::Vae(c, _) => write!(f, "autoencoder, {} latent channels, widths {:?}", c.latent, c.channels),
+            Network::Taesd(c, _) => {
+                let half = if c.encoder.is_empty() { ", decoder only" } else { "" };
+                write!(f, "tiny autoencoder, {} latent channels, width {}{half}", c.latent, c.width)
+            }
         }
     }
 }
@@ -89,6 +100,14 @@ impl Found {
                 let side = 2 * config.factor();
                 vec![vae_decoder(config, 1, [2, 2], numbers)?, vae_encoder(config, 1, [side, side], numbers)?]
             }
+            Network::Taesd(config, _) => {
+                let side = 2 * config.factor();
+                let mut graphs = vec![taesd_decoder(config, 1, [2, 2], numbers)?];
+                if !config.encoder.is_empty() {
+                    graphs.push(taesd_encoder(config, 1, [side, side], numbers)?);
+                }
+                graphs
+            }
         })
     }
 
@@ -102,7 +121,8 @@ impl Found {
             Network::Unet(config, Layout::Original) => original_unet(name, config.resnets, &has),
             Network::Vae(config, Layout::Original) => original_vae(name, config.channels.len()),
             Network::Vae(_, Layout::Diffusers) => diffusers_vae(name, &has),
-            Network::Unet(_, Layout::Diffusers) => plain(),
+            Network::Taesd(_, Layout::Original) => original_taesd(name, &has),
+            Network::Unet(_, Layout::Diffusers) | Network::Taesd(_, Layout::Diffusers) => plain(),
         };
         Stored { name: format!("{}{}", self.prefix, stored.name), ..stored }
     }
@@ -135,6 +155,10 @@ pub fn recognise(shapes: &Shapes) -> Vec<Found> {
     for prefix in ["first_stage_model.", "vae.", ""] {
         let part = Part { shapes, prefix };
         found.extend(find_vae(&part).map(|network| Found { network, prefix: prefix.into() }));
+    }
+    for prefix in ["", "tae.", "vae."] {
+        let part = Part { shapes, prefix };
+        found.extend(find_taesd(&part).map(|network| Found { network, prefix: prefix.into() }));
     }
     found
 }
@@ -309,4 +333,48 @@ fn find_vae(part: &Part) -> Option<Network> {
         channels,
     };
     (!config.channels.is_empty() && config.resnets > 0).then_some(Network::Vae(config, layout))
+}
+
+fn find_taesd(part: &Part) -> Option<Network> {
+    let layout = match part.shape("decoder.layers.0.weight") {
+        Some(_) => Layout::Diffusers,
+        None => Layout::Original,
+    };
+    let stored = |name: &str| match layout {
+        Layout::Diffusers => name.to_string(),
+        Layout::Original => original_taesd(name, &|n| part.shape(n).is_some()).name,
+    };
+    let size = |name: &str, axis: usize| part.size(&stored(name), axis);
+    let blocks = |side: &str, first: usize| {
+        (first..first + MAX_COUNT)
+            .take_while(|i| size(&format!("{side}.layers.{i}.conv.0.weight"), 0).is_some())
+            .count()
+    };
+    let (mut decoder, mut encoder) = (vec![], vec![]);
+    let mut layer = 2;
+    while decoder.len() < MAX_LEVELS {
+        decoder.push(blocks("decoder", layer));
+        layer += decoder[decoder.len() - 1];
+        // What follows the blocks is a change of size with a convolution, or the last convolution.
+        if size(&format!("decoder.layers.{layer}.weight"), 0).is_some() {
+            break;
+        }
+        size(&format!("decoder.layers.{}.weight", layer + 1), 0)?;
+        layer += 2;
+    }
+    let width = size("decoder.layers.0.weight", 0)?;
+    // In a file of its own, the decoder's first layer must not be taken for a second one of the encoder.
+    let encodes = |name: &str| size(name, 1) == Some(3);
+    let mut layer = 0;
+    while encodes("encoder.layers.0.weight") && encoder.len() < MAX_LEVELS {
+        let next = blocks("encoder", layer + 1);
+        if size(&format!("encoder.layers.{layer}.weight"), 0)? != width || next == 0 {
+            break;
+        }
+        encoder.push(next);
+        layer += 1 + next;
+    }
+    let config = TaesdConfig { latent: size("decoder.layers.0.weight", 1)?, width, decoder, encoder };
+    let consistent = config.encoder.is_empty() || config.encoder.len() == config.decoder.len();
+    (consistent && config.decoder.iter().all(|n| *n > 0)).then_some(Network::Taesd(config, layout))
 }

@@ -1,4 +1,8 @@
-//! The tiny autoencoder.
+//! The tiny autoencoder (TAESD): latents to pictures and back in a fraction of the work, for previews and for small machines.
+
+use impasto_graph::{DType, Epilogue, Graph, GraphError, Unary, Value, Window};
+
+use crate::layers::{Net, Numbers};
 
 /// What distinguishes one tiny autoencoder from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -7,6 +11,111 @@ pub struct TaesdConfig {
     pub latent: usize,
     /// Channels inside.
     pub width: usize,
+    /// Blocks at each resolution of the decoder, that of the latent first.
+    pub decoder: Vec<usize>,
+    /// Blocks at each resolution of the encoder, that of the picture first. None where a file has a decoder only.
+    pub encoder: Vec<usize>,
+}
+
+impl TaesdConfig {
+    /// The one for Stable Diffusion 1 and 2; the one for XL has the same sizes.
+    pub fn sd() -> Self {
+        TaesdConfig { latent: 4, width: 64, decoder: vec![3, 3, 3, 1], encoder: vec![1, 3, 3, 3] }
+    }
+
+    /// Pixels of a picture for one of a latent, along a side.
+    pub fn factor(&self) -> usize {
+        1 << (self.decoder.len().max(1) - 1)
+    }
+}
+
+/// The decoder for latents of `[height, width]`.
+///
+/// Input: `latent (batch, height, width, latent)` as the diffusion model knows it: neither factor nor shift of the large autoencoder are
+/// taken out of it. Output: `picture (batch, f height, f width, 3)`, from -1 to 1 like the large one's, although the layers
+/// themselves work from 0 to 1.
+pub fn taesd_decoder(
+    config: &TaesdConfig,
+    batch: usize,
+    [height, width]: [usize; 2],
+    numbers: Numbers,
+) -> Result<Graph, GraphError> {
+    let mut graph = Graph::new();
+    let latent = graph.input("latent", [batch, height, width, config.latent], DType::F32)?;
+    // Latents far out are drawn in: 3 tanh(x / 3).
+    let h = graph.affine(latent, 1.0 / 3.0, 0.0)?;
+    let h = graph.unary(Unary::Tanh, h)?;
+    let h = graph.affine(h, 3.0, 0.0)?;
+    let mut net = Net::new(&mut graph, numbers);
+    let mut net = net.at("decoder.layers");
+    let relu = Epilogue::new().activation(Unary::Relu).dtype(DType::F32);
+    let mut h = net.conv3("0", h, config.width, relu)?;
+    // Layers are numbered in a row; a function and a change of size count too.
+    let mut layer = 2;
+    for (level, &blocks) in config.decoder.iter().enumerate() {
+        for _ in 0..blocks {
+            h = block(&mut net.at(&layer.to_string()), h)?;
+            layer += 1;
+        }
+        if level + 1 < config.decoder.len() {
+            h = resize(&mut net, &(layer + 1).to_string(), h, Window::pad(1).upsample(2))?;
+            layer += 2;
+        }
+    }
+    let picture = net.conv3(&layer.to_string(), h, 3, Epilogue::new().dtype(DType::F32))?;
+    let picture = graph.affine(picture, 2.0, -1.0)?;
+    graph.output("picture", picture)?;
+    Ok(graph)
+}
+
+/// The encoder for pictures of `[height, width]`.
+///
+/// Input: `picture (batch, height, width, 3)`, from -1 to 1. Output: `latent (batch, height/f, width/f, latent)` as the diffusion model
+/// knows it: there is neither chance in it nor a factor to apply.
+pub fn taesd_encoder(
+    config: &TaesdConfig,
+    batch: usize,
+    [height, width]: [usize; 2],
+    numbers: Numbers,
+) -> Result<Graph, GraphError> {
+    let mut graph = Graph::new();
+    let picture = graph.input("picture", [batch, height, width, 3], DType::F32)?;
+    let mut h = graph.affine(picture, 0.5, 0.5)?;
+    let mut net = Net::new(&mut graph, numbers);
+    let mut net = net.at("encoder.layers");
+    let mut layer = 0;
+    for (level, &blocks) in config.encoder.iter().enumerate() {
+        h = match level {
+            0 => net.conv3("0", h, config.width, Epilogue::new().dtype(DType::F32))?,
+            _ => resize(&mut net, &layer.to_string(), h, Window::pad(1).stride(2))?,
+        };
+        layer += 1;
+        for _ in 0..blocks {
+            h = block(&mut net.at(&layer.to_string()), h)?;
+            layer += 1;
+        }
+    }
+    let latent = net.conv3(&layer.to_string(), h, config.latent, Epilogue::new().dtype(DType::F32))?;
+    graph.output("latent", latent)?;
+    Ok(graph)
+}
+
+/// Three convolutions around a shortcut.
+fn block(net: &mut Net, x: Value) -> Result<Value, GraphError> {
+    // x (batch, h, w, c)
+    let c = net.channels(x);
+    let relu = || Epilogue::new().activation(Unary::Relu);
+    let h = net.conv3("conv.0", x, c, relu().dtype(net.numbers.activations))?;
+    let h = net.conv3("conv.2", h, c, relu().dtype(net.numbers.activations))?;
+    let h = net.conv3("conv.4", h, c, Epilogue::new().residual(x))?;
+    net.graph.unary(Unary::Relu, h)
+}
+
+/// A convolution without a bias that changes the size.
+fn resize(net: &mut Net, name: &str, x: Value, window: Window) -> Result<Value, GraphError> {
+    let c = net.channels(x);
+    let w = net.param(&format!("{name}.weight"), &[c, c, 3, 3])?;
+    net.graph.conv2d(x, w, window, Epilogue::new().dtype(DType::F32))
 }
 
 /// Not there yet.

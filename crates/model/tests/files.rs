@@ -4,46 +4,376 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use common::{Entry, sparse};
+use common::{Folder, SCHEDULER, layout, part, sparse, sparse_with};
 use impasto_backend::WeightSource;
-use impasto_graph::{DType, Storage};
-use impasto_model::{ClipConfig, Family, Hidden, Model, ModelPaths, Prediction, UnetConfig, VaeConfig};
+use impasto_graph::{DType, Storage, Unary};
+use impasto_model::{
+    ClipConfig, Family, Heads, Hidden, Model, ModelPaths, Prediction, TaesdConfig, UnetConfig, VaeConfig,
+};
 use tempfile::TempDir;
 
-fn header(name: &str) -> Vec<Entry> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/headers/{name}.txt"));
-    let text = std::fs::read_to_string(path).expect("the fixture is in the repository");
-    let line = |line: &str| {
-        let (name, shape) = line.split_once(' ').expect("a name and a shape");
-        (name.to_string(), "F16", shape.split(',').map(|d| d.parse().expect("a number")).collect())
-    };
-    text.lines().map(line).collect()
+fn temporary() -> TempDir {
+    TempDir::new().expect("a temporary folder")
 }
 
-fn whole(path: PathBuf) -> ModelPaths {
-    ModelPaths { model: Some(path), ..ModelPaths::default() }
+fn whole(path: impl Into<PathBuf>) -> ModelPaths {
+    ModelPaths { model: Some(path.into()), ..ModelPaths::default() }
+}
+
+#[track_caller]
+fn open(paths: &ModelPaths) -> Model {
+    Model::open(paths).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// The message of a refusal, which must have all of these words.
+#[track_caller]
+fn refused(paths: &ModelPaths, words: &[&str]) {
+    let Err(error) = Model::open(paths) else { panic!("it was taken") };
+    let text = error.to_string();
+    words.iter().for_each(|word| assert!(text.contains(word), "'{word}' is not in: {text}"));
+}
+
+/// One of the layouts, as a file in a folder.
+fn file(folder: &Path, name: &str) -> PathBuf {
+    sparse(&folder.join(format!("{name}.safetensors")), &layout(name), &[])
+}
+
+/// Every parameter can be read, in the shape and with the bytes that a backend will ask for.
+fn read_all<C>(part: &impasto_model::Part<C>, graphs: &[impasto_graph::Graph]) {
+    for graph in graphs {
+        for (name, value) in graph.params() {
+            let given = part.read(name).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(given.shape, graph.ty(value).shape, "{name}");
+            let bytes = given.shape.iter().product::<usize>() as u64 * given.storage.block_bytes();
+            assert_eq!(given.bytes.len() as u64, bytes, "{name}");
+        }
+    }
 }
 
 #[test]
-fn one_file_is_a_whole_model() {
-    let folder = TempDir::new().expect("a temporary folder");
-    let path = sparse(&folder.path().join("sd15.safetensors"), &header("sd15_original"), &[]);
-    let model = Model::open(&whole(path)).unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!((model.family, model.prediction, model.turbo), (Family::Sd1, Prediction::Epsilon, false));
-    assert_eq!(model.text[0].config, ClipConfig::clip_l());
-    assert_eq!(model.hidden, [Hidden { skip: 0, norm: true }]);
-    assert_eq!((&model.unet.config, &model.vae.config), (&UnetConfig::sd15(), &VaeConfig::sd()));
-    assert_eq!((model.latent.factor, model.latent.shift, model.size), (0.18215, 0.0, [512, 512]));
-    assert_eq!(model.unused, [""; 0]);
-    assert_eq!(model.unet.storage(), Storage::Dense(DType::F16));
-    // A 1x1 convolution that we compute as a matrix.
-    let q = model.vae.read("decoder.mid_block.attentions.0.to_q.weight").expect("it is there");
-    assert_eq!((q.shape, q.bytes.len()), (vec![512, 512], 2 * 512 * 512));
+fn one_file_of_each_family() {
+    let folder = temporary();
+    let (sd1, sd2, xl) = (UnetConfig::sd15(), UnetConfig::sd21(), UnetConfig::sdxl());
+    let nine = |unet: &UnetConfig| UnetConfig { in_channels: 9, ..unet.clone() };
+    // Layout, family, UNet, prediction, picture size, and how many tensors nobody uses.
+    for (name, family, unet, prediction, side, unused) in [
+        ("sd15_pruned_emaonly_f16", Family::Sd1, sd1.clone(), Prediction::Epsilon, 512, 1),
+        ("sd15_full", Family::Sd1, sd1.clone(), Prediction::Epsilon, 512, 1 + 686 + 2 + 12),
+        ("sd15_inpainting", Family::Sd1, nine(&sd1), Prediction::Epsilon, 512, 1 + 12),
+        ("sd15_merged", Family::Sd1, sd1.clone(), Prediction::Epsilon, 512, 2),
+        // The scale of logits.
+        ("sd21_base", Family::Sd2, sd2.clone(), Prediction::Epsilon, 512, 1),
+        ("sd2_inpainting", Family::Sd2, nine(&sd2), Prediction::Epsilon, 512, 1 + 12),
+        ("sdxl_base", Family::Sdxl, xl.clone(), Prediction::Epsilon, 1024, 3),
+        ("sdxl_turbo", Family::Sdxl, xl.clone(), Prediction::Epsilon, 512, 2),
+        ("sdxl_vpred", Family::Sdxl, xl.clone(), Prediction::V, 1024, 4),
+        ("sdxl_inpainting", Family::Sdxl, nine(&xl), Prediction::Epsilon, 1024, 2),
+    ] {
+        let model = open(&whole(file(folder.path(), name)));
+        assert_eq!((model.family, &model.unet.config, model.prediction), (family, &unet, prediction), "{name}");
+        assert_eq!((model.size, &model.vae.config), ([side; 2], &VaeConfig::sd()), "{name}");
+        assert_eq!(model.unused.len(), unused, "{name}: {:?}", model.unused);
+        assert_eq!(model.inpainting(), name.contains("inpainting"), "{name}");
+        assert_eq!((model.turbo, model.zero_snr), (name == "sdxl_turbo", name == "sdxl_vpred"), "{name}");
+        let (text, hidden, factor) = match family {
+            Family::Sd1 => (vec![ClipConfig::clip_l()], vec![Hidden { skip: 0, norm: true }], 0.18215),
+            Family::Sd2 => (vec![ClipConfig::open_clip_h()], vec![Hidden { skip: 1, norm: true }], 0.18215),
+            Family::Sdxl => (
+                vec![ClipConfig::clip_l(), ClipConfig::open_clip_g()],
+                vec![Hidden { skip: 1, norm: false }; 2],
+                0.13025,
+            ),
+        };
+        assert_eq!(model.text.iter().map(|t| t.config.clone()).collect::<Vec<_>>(), text, "{name}");
+        assert_eq!((model.hidden, model.latent.factor, model.latent.shift), (hidden, factor, 0.0), "{name}");
+    }
+}
 
-    let path = sparse(&folder.path().join("sdxl_turbo.safetensors"), &header("sdxl_original"), &[]);
-    let model = Model::open(&whole(path)).unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!((model.family, model.turbo, model.latent.factor), (Family::Sdxl, true, 0.13025));
+#[test]
+fn every_parameter_can_be_read() {
+    use impasto_model::{Numbers, clip, unet, vae_decoder, vae_encoder};
+    let folder = temporary();
+    for name in ["sd15_merged", "sdxl_base", "sd21_base"] {
+        let model = open(&whole(file(folder.path(), name)));
+        let (n, state) = (Numbers::F32, Hidden { skip: 0, norm: true });
+        for text in &model.text {
+            read_all(text, &[clip(&text.config, 1, state, n).expect("it builds")]);
+        }
+        read_all(&model.unet, &[unet(&model.unet.config, 2, [16, 16], 77, n).expect("it builds")]);
+        let vae = &model.vae.config;
+        let graphs = [vae_decoder(vae, 1, [4, 4], n), vae_encoder(vae, 1, [32, 32], n)].map(|g| g.expect("it builds"));
+        read_all(&model.vae, &graphs);
+    }
+    let mixed = open(&whole(file(folder.path(), "sd15_merged")));
+    let dense = |dtype| Storage::Dense(dtype);
+    assert_eq!(mixed.unet.storage(), dense(DType::F16));
+    assert_eq!((mixed.vae.storage(), mixed.text[0].storage()), (dense(DType::F32), dense(DType::BF16)));
+    assert_eq!(mixed.unet.bytes(), 2 * 859_520_964, "parameters of the UNet");
+}
+
+/// The one matrix that is turned and the one that is joined, number by number.
+#[test]
+fn joined_and_turned_tensors_give_the_right_numbers() {
+    let folder = temporary();
+    let name = "conditioner.embedders.1.model.";
+    let numbers = |tensor: &str, shape: &[usize]| {
+        let wanted = [format!("{name}text_projection"), format!("{name}transformer.resblocks.3.attn.in_proj_bias")];
+        wanted.contains(&tensor.to_string()).then(|| {
+            (0..shape.iter().product::<usize>()).flat_map(|i| ((i % 40_000) as u16).to_le_bytes()).collect::<Vec<u8>>()
+        })
+    };
+    let path = sparse_with(&folder.path().join("xl.safetensors"), &layout("sdxl_base"), &[], &numbers);
+    let model = open(&whole(path));
+    let number = |bytes: &[u8], i: usize| u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]) as usize;
+    let turned = model.text[1].read("text_projection.weight").expect("it is there");
+    for (row, column) in [(0, 0), (0, 1), (1, 0), (1279, 3), (17, 1278)] {
+        assert_eq!(number(&turned.bytes, row * 1280 + column), (column * 1280 + row) % 40_000);
+    }
+    let keys = model.text[1].read("text_model.encoder.layers.3.self_attn.k_proj.bias").expect("it is there");
+    assert!((0..1280).all(|i| number(&keys.bytes, i) == 1280 + i));
+    assert!(matches!(keys.bytes, std::borrow::Cow::Borrowed(_)), "no copy of what is mapped");
+    let whole = model.unet.read("conv_in.weight").expect("it is there");
+    assert!(matches!(whole.bytes, std::borrow::Cow::Borrowed(_)), "no copy of what is mapped");
+}
+
+#[test]
+fn velocity_is_found_in_the_weights_of_stable_diffusion_2_or_in_what_a_file_says() {
+    let folder = temporary();
+    let spread = |amount: f32| {
+        move |name: &str, shape: &[usize]| {
+            name.ends_with("output_blocks.11.1.transformer_blocks.0.norm1.bias").then(|| {
+                (0..shape[0]).flat_map(|i| if i % 2 == 0 { amount } else { -amount }.to_le_bytes()).collect::<Vec<u8>>()
+            })
+        }
+    };
+    let tensors = layout("sd21_768v");
+    let at = folder.path().join("768.safetensors");
+    for (amount, metadata, want) in [
+        (0.1, &[][..], Prediction::V),
+        (0.08, &[], Prediction::Epsilon),
+        (0.1, &[("modelspec.prediction_type", "epsilon")], Prediction::Epsilon),
+        (0.0, &[("modelspec.prediction_type", "v")], Prediction::V),
+        (0.0, &[("modelspec.architecture", "stable-diffusion-v2-768-v")], Prediction::V),
+    ] {
+        let model = open(&whole(sparse_with(&at, &tensors, metadata, &spread(amount))));
+        assert_eq!(model.prediction, want, "{amount} {metadata:?}");
+        assert_eq!(model.size, [if want == Prediction::V { 768 } else { 512 }; 2]);
+    }
+    sparse(&at, &tensors, &[("modelspec.prediction_type", "sample")]);
+    refused(&whole(&at), &["768.safetensors", "modelspec.prediction_type", "'sample'", "epsilon"]);
+}
+
+#[test]
+fn metadata_names_a_model_and_says_what_shapes_cannot() {
+    let folder = temporary();
+    let metadata =
+        [("modelspec.title", "My model"), ("modelspec.resolution", "640x384"), ("text_heads", "6"), ("other", "x")];
+    let path = sparse(&folder.path().join("m.safetensors"), &layout("sd15_pruned_emaonly_f16"), &metadata);
+    let model = open(&whole(&path));
+    assert_eq!((model.title.as_str(), model.size, model.text[0].config.heads), ("My model", [384, 640], 6));
+    for wrong in ["0", "7", "-1", "many", "99999999999999999999"] {
+        sparse(&path, &layout("sd15_pruned_emaonly_f16"), &[("text_heads", wrong)]);
+        refused(&whole(&path), &["text_heads", wrong, "768"]);
+    }
+}
+
+#[test]
+fn diffusers_folders() {
+    for variant in ["", ".fp16"] {
+        for family in ["sd1", "sd2", "xl"] {
+            let folder = temporary();
+            Folder { family, variant, scheduler: SCHEDULER }.write(folder.path());
+            let model = open(&whole(folder.path()));
+            let (want, unet, text) = match family {
+                "sd1" => (Family::Sd1, UnetConfig::sd15(), vec![ClipConfig::clip_l()]),
+                "sd2" => {
+                    (Family::Sd2, UnetConfig::sd21(), vec![ClipConfig { layers: 23, ..ClipConfig::open_clip_h() }])
+                }
+                _ => (Family::Sdxl, UnetConfig::sdxl(), vec![ClipConfig::clip_l(), ClipConfig::open_clip_g()]),
+            };
+            assert_eq!((model.family, &model.unet.config), (want, &unet));
+            assert_eq!(model.text.iter().map(|t| t.config.clone()).collect::<Vec<_>>(), text);
+            assert_eq!(model.unused, [""; 0], "{family}");
+            assert_eq!(model.latent.factor, if family == "xl" { 0.13025 } else { 0.18215 });
+            assert!(model.tokenizers.iter().all(|t| t.as_ref().is_some_and(|t| t.is_dir())));
+            // The folder of Stable Diffusion 2 has no last layer, so its last state is the one before it.
+            assert_eq!(model.hidden[0].skip, usize::from(family == "xl"));
+            assert_eq!(model.notes.len(), if variant.is_empty() { 0 } else { 2 + text.len() });
+            assert!(model.notes.iter().all(|note| note.contains("'fp16' was taken")), "{:?}", model.notes);
+            assert_eq!(model.title, folder.path().file_stem().expect("a name").to_string_lossy());
+        }
+    }
+}
+
+#[test]
+fn the_plain_name_comes_before_variants_and_shards_are_one_component() {
+    let folder = temporary();
+    Folder { family: "sd1", variant: "", scheduler: SCHEDULER }.write(folder.path());
+    let unet = folder.path().join("unet");
+    let tensors = part("unet_sd1_diffusers", "", "F32");
+    for variant in ["fp16", "non_ema"] {
+        sparse(&unet.join(format!("diffusion_pytorch_model.{variant}.safetensors")), &tensors, &[]);
+    }
+    let model = open(&whole(folder.path()));
+    assert_eq!((model.notes.len(), model.unet.storage()), (0, Storage::Dense(DType::F16)), "the plain one is in f16");
+
+    // In two shards instead.
+    std::fs::remove_file(unet.join("diffusion_pytorch_model.safetensors")).expect("it is there");
+    std::fs::remove_file(unet.join("diffusion_pytorch_model.non_ema.safetensors")).expect("it is there");
+    std::fs::remove_file(unet.join("diffusion_pytorch_model.fp16.safetensors")).expect("it is there");
+    let half = tensors.len() / 2;
+    let names =
+        ["diffusion_pytorch_model-00001-of-00002.safetensors", "diffusion_pytorch_model-00002-of-00002.safetensors"];
+    let halves: [common::Tensors; 2] =
+        [tensors.clone().into_iter().take(half).collect(), tensors.clone().into_iter().skip(half).collect()];
+    let mut map = vec![];
+    for (name, half) in names.iter().zip(&halves) {
+        sparse(&unet.join(name), half, &[]);
+        map.extend(half.keys().map(|tensor| format!(r#""{tensor}":"{name}""#)));
+    }
+    let index = format!(r#"{{"metadata":{{}},"weight_map":{{{}}}}}"#, map.join(","));
+    common::write(&unet.join("diffusion_pytorch_model.safetensors.index.json"), &index);
+    let model = open(&whole(folder.path()));
+    assert_eq!((model.unet.len(), model.unet.storage()), (686, Storage::Dense(DType::F32)));
+    std::fs::remove_file(unet.join(names[1])).expect("it is there");
+    refused(&whole(folder.path()), &[names[1], "cannot be opened"]);
+}
+
+#[test]
+fn config_says_what_shapes_cannot() {
+    let folder = temporary();
+    Folder { family: "sd2", variant: "", scheduler: SCHEDULER }.write(folder.path());
+    let change = |file: &str, from: &str, to: &str| {
+        let path = folder.path().join(file);
+        let text = std::fs::read_to_string(&path).expect("it is there");
+        assert!(text.contains(from), "'{from}' is not in {text}");
+        common::write(&path, &text.replace(from, to));
+    };
+    change("scheduler/scheduler_config.json", "\"epsilon\"", "\"v_prediction\",\"rescale_betas_zero_snr\":true");
+    change("unet/config.json", "[5, 10, 20, 20]", "[5, 5, 10, 10]");
+    change("text_encoder/config.json", "\"num_attention_heads\": 16", "\"num_attention_heads\": 8");
+    change("text_encoder/config.json", "\"gelu\"", "\"quick_gelu\"");
+    change("vae/config.json", "0.18215", "0.3611");
+    change("vae/config.json", "\"shift_factor\": null", "\"shift_factor\": 0.1159");
+    let model = open(&whole(folder.path()));
+    assert_eq!((model.prediction, model.zero_snr), (Prediction::V, true));
+    assert_eq!(model.unet.config.heads, Heads::Levels(vec![5, 5, 10, 10]));
+    assert_eq!((model.text[0].config.heads, model.text[0].config.activation), (8, Unary::QuickGelu));
+    assert_eq!((model.latent.factor, model.latent.shift), (0.3611, 0.1159));
+    change("unet/config.json", "[5, 5, 10, 10]", "8");
+    assert_eq!(open(&whole(folder.path())).unet.config.heads, Heads::Count(8));
+}
+
+#[test]
+fn parts_from_files_of_their_own() {
+    let folder = temporary();
+    let at = |name: &str| file(folder.path(), name);
+    let sd1 = at("sd15_pruned_emaonly_f16");
+    let vae = ModelPaths { vae: Some(at("vae_ft_mse_840000")), ..whole(&sd1) };
+    let model = open(&vae);
+    assert_eq!((model.vae.storage(), model.unused.len()), (Storage::Dense(DType::F32), 1), "{:?}", model.unused);
+    // The autoencoder of another checkpoint, and of a diffusers folder.
+    open(&ModelPaths { vae: Some(at("sd15_full")), ..whole(&sd1) });
+    let diffusers = folder.path().join("folder");
+    Folder { family: "sd1", variant: "", scheduler: SCHEDULER }.write(&diffusers);
+    open(&ModelPaths { vae: Some(diffusers.join("vae")), ..whole(&sd1) });
+
+    let parts = ModelPaths {
+        diffusion: Some(at("unet_only_sdxl")),
+        clip_l: Some(at("clip_l")),
+        clip_g: Some(at("clip_g")),
+        vae: Some(at("vae_ft_mse_840000")),
+        ..ModelPaths::default()
+    };
+    let model = open(&parts);
     assert_eq!([&model.text[0].config, &model.text[1].config], [&ClipConfig::clip_l(), &ClipConfig::open_clip_g()]);
-    assert_eq!(model.hidden, [Hidden { skip: 1, norm: false }; 2]);
-    assert_eq!(model.unused, [""; 0]);
+    assert_eq!(model.latent.factor, 0.13025);
+
+    for (name, encoder) in [("taesd_decoder", vec![]), ("taesd_diffusers", vec![1, 3, 3, 3])] {
+        let model = open(&ModelPaths { taesd: Some(at(name)), ..whole(&sd1) });
+        let config = model.taesd.map(|t| t.config);
+        assert_eq!(config, Some(TaesdConfig { encoder, ..TaesdConfig::sd() }), "{name}");
+    }
+}
+
+#[test]
+fn what_is_missing_is_said_with_the_flag_that_gives_it() {
+    let folder = temporary();
+    let at = |name: &str| file(folder.path(), name);
+    refused(&ModelPaths::default(), &["--model", "--diffusion-model"]);
+    let unet = whole(at("unet_only_sdxl"));
+    refused(&unet, &["unet_only_sdxl", "CLIP-L", "--clip_l", "OpenCLIP-G", "--clip_g", "autoencoder", "--vae"]);
+    refused(&whole(at("vae_ft_mse_840000")), &["no diffusion model", "--diffusion-model"]);
+    refused(
+        &ModelPaths { clip_g: Some(at("clip_g")), ..whole(at("sd15_pruned_emaonly_f16")) },
+        &["--clip_g", "Stable Diffusion 1", "leave it out"],
+    );
+    let other = ModelPaths { clip_l: Some(at("clip_g")), ..whole(at("sd15_pruned_emaonly_f16")) };
+    refused(&other, &["1280", "768", "different models"]);
+    let none = ModelPaths { vae: Some(at("clip_l")), ..whole(at("sd15_pruned_emaonly_f16")) };
+    refused(&none, &["clip_l", "no autoencoder", "found: text encoder, width 768"]);
+    let none = ModelPaths { vae: Some(folder.path().join("nowhere")), ..whole(at("sd15_pruned_emaonly_f16")) };
+    refused(&none, &["nowhere", "cannot be opened"]);
+}
+
+#[test]
+fn other_models_are_refused_with_what_they_are() {
+    let folder = temporary();
+    for (name, words) in [
+        ("lora", &["LoRA"][..]),
+        ("flux", &["Flux"]),
+        ("sd3", &["Stable Diffusion 3"]),
+        ("sdxl_refiner", &["refiner", "base model"]),
+    ] {
+        let path = file(folder.path(), name);
+        refused(&whole(&path), &[&[name, "Supported are Stable Diffusion 1, 2 and XL"], words].concat());
+    }
+    let unknown = [("a.weight", vec![4]), ("b.weight", vec![4, 4])];
+    let unknown = unknown.map(|(name, shape)| (name.to_string(), ("F32".to_string(), shape))).into();
+    refused(
+        &whole(sparse(&folder.path().join("u.safetensors"), &unknown, &[])),
+        &["2 tensors", "a.weight", "Supported"],
+    );
+    refused(&whole(sparse(&folder.path().join("e.safetensors"), &Default::default(), &[])), &["no tensors"]);
+    let mut depth = layout("sd21_base");
+    let first = "model.diffusion_model.input_blocks.0.0.weight".to_string();
+    depth.insert(first, ("F16".into(), vec![320, 5, 3, 3]));
+    refused(&whole(sparse(&folder.path().join("depth.safetensors"), &depth, &[])), &["takes 5 channels", "depth"]);
+}
+
+#[test]
+fn tensors_that_are_missing_or_wrong_are_named_before_anything_is_packed() {
+    let folder = temporary();
+    let path = folder.path().join("m.safetensors");
+    let broken = |change: &dyn Fn(&mut common::Tensors)| {
+        let mut tensors = layout("sd15_pruned_emaonly_f16");
+        change(&mut tensors);
+        whole(sparse(&path, &tensors, &[]))
+    };
+    let name = "model.diffusion_model.middle_block.1.transformer_blocks.0.ff.net.2.weight";
+    refused(&broken(&|t| drop(t.remove(name))), &["m.safetensors", "diffusion model", name, "[1280, 5120]", "missing"]);
+    let put = |element: &'static str, shape: Vec<usize>| {
+        move |t: &mut common::Tensors| drop(t.insert(name.into(), (element.into(), shape.clone())))
+    };
+    refused(&broken(&put("F16", vec![1280, 5119])), &[name, "[1280, 5119]", "[1280, 5120] is needed"]);
+    refused(&broken(&put("F8_E4M3", vec![1280, 5120])), &[name, "f8_e4m3", "f16"]);
+    let all = |t: &mut common::Tensors| {
+        for (_, (_, shape)) in t.iter_mut().filter(|(name, _)| name.contains(".attn2.")) {
+            shape[0] += 1;
+        }
+    };
+    refused(&broken(&all), &["and 76 more"]);
+    let groups = |t: &mut common::Tensors| {
+        for (_, (_, shape)) in t.iter_mut().filter(|(name, _)| name.starts_with("model.")) {
+            shape.iter_mut().for_each(|d| *d = if *d % 320 == 0 { *d / 32 } else { *d });
+        }
+    };
+    refused(&broken(&groups), &["m.safetensors", "do not fit together"]);
+    // Sizes that cannot be: an empty tensor may claim any.
+    let huge = |t: &mut common::Tensors| {
+        for (_, (_, shape)) in t.iter_mut().filter(|(name, _)| name.starts_with("model.")) {
+            *shape = shape.iter().map(|_| usize::MAX >> 2).chain([0]).collect();
+        }
+    };
+    refused(&broken(&huge), &["m.safetensors"]);
 }

@@ -9,7 +9,10 @@ use std::path::Path;
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_backend::{Backend, BackendError, ParamBytes, WeightSource};
 use impasto_graph::{DType, Graph, HostTensor, Plan, Storage, Unary};
-use impasto_model::{ClipConfig, Heads, Hidden, Numbers, UnetConfig, VaeConfig, clip, unet, vae_decoder, vae_encoder};
+use impasto_model::{
+    ClipConfig, Heads, Hidden, Numbers, TaesdConfig, UnetConfig, VaeConfig, clip, taesd_decoder, taesd_encoder, unet,
+    vae_decoder, vae_encoder,
+};
 use impasto_weights::Checkpoint;
 
 /// Numbers from -1 to 1: the hash of the name, then splitmix64 of a counter, the upper 24 bits of each.
@@ -159,6 +162,17 @@ fn the_encoder() {
     compare("vae.moments", &|n| vae_encoder(&vae(), 1, [48, 72], n).expect("it builds"), &inputs);
 }
 
+/// A short text and one that fills the room.
+fn token_ids() -> HostTensor {
+    let (start, end) = (49_406, 49_407);
+    let mut ids = vec![start, 320, 736, 1212, 11, 49_405];
+    ids.resize(77, end);
+    ids.push(start);
+    ids.extend((0..75).map(|i| i * 613 % 49_406));
+    ids.push(end);
+    HostTensor::i32([2, 77], ids).expect("two texts")
+}
+
 /// What pipelines ask of a text encoder: the last state with its norm, the one before it without, the pooled text.
 fn text_encoder(name: &str, activation: Unary) {
     let config = ClipConfig {
@@ -170,13 +184,7 @@ fn text_encoder(name: &str, activation: Unary) {
         projection: Some(48),
         ..ClipConfig::clip_l()
     };
-    let (start, end) = (49_406, 49_407);
-    let mut ids = vec![start, 320, 736, 1212, 11, 49_405];
-    ids.resize(77, end);
-    ids.push(start);
-    ids.extend((0..75).map(|i| i * 613 % 49_406));
-    ids.push(end);
-    let inputs = [("ids", HostTensor::i32([2, 77], ids).expect("two texts"))];
+    let inputs = [("ids", token_ids())];
     let build = |skip, norm| {
         let config = &config;
         move |n: Numbers| clip(config, 2, Hidden { skip, norm }, n).expect("it builds")
@@ -196,4 +204,52 @@ fn the_text_encoder_of_clip() {
 #[test]
 fn the_text_encoder_of_open_clip() {
     text_encoder("open_clip", Unary::Gelu);
+}
+
+#[test]
+fn the_text_encoder_of_stable_diffusion_2() {
+    let all =
+        ClipConfig { width: 64, layers: 3, heads: 4, inner: 128, activation: Unary::Gelu, ..ClipConfig::open_clip_h() };
+    let inputs = [("ids", token_ids())];
+    // Original files have every layer, diffusers folders all but the last; both mean the same state.
+    for (layers, skip) in [(3, 1), (2, 0)] {
+        let config = ClipConfig { layers, ..all.clone() };
+        let build = |n| clip(&config, 2, Hidden { skip, norm: true }, n).expect("it builds");
+        compare("sd2.text", &build, &inputs);
+    }
+}
+
+#[test]
+fn the_unet_of_stable_diffusion_2() {
+    let config = UnetConfig {
+        channels: vec![64, 128, 128, 128],
+        context: 96,
+        heads: Heads::Levels(vec![1, 2, 4, 4]),
+        ..UnetConfig::sd21()
+    };
+    let inputs = [
+        ("latent", given("sd2.latent", &[2, 8, 16, 4])),
+        ("time", HostTensor::f32([2], vec![981.0, 7.0]).expect("two times")),
+        ("context", given("sd2.context", &[2, 77, 96])),
+    ];
+    compare("sd2.noise", &|n| unet(&config, 2, [8, 16], 77, n).expect("it builds"), &inputs);
+}
+
+#[test]
+fn the_autoencoder_with_sixteen_channels() {
+    let config = VaeConfig { latent: 16, quant_conv: false, ..vae() };
+    let inputs = [("latent", given("vae16.latent", &[1, 4, 5, 16]))];
+    compare("vae16.picture", &|n| vae_decoder(&config, 1, [4, 5], n).expect("it builds"), &inputs);
+    let inputs = [("picture", given("vae16.input", &[1, 32, 40, 3]))];
+    compare("vae16.moments", &|n| vae_encoder(&config, 1, [32, 40], n).expect("it builds"), &inputs);
+}
+
+#[test]
+fn the_tiny_autoencoder() {
+    let config = TaesdConfig::sd();
+    let far = given("taesd.latent", &[1, 5, 7, 4]).to_f32().into_iter().map(|x| 4.0 * x).collect();
+    let inputs = [("latent", HostTensor::f32([1, 5, 7, 4], far).expect("a latent"))];
+    compare("taesd.picture", &|n| taesd_decoder(&config, 1, [5, 7], n).expect("it builds"), &inputs);
+    let inputs = [("picture", given("taesd.input", &[1, 40, 56, 3]))];
+    compare("taesd.latent", &|n| taesd_encoder(&config, 1, [40, 56], n).expect("it builds"), &inputs);
 }
