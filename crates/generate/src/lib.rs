@@ -1,4 +1,4 @@
-//! A picture, made. So far: the noise that it begins with.
+//! A picture, made. So far: the noise that it begins with, and its words ([`prompt`]).
 //!
 //! Noise is drawn on the host in the two ways that users know, so that the same seed gives the same picture on every device.
 //!
@@ -10,5 +10,6 @@
 //! ```
 
 mod noise;
+pub mod prompt;
 
 pub use noise::{Noise, NoiseKind};

@@ -1,0 +1,199 @@
+//! The words of a tokeniser: which pieces it knows, and which two pieces become one.
+//!
+//! Text is bytes here. Files write a byte as a printable letter (their "byte alphabet") and mark the last piece of a word with `</w>`.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+/// How vocabularies mark a piece that ends a word.
+const END: &str = "</w>";
+
+/// What files say a tokeniser knows, and byte pair encoding with it.
+pub(super) struct Vocabulary {
+    /// Id to piece.
+    pieces: HashMap<u32, Piece>,
+    /// The id of each byte, inside a word and at its end.
+    bytes: [[u32; 256]; 2],
+    /// Two neighbours to their rank (the lowest is merged first) and what they become.
+    merges: HashMap<(u32, u32), (u32, u32)>,
+}
+
+/// One token's text.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Piece {
+    bytes: Vec<u8>,
+    ends_word: bool,
+}
+
+impl Vocabulary {
+    /// From what `vocab.json` and `merges.txt` hold. A byte that has no token becomes `unknown`.
+    pub(super) fn new(
+        vocab: &HashMap<String, u32>,
+        merges: &[(&str, &str)],
+        unknown: u32,
+    ) -> Result<Vocabulary, VocabularyFault> {
+        let letters = alphabet();
+        let byte_of: HashMap<char, u8> = (0..=255).map(|b| (letters[b as usize], b)).collect();
+        let mut bytes = [[0; 256]; 2];
+        for (ends, row) in bytes.iter_mut().enumerate() {
+            for (byte, id) in row.iter_mut().enumerate() {
+                let text = format!("{}{}", letters[byte], ["", END][ends]);
+                *id = vocab.get(&text).copied().unwrap_or(unknown);
+            }
+        }
+        let mut ranks = HashMap::with_capacity(merges.len());
+        for (rank, &(first, second)) in merges.iter().enumerate() {
+            let id = |text: &str| vocab.get(text).copied().ok_or(VocabularyFault { rank, text: text.into() });
+            let whole = id(&format!("{first}{second}"))?;
+            ranks.entry((id(first)?, id(second)?)).or_insert((rank as u32, whole));
+        }
+        let pieces = vocab.iter().map(|(text, &id)| {
+            let (body, ends_word) = text.strip_suffix(END).map_or((text.as_str(), false), |body| (body, true));
+            // A token with other letters was never cut from bytes: it stands for itself.
+            let bytes = body.chars().map(|c| byte_of.get(&c).copied()).collect::<Option<Vec<u8>>>();
+            (id, Piece { bytes: bytes.unwrap_or_else(|| body.as_bytes().to_vec()), ends_word })
+        });
+        Ok(Vocabulary { pieces: pieces.collect(), bytes, merges: ranks })
+    }
+
+    /// OpenAI's, which every CLIP has, out of the crate that ships it.
+    ///
+    /// That crate shows no list, only the text of a token, and not of one that holds a part of a letter. So each token is shown between
+    /// bytes that complete such letters. What two pieces a token is made of follows from the pieces before it: they are what its text
+    /// is cut into by them. `tests/tokens.rs` holds the result to the checksum of the published list.
+    pub(super) fn clip() -> Vocabulary {
+        let shipped = instant_clip_tokenizer::Tokenizer::new();
+        let tokens = shipped.start_of_text().to_u16();
+        let mut vocabulary = Vocabulary {
+            pieces: HashMap::with_capacity(tokens.into()),
+            bytes: [[0; 256]; 2],
+            merges: HashMap::with_capacity(tokens.into()),
+        };
+        for (id, byte) in bytes_in_order().enumerate() {
+            for (ends, row) in vocabulary.bytes.iter_mut().enumerate() {
+                let id = (id + 256 * ends) as u32;
+                row[usize::from(byte)] = id;
+                vocabulary.pieces.insert(id, Piece { bytes: vec![byte], ends_word: ends == 1 });
+            }
+        }
+        let shown = Shown { shipped: &shipped, inside: vocabulary.bytes[0] };
+        for id in 512..u32::from(tokens) {
+            let piece = shown.piece(id);
+            // Not two: the list would have a piece that its own merges cannot make, which the checksum of the tests excludes.
+            if let [first, second] = vocabulary.cut(&piece.bytes, piece.ends_word)[..] {
+                vocabulary.merges.insert((first, second), (id, id));
+            }
+            vocabulary.pieces.insert(id, piece);
+        }
+        vocabulary
+    }
+
+    /// The ids of a word: its bytes, the last one marked, merged until no two neighbours can be.
+    pub(super) fn word(&self, word: &str) -> Vec<u32> {
+        self.cut(word.as_bytes(), true)
+    }
+
+    /// The text of a token and whether it ends a word.
+    pub(super) fn piece(&self, id: u32) -> Option<(&[u8], bool)> {
+        self.pieces.get(&id).map(|p| (&p.bytes[..], p.ends_word))
+    }
+
+    /// The merges in the order of their ranks.
+    pub(super) fn merges(&self) -> Vec<(u32, u32)> {
+        let mut merges: Vec<_> = self.merges.iter().collect();
+        merges.sort_by_key(|&(_, rank)| *rank);
+        merges.into_iter().map(|(&pair, _)| pair).collect()
+    }
+
+    /// Merge the lowest rank first, of equal ones the leftmost. A queue keeps this at n log n: a prompt may be one long word.
+    fn cut(&self, bytes: &[u8], ends_word: bool) -> Vec<u32> {
+        const GONE: usize = usize::MAX;
+        let mut ids: Vec<u32> = bytes.iter().map(|&b| self.bytes[0][usize::from(b)]).collect();
+        if let (Some(last), Some(&byte), true) = (ids.last_mut(), bytes.last(), ends_word) {
+            *last = self.bytes[1][usize::from(byte)];
+        }
+        let count = ids.len();
+        // Neighbours of each place; `count` is the end.
+        let mut next: Vec<usize> = (1..=count).collect();
+        let mut before: Vec<usize> = (0..count).map(|at| at.wrapping_sub(1)).collect();
+        let pair = |ids: &[u32], left: usize, right: usize| self.merges.get(&(ids[left], ids[right])).copied();
+        let mut queue: BinaryHeap<Reverse<(u32, usize, u32)>> = (1..count)
+            .filter_map(|right| pair(&ids, right - 1, right).map(|(rank, whole)| Reverse((rank, right - 1, whole))))
+            .collect();
+        while let Some(Reverse((_, at, whole))) = queue.pop() {
+            let right = next[at];
+            // Entries are not taken out when their pair is changed by another merge: those no longer name what stands there.
+            if right >= count || pair(&ids, at, right).is_none_or(|(_, id)| id != whole) {
+                continue;
+            }
+            ids[at] = whole;
+            next[at] = next[right];
+            next[right] = GONE;
+            if next[at] < count {
+                before[next[at]] = at;
+                queue.extend(pair(&ids, at, next[at]).map(|(rank, whole)| Reverse((rank, at, whole))));
+            }
+            if before[at] < count {
+                queue.extend(pair(&ids, before[at], at).map(|(rank, whole)| Reverse((rank, before[at], whole))));
+            }
+        }
+        (0..count).filter(|&at| next[at] != GONE).map(|at| ids[at]).collect()
+    }
+}
+
+/// The merge of this rank names a token that is not in the vocabulary.
+pub(super) struct VocabularyFault {
+    pub(super) rank: usize,
+    pub(super) text: String,
+}
+
+/// Bytes in the order of their ids: first those that print.
+fn bytes_in_order() -> impl Iterator<Item = u8> {
+    let prints = |b: &u8| matches!(b, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    (0..=255u8).filter(prints).chain((0..=255).filter(move |b| !prints(b)))
+}
+
+/// The letter that stands for each byte in files: itself where it prints, else one from U+0100 on.
+fn alphabet() -> [char; 256] {
+    let mut letters = ['\0'; 256];
+    for (at, byte) in bytes_in_order().enumerate() {
+        let code = if at < 188 { u32::from(byte) } else { 256 + at as u32 - 188 };
+        letters[usize::from(byte)] = char::from_u32(code).unwrap_or_default();
+    }
+    letters
+}
+
+/// The tokens of the crate that ships OpenAI's list.
+struct Shown<'a> {
+    shipped: &'a instant_clip_tokenizer::Tokenizer,
+    inside: [u32; 256],
+}
+
+impl Shown<'_> {
+    fn piece(&self, id: u32) -> Piece {
+        // Bytes before and after that complete a letter of two, three or four bytes, wherever a token cuts it.
+        const BEFORE: [&[u8]; 7] = [b"", b"\xc4", b"\xe1", b"\xe1\x80", b"\xf1", b"\xf1\x80", b"\xf1\x80\x80"];
+        const AFTER: [&[u8]; 6] = [b"", b"\x80", b"\x80\x80", b"\xa0\x80", b"\x90\x80\x80", b"\x80\x80\x80"];
+        for before in BEFORE {
+            for after in AFTER {
+                let ids = before.iter().chain(after).map(|&b| self.inside[usize::from(b)]);
+                let mut ids: Vec<u32> = ids.collect();
+                ids.insert(before.len(), id);
+                let tokens = ids
+                    .iter()
+                    .filter_map(|&id| instant_clip_tokenizer::Token::from_u16(u16::try_from(id).ok()?, self.shipped));
+                let text = self.shipped.decode(tokens);
+                if text.contains(char::REPLACEMENT_CHARACTER) {
+                    continue;
+                }
+                let bytes = &text.as_bytes()[before.len()..text.len() - after.len()];
+                let (bytes, ends_word) = bytes.strip_suffix(b" ").map_or((bytes, false), |b| (b, true));
+                return Piece { bytes: bytes.to_vec(), ends_word };
+            }
+        }
+        // The one letter that looks like a fault when it is shown, inside a word and at its end.
+        let token = u16::try_from(id).ok().and_then(|id| instant_clip_tokenizer::Token::from_u16(id, self.shipped));
+        let ends_word = self.shipped.decode(token).ends_with(' ');
+        Piece { bytes: char::REPLACEMENT_CHARACTER.to_string().into_bytes(), ends_word }
+    }
+}
