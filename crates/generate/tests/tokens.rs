@@ -119,11 +119,12 @@ fn a_folder_is_a_tokeniser() {
     }
     // A token that was added is found in any case if it is normalised, else as it is written.
     let added = good(&|path| {
-        let tokens = r#""13":{"content":"<a>","normalized":true},"14":{"content":"<B>","normalized":false}"#;
+        let tokens = r#""13":{"content":"<A>","normalized":true},"14":{"content":"<B>","normalized":false}"#;
         write(path, "tokenizer_config.json", &format!(r#"{{"added_tokens_decoder":{{{tokens}}}}}"#));
     });
-    assert_eq!(added.encode("b<A>b<B>b"), [5, 13, 5, 14, 5]);
-    assert_eq!(added.token(13), Some(TokenText { text: "<a>".into(), ends_word: true }));
+    assert_eq!(added.encode("b<A>b<a>b<B>b"), [5, 13, 5, 13, 5, 14, 5]);
+    assert_eq!(added.encode("<b>"), [12, 5, 12], "in its own case only");
+    assert_eq!(added.token(13), Some(TokenText { text: "<A>".into(), ends_word: true }));
 }
 
 #[test]
