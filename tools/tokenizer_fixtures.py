@@ -208,5 +208,4 @@ def main():
             f.write(line([prompt, written, [[t, [[repr(w), n] for w, n in ws]] for t, ws in runs]]))
 
 
-if __name__ == "__main__":
-    main()
+main()

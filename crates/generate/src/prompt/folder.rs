@@ -1,9 +1,7 @@
 //! A tokeniser out of the folder of a diffusers model.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
-use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -42,8 +40,7 @@ impl Tokenizer {
                 return Err(wrong(&config, problem));
             }
             let id = *vocab.entry(token.content.clone()).or_insert(id);
-            let normalised = token.normalized.unwrap_or(!token.special);
-            specials.push(Special { text: token.content, id, normalised });
+            specials.push(Special::new(&token.content, id, token.normalized.unwrap_or(!token.special)));
         }
         let mut special = |entry: Option<Entry>, text: &str, normalised: bool| {
             let (text, normalised) = match entry {
@@ -57,8 +54,8 @@ impl Tokenizer {
                     format!("has no token '{text}', which is a special token of this model"),
                 ));
             };
-            if !specials.iter().any(|s| s.text == text) {
-                specials.push(Special { text, id, normalised });
+            if !specials.iter().any(|s| s.id() == id) {
+                specials.push(Special::new(&text, id, normalised));
             }
             Ok(id)
         };
@@ -66,8 +63,6 @@ impl Tokenizer {
         let end = special(named.eos_token, STOP, true)?;
         let unknown = special(named.unk_token, STOP, true)?;
         let pad = special(named.pad_token, STOP, false)?;
-        specials.retain(|s| !s.text.is_empty());
-        specials.sort_by_key(|s| Reverse(s.text.len()));
 
         let merges_txt = folder.join("merges.txt");
         let text = needed(&merges_txt, read(&merges_txt)?)?;
@@ -84,8 +79,7 @@ impl Tokenizer {
         let vocabulary = Vocabulary::new(&vocab, &merges, unknown).map_err(|VocabularyFault { rank, text }| {
             wrong(&merges_txt, format!("line {} needs the token '{text}', which vocab.json does not have", rank + 2))
         })?;
-        let comma = vocab.get(",</w>").copied();
-        Ok(Tokenizer { vocabulary: Arc::new(vocabulary), specials, start, end, pad, comma })
+        Ok(Tokenizer::of(vocabulary, specials, [start, end, pad], vocab.get(",</w>").copied()))
     }
 }
 

@@ -8,7 +8,11 @@
 //! - in both, a capital sigma at the end of a word becomes the final one, and an added token is found in its own case only.
 //!
 //! Plain prompts, with accents, emoji and contractions, are the same tokens in all three.
+//!
+//! Tried on every code point: the ones that differ here are letters newer than Unicode 16 and combining marks newer than Unicode 9, which
+//! the tables of tokenizers do not have.
 
+use std::cmp::Reverse;
 use std::sync::{Arc, LazyLock};
 
 use unicode_normalization::UnicodeNormalization;
@@ -24,22 +28,40 @@ pub(super) const STOP: &str = "<|endoftext|>";
 /// Cuts text into the tokens of a text encoder.
 #[derive(Clone)]
 pub struct Tokenizer {
-    pub(super) vocabulary: Arc<Vocabulary>,
+    vocabulary: Arc<Vocabulary>,
     /// Tokens that are found in the text before it is cut into words, the longest first.
-    pub(super) specials: Vec<Special>,
-    pub(super) start: u32,
-    pub(super) end: u32,
-    pub(super) pad: u32,
-    pub(super) comma: Option<u32>,
+    specials: Vec<Special>,
+    start: u32,
+    end: u32,
+    pad: u32,
+    comma: Option<u32>,
 }
 
 /// A token that is found as it is written, whatever stands around it.
 #[derive(Clone, Debug)]
 pub(super) struct Special {
-    pub(super) text: String,
-    pub(super) id: u32,
-    /// Found after lower case and normalisation, not before.
-    pub(super) normalised: bool,
+    text: String,
+    id: u32,
+    /// What is looked for, if it is looked for in normalised text: its own normal form.
+    normal: Option<String>,
+}
+
+impl Special {
+    pub(super) fn new(text: &str, id: u32, normalised: bool) -> Special {
+        Special { text: text.into(), id, normal: normalised.then(|| normalise(text)) }
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// What is looked for in text that is normalised, or in text that is not yet.
+    fn looked_for(&self, normalised: bool) -> Option<&str> {
+        match &self.normal {
+            Some(normal) => normalised.then_some(normal),
+            None => (!normalised).then_some(&self.text),
+        }
+    }
 }
 
 /// What a token stands for.
@@ -56,22 +78,27 @@ impl Tokenizer {
     pub fn clip() -> Tokenizer {
         static VOCABULARY: LazyLock<Arc<Vocabulary>> = LazyLock::new(|| Arc::new(Vocabulary::clip()));
         let (start, end) = (49_406, 49_407);
-        let special = |text: &str, id| Special { text: text.into(), id, normalised: true };
-        Tokenizer {
-            vocabulary: VOCABULARY.clone(),
-            specials: vec![special(START, start), special(STOP, end)],
-            start,
-            end,
-            pad: end,
-            comma: Some(267),
-        }
+        let specials = vec![Special::new(START, start, true), Special::new(STOP, end, true)];
+        Tokenizer { vocabulary: VOCABULARY.clone(), specials, start, end, pad: end, comma: Some(267) }
+    }
+
+    /// Of parts that a folder gave.
+    pub(super) fn of(
+        vocabulary: Vocabulary,
+        mut specials: Vec<Special>,
+        [start, end, pad]: [u32; 3],
+        comma: Option<u32>,
+    ) -> Tokenizer {
+        specials.retain(|s| !s.text.is_empty());
+        specials.sort_by_key(|s| Reverse(s.text.len()));
+        Tokenizer { vocabulary: Arc::new(vocabulary), specials, start, end, pad, comma }
     }
 
     /// The same as Stable Diffusion 2 and the second encoder of XL have it: it pads with `!`, token 0. Being a special token, a `!` in a
     /// prompt is then token 0 too, not 256, as transformers has it.
     pub fn clip_padded_with_zero() -> Tokenizer {
         let mut tokenizer = Tokenizer::clip();
-        tokenizer.specials.push(Special { text: "!".into(), id: 0, normalised: false });
+        tokenizer.specials.push(Special::new("!", 0, false));
         tokenizer.pad = 0;
         tokenizer
     }
@@ -143,17 +170,19 @@ impl Tokenizer {
         ids: &mut Vec<u32>,
         mut rest: impl FnMut(&str, &mut Vec<u32>),
     ) {
-        let specials: Vec<&Special> = self.specials.iter().filter(|s| s.normalised == normalised).collect();
+        // (id, what is looked for)
+        let specials: Vec<(u32, &str)> =
+            self.specials.iter().filter_map(|s| s.looked_for(normalised).map(|text| (s.id, text))).collect();
         let mut from = 0;
         let mut at = 0;
         while let Some(next) = text[at..].chars().next() {
-            let Some(found) = specials.iter().find(|s| text[at..].starts_with(&s.text)) else {
+            let Some((id, found)) = specials.iter().find(|(_, special)| text[at..].starts_with(special)) else {
                 at += next.len_utf8();
                 continue;
             };
             rest(&text[from..at], ids);
-            ids.push(found.id);
-            at += found.text.len();
+            ids.push(*id);
+            at += found.len();
             from = at;
         }
         rest(&text[from..], ids);

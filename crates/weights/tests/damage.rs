@@ -1,0 +1,172 @@
+//! Damaged model files. What a user would lose: a program that refuses a broken download, instead of dying of it.
+
+#[path = "common/damage.rs"]
+mod damage;
+
+use std::fs;
+
+use damage::Damage;
+use impasto_backend::WeightSource;
+use impasto_weights::Checkpoint;
+use tempfile::TempDir;
+
+/// A safetensors file from its header and its data.
+fn file(header: &[u8], data: usize) -> Vec<u8> {
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header);
+    bytes.extend((0..data).map(|i| i as u8));
+    bytes
+}
+
+const HEADERS: [(&str, usize); 3] = [
+    (
+        r#"{"__metadata__":{"format":"pt"},
+        "b":{"dtype":"F16","shape":[2,3],"data_offsets":[8,20]},
+        "a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},
+        "scalar":{"dtype":"I64","shape":[],"data_offsets":[20,28]},
+        "nothing":{"dtype":"F32","shape":[0],"data_offsets":[28,28]}}"#,
+        28,
+    ),
+    (
+        r#"{"w":{"dtype":"BF16","shape":[1,2,1,4],"data_offsets":[0,16]},"v":{"dtype":"U8","shape":[3],"data_offsets":[16,19]}}     "#,
+        19,
+    ),
+    ("{}", 0),
+];
+
+/// What stands in headers, and numbers at which arithmetic goes wrong.
+const WORDS: [&[u8]; 38] = [
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b",",
+    b":",
+    b"\"",
+    b"0",
+    b"1",
+    b"-1",
+    b"8",
+    b"16",
+    b"1e3",
+    b"1.0",
+    b"255",
+    b"4294967295",
+    b"4294967296",
+    b"9223372036854775807",
+    b"9223372036854775808",
+    b"18446744073709551615",
+    b"18446744073709551616",
+    b"null",
+    b"true",
+    b"\\u0000",
+    b"\\ud800",
+    b"\\",
+    b"\xff",
+    b"\x00",
+    b"__metadata__",
+    b"dtype",
+    b"shape",
+    b"data_offsets",
+    b"\"w\":",
+    b"F8_E4M3",
+    b"BOOL",
+    b"F64",
+    b"[[[[[[[[[[[[[[[[",
+    b"{\"a\":{\"a\":{\"a\":",
+];
+
+#[test]
+fn damaged_files_never_panic() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let path = folder.path().join("m.safetensors");
+    let (mut accepted, mut refused) = (0, 0);
+    let cases = Damage::run(20, 5_000, |damage| {
+        let (header, data) = HEADERS[damage.below(HEADERS.len())];
+        // Half of the time the length of the header is told truly, so that what is behind it is read.
+        let bytes = if damage.below(2) == 0 {
+            let mut header = header.as_bytes().to_vec();
+            (0..=damage.below(4)).for_each(|_| damage.bytes(&mut header, &WORDS));
+            let data = if damage.below(4) == 0 { damage.below(64) } else { data };
+            file(&header, data)
+        } else {
+            let mut bytes = file(header.as_bytes(), data);
+            (0..=damage.below(3)).for_each(|_| damage.bytes(&mut bytes, &WORDS));
+            bytes
+        };
+        fs::write(&path, &bytes).expect("a temporary file can be written");
+        match Checkpoint::open(&path) {
+            Ok(model) => {
+                accepted += 1;
+                check(&model, bytes.len());
+            }
+            Err(error) => {
+                refused += 1;
+                assert!(error.to_string().contains("m.safetensors"), "{error}");
+            }
+        }
+    });
+    assert!(
+        accepted > cases / 100 && refused > cases / 4,
+        "{accepted} accepted, {refused} refused: damage that tests nothing"
+    );
+}
+
+/// What holds of every file that was accepted.
+fn check(model: &Checkpoint, length: usize) {
+    let mut taken = 0;
+    for tensor in model.tensors() {
+        let bytes = model.bytes(tensor);
+        assert_eq!(bytes.len() as u64, tensor.bytes(), "{tensor:?}");
+        taken += bytes.len();
+        match model.read(&tensor.name) {
+            Ok(read) => assert_eq!((&read.bytes[..], &read.shape), (bytes, &tensor.shape)),
+            Err(error) => assert!(tensor.element.storage().is_none(), "{tensor:?}: {error}"),
+        }
+    }
+    assert!(taken <= length, "tensors overlap: {taken} bytes of a file of {length}");
+}
+
+/// An index names files: whatever it says, only its own folder is looked at.
+#[test]
+fn damaged_indices_never_panic() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let shard = br#"{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}"#;
+    fs::write(folder.path().join("m-1.safetensors"), file(shard, 2)).expect("writable");
+    let path = folder.path().join("m.safetensors.index.json");
+    let words: [&[u8]; 16] = [
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b",",
+        b":",
+        b"\"",
+        b"..",
+        b"/",
+        b"a",
+        b"m-1.safetensors",
+        b"weight_map",
+        b"\\u0000",
+        b"\xff",
+        b"null",
+        b"\"a\":",
+    ];
+    let (mut accepted, mut refused) = (0, 0);
+    Damage::run(5, 2_000, |damage| {
+        let mut bytes = br#"{"metadata":{"total_size":2},"weight_map":{"a":"m-1.safetensors"}}"#.to_vec();
+        (0..=damage.below(3)).for_each(|_| damage.bytes(&mut bytes, &words));
+        fs::write(&path, &bytes).expect("a temporary file can be written");
+        match Checkpoint::open(&path) {
+            Ok(model) => {
+                accepted += 1;
+                assert!(model.files().all(|f| f == folder.path().join("m-1.safetensors")));
+            }
+            Err(error) => {
+                refused += 1;
+                assert!(!error.to_string().is_empty());
+            }
+        }
+    });
+    assert!(accepted > 50 && refused > 500, "{accepted} accepted, {refused} refused: damage that tests nothing");
+}
