@@ -208,4 +208,5 @@ def main():
             f.write(line([prompt, written, [[t, [[repr(w), n] for w, n in ws]] for t, ws in runs]]))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-//! A picture, made. So far: the noise that it begins with, and its words ([`prompt`]).
+//! A picture, made: from settings and a model's files to pixels.
 //!
 //! [`settings`] is the one table of settings; [`Job`] decides what nobody asked for; [`generate`] runs the job and tells what
 //! happens. Noise is drawn on the host in the two ways that users know, so that the same seed gives the same picture on every device.
@@ -18,7 +18,14 @@ mod job;
 mod module;
 mod networks;
 mod noise;
+mod output;
+pub mod picture;
+mod pipeline;
+mod preview;
 pub mod prompt;
+pub mod sampling;
+pub mod settings;
+mod unknown;
 
 pub use error::GenerateError;
 pub use job::{Job, Start};

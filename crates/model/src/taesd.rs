@@ -117,13 +117,3 @@ fn resize(net: &mut Net, name: &str, x: Value, window: Window) -> Result<Value, 
     let w = net.param(&format!("{name}.weight"), &[c, c, 3, 3])?;
     net.graph.conv2d(x, w, window, Epilogue::new().dtype(DType::F32))
 }
-
-/// Not there yet.
-pub fn taesd_decoder(
-    _: &TaesdConfig,
-    _: usize,
-    _: [usize; 2],
-    _: crate::Numbers,
-) -> Result<impasto_graph::Graph, impasto_graph::GraphError> {
-    Ok(impasto_graph::Graph::new())
-}
