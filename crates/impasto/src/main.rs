@@ -25,7 +25,7 @@ struct Cli {
 enum Command {
     /// Show what is in a model file: modules, parameters, element types, sizes.
     Inspect {
-        /// A .safetensors file, the index of one in shards, or a folder with one of them.
+        /// A .safetensors file (also .zst), the index of one in shards, a folder with one of them, or a diffusers folder.
         file: PathBuf,
         /// One JSON object.
         #[arg(long)]
@@ -140,6 +140,15 @@ fn inspect(file: &Path, as_json: bool) -> anyhow::Result<()> {
         say!("{name:<72} {:>8} {:>14} {:>10.1}", part.tensors, part.parameters, part.bytes as f64 / 1e6);
     };
     say!("{}", found.family.as_deref().unwrap_or("no diffusion model that is known here"));
+    if let Some(prediction) = &found.prediction {
+        say!("predicts {}", if prediction == "v" { "the velocity (v)" } else { "the noise (epsilon)" });
+    }
+    for text in &found.text {
+        say!("text of width {}: {} layers, {} heads, {}", text.width, text.layers, text.heads, text.activation);
+    }
+    for line in found.notes.iter().chain(&found.problem) {
+        say!("{line}");
+    }
     say!("{:<72} {:>8} {:>14} {:>10}", "", "tensors", "parameters", "MB");
     found.networks.iter().for_each(|(name, part)| row(name, part));
     found.elements.iter().for_each(|(name, part)| row(&format!("stored as {name}"), part));
