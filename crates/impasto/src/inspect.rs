@@ -21,7 +21,7 @@ pub struct Part {
 
 /// What neither names nor shapes say of a text encoder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Text {
+pub struct TextEncoder {
     /// Width of a token.
     pub width: usize,
     /// Transformer layers.
@@ -46,7 +46,7 @@ pub struct Inspection {
     /// What the diffusion model predicts: `epsilon` or `v`. Only of a whole model.
     pub prediction: Option<String>,
     /// The text encoders. Only of a whole model.
-    pub text: Vec<Text>,
+    pub text: Vec<TextEncoder>,
     /// Why this alone cannot make a picture, where that is so.
     pub problem: Option<String>,
     /// What to know of the choice of files.
@@ -85,7 +85,7 @@ pub fn inspect(path: &Path) -> anyhow::Result<Inspection> {
                 let c = &text.config;
                 let activation = if c.activation == Unary::QuickGelu { "quick_gelu" } else { "gelu" };
                 let (width, layers, heads) = (c.width, c.layers, c.heads);
-                all.text.push(Text { width, layers, heads, activation: activation.into() });
+                all.text.push(TextEncoder { width, layers, heads, activation: activation.into() });
             }
         }
         Err(error) => all.problem = Some(error.to_string()),

@@ -17,7 +17,7 @@ pub use impasto_graph as graph;
 pub use impasto_model as model;
 pub use impasto_weights as weights;
 
-pub use inspect::{Inspection, Part, inspect};
+pub use inspect::{Inspection, Part, TextEncoder, inspect};
 
 /// Must be the first line of `main`. Returns at once in an ordinary process; in a child that was started for a trial it
 /// runs the trial and never returns.

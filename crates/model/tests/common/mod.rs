@@ -75,7 +75,8 @@ pub fn sparse_with(path: &Path, tensors: &Tensors, metadata: &[(&str, &str)], nu
     }
     let (mut at, mut given) = (0, vec![]);
     for (name, (element, shape)) in tensors {
-        let end = at + shape.iter().product::<usize>() * bytes_of(element);
+        let elements = if shape.contains(&0) { 0 } else { shape.iter().product::<usize>() };
+        let end = at + elements * bytes_of(element);
         fields.push(format!(r#""{name}":{{"dtype":"{element}","shape":{shape:?},"data_offsets":[{at},{end}]}}"#));
         given.extend(numbers(name, shape).map(|bytes| (at, bytes)));
         at = end;
