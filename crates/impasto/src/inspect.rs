@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use impasto_model::{Network, Shapes, family, recognise, usage};
+use impasto_graph::Unary;
+use impasto_model::{Model, ModelPaths, Network, Prediction, Shapes, family, recognise, usage, weight_files};
 use impasto_weights::{Checkpoint, Tensor};
 use serde::Serialize;
 
@@ -18,8 +19,21 @@ pub struct Part {
     pub bytes: u64,
 }
 
+/// What neither names nor shapes say of a text encoder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TextEncoder {
+    /// Width of a token.
+    pub width: usize,
+    /// Transformer layers.
+    pub layers: usize,
+    /// Attention heads.
+    pub heads: usize,
+    /// The function inside.
+    pub activation: String,
+}
+
 /// What a model file holds.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Inspection {
     /// The files that were opened.
     pub files: Vec<String>,
@@ -29,6 +43,14 @@ pub struct Inspection {
     pub elements: BTreeMap<String, Part>,
     /// The family, where a diffusion model was recognised.
     pub family: Option<String>,
+    /// What the diffusion model predicts: `epsilon` or `v`. Only of a whole model.
+    pub prediction: Option<String>,
+    /// The text encoders. Only of a whole model.
+    pub text: Vec<TextEncoder>,
+    /// Why this alone cannot make a picture, where that is so.
+    pub problem: Option<String>,
+    /// What to know of the choice of files.
+    pub notes: Vec<String>,
     /// The networks that were recognised, and what each of them uses.
     pub networks: Vec<(String, Part)>,
     /// Tensors that a recognised network should have and the file lacks.
@@ -47,35 +69,52 @@ impl Part {
     }
 }
 
-/// Open a model file, a model in shards or a folder, recognise its networks and add up what is in it.
+/// Open a model file, a model in shards, or a folder of one or of several components, recognise the networks and add up what is there.
 pub fn inspect(path: &Path) -> anyhow::Result<Inspection> {
-    let file = Checkpoint::open(path)?;
-    let shapes: Shapes = file.tensors().map(|t| (t.name.clone(), t.shape.clone())).collect();
-    let found = recognise(&shapes);
-    let (used, unused) = usage(&shapes, &found)?;
+    let mut all = Inspection::default();
+    for file in weight_files(path)? {
+        all.add(&Checkpoint::open(&file)?)?;
+    }
+    match Model::open(&ModelPaths { model: Some(path.into()), ..ModelPaths::default() }) {
+        Ok(model) => {
+            all.family = Some(model.family.to_string());
+            let prediction = if model.prediction == Prediction::V { "v" } else { "epsilon" };
+            all.prediction = Some(prediction.into());
+            all.notes = model.notes;
+            for text in &model.text {
+                let c = &text.config;
+                let activation = if c.activation == Unary::QuickGelu { "quick_gelu" } else { "gelu" };
+                let (width, layers, heads) = (c.width, c.layers, c.heads);
+                all.text.push(TextEncoder { width, layers, heads, activation: activation.into() });
+            }
+        }
+        Err(error) => all.problem = Some(error.to_string()),
+    }
+    Ok(all)
+}
 
-    let part = |tensors: &mut dyn Iterator<Item = &Tensor>| {
-        let mut part = Part::default();
-        tensors.for_each(|t| part.add(t));
-        part
-    };
-    let mut elements: BTreeMap<String, Part> = BTreeMap::new();
-    file.tensors().for_each(|t| elements.entry(t.element.to_string()).or_default().add(t));
-    Ok(Inspection {
-        files: file.files().map(|f| f.display().to_string()).collect(),
-        total: part(&mut file.tensors()),
-        elements,
-        family: found.iter().find_map(|f| match &f.network {
-            Network::Unet(config, _) => Some(family(config).to_string()),
-            _ => None,
-        }),
-        networks: found
-            .iter()
-            .zip(&used)
-            .map(|(f, used)| (f.network.to_string(), part(&mut file.tensors().filter(|t| used.contains(&t.name)))))
-            .collect(),
-        missing: used.iter().flatten().filter(|name| !shapes.contains_key(*name)).cloned().collect(),
-        unused,
-        metadata: file.metadata().clone(),
-    })
+impl Inspection {
+    /// Take in one more file.
+    fn add(&mut self, file: &Checkpoint) -> anyhow::Result<()> {
+        let shapes: Shapes = file.tensors().map(|t| (t.name.clone(), t.shape.clone())).collect();
+        let found = recognise(&shapes);
+        let (used, unused) = usage(&shapes, &found)?;
+        self.files.extend(file.files().map(|f| f.display().to_string()));
+        for tensor in file.tensors() {
+            self.total.add(tensor);
+            self.elements.entry(tensor.element.to_string()).or_default().add(tensor);
+        }
+        for (f, used) in found.iter().zip(&used) {
+            if let Network::Unet(config, _) = &f.network {
+                self.family = Some(family(config).to_string());
+            }
+            let mut part = Part::default();
+            file.tensors().filter(|t| used.contains(&t.name)).for_each(|t| part.add(t));
+            self.networks.push((f.network.to_string(), part));
+        }
+        self.missing.extend(used.iter().flatten().filter(|name| !shapes.contains_key(*name)).cloned());
+        self.unused.extend(unused);
+        self.metadata.extend(file.metadata().clone());
+        Ok(())
+    }
 }

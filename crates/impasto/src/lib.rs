@@ -20,7 +20,7 @@ pub use impasto_model as model;
 pub use impasto_weights as weights;
 
 pub use default_model::default_model;
-pub use inspect::{Inspection, Part, inspect};
+pub use inspect::{Inspection, Part, TextEncoder, inspect};
 
 /// Must be the first line of `main`. Returns at once in an ordinary process; in a child that was started for a trial it
 /// runs the trial and never returns.

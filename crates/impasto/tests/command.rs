@@ -85,6 +85,70 @@ fn inspect_adds_up_a_model_and_refuses_what_is_none() {
     assert!(text(&cut.stderr).contains("first_stage_model.decoder.conv_out.bias"), "{}", text(&cut.stderr));
 }
 
+/// A component of a diffusers folder: every parameter of these graphs, zero.
+fn component(folder: &std::path::Path, name: &str, config: &str, graphs: &[impasto::graph::Graph]) {
+    let (mut fields, mut at) = (std::collections::BTreeMap::new(), 0);
+    for graph in graphs {
+        for (name, value) in graph.params() {
+            let ty = graph.ty(value);
+            let end = at + 4 * ty.elements();
+            let entry = format!(r#"{name:?}:{{"dtype":"F32","shape":{:?},"data_offsets":[{at},{end}]}}"#, ty.shape);
+            if fields.insert(name.to_string(), entry).is_none() {
+                at = end;
+            }
+        }
+    }
+    let header = format!("{{{}}}", fields.into_values().collect::<Vec<_>>().join(","));
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.resize(bytes.len() + at as usize, 0);
+    let folder = folder.join(name);
+    std::fs::create_dir_all(&folder).expect("it can be made");
+    std::fs::write(folder.join("model.fp16.safetensors"), bytes).expect("it can be written");
+    std::fs::write(folder.join("config.json"), config).expect("it can be written");
+}
+
+#[test]
+fn inspect_shows_a_diffusers_folder_as_one_model() {
+    use impasto::model::{ClipConfig, Hidden, Numbers, UnetConfig, VaeConfig, clip, unet, vae_decoder, vae_encoder};
+    let folder = tempfile::TempDir::new().expect("a temporary folder");
+    let small = ClipConfig { vocabulary: 99, width: 64, layers: 2, heads: 4, inner: 64, ..ClipConfig::clip_l() };
+    let network = UnetConfig { channels: vec![32, 64], depth: vec![0, 1], context: 64, ..UnetConfig::sd15() };
+    let vae = VaeConfig { channels: vec![32, 32], ..VaeConfig::sd() };
+    let n = Numbers::F32;
+    let encoder = clip(&small, 1, Hidden { skip: 0, norm: true }, n).expect("it builds");
+    let config = r#"{"model_type":"clip_text_model","num_attention_heads":4,"hidden_act":"quick_gelu"}"#;
+    component(folder.path(), "text_encoder", config, &[encoder]);
+    let network = unet(&network, 1, [4, 4], 77, n).expect("it builds");
+    component(folder.path(), "unet", r#"{"_class_name":"UNet2DConditionModel","attention_head_dim":8}"#, &[network]);
+    let parts = [vae_decoder(&vae, 1, [4, 4], n), vae_encoder(&vae, 1, [8, 8], n)].map(|g| g.expect("it builds"));
+    component(folder.path(), "vae", r#"{"_class_name":"AutoencoderKL"}"#, &parts);
+    std::fs::create_dir(folder.path().join("scheduler")).expect("it can be made");
+    let scheduler = folder.path().join("scheduler/scheduler_config.json");
+    std::fs::write(&scheduler, r#"{"prediction_type":"v_prediction"}"#).expect("it can be written");
+
+    let name = folder.path().to_str().expect("a plain path");
+    let out = impasto(&["inspect", name, "--json"], None);
+    let found: serde_json::Value = serde_json::from_slice(&out.stdout).expect("it is JSON");
+    assert_eq!(found["files"].as_array().map(Vec::len), Some(3));
+    assert_eq!(found["networks"].as_array().map(Vec::len), Some(3));
+    assert_eq!((&found["family"], &found["prediction"]), (&"Stable Diffusion 1".into(), &"v".into()));
+    let want = serde_json::json!([{"width": 64, "layers": 2, "heads": 4, "activation": "quick_gelu"}]);
+    assert_eq!((&found["text"], &found["problem"]), (&want, &serde_json::Value::Null));
+    assert_eq!(found["notes"].as_array().map(Vec::len), Some(3), "each component is the variant fp16");
+    let shown = text(&impasto(&["inspect", name], None).stdout);
+    for line in ["predicts the velocity (v)", "text of width 64: 2 layers, 4 heads, quick_gelu", "'fp16' was taken"] {
+        assert!(shown.contains(line), "'{line}' is not in: {shown}");
+    }
+
+    std::fs::remove_dir_all(folder.path().join("vae")).expect("it is ours");
+    let shown = text(&impasto(&["inspect", name], None).stdout);
+    assert!(shown.contains("no autoencoder, give one with --vae"), "{shown}");
+    std::fs::write(&scheduler, "{").expect("it can be written");
+    let shown = text(&impasto(&["inspect", name], None).stdout);
+    assert!(shown.contains("scheduler_config.json: is no JSON"), "{shown}");
+}
+
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_impasto"))

@@ -115,7 +115,8 @@ fn parameters(path: &Path) -> String {
         return plain.or(wide).expect("it has parameters");
     }
     let start = find(b"UNICODE\0").expect("a user comment") + 8;
-    let length = find(b"Version: Impasto".iter().flat_map(|&b| [0, b]).collect::<Vec<_>>().as_slice()).expect("its end");
+    let length =
+        find(b"Version: Impasto".iter().flat_map(|&b| [0, b]).collect::<Vec<_>>().as_slice()).expect("its end");
     let units = bytes[start..length + 32].chunks_exact(2).map(|c| u16::from_be_bytes([c[0], c[1]])).collect::<Vec<_>>();
     String::from_utf16_lossy(&units)
 }
@@ -123,13 +124,18 @@ fn parameters(path: &Path) -> String {
 #[test]
 fn every_format_carries_what_made_the_picture() {
     let folder = folder();
-    for (file, prompt) in [("a.png", "a red cat"), ("b.png", "a red cat 猫"), ("c.jpg", "a red cat 猫"), ("d.webp", "a red cat 猫")] {
+    for (file, prompt) in
+        [("a.png", "a red cat"), ("b.png", "a red cat 猫"), ("c.jpg", "a red cat 猫"), ("d.webp", "a red cat 猫")]
+    {
         let out = run(folder.path(), &quick(&["-p", prompt, "-n", "grey", "-o", file]));
         assert_eq!(code(&out), Some(0), "{}", text(&out.stderr));
         let path = folder.path().join(file);
         assert_eq!(pixels(&path).0, 64);
         let inside = parameters(&path);
-        assert!(inside.starts_with(&format!("{prompt}\nNegative prompt: grey\nSteps: 2, Sampler: ")), "{file}: {inside}");
+        assert!(
+            inside.starts_with(&format!("{prompt}\nNegative prompt: grey\nSteps: 2, Sampler: ")),
+            "{file}: {inside}"
+        );
         for part in ["Seed: 42", "Size: 64x64", "CFG scale: ", "Model: "] {
             assert!(inside.contains(part), "{file}: {inside}");
         }
@@ -196,7 +202,8 @@ fn settings_come_from_the_file_then_variables_then_flags() {
     let folder = folder();
     let config = folder.path().join(".config/impasto");
     std::fs::create_dir_all(&config).expect("a folder");
-    std::fs::write(config.join("config.toml"), "steps = 3\nwidth = 64\nheight = 128\nprompt = 'a cat'").expect("written");
+    std::fs::write(config.join("config.toml"), "steps = 3\nwidth = 64\nheight = 128\nprompt = 'a cat'")
+        .expect("written");
     let mut command = command(folder.path(), &["-H", "64", "--json"]);
     let out = command.env("IMPASTO_STEPS", "2").env("IMPASTO_COLOUR", "red").output().expect("it starts");
     assert_eq!(code(&out), Some(0), "{}", text(&out.stderr));
@@ -223,26 +230,38 @@ fn no_home_is_a_warning() {
 fn pictures_begin_with_pictures() {
     let folder = folder();
     assert_eq!(code(&run(folder.path(), &["-p", "a red house", "--steps", "6", "-o", "start.png"])), Some(0));
-    let out = run(folder.path(), &["-p", "a red house", "-i", "start.png", "--strength", "0.3", "--steps", "6", "-o", "near.png"]);
+    let out = run(
+        folder.path(),
+        &["-p", "a red house", "-i", "start.png", "--strength", "0.3", "--steps", "6", "-o", "near.png"],
+    );
     assert_eq!(code(&out), Some(0), "{}", text(&out.stderr));
     let (start, near) = (pixels(&folder.path().join("start.png")), pixels(&folder.path().join("near.png")));
     assert_eq!((start.0, start.1), (near.0, near.1));
-    let distance = |a: &[u8], b: &[u8]| {
-        a.iter().zip(b).map(|(&x, &y)| f64::from(x.abs_diff(y))).sum::<f64>() / a.len() as f64
-    };
+    let distance =
+        |a: &[u8], b: &[u8]| a.iter().zip(b).map(|(&x, &y)| f64::from(x.abs_diff(y))).sum::<f64>() / a.len() as f64;
     assert!(distance(&start.2, &near.2) < 20.0, "a weak change is near the original");
     assert_ne!(start.2, near.2);
 
     // Where the mask is black nothing is made anew, but for what the autoencoder changes.
     let mask: Vec<u8> = (0..256 * 256).map(|i| if i % 256 < 128 { 0 } else { 255 }).collect();
     image::save_buffer(folder.path().join("mask.png"), &mask, 256, 256, image::ColorType::L8).expect("written");
-    let out = run(folder.path(), &["-p", "a blue cat", "-i", "start.png", "--mask", "mask.png", "--steps", "6", "-o", "half.png"]);
+    let out = run(
+        folder.path(),
+        &["-p", "a blue cat", "-i", "start.png", "--mask", "mask.png", "--steps", "6", "-o", "half.png"],
+    );
     assert_eq!(code(&out), Some(0), "{}", text(&out.stderr));
     let half = pixels(&folder.path().join("half.png"));
     let side = |rgb: &[u8], left: bool| -> Vec<u8> {
-        rgb.chunks_exact(3).enumerate().filter(|(i, _)| (i % 256 < 104) == left && (left || i % 256 >= 152)).flat_map(|(_, p)| p.to_vec()).collect()
+        rgb.chunks_exact(3)
+            .enumerate()
+            .filter(|(i, _)| (i % 256 < 104) == left && (left || i % 256 >= 152))
+            .flat_map(|(_, p)| p.to_vec())
+            .collect()
     };
-    let (kept, changed) = (distance(&side(&start.2, true), &side(&half.2, true)), distance(&side(&start.2, false), &side(&half.2, false)));
+    let (kept, changed) = (
+        distance(&side(&start.2, true), &side(&half.2, true)),
+        distance(&side(&start.2, false), &side(&half.2, false)),
+    );
     assert!(kept < 6.0 && changed > 2.0 * kept, "kept {kept}, changed {changed}");
 }
 
@@ -255,7 +274,10 @@ fn previews_show_the_picture_on_the_way() {
         assert_eq!(pixels(&folder.path().join("seen.png")).0, side, "{how}");
     }
     // A preview that cannot be written does not cost the picture.
-    let out = run(folder.path(), &quick(&["-p", "a cat", "--preview", "proj", "--preview-path", "no/seen.png", "-o", "x.png"]));
+    let out = run(
+        folder.path(),
+        &quick(&["-p", "a cat", "--preview", "proj", "--preview-path", "no/seen.png", "-o", "x.png"]),
+    );
     assert_eq!(code(&out), Some(0));
     assert!(text(&out.stderr).contains("warning: preview"), "{}", text(&out.stderr));
 }
@@ -289,7 +311,11 @@ fn ctrl_c_ends_it_soon_with_130_and_leaves_no_file() {
     let mut line = String::new();
     while !line.contains("picture 1") {
         line.clear();
-        assert_ne!(std::io::BufRead::read_line(&mut said, &mut line).expect("readable"), 0, "it ended before its first step");
+        assert_ne!(
+            std::io::BufRead::read_line(&mut said, &mut line).expect("readable"),
+            0,
+            "it ended before its first step"
+        );
     }
     let interrupted = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill is there");
     assert!(interrupted.success());

@@ -114,6 +114,16 @@ impl Config {
         Ok(())
     }
 
+    /// The size of latents that a UNet was trained with, `[height, width]`.
+    pub(crate) fn sample_size(&self) -> Result<Option<[usize; 2]>, ModelError> {
+        match self.counts("sample_size")?.as_deref() {
+            None => Ok(None),
+            Some([side]) => Ok(Some([*side; 2])),
+            Some([height, width]) => Ok(Some([*height, *width])),
+            Some(_) => Err(self.wrong("sample_size", "has more than two numbers".into())),
+        }
+    }
+
     /// Put what `unet/config.json` says into a UNet's configuration.
     pub(crate) fn apply_unet(&self, unet: &mut UnetConfig) -> Result<(), ModelError> {
         self.only(&[

@@ -153,7 +153,7 @@ impl Model {
     /// A model that is in memory, in one file.
     pub fn from_checkpoint(name: &str, checkpoint: Checkpoint) -> Result<Model, ModelError> {
         let mut finds = Finds::default();
-        finds.take_file(Arc::new(Source::of(checkpoint, name.into(), None, None)));
+        finds.take_file(Arc::new(Source::of(checkpoint, name.into())));
         finds.assemble(Path::new(name))
     }
 
@@ -191,10 +191,16 @@ impl Finds {
             self.vae = Some(self.component(&path, "autoencoder", |n| matches!(n, Network::Vae(..)))?);
         }
         for (text, tokenizer) in [("text_encoder", "tokenizer"), ("text_encoder_2", "tokenizer_2")] {
-            if let Some(path) = there(text) {
-                let pick = self.component(&path, "text encoder", |n| matches!(n, Network::Text(..)))?;
-                self.text.push(pick);
-                self.tokenizers.push(there(tokenizer));
+            let Some(path) = there(text) else { continue };
+            let elsewhere = paths.clip_l.is_some() || paths.clip_g.is_some();
+            match self.component(&path, "text encoder", |n| matches!(n, Network::Text(..))) {
+                Ok(pick) => {
+                    self.text.push(pick);
+                    self.tokenizers.push(there(tokenizer));
+                }
+                // Folders without weights are common where these come from files of their own.
+                Err(_) if elsewhere => {}
+                Err(error) => return Err(error),
             }
         }
         self.scheduler = Config::read(&folder.join("scheduler/scheduler_config.json"))?;
@@ -234,7 +240,7 @@ impl Finds {
             let what = "its diffusion model is told the guidance (time_embedding.cond_proj), which is not supported";
             return Err(ModelError::Unsupported { path: unet.0.path.clone(), what: what.into() });
         }
-        let unet_config = unet.0.config_of("UNet2D")?;
+        let unet_config = unet.0.config_of("UNet2DConditionModel")?;
         if let Some(json) = unet_config {
             json.apply_unet(&mut config)?;
         }
@@ -264,7 +270,7 @@ impl Finds {
             _ => 512,
         };
         let sample = match unet_config {
-            Some(json) => json.count("sample_size").ok().flatten().map(|n| [n * vae.config.factor(); 2]),
+            Some(json) => json.sample_size()?.map(|side| side.map(|n| n * vae.config.factor())),
             None => None,
         };
         let size = unet.0.says("modelspec.resolution").and_then(resolution).or(sample).unwrap_or([side; 2]);
@@ -297,7 +303,10 @@ impl Finds {
             return unsupported(format!("it is {what}, which is not supported"));
         }
         match &self.class {
-            Some(class) => unsupported(format!("it is a {class} without a UNet")),
+            Some(class) if named.join("transformer").is_dir() => {
+                unsupported(format!("it is a {class}, not built on a UNet"))
+            }
+            Some(_) => missing(named, &[("diffusion model (UNet)", "--diffusion-model")]),
             None if self.sources.iter().any(|s| !s.found.is_empty()) => {
                 missing(named, &[("diffusion model (UNet)", "--diffusion-model")])
             }
@@ -431,7 +440,7 @@ fn text_encoder(role: Role, family: Family, pick: &Pick) -> Result<(Part<ClipCon
             problem: format!("is '{said}'; a number is needed by which the width {} can be divided", config.width),
         })?;
     }
-    if let Some(json) = source.config_of("clip_text")? {
+    if let Some(json) = source.config_of("clip_text_model")? {
         json.apply_text(&mut config)?;
     }
     let hidden = match family {

@@ -33,6 +33,7 @@ pub use layout::{Layout, Stored, Take};
 pub use part::Part;
 pub use prediction::Prediction;
 pub use recognise::{Family, Found, Network, Shapes, TextLayout, family, kind_of, recognise, usage};
+pub use source::weight_files;
 pub use taesd::{TaesdConfig, taesd_decoder, taesd_encoder};
 pub use unet::{Heads, UnetConfig, unet};
 pub use vae::{VaeConfig, vae_decoder, vae_encoder};

@@ -15,7 +15,9 @@ pub(crate) struct Source {
     pub(crate) shapes: Shapes,
     pub(crate) found: Vec<Found>,
     /// `config.json` beside it.
-    pub(crate) config: Option<Config>,
+    config: Option<Config>,
+    /// It was named as the folder of a component, so its configuration must be about it.
+    component: bool,
     /// Which of several files was taken, where that is not plain.
     pub(crate) note: Option<String>,
 }
@@ -23,33 +25,43 @@ pub(crate) struct Source {
 impl Source {
     /// A file, the index of one in shards, or the folder of a component.
     pub(crate) fn open(path: &Path) -> Result<Arc<Source>, ModelError> {
-        let (file, note) = match path.is_dir() {
+        let component = path.is_dir();
+        let (file, note) = match component {
             true => in_component(path)?,
             false => (path.to_path_buf(), None),
         };
         let checkpoint = Checkpoint::open(&file)?;
+        // Beside any other file there may be the configuration of something else.
+        let file_name = file.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        let named =
+            ["diffusion_pytorch_model", "model"].contains(&file_name.split(['.', '-']).next().unwrap_or_default());
         let config = match file.parent() {
-            Some(folder) => Config::read(&folder.join("config.json"))?,
-            None => None,
+            Some(folder) if component || named => Config::read(&folder.join("config.json"))?,
+            _ => None,
         };
-        Ok(Arc::new(Source::of(checkpoint, file, config, note)))
+        Ok(Arc::new(Source { config, component, note, ..Source::of(checkpoint, file) }))
     }
 
     /// A checkpoint that is open already.
-    pub(crate) fn of(checkpoint: Checkpoint, path: PathBuf, config: Option<Config>, note: Option<String>) -> Source {
+    pub(crate) fn of(checkpoint: Checkpoint, path: PathBuf) -> Source {
         let shapes: Shapes = checkpoint.tensors().map(|t| (t.name.clone(), t.shape.clone())).collect();
         let found = recognise(&shapes);
-        Source { path, checkpoint: Arc::new(checkpoint), shapes, found, config, note }
+        Source { path, checkpoint: Arc::new(checkpoint), shapes, found, config: None, component: false, note: None }
     }
 
-    /// `config.json`, if it is about networks of this kind: a model file may lie beside the configuration of something else.
-    pub(crate) fn config_of(&self, kind: &str) -> Result<Option<&Config>, ModelError> {
+    /// `config.json`, if it is about networks of this class.
+    pub(crate) fn config_of(&self, wanted: &str) -> Result<Option<&Config>, ModelError> {
         let Some(config) = &self.config else { return Ok(None) };
-        let class = match config.text("_class_name")? {
-            Some(class) => Some(class),
-            None => config.text("model_type")?,
-        };
-        Ok(class.is_some_and(|class| class.starts_with(kind)).then_some(config))
+        let field = if wanted == "clip_text_model" { "model_type" } else { "_class_name" };
+        match config.text(field)? {
+            Some(class) if class == wanted => Ok(Some(config)),
+            Some(class) if self.component => {
+                let problem = format!("is '{class}', {wanted} is needed");
+                Err(ModelError::Setting { path: config.path.clone(), field: field.into(), problem })
+            }
+            None if self.component => Ok(Some(config)),
+            _ => Ok(None),
+        }
     }
 
     /// What the file says of itself under this key.
@@ -61,6 +73,18 @@ impl Source {
 /// Whether this folder is a whole diffusers model.
 pub(crate) fn is_whole_folder(path: &Path) -> bool {
     path.join("model_index.json").exists() || path.join("unet").is_dir() || path.join("transformer").is_dir()
+}
+
+/// The files with weights that a path means: one file, that of a component's folder, or one for each component of a diffusers folder.
+pub fn weight_files(path: &Path) -> Result<Vec<PathBuf>, ModelError> {
+    if !path.is_dir() {
+        return Ok(vec![path.into()]);
+    }
+    if !is_whole_folder(path) {
+        return Ok(vec![in_component(path)?.0]);
+    }
+    let components = ["text_encoder", "text_encoder_2", "unet", "transformer", "vae"].map(|name| path.join(name));
+    components.iter().filter(|folder| folder.is_dir()).map(|folder| Ok(in_component(folder)?.0)).collect()
 }
 
 /// The weights in the folder of a component: the plain name before variants, one file before shards.

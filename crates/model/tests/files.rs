@@ -372,7 +372,7 @@ fn tensors_that_are_missing_or_wrong_are_named_before_anything_is_packed() {
     // Sizes that cannot be: an empty tensor may claim any.
     let huge = |t: &mut common::Tensors| {
         for (_, (_, shape)) in t.iter_mut().filter(|(name, _)| name.starts_with("model.")) {
-            *shape = shape.iter().map(|_| usize::MAX >> 2).chain([0]).collect();
+            *shape = [0].into_iter().chain(shape.iter().map(|_| usize::MAX >> 2)).collect();
         }
     };
     refused(&broken(&huge), &["m.safetensors"]);

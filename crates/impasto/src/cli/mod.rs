@@ -15,7 +15,7 @@ use impasto::model::Family;
 pub enum Command {
     /// Show what is in a model file: modules, parameters, element types, sizes.
     Inspect {
-        /// A .safetensors file, the index of one in shards, or a folder with one of them.
+        /// A .safetensors file (also .zst), the index of one in shards, a folder with one of them, or a diffusers folder.
         file: PathBuf,
         /// One JSON object.
         #[arg(long)]

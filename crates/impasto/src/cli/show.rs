@@ -40,6 +40,15 @@ pub fn inspect(file: &Path, as_json: bool) -> anyhow::Result<()> {
         say!("{name:<72} {:>8} {:>14} {:>10.1}", part.tensors, part.parameters, part.bytes as f64 / 1e6);
     };
     say!("{}", found.family.as_deref().unwrap_or("no diffusion model that is known here"));
+    if let Some(prediction) = &found.prediction {
+        say!("predicts {}", if prediction == "v" { "the velocity (v)" } else { "the noise (epsilon)" });
+    }
+    for text in &found.text {
+        say!("text of width {}: {} layers, {} heads, {}", text.width, text.layers, text.heads, text.activation);
+    }
+    for line in found.notes.iter().chain(&found.problem) {
+        say!("{line}");
+    }
     say!("{:<72} {:>8} {:>14} {:>10}", "", "tensors", "parameters", "MB");
     found.networks.iter().for_each(|(name, part)| row(name, part));
     found.elements.iter().for_each(|(name, part)| row(&format!("stored as {name}"), part));

@@ -63,13 +63,11 @@ fn bytes_of(element: &str) -> usize {
     }
 }
 
+/// The bytes of the tensors that are not zero, by name and shape.
+pub type Bytes<'a> = &'a dyn Fn(&str, &[usize]) -> Option<Vec<u8>>;
+
 /// Write a file with these tensors, all zero but those of `numbers`. It takes no room on a disk that knows holes.
-pub fn sparse_with(
-    path: &Path,
-    tensors: &Tensors,
-    metadata: &[(&str, &str)],
-    numbers: &dyn Fn(&str, &[usize]) -> Option<Vec<u8>>,
-) -> PathBuf {
+pub fn sparse_with(path: &Path, tensors: &Tensors, metadata: &[(&str, &str)], numbers: Bytes) -> PathBuf {
     let mut fields = vec![];
     if !metadata.is_empty() {
         let pairs: Vec<String> = metadata.iter().map(|(k, v)| format!("{k:?}:{v:?}")).collect();
@@ -77,7 +75,8 @@ pub fn sparse_with(
     }
     let (mut at, mut given) = (0, vec![]);
     for (name, (element, shape)) in tensors {
-        let end = at + shape.iter().product::<usize>() * bytes_of(element);
+        let elements = if shape.contains(&0) { 0 } else { shape.iter().product::<usize>() };
+        let end = at + elements * bytes_of(element);
         fields.push(format!(r#""{name}":{{"dtype":"{element}","shape":{shape:?},"data_offsets":[{at},{end}]}}"#));
         given.extend(numbers(name, shape).map(|bytes| (at, bytes)));
         at = end;
@@ -129,13 +128,10 @@ impl Folder {
             &format!(r#"{{"_class_name":"{class}","unet":["diffusers","UNet2DConditionModel"]}}"#),
         );
         write(&folder.join("scheduler/scheduler_config.json"), scheduler);
-        let (vae, vae_config) =
-            if *family == "sd1" { ("vae_diffusers_old", "vae_sd1") } else { ("vae_diffusers", "vae_xl") };
-        let vae_config = if *family == "xl" { vae_config } else { "vae_sd1" };
-        let text: &[&str] = match *family {
-            "sd1" => &["clip_l"],
-            "sd2" => &["clip_h"],
-            _ => &["clip_l", "clip_g"],
+        let (text, vae, vae_config): (&[&str], _, _) = match *family {
+            "sd1" => (&["clip_l"], "vae_diffusers_old", "vae_sd1"),
+            "sd2" => (&["clip_h"], "vae_diffusers", "vae_sd1"),
+            _ => (&["clip_l", "clip_g"], "vae_diffusers", "vae_xl"),
         };
         let unet = format!("unet_{family}");
         let mut components = vec![
