@@ -172,3 +172,79 @@ fn one_file_parts_and_a_folder_give_the_same_picture() {
         }
     }
 }
+
+/// A damaged model must not end in a black picture that counts as a success.
+#[test]
+fn numbers_that_are_none_are_named_with_module_and_step() {
+    for (file, tensor, value, says) in [
+        ("text_encoder/model.safetensors", "text_model.final_layer_norm.bias", f32::NAN, "te gave"),
+        (
+            "unet/diffusion_pytorch_model.safetensors",
+            "conv_out.bias",
+            f32::NAN,
+            "diffusion gave numbers that are not finite at step 1",
+        ),
+        // Finite at first; what it makes of the latent grows beyond all numbers.
+        (
+            "unet/diffusion_pytorch_model.safetensors",
+            "conv_out.weight",
+            1e38,
+            "diffusion gave numbers that are not finite at step",
+        ),
+        ("vae/diffusion_pytorch_model.safetensors", "decoder.conv_out.bias", f32::INFINITY, "vae gave"),
+        ("vae/diffusion_pytorch_model.safetensors", "decoder.conv_out.bias", 1e6, "one colour"),
+    ] {
+        let (folder, _) = folder(&Small::sd1());
+        common::overwrite(&folder.path().join(file), tensor, value);
+        let paths = ModelPaths { model: Some(folder.path().into()), ..ModelPaths::default() };
+        let model = Model::open(&paths).unwrap_or_else(|e| panic!("{e}"));
+        let error = paint(&model, &settings(&[]), Precision::F32).expect_err(tensor).to_string();
+        assert!(error.contains(says), "{tensor}: {error}");
+    }
+}
+
+#[test]
+fn guidance_in_two_passes_gives_the_picture_of_one() {
+    let (_folder, model) = folder(&Small::sd1());
+    let job = Job::new(&settings(&[NEGATIVE]), &model, 0).expect("a job");
+    let paint_within = |memory: u64| {
+        let cpu = Cpu::new(&CpuOptions { precision: Precision::F32, memory: Some(memory), ..CpuOptions::default() });
+        let backend: Arc<dyn Backend> = Arc::new(cpu.expect("there is a CPU"));
+        let mut made = None;
+        let done = generate(&job, &model, &backend, &mut |event| {
+            if let Event::Picture { picture, .. } = event {
+                made = Some(picture.clone());
+            }
+            Ok(true)
+        });
+        done.map(|()| made.expect("a picture is ready"))
+    };
+    let want = paint_within(u64::MAX).expect("there is room");
+    // From the least memory that suffices on, every picture is the same.
+    let (mut low, mut high) = (1 << 20, 1 << 30);
+    while high - low > 1 << 16 {
+        let middle = (low + high) / 2;
+        match paint_within(middle) {
+            Ok(made) => {
+                assert!(made == want, "another picture in {middle} bytes");
+                high = middle;
+            }
+            Err(GenerateError::Plan { .. }) => low = middle,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    println!("enough: {high} bytes");
+}
+
+#[test]
+fn a_run_stops_when_it_is_asked_to() {
+    let (_folder, model) = folder(&Small::sd1());
+    let job = Job::new(&settings(&[]), &model, 0).expect("a job");
+    let mut seen = 0;
+    let done = generate(&job, &model, &cpu(Precision::F32), &mut |event| {
+        seen += usize::from(matches!(event, Event::Step { .. }));
+        Ok(seen < 3)
+    });
+    assert!(matches!(done, Err(GenerateError::Interrupted)));
+    assert_eq!(seen, 3);
+}

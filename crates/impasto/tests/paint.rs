@@ -294,7 +294,7 @@ fn help_completions_and_the_manual_are_made_from_one_table() {
         assert!(man.contains(&flag.replace('-', "\\-")), "{flag} in the manual");
         assert!(bash.contains(&flag), "{flag} in completions");
     }
-    assert!(help.contains("130 interrupted"), "exit codes are in --help");
+    assert!(help.contains("130"), "exit codes are in --help");
     for shell in ["zsh", "fish", "powershell", "elvish"] {
         assert!(!run(folder.path(), &["completions", shell]).stdout.is_empty(), "{shell}");
     }

@@ -171,7 +171,7 @@ settings! {
     /// Pictures, each with the next seed (1).
     batch_count: u32 = Picture "batch-count" 'b' <"N"> [1, 100000];
 
-    /// A model: a .safetensors file (also .zst), the index of one in shards, or a diffusers folder.
+    /// A model: a .safetensors file (also .zst), the index of one in shards, or a diffusers folder. Without it, the one inside the program.
     model: PathBuf = Model "model" 'm' <"FILE">;
     /// The diffusion model alone.
     diffusion_model: PathBuf = Model "diffusion-model" <"FILE">;

@@ -237,3 +237,15 @@ fn write_safetensors(path: &Path, tensors: &BTreeMap<String, Tensor>) {
     bytes.extend(tensors.values().flat_map(|(_, data)| data.iter().flat_map(|x| x.to_le_bytes())));
     std::fs::write(path, bytes).expect("written");
 }
+
+/// Overwrite every number of a tensor.
+pub fn overwrite(path: &Path, tensor: &str, value: f32) {
+    let mut bytes = std::fs::read(path).expect("there");
+    let length = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).expect("a header");
+    let range = &header[tensor]["data_offsets"];
+    let at = |i: usize| 8 + length + range[i].as_u64().expect("the tensor is there") as usize;
+    let (start, end) = (at(0), at(1));
+    bytes[start..end].chunks_exact_mut(4).for_each(|b| b.copy_from_slice(&value.to_le_bytes()));
+    std::fs::write(path, bytes).expect("written");
+}

@@ -7,11 +7,13 @@ use impasto::generate::settings::{Kind, Setting, Settings, SettingsError, TABLE}
 
 use super::peers::lacks;
 
-const EXIT_CODES: &str = "Exit codes: 0 a picture was written, 1 the run failed or was refused, 2 bad arguments, 130 interrupted.
+const EXIT_CODES: &str = "\
+Exit codes: 0 a picture was written, 1 it failed or was refused, 2 bad arguments, 130 interrupted.
 
-Settings come from the settings file ($XDG_CONFIG_HOME/impasto/config.toml, else ~/.config/impasto/config.toml; lines such as
-`steps = 30`), over them from variables (IMPASTO_STEPS=30), over them from flags. IMPASTO_CPU=amx|avx512bf16|avx512|avx2|portable
-forces an instruction path. Results go to stdout, everything else to stderr; NO_COLOR is honoured. Nothing touches the network.";
+Settings: lines such as `steps = 30` in ~/.config/impasto/config.toml (or $XDG_CONFIG_HOME/impasto/config.toml), over them
+variables such as IMPASTO_STEPS=30, over them flags. IMPASTO_CPU=amx|avx512bf16|avx512|avx2|portable forces an instruction path.
+
+Results go to stdout, everything else to stderr; NO_COLOR is honoured. Nothing touches the network.";
 
 /// The whole command: settings at the root and below `generate`, and the other subcommands.
 pub fn command(others: impl FnOnce(Command) -> Command) -> Command {
@@ -19,8 +21,9 @@ pub fn command(others: impl FnOnce(Command) -> Command) -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .about("Words to pictures on whatever hardware it finds, and it always finishes.")
         .long_about(
-            "Words to pictures on whatever hardware it finds, and it always finishes.\n\n\
-             Without a subcommand it generates: impasto -m model.safetensors -p \"a lighthouse at dawn\"",
+            "Words to pictures on whatever hardware it finds, and it always finishes.\n\n  \
+             impasto \"a red house under a yellow sun by the sea\"                 the model inside, which knows simple things\n  \
+             impasto -m model.safetensors -p \"a lighthouse at dawn\" -o dawn.png   a Stable Diffusion model",
         )
         .after_help(EXIT_CODES)
         .args_conflicts_with_subcommands(true)
