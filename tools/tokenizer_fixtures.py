@@ -176,6 +176,8 @@ def webui_prompts(seed):
         "aBREAK b", "a,BREAK,b", "([a)]", "[(a])", "(a)\\(b)", "\\a", "a\\", "\\\\(a)", "(:1.2)", "(a:)", "(a:b:1.2)", "(a::1.2)", "))((", "(a:0)", "(a:-0.5) b"]
     for _ in range(400):
         yield "".join(rng.choice(ATOMS) for _ in range(rng.randint(1, 25)))
+    for words in range(52, 77):  # the last comma just within reach, and just not
+        yield "cat " * words + ", " + "dog " * rng.choice([10, 75 - words, 40]) + rng.choice(["", ",", "sun"])
     for _ in range(60):  # long: words with and without commas
         commas = rng.choice([0.0, 0.02, 0.1, 0.4])
         words = rng.choices(["cat", "house", "sky", "(big)", "[tree", "sun]", "(sea:1.2)", "BREAK"], [8, 8, 8, 2, 1, 1, 2, 0.3], k=rng.randint(60, 260))

@@ -102,6 +102,9 @@ pub struct ParamBytes<'a> {
 pub trait WeightSource {
     /// The parameter of this name.
     fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError>;
+
+    /// The parameter of this name was read and will hardly be read again: what holds its bytes in memory may let go of them.
+    fn release(&self, _name: &str) {}
 }
 
 /// Parameters in memory, by name.

@@ -123,4 +123,8 @@ impl WeightSource for Watched<'_> {
         }
         Ok(given)
     }
+
+    fn release(&self, name: &str) {
+        self.source.release(name);
+    }
 }

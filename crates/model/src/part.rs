@@ -141,6 +141,12 @@ impl<C> WeightSource for Part<C> {
         };
         Ok(ParamBytes { storage, shape: place.shape.clone(), bytes })
     }
+
+    fn release(&self, name: &str) {
+        if let Some(place) = self.params.get(name) {
+            self.checkpoint.release(&place.tensor);
+        }
+    }
 }
 
 /// A matrix with its rows and columns exchanged.

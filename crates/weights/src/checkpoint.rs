@@ -139,6 +139,14 @@ impl WeightSource for Checkpoint {
         })?;
         Ok(ParamBytes { storage, shape: tensor.shape.clone(), bytes: Cow::Borrowed(self.bytes(tensor)) })
     }
+
+    fn release(&self, name: &str) {
+        if let Some(tensor) = self.tensor(name)
+            && let Some(file) = self.files.get(tensor.file)
+        {
+            file.release(tensor.range.clone());
+        }
+    }
 }
 
 /// The model file of a folder: an index, else the one safetensors file.

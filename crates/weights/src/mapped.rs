@@ -52,6 +52,20 @@ impl Mapped {
         Ok(Mapped { path, bytes: Bytes::Memory(bytes) })
     }
 
+    /// Let go of the memory that holds these bytes of a mapped file; who reads them again has them from the file again.
+    pub(crate) fn release(&self, range: std::ops::Range<usize>) {
+        #[cfg(unix)]
+        if let Bytes::Map(map) = &self.bytes
+            && range.end <= map.len()
+        {
+            // SAFETY: the map is read-only and of a file, so pages that are dropped come back with the same bytes. A failure changes
+            // nothing: the pages stay.
+            let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len()) };
+        }
+        #[cfg(not(unix))]
+        let _ = range;
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Map(map) => map,

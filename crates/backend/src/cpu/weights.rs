@@ -90,6 +90,8 @@ impl CpuWeights {
             if w.used.as_tensor {
                 weights.plain.insert(name.into(), copy_plain(&given, ty.dtype, ty)?);
             }
+            drop(given);
+            source.release(name);
         }
         Ok(weights)
     }
