@@ -210,6 +210,10 @@ impl Config {
 
     /// What `scheduler/scheduler_config.json` says must be the schedule that all of these models were trained with.
     pub(crate) fn check_schedule(&self) -> Result<(), ModelError> {
+        let class = self.text("_class_name")?.unwrap_or_default();
+        if class.starts_with("EDM") || class.starts_with("FlowMatch") {
+            return Err(self.wrong("_class_name", format!("is {class}, a schedule that is not supported")));
+        }
         self.only(&[
             ("num_train_timesteps", 1000.into()),
             ("beta_start", 0.00085.into()),

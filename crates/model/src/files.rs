@@ -234,7 +234,7 @@ impl Finds {
     fn assemble(mut self, named: &Path) -> Result<Model, ModelError> {
         let Some(unet) = self.unet.take() else { return Err(self.no_unet(named)) };
         let Network::Unet(mut config, layout) = unet.1.network.clone() else { unreachable!("picked as a UNet") };
-        let family = self.family(&unet.0, &mut config)?;
+        let family = family_of(&unet.0, &mut config);
         let told_guidance = ["time_embedding.cond_proj.weight", "time_embed.cond_proj.weight"];
         if told_guidance.iter().any(|name| unet.0.shapes.contains_key(&format!("{}{name}", unet.1.prefix))) {
             let what = "its diffusion model is told the guidance (time_embedding.cond_proj), which is not supported";
@@ -318,25 +318,6 @@ impl Finds {
         }
     }
 
-    /// The family, by structure. The file's own word decides between the two that differ in little else.
-    fn family(&self, source: &Source, config: &mut UnetConfig) -> Result<Family, ModelError> {
-        let by_shape = family(config);
-        let said = source.says("modelspec.architecture").unwrap_or_default();
-        let said = [
-            ("stable-diffusion-v1", Family::Sd1, Heads::Count(8)),
-            ("stable-diffusion-v2", Family::Sd2, Heads::Width(64)),
-        ]
-        .into_iter()
-        .find(|(name, ..)| said.starts_with(name));
-        match said {
-            Some((_, family, heads)) if by_shape != Family::Sdxl && family != by_shape => {
-                config.heads = heads;
-                Ok(family)
-            }
-            _ => Ok(by_shape),
-        }
-    }
-
     /// The text encoders in the order of the family.
     #[allow(clippy::type_complexity, reason = "three lists of the same length, made in one place")]
     fn text(
@@ -412,6 +393,24 @@ impl Finds {
         }
         unused
     }
+}
+
+/// The family, by structure. The file's own word decides between the two that differ in little else.
+fn family_of(source: &Source, config: &mut UnetConfig) -> Family {
+    let by_shape = family(config);
+    let said = source.says("modelspec.architecture").unwrap_or_default();
+    let (said, heads) = if said.starts_with("stable-diffusion-v1") {
+        (Family::Sd1, Heads::Count(8))
+    } else if said.starts_with("stable-diffusion-v2") {
+        (Family::Sd2, Heads::Width(64))
+    } else {
+        return by_shape;
+    };
+    if by_shape == Family::Sdxl || by_shape == said {
+        return by_shape;
+    }
+    config.heads = heads;
+    said
 }
 
 fn missing(named: &Path, parts: &[(&'static str, &'static str)]) -> ModelError {

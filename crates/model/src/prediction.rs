@@ -33,6 +33,10 @@ pub(crate) fn prediction(
         let prefixed = format!("{}{mark}", found.prefix);
         source.shapes.contains_key(mark) || source.shapes.contains_key(&prefixed)
     };
+    if has("edm_mean") || has("edm_vpred.sigma_max") {
+        let what = "its diffusion model was trained on another measure of noise (EDM), which is not supported";
+        return Err(ModelError::Unsupported { path: source.path.clone(), what: what.into() });
+    }
     let (mut said, mut zero_snr) = (None, has("ztsnr"));
     if let Some(json) = scheduler {
         json.check_schedule()?;

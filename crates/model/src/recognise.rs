@@ -166,7 +166,7 @@ pub fn recognise(shapes: &Shapes) -> Vec<Found> {
 /// What a file of another kind is, where its names give it away.
 pub fn kind_of(shapes: &Shapes) -> Option<&'static str> {
     let any = |parts: &[&str]| shapes.keys().any(|name| parts.iter().all(|part| name.contains(part)));
-    let kinds: [(&[&[&str]], &str); 9] = [
+    let kinds: [(&[&[&str]], &str); 8] = [
         (
             &[&[".lora_up."], &[".lora_down."], &[".lora_A."], &["lora_linear_layer"], &[".hada_w1_"], &[".lokr_w"]],
             "a LoRA",
@@ -178,7 +178,6 @@ pub fn kind_of(shapes: &Shapes) -> Option<&'static str> {
         (&[&["motion_modules."]], "a motion module of AnimateDiff"),
         (&[&["emb_params"], &["string_to_param"]], "a textual inversion"),
         (&[&["model.embed_tokens."], &["lm_head."]], "a language model"),
-        (&[&["time_embed", "cond_proj"]], "a distilled UNet that is told its guidance"),
     ];
     kinds.iter().find(|(names, _)| names.iter().any(|parts| any(parts))).map(|(_, kind)| *kind)
 }

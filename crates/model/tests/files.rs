@@ -178,6 +178,22 @@ fn metadata_names_a_model_and_says_what_shapes_cannot() {
 }
 
 #[test]
+fn a_file_may_say_which_of_two_families_it_is() {
+    let folder = temporary();
+    let path = folder.path().join("m.safetensors");
+    // Projections of the first family, saved as matrices: by structure the second.
+    let mut tensors = layout("sd15_pruned_emaonly_f16");
+    let projections = |name: &str| name.ends_with("proj_in.weight") || name.ends_with("1.proj_out.weight");
+    for (_, (_, shape)) in tensors.iter_mut().filter(|(n, _)| n.starts_with("model.") && projections(n)) {
+        shape.truncate(2);
+    }
+    sparse(&path, &tensors, &[("modelspec.architecture", "stable-diffusion-v1")]);
+    let model = open(&whole(&path));
+    assert_eq!((model.family, &model.unet.config.heads), (Family::Sd1, &Heads::Count(8)));
+    assert_eq!(model.hidden, [Hidden { skip: 0, norm: true }]);
+}
+
+#[test]
 fn diffusers_folders() {
     for variant in ["", ".fp16"] {
         for family in ["sd1", "sd2", "xl"] {
@@ -335,6 +351,11 @@ fn other_models_are_refused_with_what_they_are() {
         &["2 tensors", "a.weight", "Supported"],
     );
     refused(&whole(sparse(&folder.path().join("e.safetensors"), &Default::default(), &[])), &["no tensors"]);
+    for (mark, word) in [("edm_mean", "EDM"), ("model.diffusion_model.time_embed.cond_proj.weight", "guidance")] {
+        let mut other = layout("sdxl_base");
+        other.insert(mark.into(), ("F32".into(), vec![4]));
+        refused(&whole(sparse(&folder.path().join("other.safetensors"), &other, &[])), &["other", word]);
+    }
     let mut depth = layout("sd21_base");
     let first = "model.diffusion_model.input_blocks.0.0.weight".to_string();
     depth.insert(first, ("F16".into(), vec![320, 5, 3, 3]));

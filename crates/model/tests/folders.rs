@@ -87,6 +87,12 @@ fn fields_that_are_wrong_are_named_with_their_file() {
         ("scheduler/scheduler_config.json", "beta_schedule", "\"linear\"", &["only \"scaled_linear\""]),
         ("scheduler/scheduler_config.json", "num_train_timesteps", "1e18", &["only 1000"]),
         ("scheduler/scheduler_config.json", "rescale_betas_zero_snr", "1", &["true or false"]),
+        (
+            "scheduler/scheduler_config.json",
+            "_class_name",
+            "\"EDMEulerScheduler\"",
+            &["EDMEulerScheduler", "not supported"],
+        ),
         ("scheduler/scheduler_config.json", "_class_name", "null", &[]),
     ] {
         let path = folder.path().join(file);
