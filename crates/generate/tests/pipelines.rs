@@ -114,6 +114,16 @@ fn stable_diffusion_1() {
 }
 
 #[test]
+fn the_tiny_autoencoder_decodes() {
+    let (folder, _) = folder(&Small::sd1());
+    let taesd = folder.path().join("taesd.safetensors");
+    Small::write_taesd(&taesd);
+    let paths = ModelPaths { model: Some(folder.path().into()), taesd: Some(taesd), ..ModelPaths::default() };
+    let model = Model::open(&paths).unwrap_or_else(|e| panic!("{e}"));
+    compare("sd1_tiny", &model, &[("height", "64"), ("preview", "tae")]);
+}
+
+#[test]
 fn stable_diffusion_2_with_velocity() {
     let (_folder, model) = folder(&Small::sd2_v());
     compare("sd2_v", &model, &[NEGATIVE]);

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use impasto_graph::Unary;
-use impasto_model::{ClipConfig, Found, Heads, Layout, Network, Shapes, Take, TextLayout, UnetConfig, VaeConfig};
+use impasto_model::{
+    ClipConfig, Found, Heads, Layout, Network, Shapes, TaesdConfig, Take, TextLayout, UnetConfig, VaeConfig,
+};
 use serde_json::json;
 
 /// Numbers from -1 to 1: the hash of the name, then splitmix64 of a counter, the upper 24 bits of each.
@@ -86,6 +88,11 @@ impl Small {
 
     fn is_sd2(&self) -> bool {
         self.unet.linear_projection && !self.is_xl()
+    }
+
+    /// A tiny autoencoder of the true size.
+    pub fn write_taesd(path: &Path) {
+        write_safetensors(path, &tensors("taesd", &Network::Taesd(TaesdConfig::sd(), Layout::Diffusers)));
     }
 
     /// Component names, networks as a diffusers folder has them, and their files' names there.
