@@ -36,6 +36,9 @@ TEXT = dict(vocab_size=49408, hidden_size=64, intermediate_size=128, num_hidden_
 
 def fill(model, component):
     state = {k: torch.from_numpy(parameter(f"{component}/{k}", tuple(v.shape))) for k, v in model.state_dict().items()}
+    if component == "taesd":  # without norms its numbers grow: keep pictures inside their range
+        state["decoder.layers.18.weight"] *= 0.25
+        state["decoder.layers.18.bias"] += 0.5
     model.load_state_dict(state)
     return model.eval()
 
@@ -66,21 +69,21 @@ def main(out):
     sd1 = dict(vae=vae, text_encoder=clip("text_encoder"), tokenizer=end, scheduler=euler(), **none)
     results = {}
 
-    def make(name, pipeline, least=0.6, **kw):
+    def make(name, pipeline, **kw):
         pipeline.set_progress_bar_config(disable=True)
         made = pipeline(prompt=PROMPT, num_inference_steps=STEPS, guidance_scale=7.0, generator=torch.Generator("cpu").manual_seed(7),
                         output_type="np", **kw).images[0]
         # Near the ends of the range pictures would agree for free.
         inside = ((made > 0.001) & (made < 0.999)).mean()
         print(f"{name}: {made.shape}, {inside:.0%} of the numbers inside the range, deviation {made.std():.3f}")
-        assert inside > least and made.std() > 0.1
+        assert inside > 0.6 and made.std() > 0.1
         results[name] = np.ascontiguousarray(np.round(made * 255).astype(np.uint8))
 
     size = dict(height=SIZE, width=SIZE)
     base = StableDiffusionPipeline(unet=unet(SD1), **sd1)
     make("sd1", base, negative_prompt=NEGATIVE, **size)
     make("sd1_wide", base, height=SIZE // 2, width=SIZE)
-    make("sd1_tiny", StableDiffusionPipeline(unet=base.unet, **{**sd1, "vae": fill(AutoencoderTiny(), "taesd")}), least=0.2, height=SIZE // 2, width=SIZE)
+    make("sd1_tiny", StableDiffusionPipeline(unet=base.unet, **{**sd1, "vae": fill(AutoencoderTiny(), "taesd")}), height=SIZE // 2, width=SIZE)
     make("sd2_v", StableDiffusionPipeline(vae=vae, text_encoder=clip("text_encoder", hidden_act="gelu"), tokenizer=zero, unet=unet(SD2),
                                           scheduler=euler(prediction_type="v_prediction"), **none), negative_prompt=NEGATIVE, **size)
     second = fill(CLIPTextModelWithProjection(CLIPTextConfig(**TEXT, hidden_act="gelu")), "text_encoder_2")
