@@ -1,7 +1,12 @@
 //! Where a picture begins: noise alone, or noise over a picture, as diffusers' pipelines have it.
 
+use impasto_model::Model;
+
+use crate::autoencoder::Encoded;
 use crate::networks::Networks;
-use crate::sampling::{Sampler, remaining};
+use crate::picture::Picture;
+use crate::pipeline::Watcher;
+use crate::sampling::{Sampler, noised, pure_noise, remaining};
 use crate::{GenerateError, Job, Noise};
 
 /// The first latent of a run, and what holds on its way.
@@ -24,24 +29,38 @@ pub(crate) struct Kept {
     mask: Vec<f32>,
 }
 
-/// A picture, encoded: means and standard deviations of its latent, each `(channels, height, width)`.
-pub(crate) struct Encoded {
-    pub mean: Vec<f32>,
-    pub deviation: Vec<f32>,
-}
-
-/// The picture that a run begins with, encoded; for inpainting models also without what is made anew.
+/// The picture that a run begins with, encoded.
 pub(crate) struct Original {
-    pub whole: Option<Encoded>,
-    pub masked: Option<Encoded>,
+    /// All of it, where the run begins with it.
+    whole: Option<Encoded>,
+    /// For inpainting models, without what is made anew.
+    masked: Option<Encoded>,
 }
 
-impl Encoded {
-    /// One latent of the many that it may be.
-    fn draw(&self, noise: &mut Noise, scale: impl Fn(f32) -> f32) -> Vec<f32> {
-        let drawn = noise.draw(self.mean.len());
-        self.mean.iter().zip(&self.deviation).zip(drawn).map(|((m, d), n)| scale(m + d * n)).collect()
+impl Original {
+    /// Encode the picture of a job, where it has one.
+    pub fn encode(
+        job: &Job,
+        model: &Model,
+        networks: &mut Networks,
+        watch: &mut Watcher,
+    ) -> Result<Option<Original>, GenerateError> {
+        let Some(start) = &job.start else { return Ok(None) };
+        let masked = start.mask.as_ref().filter(|_| model.inpainting()).map(|mask| without(&start.picture, mask));
+        // An inpainting model that makes everything in the mask anew needs nothing of what was there.
+        let whole = (masked.is_none() || start.strength < 1.0).then(|| start.picture.to_signed());
+        let wanted = [whole.is_some(), masked.is_some()];
+        let mut encoded =
+            networks.autoencoder.encode([whole, masked].into_iter().flatten().collect(), watch)?.into_iter();
+        let [whole, masked] = wanted.map(|wanted| if wanted { encoded.next() } else { None });
+        Ok(Some(Original { whole, masked }))
     }
+}
+
+/// A picture with grey, which is 0 to the encoder, where it is made anew.
+fn without(picture: &Picture, mask: &[bool]) -> Vec<f32> {
+    let kept = |i: usize| mask.get(i / 3) != Some(&true);
+    picture.to_signed().into_iter().enumerate().map(|(i, v)| if kept(i) { v } else { 0.0 }).collect()
 }
 
 /// The first latent of a picture. Noise is drawn in the order of diffusers: the original's latent, the noise itself, the latent of
@@ -52,29 +71,25 @@ pub(crate) fn begin(
     original: Option<&Original>,
     noise: &mut Noise,
 ) -> Result<Beginning, GenerateError> {
-    let sigmas = networks.levels.schedule(job.schedule, job.steps)?;
-    let n = networks.latent_len();
+    let sigmas = networks.denoiser.levels.schedule(job.schedule, job.steps)?;
+    let n = networks.autoencoder.latent.len();
     let (Some(start), Some(original)) = (&job.start, original) else {
-        let latent = noise.draw(n).iter().map(|x| x * sigmas[0]).collect();
+        let latent = pure_noise(&noise.draw(n), sigmas[0]);
         return Ok(Beginning { latent, sigmas, kept: None, extra: None });
     };
-    let scale = |z: f32| (z - networks.scale.shift) * networks.scale.factor;
-    let whole = original.whole.as_ref().map(|encoded| encoded.draw(noise, scale));
+    let whole = original.whole.as_ref().map(|encoded| encoded.draw(noise));
     let drawn = noise.draw(n);
     let sigmas = remaining(&sigmas, start.strength)?.to_vec();
-    let latent = match (&whole, start.mask.is_some() && start.strength >= 1.0) {
-        // With nothing of the original wanted, inpainting begins with noise alone.
-        (Some(whole), false) => whole.iter().zip(&drawn).map(|(z, n)| z + n * sigmas[0]).collect(),
-        _ => drawn.iter().map(|n| n * sigmas[0]).collect(),
+    let latent = match &whole {
+        // With nothing of the original wanted in the mask, inpainting begins with noise alone.
+        Some(whole) if start.mask.is_none() || start.strength < 1.0 => noised(whole, &drawn, sigmas[0])?,
+        _ => pure_noise(&drawn, sigmas[0]),
     };
     let (mut kept, mut extra) = (None, None);
     if let Some(mask) = &start.mask {
-        let mask = networks.latent_mask(mask);
+        let mask = networks.autoencoder.latent_mask(mask);
         match &original.masked {
-            Some(masked) => {
-                let masked = masked.draw(noise, scale);
-                extra = Some([mask, masked].concat());
-            }
+            Some(masked) => extra = Some([mask, masked.draw(noise)].concat()),
             None => kept = whole.map(|latent| Kept { latent, noise: drawn, mask }),
         }
     }
@@ -84,8 +99,7 @@ pub(crate) fn begin(
 impl Kept {
     /// Put back what is not made anew, with as much noise as there should be now.
     pub fn put_back(&self, sampler: &mut Sampler) {
-        let sigma = sampler.sigma();
-        let area = self.mask.len();
+        let (sigma, area) = (sampler.sigma(), self.mask.len());
         for (i, x) in sampler.latent_mut().iter_mut().enumerate() {
             let mask = self.mask[i % area];
             *x = mask * *x + (1.0 - mask) * (self.latent[i] + sigma * self.noise[i]);

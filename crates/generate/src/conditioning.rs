@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use impasto_backend::{Backend, WeightSource};
+use impasto_backend::Backend;
 use impasto_graph::{HostTensor, Unary};
-use impasto_model::{ClipConfig, Family, Hidden, Model, Part, clip};
+use impasto_model::{ClipConfig, Family, Hidden, Model, clip};
 
-use crate::module::Module;
-use crate::networks::{load, numbers};
+use crate::module::{Module, built, load, numbers};
 use crate::pipeline::Watcher;
 use crate::prompt::{Chunk, Tokenizer, chunks, emphasise, parse};
 use crate::{GenerateError, Job};
@@ -23,100 +22,120 @@ pub(crate) struct Condition {
     pub pooled: Option<Vec<f32>>,
 }
 
-/// The prompt, and for guidance the negative prompt.
-pub(crate) struct Conditions {
-    pub positive: Condition,
-    pub negative: Option<Condition>,
+/// The prompt and for guidance the negative prompt, cut into tokens, and the encoders that read them, planned.
+pub(crate) struct Texts {
+    encoders: Vec<Encoder>,
+    /// XL was trained with zeros where there is no negative prompt; diffusers, webui and sd-cli all do this.
+    zero_negative: bool,
 }
 
-/// Encode the prompts of a job. Encoders are loaded one after the other and given back at once: nobody needs them again.
-pub(crate) fn encode(
-    job: &Job,
-    model: &Model,
-    backend: &Arc<dyn Backend>,
-    watch: &mut Watcher,
-) -> Result<Conditions, GenerateError> {
-    let guided = job.guidance != 1.0;
-    let texts: Vec<&str> =
-        [Some(job.prompt.as_str()), guided.then_some(job.negative.as_str())].into_iter().flatten().collect();
-    let mut conditions: Vec<Condition> = vec![];
-    for (i, part) in model.text.iter().enumerate() {
-        let encoded = encode_by(part, i, &texts, job, model, backend, watch)?;
-        conditions = match i {
-            0 => encoded,
-            _ => conditions.into_iter().zip(encoded).map(|(a, b)| beside(a, b)).collect(),
+/// One encoder with what it reads.
+struct Encoder {
+    module: Module,
+    config: ClipConfig,
+    /// The token that ends a text.
+    end: u32,
+    /// The chunks of each text, as many for each.
+    texts: Vec<Vec<Chunk>>,
+}
+
+impl Texts {
+    /// Cut the prompts of a job into tokens and plan the encoders; nothing is loaded yet.
+    pub fn plan(job: &Job, model: &Model, backend: &Arc<dyn Backend>) -> Result<Texts, GenerateError> {
+        let guided = job.guidance != 1.0;
+        let texts = [Some(job.prompt.as_str()), guided.then_some(job.negative.as_str())];
+        let texts: Vec<&str> = texts.into_iter().flatten().collect();
+        let encoders = (0..model.text.len()).map(|i| Encoder::plan(i, &texts, job, model, backend));
+        let encoders = encoders.collect::<Result<Vec<_>, _>>()?;
+        if encoders.is_empty() {
+            return Err(GenerateError::Asked("this model has no text encoder".into()));
+        }
+        Ok(Texts { encoders, zero_negative: model.family == Family::Sdxl && job.negative.is_empty() })
+    }
+
+    /// How many texts there are: two with guidance.
+    pub fn count(&self) -> usize {
+        self.encoders[0].texts.len()
+    }
+
+    /// The tokens of each text.
+    pub fn tokens(&self) -> usize {
+        self.encoders[0].texts[0].len() * self.encoders[0].config.tokens
+    }
+
+    /// Encode them: the prompt, then the negative prompt. Encoders are loaded one after the other and given back at once: nobody needs
+    /// them again.
+    pub fn encode(self, watch: &mut Watcher) -> Result<Vec<Condition>, GenerateError> {
+        let mut conditions: Vec<Condition> = vec![];
+        for encoder in self.encoders {
+            let encoded = encoder.encode(watch)?;
+            conditions = match conditions.is_empty() {
+                true => encoded,
+                false => conditions.into_iter().zip(encoded).map(|(a, b)| beside(a, b)).collect(),
+            };
+        }
+        if let Some(negative) = conditions.get_mut(1).filter(|_| self.zero_negative) {
+            negative.context.fill(0.0);
+            negative.pooled.iter_mut().for_each(|p| p.fill(0.0));
+        }
+        Ok(conditions)
+    }
+}
+
+impl Encoder {
+    fn plan(
+        index: usize,
+        texts: &[&str],
+        job: &Job,
+        model: &Model,
+        backend: &Arc<dyn Backend>,
+    ) -> Result<Encoder, GenerateError> {
+        let part = &model.text[index];
+        let config = part.config.clone();
+        let tokenizer = match model.tokenizers.get(index).and_then(Option::as_ref) {
+            Some(folder) => Tokenizer::from_folder(folder)?,
+            // OpenCLIP, which has the exact GELU, fills up with zeros, CLIP with the end of the text.
+            None if config.activation == Unary::Gelu => Tokenizer::clip_padded_with_zero(),
+            None => Tokenizer::clip(),
         };
+        let (length, pad) = (config.tokens, tokenizer.pad());
+        let cut = texts.iter().map(|text| chunks(&tokenizer, &parse(text), length, pad));
+        let mut texts = cut.collect::<Result<Vec<_>, _>>()?;
+        let longest = texts.iter().map(Vec::len).max().unwrap_or(1);
+        for text in &mut texts {
+            text.resize(longest, Chunk::empty(&tokenizer, length, pad)?);
+        }
+        let batch = texts.len() * longest;
+        let graph = clip(&config, batch, hidden(job, model, index), numbers(&**backend, part.storage()));
+        let module = Module::new("te", backend, Arc::new(part.clone()), graph.map_err(built("te"))?)?;
+        Ok(Encoder { module, config, end: tokenizer.end(), texts })
     }
-    let mut conditions = conditions.into_iter();
-    let missing = || GenerateError::Asked("this model has no text encoder".into());
-    let positive = conditions.next().ok_or_else(missing)?;
-    let mut negative = conditions.next();
-    if let Some(negative) = &mut negative
-        && model.family == Family::Sdxl
-        && job.negative.is_empty()
-    {
-        // XL was trained with zeros where there is no text; diffusers, webui and sd-cli all do this.
-        negative.context.fill(0.0);
-        negative.pooled.iter_mut().for_each(|p| p.fill(0.0));
-    }
-    Ok(Conditions { positive, negative })
-}
 
-/// The texts by one encoder.
-fn encode_by(
-    part: &Part<ClipConfig>,
-    index: usize,
-    texts: &[&str],
-    job: &Job,
-    model: &Model,
-    backend: &Arc<dyn Backend>,
-    watch: &mut Watcher,
-) -> Result<Vec<Condition>, GenerateError> {
-    let config = &part.config;
-    let tokenizer = match model.tokenizers.get(index).and_then(Option::as_ref) {
-        Some(folder) => Tokenizer::from_folder(folder)?,
-        // OpenCLIP, which has the exact GELU, fills up with zeros, CLIP with the end of the text.
-        None if config.activation == Unary::Gelu => Tokenizer::clip_padded_with_zero(),
-        None => Tokenizer::clip(),
-    };
-    let (length, pad) = (config.tokens, tokenizer.pad());
-    let mut texts =
-        texts.iter().map(|text| chunks(&tokenizer, &parse(text), length, pad)).collect::<Result<Vec<_>, _>>()?;
-    let longest = texts.iter().map(Vec::len).max().unwrap_or(1);
-    for text in &mut texts {
-        text.resize(longest, Chunk::empty(&tokenizer, length, pad)?);
-    }
-    let all: Vec<&Chunk> = texts.iter().flatten().collect();
+    fn encode(mut self, watch: &mut Watcher) -> Result<Vec<Condition>, GenerateError> {
+        let ClipConfig { tokens, width, projection, .. } = self.config;
+        let all: Vec<&Chunk> = self.texts.iter().flatten().collect();
+        let ids = all.iter().flat_map(|c| c.ids.iter().copied()).collect();
+        let ids = HostTensor::i32([all.len(), tokens], ids).map_err(built("te"))?;
+        load(&mut self.module, watch)?;
+        let outputs = self.module.run(&[("ids", &ids)])?;
 
-    let graph = clip(config, all.len(), hidden(job, model, index), numbers(&**backend, part.storage()))
-        .map_err(|source| GenerateError::Graph { module: "te", source })?;
-    let mut module = Module::new("te", backend, Arc::new(part.clone()) as Arc<dyn WeightSource>, graph)?;
-    load(&mut module, watch)?;
-    let ids = all.iter().flat_map(|c| c.ids.iter().copied()).collect();
-    let ids = HostTensor::i32([all.len(), config.tokens], ids)
-        .map_err(|source| GenerateError::Graph { module: "te", source })?;
-    let outputs = module.run(&[("ids", &ids)])?;
-
-    let (tokens, width) = (config.tokens, config.width);
-    let mut states = outputs[0].to_f32();
-    for (chunk, rows) in all.iter().zip(states.chunks_exact_mut(tokens * width)) {
-        emphasise(rows, &chunk.weights)?;
-    }
-    let pooled = outputs.get(1).map(HostTensor::to_f32);
-    let n = longest;
-    Ok(texts
-        .iter()
-        .enumerate()
-        .map(|(i, text)| Condition {
-            context: states[i * n * tokens * width..][..n * tokens * width].to_vec(),
-            tokens: n * tokens,
+        let mut states = outputs[0].to_f32(); // (chunks of all texts, tokens, width)
+        for (chunk, rows) in all.iter().zip(states.chunks_exact_mut(tokens * width)) {
+            emphasise(rows, &chunk.weights)?;
+        }
+        let pooled = outputs.get(1).map(HostTensor::to_f32); // (chunks of all texts, tokens, projection)
+        let each = self.texts[0].len() * tokens;
+        let condition = |(i, text): (usize, &Vec<Chunk>)| Condition {
+            context: states[i * each * width..][..each * width].to_vec(),
+            tokens: each,
             // The row of the first end of text, in the first chunk.
-            pooled: pooled.as_ref().zip(config.projection).map(|(pooled, size)| {
-                let end = text[0].ids.iter().position(|&id| id == tokenizer.end() as i32).unwrap_or(tokens - 1);
-                pooled[(i * n * tokens + end) * size..][..size].to_vec()
+            pooled: pooled.as_ref().zip(projection).map(|(pooled, size)| {
+                let end = text[0].ids.iter().position(|&id| id == self.end as i32).unwrap_or(tokens - 1);
+                pooled[(i * each + end) * size..][..size].to_vec()
             }),
-        })
-        .collect())
+        };
+        Ok(self.texts.iter().enumerate().map(condition).collect())
+    }
 }
 
 /// Which state of the encoder the diffusion model reads: the one it was trained with, or as many layers away from that as the user
@@ -141,10 +160,10 @@ fn beside(a: Condition, b: Condition) -> Condition {
 }
 
 /// What XL's diffusion model is told besides the text: the pooled text, then the sizes as waves, `(width)`.
-pub(crate) fn added(pooled: &[f32], width: usize, job: &Job) -> Vec<f32> {
+pub(crate) fn added(pooled: &[f32], width: usize, [height, across]: [usize; 2]) -> Vec<f32> {
     let waves = width.saturating_sub(pooled.len()) / 6;
     // Size of the original, what was cut off above and left, and the size of the target.
-    let sizes = [job.height, job.width, 0, 0, job.height, job.width];
+    let sizes = [height, across, 0, 0, height, across];
     let mut added = pooled.to_vec();
     for size in sizes {
         let half = waves / 2;

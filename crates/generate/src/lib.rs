@@ -10,11 +10,14 @@
 //! assert_eq!(first[0], 1.9269154);
 //! ```
 
+mod autoencoder;
 mod begin;
 mod bits;
 mod conditioning;
+mod denoise;
 mod error;
 mod job;
+mod latent;
 mod module;
 mod networks;
 mod noise;

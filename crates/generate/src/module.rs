@@ -4,9 +4,34 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use impasto_backend::{Backend, BackendError, ParamBytes, Session, WeightSource};
-use impasto_graph::{Graph, HostTensor, Plan};
+use impasto_graph::{Graph, GraphError, HostTensor, Plan, Storage};
+use impasto_model::Numbers;
 
 use crate::GenerateError;
+use crate::pipeline::{Event, Watcher};
+
+/// The element types of a network on a device.
+pub(crate) fn numbers(backend: &dyn Backend, storage: Storage) -> Numbers {
+    Numbers { storage, activations: backend.activations() }
+}
+
+/// A network that cannot be built, as an error of its module.
+pub(crate) fn built(module: &'static str) -> impl Fn(GraphError) -> GenerateError {
+    move |source| GenerateError::Graph { module, source }
+}
+
+/// Load a module and say how far it is.
+pub(crate) fn load(module: &mut Module, watch: &mut Watcher) -> Result<(), GenerateError> {
+    let (name, mut failed) = (module.name(), None);
+    let loaded = module.load(&mut |done, of| match watch(Event::Loading { module: name, done, of }) {
+        Ok(go_on) => go_on,
+        Err(error) => {
+            failed = Some(error);
+            false
+        }
+    });
+    failed.map_or(loaded, Err)
+}
 
 /// One network, planned, and loaded when it is needed.
 pub struct Module {

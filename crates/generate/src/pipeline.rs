@@ -5,8 +5,8 @@ use std::sync::Arc;
 use impasto_backend::Backend;
 use impasto_model::Model;
 
-use crate::begin::{Beginning, begin};
-use crate::conditioning;
+use crate::begin::{Beginning, Original, begin};
+use crate::conditioning::Texts;
 use crate::networks::Networks;
 use crate::picture::Picture;
 use crate::sampling::Sampler;
@@ -60,9 +60,11 @@ pub fn generate(
     backend: &Arc<dyn Backend>,
     watch: &mut Watcher,
 ) -> Result<(), GenerateError> {
-    let conditions = conditioning::encode(job, model, backend, watch)?;
-    let mut networks = Networks::plan(job, model, backend, conditions)?;
-    let original = networks.encode_original(watch)?;
+    // Everything is planned before anything is loaded: what does not fit is refused before work is spent.
+    let texts = Texts::plan(job, model, backend)?;
+    let mut networks = Networks::plan(job, model, backend, &texts)?;
+    networks.denoiser.hear(texts.encode(watch)?);
+    let original = Original::encode(job, model, &mut networks, watch)?;
     for i in 0..job.count {
         let seed = job.seed.wrapping_add(i as u64);
         let mut noise = Noise::new(job.rng, seed);
@@ -93,7 +95,7 @@ fn sample(
     let of = sampler.steps();
     tell(watch, Event::Step { picture, done: 0, of })?;
     while !sampler.done() {
-        sampler.step(|x, sigma| networks.denoise(x, sigma, extra.as_deref()), |n| noise.draw(n))?;
+        sampler.step(|x, sigma| networks.denoiser.denoise(x, sigma, extra.as_deref()), |n| noise.draw(n))?;
         if let Some(kept) = &kept {
             kept.put_back(&mut sampler);
         }

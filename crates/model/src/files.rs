@@ -32,6 +32,13 @@ pub struct ModelPaths {
     pub taesd: Option<PathBuf>,
 }
 
+impl ModelPaths {
+    /// Whether nothing is named.
+    pub fn is_empty(&self) -> bool {
+        [&self.model, &self.diffusion, &self.vae, &self.clip_l, &self.clip_g, &self.taesd].iter().all(|p| p.is_none())
+    }
+}
+
 /// Between the numbers that the autoencoder knows and those that the diffusion model knows:
 /// `diffusion = (autoencoder - shift) * factor`.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -123,9 +123,9 @@ fn open_model(settings: &Settings) -> Result<Model, GenerateError> {
         clip_g: settings.clip_g.clone(),
         taesd: settings.taesd.clone(),
     };
-    match &paths.model.as_ref().or(paths.diffusion.as_ref()) {
-        None => Ok(impasto::default_model()?),
-        Some(_) => Ok(Model::open(&paths)?),
+    match paths.is_empty() {
+        true => Ok(impasto::default_model()?),
+        false => Ok(Model::open(&paths)?),
     }
 }
 
@@ -212,12 +212,18 @@ fn interruptible() -> Arc<AtomicBool> {
     stop
 }
 
-/// One line that says what happens and how long it takes yet; on no terminal, a line for each new thing.
+/// One line that says what happens and how long it takes yet; on no terminal, a line for each new thing, and now and then how far it is.
 struct Progress {
     bar: ProgressBar,
     terminal: bool,
     doing: String,
+    /// When this was begun, and when something was last said of it.
+    begun: Instant,
+    said: Instant,
 }
+
+/// Seconds between two lines where there is no terminal.
+const SILENCE: u64 = 10;
 
 impl Progress {
     fn new() -> Progress {
@@ -226,7 +232,7 @@ impl Progress {
         if !terminal {
             bar.set_draw_target(ProgressDrawTarget::hidden());
         }
-        Progress { bar, terminal, doing: String::new() }
+        Progress { bar, terminal, doing: String::new(), begun: Instant::now(), said: Instant::now() }
     }
 
     fn show(&mut self, event: &Event) {
@@ -241,6 +247,7 @@ impl Progress {
     fn at(&mut self, what: &str, done: u64, of: u64) {
         if self.doing != what {
             self.doing = what.into();
+            (self.begun, self.said) = (Instant::now(), Instant::now());
             if !self.terminal {
                 eprintln!("{what}");
             }
@@ -250,6 +257,11 @@ impl Progress {
             }
             self.bar.reset();
             self.bar.set_message(what.to_string());
+        }
+        if !self.terminal && done > 0 && self.said.elapsed().as_secs() >= SILENCE {
+            let left = self.begun.elapsed().as_secs_f64() / done as f64 * of.saturating_sub(done) as f64;
+            eprintln!("{what}: {} %, {left:.0} s left", 100 * done / of.max(1));
+            self.said = Instant::now();
         }
         self.bar.set_length(of.max(1));
         self.bar.set_position(done);
