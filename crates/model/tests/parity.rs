@@ -2,10 +2,14 @@
 //!
 //! `tools/parity_fixtures.py` made the outputs; weights and inputs come from the same generator on both sides.
 
+#[path = "common/generated.rs"]
+mod generated;
+
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
 
+use generated::{numbers, parameter};
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_backend::{Backend, BackendError, ParamBytes, WeightSource};
 use impasto_graph::{DType, Graph, HostTensor, Plan, Storage, Unary};
@@ -14,18 +18,6 @@ use impasto_model::{
     vae_decoder, vae_encoder,
 };
 use impasto_weights::Checkpoint;
-
-/// Numbers from -1 to 1: the hash of the name, then splitmix64 of a counter, the upper 24 bits of each.
-fn numbers(name: &str, n: usize) -> impl Iterator<Item = f64> {
-    let seed = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
-    (1..=n as u64).map(move |i| {
-        let mut z = seed.wrapping_add(i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-        (z >> 40) as f64 / (1 << 23) as f64 - 1.0
-    })
-}
 
 fn given(name: &str, shape: &[usize]) -> HostTensor {
     let data = numbers(name, shape.iter().product()).map(|u| u as f32).collect();
@@ -44,13 +36,7 @@ impl Generated {
 impl WeightSource for Generated {
     fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError> {
         let shape = self.0[name].clone();
-        let fan_in: usize = shape[1..].iter().product();
-        let value = |u: f64| match shape.len() {
-            1 if name.ends_with("weight") => 1.0 + 0.1 * u,
-            1 => 0.1 * u,
-            _ => u * (3.0 / fan_in as f64).sqrt(),
-        };
-        let bytes = numbers(name, shape.iter().product()).flat_map(|u| (value(u) as f32).to_le_bytes()).collect();
+        let bytes = parameter(name, &shape).iter().flat_map(|x| x.to_le_bytes()).collect();
         Ok(ParamBytes { storage: Storage::Dense(DType::F32), bytes: Cow::Owned(bytes), shape })
     }
 }
