@@ -117,7 +117,8 @@ def find(name, colour, time, mask):
     overlap = both / (area[:, None, None] + inside - both)
     at = overlap.argmax().item()
     i, y, x = at // FULL ** 2, at // FULL % FULL, at % FULL
-    place = [((start + half - GRID // 2) % FULL) / GRID for start, half in zip((y, x), middle[i])]
+    # Offsets go around: what begins before the picture is found at the far end.
+    place = [((start + half + GRID // 2) % FULL - GRID) / GRID for start, half in zip((y, x), middle[i])]
     return overlap[i, y, x].item(), *place
 
 
