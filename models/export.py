@@ -21,7 +21,8 @@ LIMIT = 16_000_000
 PREFIXES = {"vae": "first_stage_model.", "text": "cond_stage_model.transformer.", "unet": "model.diffusion_model."}
 TABLE = "text_model.embeddings.token_embedding.weight"
 METADATA = {"format": "pt", "modelspec.architecture": "stable-diffusion-v1", "modelspec.title": "Impasto default",
-            "modelspec.resolution": "256x256", "modelspec.prediction_type": "epsilon", "text_heads": str(N.TEXT_WIDTH // 64)}
+            "modelspec.resolution": "256x256", "modelspec.prediction_type": "epsilon", "text_heads": str(N.TEXT_WIDTH // 64),
+            "impasto.cfg_scale": "5"}
 
 
 def full_table(compact, tokens):

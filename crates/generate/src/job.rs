@@ -112,7 +112,7 @@ impl Job {
             },
             count: settings.batch_count.unwrap_or(1) as usize,
             steps: settings.steps.unwrap_or(if model.turbo { 4 } else { 20 }) as usize,
-            guidance: settings.cfg_scale.unwrap_or(if model.turbo { 1.0 } else { 7.0 }),
+            guidance: settings.cfg_scale.or(model.guidance).unwrap_or(if model.turbo { 1.0 } else { 7.0 }),
             method,
             schedule: settings.scheduler.unwrap_or(method.default_schedule()),
             eta: settings.eta,

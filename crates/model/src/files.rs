@@ -84,6 +84,8 @@ pub struct Model {
     pub latent: LatentScale,
     /// The size of pictures that suits it, `[height, width]`.
     pub size: [usize; 2],
+    /// How much the prompt should count (`impasto.cfg_scale` in a file's metadata), where its maker says so.
+    pub guidance: Option<f32>,
     /// What the user should know of the choice of files.
     pub notes: Vec<String>,
     /// Tensors of the files that no network uses.
@@ -282,8 +284,10 @@ impl Finds {
         };
         let size = unet.0.says("modelspec.resolution").and_then(resolution).or(sample).unwrap_or([side; 2]);
 
+        let guidance = unet.0.says("impasto.cfg_scale").and_then(|x| x.parse().ok()).filter(|x: &f32| x.is_finite());
         let mut model = Model {
             title,
+            guidance,
             family,
             prediction,
             zero_snr,

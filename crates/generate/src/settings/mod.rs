@@ -188,15 +188,15 @@ settings! {
 
     /// Steps; by default 20, for turbo models 4.
     steps: u32 = Sampling "steps" <"N"> [1, 1000];
-    /// How much the prompt counts; 1 is without guidance and twice as fast.
+    /// How much the prompt counts; 1 is without guidance and twice as fast. By default 7, or what the model's file says; for turbo models 1.
     cfg_scale: f32 = Sampling "cfg-scale" <"X"> [0, 100];
-    /// The sampling method.
+    /// The sampling method (euler_a).
     sampling_method: Method = Sampling "sampling-method" <"NAME">;
-    /// How the noise levels are spread over the steps.
+    /// How the noise levels are spread over the steps (discrete).
     scheduler: Schedule = Sampling "scheduler" <"NAME">;
     /// How much fresh noise a step adds, in methods that add any.
     eta: f32 = Sampling "eta" <"X"> [0, 1];
-    /// Whose noise: cuda as webui has it, cpu as ComfyUI has it.
+    /// Whose noise: cuda as webui has it (the default), cpu as ComfyUI has it.
     rng: NoiseKind = Sampling "rng" <"NAME">;
     /// Layers of the text encoder to stop before, counted from its end: 1 uses all of them.
     clip_skip: i32 = Sampling "clip-skip" <"N"> [-1, 100];

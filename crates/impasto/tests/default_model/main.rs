@@ -4,7 +4,6 @@ mod check;
 mod follows;
 mod truth;
 
-use std::path::Path;
 use std::sync::Arc;
 
 use impasto::backend::Backend;
@@ -14,11 +13,13 @@ use impasto::generate::settings::Settings;
 use impasto::generate::{Event, Job, generate};
 use impasto::model::{Model, ModelPaths};
 
-/// The model of this repository, or the one under test.
+/// The model inside the program, or the one under test.
 fn model() -> Model {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/default.safetensors.zst");
-    let path = std::env::var_os("IMPASTO_TEST_MODEL").map(Into::into).unwrap_or(own);
-    Model::open(&ModelPaths { model: Some(path), ..ModelPaths::default() }).unwrap_or_else(|e| panic!("{e}"))
+    let model = match std::env::var_os("IMPASTO_TEST_MODEL") {
+        Some(path) => Model::open(&ModelPaths { model: Some(path.into()), ..ModelPaths::default() }),
+        None => impasto::default_model(),
+    };
+    model.unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// A picture as the command makes it, with the program's defaults.
