@@ -158,7 +158,7 @@ macro_rules! settings {
 }
 
 settings! {
-    /// What to show. (a), (a:1.3) and [a] weigh words, BREAK begins a new chunk of 75 tokens.
+    /// What to show. `(a)`, `(a:1.3)` and `[a]` weigh words, `BREAK` begins a new chunk of 75 tokens.
     prompt: String = Picture "prompt" 'p' <"TEXT">;
     /// What not to show.
     negative_prompt: String = Picture "negative-prompt" 'n' <"TEXT">;
