@@ -59,6 +59,20 @@ pub fn available_memory() -> Option<u64> {
     Some(available.min(room))
 }
 
+/// What the maker calls the processor, or what it is made for.
+///
+/// ```
+/// assert!(!impasto_device::cpu::label().is_empty());
+/// ```
+pub fn label() -> String {
+    let text = read_text(Path::new("/proc/cpuinfo")).unwrap_or_default();
+    let named = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    match named.map(|(_, name)| name.trim()).filter(|name| !name.is_empty()) {
+        Some(name) => name.chars().filter(|c| !c.is_control()).collect(),
+        None => format!("{} processor", std::env::consts::ARCH),
+    }
+}
+
 /// One line of `/proc/meminfo`, in bytes.
 fn meminfo(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;

@@ -1,8 +1,10 @@
 //! The few things that each operating system does in its own way. All `unsafe` of this crate is below this folder.
 //!
 //! `unix.rs` and `windows.rs` offer the same functions:
-//! `own_program`, `supervise`, `enter_child`, `forget_variables`, `affinity`, `signal_name` and `is_kill`.
+//! `own_program`, `supervise`, `leave`, `enter_child`, `forget_variables`, `affinity`, `signal_name` and `is_kill`.
 
+pub(crate) mod cuda;
+mod library;
 #[cfg(unix)]
 mod unix;
 #[cfg(unix)]
@@ -12,6 +14,8 @@ pub(crate) use unix::*;
 mod windows;
 #[cfg(windows)]
 pub(crate) use windows::*;
+
+pub(crate) use library::open_library;
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;

@@ -52,6 +52,7 @@ fn answer(call: &Call, trials: &[Trial]) -> i32 {
         nonce: call.nonce.clone(),
         argument: call.argument.clone(),
         records: 0,
+        at_once: false,
         not_loaded: false,
         trouble: None,
     };
@@ -74,6 +75,9 @@ fn answer(call: &Call, trials: &[Trial]) -> i32 {
     };
     // Not heard is not done: the parent sees that the last line is missing.
     let _ = report.say(last);
+    if report.at_once {
+        sys::leave(code);
+    }
     code
 }
 
@@ -100,6 +104,7 @@ pub struct Report {
     nonce: String,
     argument: String,
     records: usize,
+    at_once: bool,
     not_loaded: bool,
     trouble: Option<String>,
 }
@@ -108,6 +113,12 @@ impl Report {
     /// What the parent gave as [`Options::argument`](crate::Options::argument).
     pub fn argument(&self) -> &str {
         &self.argument
+    }
+
+    /// Asks to end the process, once the trial is over, without running anybody's last functions: a driver's can crash or take
+    /// long, and what was to be found out is found out.
+    pub(crate) fn leave_at_once(&mut self) {
+        self.at_once = true;
     }
 
     /// Turns the trial's reason to fail into "what was to be tried could not be loaded", which is no crash and no wrong result:

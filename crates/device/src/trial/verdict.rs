@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::sys;
 
 /// How a trial ended.
@@ -14,7 +16,8 @@ use crate::sys;
 /// assert!(!verdict.passed());
 /// assert_eq!(verdict.to_string(), "failed: the sum is wrong");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// The trial ran to its end, said so, and its process ended well.
     Passed,
