@@ -35,6 +35,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
         Some(_) => return run_other(Command::from_arg_matches(matches)?),
     };
     let settings = paint::layered(&flags.map_err(GenerateError::from)?)?;
+    devices::insist(settings.gpu.unwrap_or_default())?;
     Ok(paint::paint(&settings)?)
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Target, kernel};
+use super::{Target, clean_label, kernel};
 use crate::Report;
 use crate::sys::cuda::{Cuda, NAME, Refused};
 
@@ -106,7 +106,7 @@ fn describe(cuda: &Cuda, index: i32) -> Result<Seen, Refused> {
     let device = cuda.device(index)?;
     Ok(Seen {
         index: usize::try_from(index).unwrap_or(0),
-        label: cuda.label(device)?,
+        label: clean_label(&cuda.label(device)?),
         uuid: cuda.uuid(device).ok().filter(|uuid| *uuid != [0; 16]),
         pci: cuda.pci(device).ok(),
         memory: cuda.total_memory(device)?,

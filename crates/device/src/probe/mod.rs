@@ -65,6 +65,13 @@ pub(crate) fn environment(manifest: Option<&Path>) -> Vec<(OsString, Option<OsSt
     env
 }
 
+/// A device's name as it may be shown, the same in parent and child.
+pub(crate) fn clean_label(text: &str) -> String {
+    const LONGEST: usize = 120;
+    let clean: String = text.chars().filter(|c| !c.is_control()).take(LONGEST).collect();
+    if clean.trim().is_empty() { "a device without a name".into() } else { clean.trim().into() }
+}
+
 /// Whether a folder holds libraries to link with, not to run.
 pub(crate) fn is_stubs(folder: &Path) -> bool {
     folder.file_name().is_some_and(|name| name == "stubs")

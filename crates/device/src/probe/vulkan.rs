@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use impasto_vulkan::{Description, Device, Instance, Loader, Physical, VulkanError};
 use serde::{Deserialize, Serialize};
 
-use super::{Target, kernel};
+use super::{Target, clean_label, kernel};
 use crate::{Report, sys};
 
 /// A device as the child reports it.
@@ -81,7 +81,7 @@ fn find(report: &mut Report, target: &Target) -> Result<Physical, String> {
     report.stage("get-properties");
     let is_it = |physical: &&Physical| {
         let description = physical.describe();
-        description.label == target.label && description.uuid == target.uuid
+        clean_label(&description.label) == target.label && description.uuid == target.uuid
     };
     let at_its_place = devices.get(target.index).filter(is_it);
     let found = at_its_place.or_else(|| devices.iter().find(is_it)).cloned();

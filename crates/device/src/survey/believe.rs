@@ -5,13 +5,11 @@ use std::path::PathBuf;
 use impasto_vulkan::Kind;
 
 use super::{Api, DeviceInfo, DeviceKind, Features, Standing};
-use crate::probe::{cuda, vulkan};
+use crate::probe::{clean_label, cuda, vulkan};
 use crate::{Limits, cpu};
 
 /// More memory than this on one card is a lie for years to come.
 const MOST_MEMORY: u64 = 16 << 40;
-/// The shortest text that may be shown as a name.
-const LONGEST_LABEL: usize = 120;
 
 /// A Vulkan device.
 pub(super) fn vulkan(seen: vulkan::Seen, manifest: Option<PathBuf>) -> DeviceInfo {
@@ -36,13 +34,13 @@ pub(super) fn vulkan(seen: vulkan::Seen, manifest: Option<PathBuf>) -> DeviceInf
     DeviceInfo {
         name: format!("vulkan{}", seen.index),
         api: Api::Vulkan,
-        label: label(&said.label),
+        label: clean_label(&said.label),
         kind,
         ids: Some((said.vendor, said.device)),
         uuid: said.uuid,
         pci: said.pci,
-        driver: label_or(&said.driver, ""),
-        driver_version: label_or(&said.driver_version, ""),
+        driver: short(&said.driver),
+        driver_version: short(&said.driver_version),
         api_version: format!("{major}.{minor}.{patch}"),
         limits: limits(said.memory, said.max_allocation, said.max_binding, shares),
         cores: None,
@@ -65,11 +63,15 @@ pub(super) fn vulkan(seen: vulkan::Seen, manifest: Option<PathBuf>) -> DeviceInf
 pub(super) fn cuda(seen: cuda::Seen) -> DeviceInfo {
     let kind = if seen.integrated { DeviceKind::Integrated } else { DeviceKind::Discrete };
     let (major, minor) = seen.capability;
+    let mut why = doubts(seen.memory, seen.integrated);
+    if !(1..100).contains(&major) || !(0..100).contains(&minor) {
+        why.push(format!("it says that its architecture is {major}.{minor}"));
+    }
     let warp = u32::try_from(seen.warp).ok().filter(|warp| (1..=1024).contains(warp));
     DeviceInfo {
         name: format!("cuda{}", seen.index),
         api: Api::Cuda,
-        label: label(&seen.label),
+        label: clean_label(&seen.label),
         kind,
         ids: Some((0x10de, 0)),
         uuid: seen.uuid,
@@ -88,7 +90,7 @@ pub(super) fn cuda(seen: cuda::Seen) -> DeviceInfo {
             paths: vec![format!("sm_{major}{minor}")],
         },
         portability: false,
-        standing: standing(&doubts(seen.memory, seen.integrated)),
+        standing: standing(&why),
         index: seen.index,
         manifest: None,
     }
@@ -118,13 +120,8 @@ fn limits(memory: u64, max_allocation: u64, max_binding: u64, shares: bool) -> L
     Limits { memory, max_allocation, max_binding: max_binding.min(max_allocation) }
 }
 
-fn label(text: &str) -> String {
-    label_or(text, "a device without a name")
-}
-
-fn label_or(text: &str, fallback: &str) -> String {
-    let clean: String = text.chars().filter(|c| !c.is_control()).take(LONGEST_LABEL).collect();
-    if clean.trim().is_empty() { fallback.into() } else { clean.trim().into() }
+fn short(text: &str) -> String {
+    if text.trim().is_empty() { String::new() } else { clean_label(text) }
 }
 
 /// `0000:3b:00.0` as numbers.

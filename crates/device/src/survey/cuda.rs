@@ -1,5 +1,6 @@
 //! CUDA, from the outside.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::record::{Child, is_fault};
@@ -58,6 +59,7 @@ pub(super) fn try_all(
 ) {
     let begun = Instant::now();
     let healthy: Vec<usize> = (0..views.len()).filter(|&at| views[at].is_healthy()).collect();
+    let healthy = in_turn(healthy, |&at| views[at].driver.clone());
     let (tried, rest) = healthy.split_at(healthy.len().min(MAX_TRIALS));
     let shared = &*views;
     let outcomes = in_parallel(tried, |&at| {
@@ -86,5 +88,31 @@ pub(super) fn try_all(
     for &at in rest {
         report.untried += 1;
         views[at].standing = Standing::Refused { why: format!("not tried: more than {MAX_TRIALS} devices") };
+    }
+}
+
+/// The same items, one of each group at a time, so that a driver with hundreds of devices does not keep another one from its turn.
+fn in_turn<T>(items: Vec<T>, group: impl Fn(&T) -> String) -> Vec<T> {
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    let mut ranked: Vec<(usize, T)> = items
+        .into_iter()
+        .map(|item| {
+            let rank = seen.entry(group(&item)).or_default();
+            *rank += 1;
+            (*rank, item)
+        })
+        .collect();
+    ranked.sort_by_key(|(rank, _)| *rank);
+    ranked.into_iter().map(|(_, item)| item).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_driver_has_its_turn() {
+        let items = ["a1", "a2", "a3", "b1", "c1", "c2"].to_vec();
+        assert_eq!(in_turn(items, |item| item[..1].to_owned()), ["a1", "b1", "c1", "a2", "c2", "a3"]);
     }
 }

@@ -46,7 +46,7 @@ pub(crate) fn supervise(mut command: Command, deadline: Duration, hear: Hear) ->
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn()?;
     let mut report = child.stdout.take();
     let mut stderr = child.stderr.take();
-    let family = Family(Some(child));
+    let family = Family::new(child);
     report.iter().for_each(|pipe| never_block(pipe.as_fd()));
     stderr.iter().for_each(|pipe| never_block(pipe.as_fd()));
 
@@ -116,7 +116,30 @@ fn reap_stuck() {
     stuck.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
 }
 
+/// Groups that are running. If this program ends before them, they end with it: the kernel ends a child whose parent is gone, but
+/// not what that child has started.
+static RUNNING: Mutex<Vec<libc::pid_t>> = Mutex::new(Vec::new());
+
+extern "C" fn end_all() {
+    // A lock that somebody holds would be waited for at the end of the program, for ever perhaps.
+    if let Ok(running) = RUNNING.try_lock() {
+        for group in running.iter() {
+            signal_group(*group, libc::SIGKILL);
+        }
+    }
+}
+
 impl Family {
+    fn new(child: Child) -> Family {
+        static AT_EXIT: std::sync::Once = std::sync::Once::new();
+        AT_EXIT.call_once(|| {
+            // SAFETY: the function may be called at any time, by any thread.
+            unsafe { libc::atexit(end_all) };
+        });
+        RUNNING.lock().unwrap_or_else(PoisonError::into_inner).push(child.id().cast_signed());
+        Family(Some(child))
+    }
+
     /// Whether the child itself has ended. It is not collected yet: as long as it is a zombie, the number of its group
     /// belongs to nobody else, and the group can be killed without hitting a stranger.
     fn parent_has_ended(&self) -> bool {
@@ -143,6 +166,8 @@ impl Family {
         let mut child = self.0.take()?;
         let group = child.id().cast_signed();
         signal_group(group, libc::SIGKILL);
+        // From here on the number may become somebody else's.
+        RUNNING.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| *other != group);
         let killed = Instant::now();
         let status = loop {
             match child.try_wait() {

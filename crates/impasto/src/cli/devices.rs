@@ -3,10 +3,15 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use impasto::device::{Device, DeviceInfo, DeviceKind, Standing, Store, Survey, SurveyOptions, free_memory, survey};
+use impasto::device::{
+    Api, ApiReport, Device, DeviceInfo, DeviceKind, Standing, Store, Survey, SurveyOptions, free_memory, survey,
+};
+use impasto::generate::settings::Gpu;
 use serde_json::json;
 
 use super::{Devices, show};
@@ -188,6 +193,66 @@ fn without_names(text: &str, names: &[(String, &'static str)]) -> String {
         text = text.replace(written.trim_matches('"'), instead).replace(name.as_str(), instead);
     }
     text
+}
+
+/// How long `generate` waits at most for drivers, from its start. The model is opened meanwhile.
+const PATIENCE: Duration = Duration::from_millis(1500);
+
+/// A survey beside the opening of the model. What it finds cannot be computed on yet, so it may cost nothing: good verdicts come from
+/// the cache, and who does not answer in time is not waited for.
+pub struct Probing {
+    answer: Option<mpsc::Receiver<Survey>>,
+    begun: Instant,
+}
+
+impl Probing {
+    pub fn start(gpu: Gpu) -> Probing {
+        let begun = Instant::now();
+        if gpu == Gpu::Disable {
+            return Probing { answer: None, begun };
+        }
+        let (send, receive) = mpsc::channel();
+        // Not with the processor's paths: the backend finds them out itself.
+        let options = SurveyOptions { soft: PATIENCE, ..SurveyOptions::default() };
+        let thread = thread::Builder::new().name("survey".into()).spawn(move || drop(send.send(survey(&options))));
+        Probing { answer: thread.is_ok().then_some(receive), begun }
+    }
+
+    /// Says in a line each what went wrong and which GPU could be used one day. That there is no GPU is nothing to talk about.
+    pub fn announce(self, verbose: bool) {
+        let Some(answer) = self.answer else { return };
+        let Ok(survey) = answer.recv_timeout((PATIENCE * 2).saturating_sub(self.begun.elapsed())) else {
+            eprintln!("gpu: no answer from the device probe yet; going on with cpu");
+            return;
+        };
+        survey.apis.iter().filter_map(ApiReport::line).for_each(|line| eprintln!("{line}"));
+        if let Some(gpu) = survey.gpus().first()
+            && let Some(view) = gpu.best()
+        {
+            eprintln!("gpu: {} ({}) seen, not usable yet: computing on cpu", view.label, gpu.names());
+        }
+        if verbose {
+            survey.findings.iter().for_each(|finding| eprintln!("note: {finding}"));
+        }
+    }
+}
+
+/// What was asked for by name must be there: it is said before work is spent, with what was seen.
+pub fn insist(gpu: Gpu) -> anyhow::Result<()> {
+    let api = match gpu {
+        Gpu::Auto | Gpu::Disable => return Ok(()),
+        Gpu::Vulkan => Api::Vulkan,
+        Gpu::Cuda => Api::Cuda,
+    };
+    let survey = survey(&SurveyOptions { apis: vec![api], asked_for: true, ..SurveyOptions::default() });
+    let healthy: Vec<&str> =
+        survey.views().filter(|view| view.api == api && view.is_healthy()).map(|view| view.label.as_str()).collect();
+    let seen = match (healthy.as_slice(), survey.apis.first().and_then(ApiReport::fault)) {
+        ([], Some(fault)) => format!("it {}", fault.in_short()),
+        ([], None) => "no device was found; `impasto devices` says why".into(),
+        (some, _) => format!("{} was seen and is healthy", some.join(", ")),
+    };
+    bail!("--gpu {api}: this build cannot compute through {api} yet ({seen}); use --gpu auto or --gpu disable")
 }
 
 #[cfg(test)]
