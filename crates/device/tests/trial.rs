@@ -12,6 +12,9 @@ use serde_json::json;
 #[cfg(unix)]
 #[path = "trial/unix.rs"]
 mod unix;
+#[cfg(windows)]
+#[path = "trial/windows.rs"]
+mod windows;
 
 const TRIALS: &[Trial] = &[
     trial_named("pass", pass),
@@ -123,7 +126,11 @@ fn main() -> ExitCode {
     let trials: Vec<Trial> = TRIALS.to_vec();
     #[cfg(unix)]
     let trials = [&trials, unix::TRIALS].concat();
+    #[cfg(windows)]
+    let trials = [&trials, windows::TRIALS].concat();
     hook(&trials);
+    #[cfg(windows)]
+    windows::sleep_if_asked();
     #[cfg(target_os = "linux")]
     unix::be_a_parent_if_asked();
 
@@ -131,6 +138,8 @@ fn main() -> ExitCode {
     let checks = CHECKS.iter();
     #[cfg(unix)]
     let checks = checks.chain(unix::CHECKS);
+    #[cfg(windows)]
+    let checks = checks.chain(windows::CHECKS);
     let tests = checks.map(|&(name, check)| {
         libtest_mimic::Trial::test(name, move || -> Result<(), Failed> {
             check();
