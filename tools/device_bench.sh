@@ -16,7 +16,7 @@ milliseconds() {
     "$@" >/dev/null 2>&1
     echo $(((${EPOCHREALTIME/./} - ${begun/./}) / 1000))
 }
-seconds_of_survey() { "$impasto" devices --json "$@" | sed 's/.*"seconds":\([0-9.e-]*\)}}*$/\1/'; }
+seconds_of_survey() { "$impasto" devices --json "$@" | sed 's/.*"seconds":\([0-9.e-]*\)},"version.*/\1/'; }
 median() { sort -g | awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2)] }'; }
 
 for ((i = 0; i < rounds; i++)); do

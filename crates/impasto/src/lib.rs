@@ -39,8 +39,9 @@ pub fn probe_hook() {
 /// ```
 pub fn survey_options() -> impasto_device::SurveyOptions {
     let paths = || {
-        let usable = impasto_backend::cpu::findings().iter().filter(|finding| finding.usable);
-        usable.map(|finding| finding.isa.to_string()).collect()
+        let findings = impasto_backend::cpu::findings();
+        let usable = findings.iter().filter(|finding| finding.usable).map(|finding| finding.isa.to_string()).collect();
+        (usable, findings.iter().all(|finding| finding.usable || !finding.isa.claimed()))
     };
     impasto_device::SurveyOptions { cpu_paths: paths, ..impasto_device::SurveyOptions::default() }
 }

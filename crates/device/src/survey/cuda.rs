@@ -13,6 +13,10 @@ pub(super) const MAX_TRIALS: usize = 16;
 
 pub(super) fn ask(context: &Context) -> Answer {
     let mut report = ApiReport::new(Api::Cuda);
+    if context.evidence.rules_out_cuda() {
+        report.absent = true;
+        return Answer { views: Vec::new(), report };
+    }
     let driver_key = context.evidence.cuda_key();
     let held =
         context.guard.blocked(NAME, &driver_key).filter(|_| !context.options.fresh && !context.options.asked_for);

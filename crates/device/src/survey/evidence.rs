@@ -104,6 +104,15 @@ impl Evidence {
         self.nvidia_module || self.gpus.iter().any(|gpu| gpu.vendor == 0x10de)
     }
 
+    /// Whether CUDA can be ruled out without a child: neither its library nor a trace of its hardware is here.
+    pub fn rules_out_cuda(&self) -> bool {
+        let named = |path: &Path, begin: &str| manifest::file_name(path).starts_with(begin);
+        let node = |begin: &'static str| self.nodes.iter().any(|node| named(&node.path, begin));
+        let library = self.libraries.iter().any(|path| named(path, "libcuda"));
+        // Elsewhere these places say nothing.
+        cfg!(target_os = "linux") && !library && !self.has_nvidia() && !node("nvidia") && !node("dxg")
+    }
+
     /// Everything that may change an API's answer, one thing a line.
     pub fn key(&self, api: Api) -> Vec<String> {
         let mut key = vec![format!("impasto {}", env!("CARGO_PKG_VERSION"))];
@@ -116,6 +125,17 @@ impl Evidence {
         if api == Api::Vulkan {
             self.manifests.iter().for_each(|manifest| key.extend(self.driver_key(manifest)));
         }
+        key
+    }
+
+    /// What the processor is.
+    pub fn cpu_key(&self) -> Vec<String> {
+        let mut key = vec![format!("impasto {}", env!("CARGO_PKG_VERSION"))];
+        key.extend(env::current_exe().ok().map(|path| file_line(&path)));
+        key.extend(self.versions.iter().cloned());
+        let text = crate::cpu::first_of_cpuinfo();
+        let kept = ["vendor_id", "model", "stepping", "microcode", "flags", "Features", "CPU "];
+        key.extend(text.lines().filter(|line| kept.iter().any(|begin| line.starts_with(begin))).map(str::to_owned));
         key
     }
 

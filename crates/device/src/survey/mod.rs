@@ -65,9 +65,9 @@ pub struct SurveyOptions {
     pub store: Arc<Store>,
     /// APIs that this build can compute on.
     pub usable: Vec<Api>,
-    /// Gives the instruction paths of the processor that passed their trial. Called while drivers are asked, since it takes
-    /// children too.
-    pub cpu_paths: fn() -> Vec<String>,
+    /// Gives the instruction paths of the processor that passed their trial, and whether every trial ended well: then the answer
+    /// is kept like that of a driver. Called while drivers are asked, since it takes children too.
+    pub cpu_paths: fn() -> (Vec<String>, bool),
 }
 
 impl Default for SurveyOptions {
@@ -84,7 +84,7 @@ impl Default for SurveyOptions {
             helper: None,
             store: Arc::new(Store::of_user()),
             usable: vec![Api::Cpu],
-            cpu_paths: Vec::new,
+            cpu_paths: || (Vec::new(), false),
         }
     }
 }
@@ -170,13 +170,13 @@ struct Answer {
 pub fn survey(options: &SurveyOptions) -> Survey {
     let begun = Instant::now();
     if options.apis.iter().all(|api| *api == Api::Cpu) {
-        let devices = info::merge(vec![processor((options.cpu_paths)())]);
+        let devices = info::merge(vec![processor((options.cpu_paths)().0)]);
         return Survey { devices, apis: Vec::new(), findings: Vec::new(), seconds: begun.elapsed().as_secs_f64() };
     }
     let guard = Guard::open(options.store.clone());
     let context = Arc::new(Context { options: options.clone(), evidence: Evidence::gather(), guard });
     let waiting = ask(&context);
-    let processor = processor((options.cpu_paths)());
+    let processor = processor(cpu_paths(&context));
     let answers = waiting.until(begun, options.soft);
 
     let mut views: Vec<DeviceInfo> = Vec::new();
@@ -286,6 +286,19 @@ pub fn free_memory(device: &DeviceInfo, options: &SurveyOptions) -> Option<u64> 
 fn argument(device: &DeviceInfo) -> String {
     let target = Target { index: device.index, label: device.label.clone(), uuid: device.uuid };
     serde_json::to_string(&target).unwrap_or_default()
+}
+
+/// The paths of this processor, from an earlier run if nothing has changed.
+fn cpu_paths(context: &Context) -> Vec<String> {
+    let key = context.evidence.cpu_key();
+    if let Some(paths) = context.recall_paths(&key) {
+        return paths;
+    }
+    let (paths, all_well) = (context.options.cpu_paths)();
+    if all_well && !paths.is_empty() {
+        context.keep_paths(key, &paths);
+    }
+    paths
 }
 
 /// The CPU is a device too.

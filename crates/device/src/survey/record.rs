@@ -99,6 +99,8 @@ pub struct ApiReport {
     pub from_cache: bool,
     /// Whether it had not answered at the soft deadline.
     pub pending: bool,
+    /// Whether no child was needed to know that it is not here: neither its library nor its hardware is.
+    pub absent: bool,
     /// The children, in order.
     pub children: Vec<Child>,
     /// Drivers that were left alone since they have crashed before.
@@ -115,6 +117,7 @@ impl ApiReport {
             api,
             from_cache: false,
             pending: false,
+            absent: false,
             children: Vec::new(),
             blocked: Vec::new(),
             disabled: Vec::new(),
@@ -167,6 +170,12 @@ struct Kept {
     views: Vec<DeviceInfo>,
 }
 
+#[derive(Serialize, Deserialize)]
+struct KeptPaths {
+    key: Vec<String>,
+    paths: Vec<String>,
+}
+
 impl Context {
     /// The key of an answer: what was read, and which drivers are left alone.
     pub(super) fn cache_key(&self, api: Api, blocked: &[Remembered]) -> Vec<String> {
@@ -182,6 +191,21 @@ impl Context {
         }
         let kept: Kept = serde_json::from_str(&self.options.store.read(&format!("{api}.json"))?).ok()?;
         (kept.key == key && !kept.views.is_empty()).then_some(kept.views)
+    }
+
+    /// Paths of the processor that passed in an earlier run.
+    pub(super) fn recall_paths(&self, key: &[String]) -> Option<Vec<String>> {
+        if self.options.fresh {
+            return None;
+        }
+        let kept: KeptPaths = serde_json::from_str(&self.options.store.read("cpu.json")?).ok()?;
+        (kept.key == key && !kept.paths.is_empty()).then_some(kept.paths)
+    }
+
+    pub(super) fn keep_paths(&self, key: Vec<String>, paths: &[String]) {
+        if let Ok(text) = serde_json::to_string(&KeptPaths { key, paths: paths.to_vec() }) {
+            self.options.store.write("cpu.json", &text);
+        }
     }
 
     /// Only good answers are kept: an empty one may be good again in a minute.
