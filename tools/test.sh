@@ -7,11 +7,21 @@ cd "$(dirname "$0")/.."
 
 say() { printf '\n== %s\n' "$*"; }
 
-if ! command -v cc >/dev/null; then
-    say "installing a C linker, which Rust needs"
-    as_root=$([ "$(id -u)" = 0 ] || echo sudo)
-    $as_root apt-get update -q
-    $as_root apt-get install -qy --no-install-recommends build-essential
+# A C linker, which Rust needs; a C++ compiler, with which tests build drivers that go wrong; and a Vulkan driver that works
+# everywhere, beside which they go wrong.
+missing=()
+{ command -v cc && command -v c++; } >/dev/null || missing+=(build-essential)
+ls /usr/share/vulkan/icd.d/lvp_icd*.json >/dev/null 2>&1 || missing+=(mesa-vulkan-drivers)
+{ ldconfig -p 2>/dev/null || true; } | grep -q 'libvulkan\.so\.1' || missing+=(libvulkan1)
+if [ ${#missing[@]} -gt 0 ]; then
+    if ! command -v apt-get >/dev/null; then
+        echo "these are missing, by their names in Debian: ${missing[*]}; install them, or the tests of devices will fail" >&2
+    else
+        say "installing ${missing[*]}"
+        as_root=$([ "$(id -u)" = 0 ] || echo sudo)
+        $as_root apt-get update -q
+        $as_root apt-get install -qy --no-install-recommends "${missing[@]}"
+    fi
 fi
 if ! command -v cargo >/dev/null; then
     echo "cargo is missing: install Rust $(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) or later with rustup" >&2

@@ -59,6 +59,30 @@ pub fn available_memory() -> Option<u64> {
     Some(available.min(room))
 }
 
+/// What the maker calls the processor, or what it is made for.
+///
+/// ```
+/// assert!(!impasto_device::cpu::label().is_empty());
+/// ```
+pub fn label() -> String {
+    let text = first_of_cpuinfo();
+    let named = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    match named.map(|(_, name)| name.trim()).filter(|name| !name.is_empty()) {
+        Some(name) => name.chars().filter(|c| !c.is_control()).collect(),
+        None => format!("{} processor", std::env::consts::ARCH),
+    }
+}
+
+/// What the system says of the first core. Not all of the file is read: with hundreds of cores that takes a while.
+pub(crate) fn first_of_cpuinfo() -> String {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    let file = fs::File::open("/proc/cpuinfo");
+    let _ = file.and_then(|file| file.take(16 << 10).read_to_end(&mut bytes));
+    let text = String::from_utf8_lossy(&bytes);
+    text.split("\n\n").next().unwrap_or_default().to_owned()
+}
+
 /// One line of `/proc/meminfo`, in bytes.
 fn meminfo(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;

@@ -1,8 +1,9 @@
 //! What hardware is here, found out without trusting it.
 //!
 //! A driver can crash, hang, print garbage or leave the process; a processor can claim instructions that it then refuses.
-//! So whatever may kill its process is first done in a child that we can lose. This crate has three parts:
+//! So whatever may kill its process is first done in a child that we can lose. This crate has four parts:
 //!
+//! - [`survey()`] tells which devices are here and healthy;
 //! - [`trial()`] runs a risky thing in a re-executed child with a deadline and returns a typed [`Verdict`];
 //! - [`cpu`] tells which part of the processor and of its memory this process may use;
 //! - [`Limits`] says how much a device can hold, which is all that planning needs to know of it.
@@ -51,9 +52,16 @@
 mod cgroup;
 pub mod cpu;
 mod limits;
+mod probe;
+mod survey;
 #[allow(unsafe_code)]
 mod sys;
 mod trial;
 
 pub use limits::Limits;
+pub use probe::PROBES;
+pub use survey::{
+    Api, ApiReport, Attempt, Child, CooperativeMatrix, Device, DeviceInfo, DeviceKind, FORGET_COMMAND, Features,
+    Finding, Phase, Remembered, Standing, Store, Survey, SurveyOptions, free_memory, survey,
+};
 pub use trial::{Options, Outcome, Report, Trial, Verdict, hook, trial};

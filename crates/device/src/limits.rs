@@ -1,5 +1,7 @@
 //! How much a device can hold.
 
+use serde::{Deserialize, Serialize};
+
 /// How many bytes a device can hold, in all and at once.
 ///
 /// A plan is checked against these numbers before anything is allocated.
@@ -14,7 +16,7 @@
 /// };
 /// assert!(limits.memory > 0);
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// All bytes that may be allocated together.
     pub memory: u64,

@@ -25,5 +25,25 @@ pub use inspect::{Inspection, Part, TextEncoder, inspect};
 /// Must be the first line of `main`. Returns at once in an ordinary process; in a child that was started for a trial it
 /// runs the trial and never returns.
 pub fn probe_hook() {
-    impasto_device::hook(&impasto_backend::cpu::TRIALS);
+    let trials = [&impasto_backend::cpu::TRIALS[..], &impasto_device::PROBES].concat();
+    impasto_device::hook(&trials);
+}
+
+/// How to ask which devices are here, for a program of this build: with the processor's instruction paths, and with what this
+/// build can compute on.
+///
+/// ```
+/// use impasto::device::{SurveyOptions, survey};
+///
+/// // No API is asked here, so no child is started.
+/// let options = SurveyOptions { apis: vec![], ..impasto::survey_options() };
+/// assert!(survey(&options).find("cpu").is_some());
+/// ```
+pub fn survey_options() -> impasto_device::SurveyOptions {
+    let paths = || {
+        let findings = impasto_backend::cpu::findings();
+        let usable = findings.iter().filter(|finding| finding.usable).map(|finding| finding.isa.to_string()).collect();
+        (usable, findings.iter().all(|finding| finding.usable || !finding.isa.claimed()))
+    };
+    impasto_device::SurveyOptions { cpu_paths: paths, ..impasto_device::SurveyOptions::default() }
 }

@@ -5,13 +5,13 @@ mod cli;
 use std::process::ExitCode;
 
 use clap::{ArgMatches, FromArgMatches, Subcommand};
-use cli::{Bench, Command, arguments, paint, show};
+use cli::{Bench, Command, arguments, devices, paint, show};
 use impasto::generate::GenerateError;
 
 fn main() -> ExitCode {
     impasto::probe_hook();
     let command = arguments::command(Command::augment_subcommands);
-    let matches = match command.try_get_matches() {
+    let matches = match command.try_get_matches_from(devices::spelled_out(std::env::args_os())) {
         Ok(matches) => matches,
         Err(error) => return refuse(&error),
     };
@@ -35,12 +35,14 @@ fn run(matches: &ArgMatches) -> anyhow::Result<()> {
         Some(_) => return run_other(Command::from_arg_matches(matches)?),
     };
     let settings = paint::layered(&flags.map_err(GenerateError::from)?)?;
+    devices::insist(settings.gpu.unwrap_or_default())?;
     Ok(paint::paint(&settings)?)
 }
 
 fn run_other(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Inspect { file, json } => show::inspect(&file, json),
+        Command::Devices(args) => devices::devices(&args),
         Command::Bench(Bench::Cpu(args)) => show::bench_cpu(&args),
         Command::Bench(Bench::Model(args)) => show::bench_model(&args),
         Command::Bench(Bench::Plan(args)) => show::bench_plan(&args),

@@ -5,7 +5,10 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
@@ -43,7 +46,7 @@ pub(crate) fn supervise(mut command: Command, deadline: Duration, hear: Hear) ->
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn()?;
     let mut report = child.stdout.take();
     let mut stderr = child.stderr.take();
-    let family = Family(Some(child));
+    let family = Family::new(child);
     report.iter().for_each(|pipe| never_block(pipe.as_fd()));
     stderr.iter().for_each(|pipe| never_block(pipe.as_fd()));
 
@@ -113,7 +116,30 @@ fn reap_stuck() {
     stuck.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
 }
 
+/// Groups that are running. If this program ends before them, they end with it: the kernel ends a child whose parent is gone, but
+/// not what that child has started.
+static RUNNING: Mutex<Vec<libc::pid_t>> = Mutex::new(Vec::new());
+
+extern "C" fn end_all() {
+    // A lock that somebody holds would be waited for at the end of the program, for ever perhaps.
+    if let Ok(running) = RUNNING.try_lock() {
+        for group in running.iter() {
+            signal_group(*group, libc::SIGKILL);
+        }
+    }
+}
+
 impl Family {
+    fn new(child: Child) -> Family {
+        static AT_EXIT: std::sync::Once = std::sync::Once::new();
+        AT_EXIT.call_once(|| {
+            // SAFETY: the function may be called at any time, by any thread.
+            unsafe { libc::atexit(end_all) };
+        });
+        RUNNING.lock().unwrap_or_else(PoisonError::into_inner).push(child.id().cast_signed());
+        Family(Some(child))
+    }
+
     /// Whether the child itself has ended. It is not collected yet: as long as it is a zombie, the number of its group
     /// belongs to nobody else, and the group can be killed without hitting a stranger.
     fn parent_has_ended(&self) -> bool {
@@ -140,6 +166,8 @@ impl Family {
         let mut child = self.0.take()?;
         let group = child.id().cast_signed();
         signal_group(group, libc::SIGKILL);
+        // From here on the number may become somebody else's.
+        RUNNING.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| *other != group);
         let killed = Instant::now();
         let status = loop {
             match child.try_wait() {
@@ -230,6 +258,12 @@ fn die_with_parent() {
     };
 }
 
+/// Ends this process without running anybody's last functions.
+pub(crate) fn leave(code: i32) -> ! {
+    // SAFETY: the call takes a number and does not return.
+    unsafe { libc::_exit(code) }
+}
+
 /// Removes variables from the environment of a child that is about to run its trial.
 pub(crate) fn forget_variables(names: &[&str]) {
     for name in names {
@@ -260,6 +294,45 @@ pub(crate) fn affinity() -> Option<usize> {
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn affinity() -> Option<usize> {
     None
+}
+
+/// When a process began, in the system's own units, or `None` if there is no such process.
+#[cfg(target_os = "linux")]
+pub(crate) fn process_begin(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may contain anything; behind it come the state and twenty other fields.
+    let mut fields = stat.rsplit(')').next()?.split_whitespace();
+    if fields.next()? == "Z" {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+/// Whether a process lives; when it began is not known here.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn process_begin(pid: u32) -> Option<u64> {
+    let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0)?;
+    // SAFETY: signal 0 asks whether the process exists and does nothing.
+    (unsafe { libc::kill(pid, 0) } == 0).then_some(0)
+}
+
+/// Whether this user may read and write a file, as far as permissions go. The file is not opened.
+pub(crate) fn may_use(path: &Path) -> bool {
+    let Ok(path) = std::ffi::CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: the path ends with a zero and lives until the call returns.
+    unsafe { libc::access(path.as_ptr(), libc::R_OK | libc::W_OK) == 0 }
+}
+
+/// The group of a file, by its name if it has one.
+pub(crate) fn group_of(path: &Path) -> Option<String> {
+    let number = std::fs::metadata(path).ok()?.gid();
+    let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    let named = groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(number)).then(|| name.to_owned())
+    });
+    named.or(Some(number.to_string()))
 }
 
 /// Whether a signal is the one that cannot be caught, which a crash never raises.

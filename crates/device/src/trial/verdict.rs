@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::sys;
 
 /// How a trial ended.
@@ -14,7 +16,8 @@ use crate::sys;
 /// assert!(!verdict.passed());
 /// assert_eq!(verdict.to_string(), "failed: the sum is wrong");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// The trial ran to its end, said so, and its process ended well.
     Passed,
@@ -23,10 +26,12 @@ pub enum Verdict {
         /// What it found.
         reason: String,
     },
-    /// The trial did not begin: no such trial, another version, or a helper that lacks a library.
+    /// The trial did not begin: what it was to try is not here, no such trial, another version, or a helper that lacks a library.
     CouldNotLoad {
         /// The exit code: 254 from the hook, 127 from the system.
         code: i32,
+        /// What the trial itself said.
+        reason: Option<String>,
     },
     /// The process died, or left by itself in the middle.
     Crashed {
@@ -68,7 +73,8 @@ impl Verdict {
         let (what, meaning) = match self {
             Verdict::Passed => return f.write_str("passed"),
             Verdict::Failed { reason } => ("failed".into(), reason.clone()),
-            Verdict::CouldNotLoad { code } => (
+            Verdict::CouldNotLoad { reason: Some(reason), .. } => ("could not load".into(), reason.clone()),
+            Verdict::CouldNotLoad { code, reason: None } => (
                 format!("could not begin (exit code {code})"),
                 "the program that was started does not know this trial, is of another version or lacks a library"
                     .into(),

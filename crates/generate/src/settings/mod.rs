@@ -25,7 +25,7 @@ use impasto_model::Prediction;
 use crate::NoiseKind;
 use crate::sampling::{Method, Schedule};
 pub use layers::{config_path, from_variables};
-pub use value::{Kind, Preview, SettingValue};
+pub use value::{Gpu, Kind, Preview, SettingValue};
 
 /// A setting that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -227,6 +227,8 @@ settings! {
     threads: i32 = Machine "threads" 't' <"N"> [-1, 4096];
     /// What products are computed in; auto is bf16 where the machine is faster in it.
     precision: Precision = Machine "type" <"NAME">;
+    /// Which GPUs may be used: auto takes what is healthy and last the CPU, disable asks no driver.
+    gpu: Gpu = Machine "gpu" <"NAME">;
 }
 
 impl Settings {

@@ -49,6 +49,20 @@ pub enum Preview {
     Vae,
 }
 
+/// Which GPUs may be used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Gpu {
+    /// The best one that is healthy, else the CPU.
+    #[default]
+    Auto,
+    /// None; no driver is asked.
+    Disable,
+    /// Only by way of Vulkan.
+    Vulkan,
+    /// Only by way of CUDA.
+    Cuda,
+}
+
 impl SettingValue for bool {
     const KIND: Kind = Kind::Flag;
 
@@ -115,6 +129,7 @@ macro_rules! choice {
     };
 }
 choice!(Preview: "none" => Preview::None, "proj" => Preview::Proj, "tae" => Preview::Tae, "vae" => Preview::Vae);
+choice!(Gpu: "auto" => Gpu::Auto, "disable" => Gpu::Disable, "vulkan" => Gpu::Vulkan, "cuda" => Gpu::Cuda);
 choice!(NoiseKind: "cuda" => NoiseKind::Cuda, "cpu" => NoiseKind::Cpu);
 choice!(Prediction: "eps" => Prediction::Epsilon, "v" => Prediction::V; "epsilon" => Prediction::Epsilon, "v_prediction" => Prediction::V);
 choice!(Precision: "auto" => Precision::Auto, "f32" => Precision::F32, "bf16" => Precision::Bf16);

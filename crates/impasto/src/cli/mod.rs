@@ -1,6 +1,7 @@
 //! The command line: what it takes, and what it shows.
 
 pub mod arguments;
+pub mod devices;
 pub mod paint;
 mod peers;
 pub mod show;
@@ -21,6 +22,8 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Show which devices are here, which of them are healthy, and what to do about the others.
+    Devices(Devices),
     /// Measure how near to the machine's limit things run.
     #[command(subcommand)]
     Bench(Bench),
@@ -31,6 +34,25 @@ pub enum Command {
     },
     /// Print the manual page.
     Man,
+}
+
+#[derive(Args)]
+pub struct Devices {
+    /// One JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// Ask every driver anew, also those that crashed before.
+    #[arg(long)]
+    pub fresh: bool,
+    /// Seconds until a driver that does not answer is given up.
+    #[arg(long, value_name = "S", default_value_t = 15.0)]
+    pub timeout: f64,
+    /// Write everything that is known to a file, for a bug report, without your name and that of the machine.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Remove all verdicts of earlier runs, and what is held against drivers that crashed.
+    #[arg(long, conflicts_with_all = ["json", "fresh", "report", "timeout"])]
+    pub forget: bool,
 }
 
 #[derive(Subcommand)]

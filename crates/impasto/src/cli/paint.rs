@@ -15,7 +15,7 @@ use impasto::model::{Model, ModelPaths};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use super::show;
+use super::{devices, show};
 
 /// A picture that was written, for `--json`.
 #[derive(Serialize)]
@@ -62,11 +62,13 @@ fn read_settings(path: &Path) -> Result<Settings, GenerateError> {
 pub fn paint(settings: &Settings) -> Result<(), GenerateError> {
     let stop = interruptible();
     let begun = Instant::now();
+    let probing = devices::Probing::start(settings.gpu.unwrap_or_default());
     let model = open_model(settings)?;
     let job = Job::new(settings, &model, random_seed())?;
     let mut output = Output::new(settings.output.as_deref(), job.count, settings.force.unwrap_or(false))?;
     let cpu = Cpu::new(&cpu_options(settings)?).map_err(|source| GenerateError::Backend { module: "cpu", source })?;
     announce(settings, &model, &job, &cpu);
+    probing.announce(settings.verbose == Some(true));
 
     let unknown = unknown_words(&model, &job)?;
     if !unknown.is_empty() {

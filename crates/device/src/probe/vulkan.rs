@@ -1,0 +1,119 @@
+//! Vulkan, in the child.
+
+use std::ffi::OsStr;
+
+use impasto_vulkan::{Description, Device, Instance, Loader, Physical, VulkanError};
+use serde::{Deserialize, Serialize};
+
+use super::{Target, clean_label, kernel};
+use crate::{Report, sys};
+
+/// A device as the child reports it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Seen {
+    pub index: usize,
+    pub description: Description,
+}
+
+/// What the driver may report in all; more is a driver that lies.
+const MAX_REPORTED: usize = 1024;
+
+/// Lists the devices. With an argument it is the library of the only driver, which is then opened first for itself: a crash in
+/// its initialisers is told from one in create-instance, and a library that is missing is named.
+pub(crate) fn enumerate(report: &mut Report) -> Result<(), String> {
+    let library = report.argument().to_owned();
+    if !library.is_empty() {
+        report.stage("load-driver");
+        if let Err(error) = sys::open_library(OsStr::new(&library)) {
+            return Err(report.could_not_load(error));
+        }
+    }
+    let instance = open(report)?;
+    report.stage("enumerate");
+    let devices = instance.enumerate().map_err(|error| error.to_string())?;
+    report.stage("get-properties");
+    for (index, physical) in devices.iter().enumerate().take(MAX_REPORTED) {
+        report.record(&Seen { index, description: physical.describe() });
+    }
+    leave(report)
+}
+
+/// Creates the device, allocates, runs a kernel and compares the result.
+pub(crate) fn try_device(report: &mut Report) -> Result<(), String> {
+    let target = Target::from_argument(report.argument())?;
+    let physical = find(report, &target)?;
+    run_kernel(report, &physical).map_err(|error| error.to_string())??;
+    leave(report)
+}
+
+/// Reports the free memory.
+pub(crate) fn memory(report: &mut Report) -> Result<(), String> {
+    let target = Target::from_argument(report.argument())?;
+    let physical = find(report, &target)?;
+    report.record(&physical.free_memory());
+    leave(report)
+}
+
+/// A driver's farewell can crash as well as its welcome, and it takes time that nobody needs: what was to be found out is found
+/// out, and the end of the process frees everything.
+fn leave(report: &mut Report) -> Result<(), String> {
+    report.leave_at_once();
+    Ok(())
+}
+
+fn open(report: &mut Report) -> Result<Instance, String> {
+    report.stage("load");
+    let loader = match Loader::open() {
+        Ok(loader) => loader,
+        Err(error) => return Err(report.could_not_load(error.to_string())),
+    };
+    report.stage("create-instance");
+    let instance = loader.create_instance().map_err(|error| error.to_string())?;
+    // Never dropped: see `leave`.
+    std::mem::forget(instance.clone());
+    Ok(instance)
+}
+
+fn find(report: &mut Report, target: &Target) -> Result<Physical, String> {
+    let instance = open(report)?;
+    report.stage("enumerate");
+    let devices = instance.enumerate().map_err(|error| error.to_string())?;
+    report.stage("get-properties");
+    let is_it = |physical: &&Physical| {
+        let description = physical.describe();
+        clean_label(&description.label) == target.label && description.uuid == target.uuid
+    };
+    let at_its_place = devices.get(target.index).filter(is_it);
+    let found = at_its_place.or_else(|| devices.iter().find(is_it)).cloned();
+    found.ok_or_else(|| "the device that was seen a moment ago is not there any more".into())
+}
+
+fn run_kernel(report: &mut Report, physical: &Physical) -> Result<Result<(), String>, VulkanError> {
+    report.stage("create-device");
+    let device = Device::open(physical)?;
+    report.stage("allocate");
+    let input = kernel::input();
+    let bytes = u64::from(kernel::COUNT) * 4;
+    let mut source = device.buffer(bytes)?;
+    source.write(&input.iter().flat_map(|number| number.to_ne_bytes()).collect::<Vec<_>>())?;
+    let mut result = device.buffer(bytes)?;
+    // What the kernel does not write must not look right by chance.
+    result.write(&vec![0xA5; bytes as usize])?;
+    report.stage("build-kernel");
+    let words = match kernel::spirv() {
+        Ok(words) => words,
+        Err(error) => return Ok(Err(error)),
+    };
+    #[allow(unsafe_code)]
+    // SAFETY: the module is ours, with two buffers, and each thread touches its own number in them.
+    let pipeline = unsafe { device.pipeline(&words, 2) }?;
+    report.stage("dispatch");
+    device.run(&pipeline, &[&source, &result], [kernel::COUNT / kernel::GROUP, 1, 1])?;
+    report.stage("compare");
+    let mut bytes = vec![0; bytes as usize];
+    result.read(&mut bytes)?;
+    let output: Vec<u32> =
+        bytes.chunks_exact(4).map(|four| u32::from_ne_bytes([four[0], four[1], four[2], four[3]])).collect();
+    std::mem::forget((source, result, pipeline, device));
+    Ok(kernel::compare(&input, &output))
+}

@@ -1,0 +1,151 @@
+//! Vulkan, from the outside: all drivers together, and if that goes wrong each alone.
+
+use std::path::{Path, PathBuf};
+
+use super::cuda::try_all;
+use super::diagnose::EGL_MANIFEST;
+use super::manifest::{Manifest, Reading};
+use super::record::Child;
+use super::{Answer, Api, ApiReport, Context, DeviceInfo, Phase, believe, in_parallel};
+use crate::probe::vulkan::Seen;
+use crate::{Outcome, Verdict};
+
+pub(super) fn ask(context: &Context) -> Answer {
+    let mut report = ApiReport::new(Api::Vulkan);
+    let manifests = &context.evidence.manifests;
+    let trusting = context.options.fresh || context.options.asked_for;
+    let held = |manifest: &Manifest| match trusting {
+        true => None,
+        false => context.guard.blocked(&id(&manifest.path), &context.evidence.driver_key(manifest)),
+    };
+    report.blocked = manifests.iter().filter_map(held).collect();
+    let key = context.cache_key(Api::Vulkan, &report.blocked);
+    if let Some(views) = context.recall(Api::Vulkan, &key) {
+        report.from_cache = true;
+        return Answer { views, report };
+    }
+
+    let mut views = Vec::new();
+    if report.blocked.is_empty() {
+        let outcome = context.child("vulkan-enumerate", String::new(), None, context.options.hard);
+        report.children.push(Child::new(Phase::Enumerate, "all drivers", None, &outcome));
+        views = listed(&outcome, None);
+    }
+    // A loader without a single driver that works fails too; asking each one alone then says why.
+    let went_wrong = |child: &Child| child.is_fault() || matches!(child.verdict, Verdict::Failed { .. });
+    if !report.blocked.is_empty() || report.children.iter().any(went_wrong) {
+        views = alone(context, &mut report);
+    }
+    for (index, view) in views.iter_mut().enumerate() {
+        view.name = format!("vulkan{index}");
+    }
+    let culprit = |view: &DeviceInfo| view.manifest.as_deref().map(|path| library_of(context, path));
+    try_all(context, "vulkan-trial", &mut views, &mut report, &culprit);
+    blame_trials(context, &mut report, &views);
+    advise(context, &mut report, &views);
+    if report.is_clean() {
+        let worked: Vec<String> = manifests.iter().map(|manifest| id(&manifest.path)).collect();
+        let held: Vec<&str> = report.blocked.iter().map(|known| known.driver.as_str()).collect();
+        let worked: Vec<String> = worked.into_iter().filter(|driver| !held.contains(&driver.as_str())).collect();
+        context.guard.worked(&worked);
+        context.keep(Api::Vulkan, key, &views);
+    }
+    Answer { views, report }
+}
+
+fn id(manifest: &Path) -> String {
+    manifest.to_string_lossy().into_owned()
+}
+
+fn library_of(context: &Context, path: &Path) -> String {
+    let known = context.evidence.manifests.iter().find(|manifest| manifest.path == path);
+    known.map_or_else(|| super::manifest::file_name(path), Manifest::library_name)
+}
+
+fn listed(outcome: &Outcome, manifest: Option<&PathBuf>) -> Vec<DeviceInfo> {
+    if !outcome.verdict.passed() {
+        return Vec::new();
+    }
+    let seen = outcome.records.iter().map(|record| serde_json::from_value::<Seen>(record.clone()));
+    seen.flatten().map(|seen| believe::vulkan(seen, manifest.cloned())).collect()
+}
+
+/// Asks each driver that may be asked, for itself. Those that go wrong are left out and remembered.
+fn alone(context: &Context, report: &mut ApiReport) -> Vec<DeviceInfo> {
+    let mut views = Vec::new();
+    for (manifest, outcome) in each_alone(context, report) {
+        let child = Child::new(Phase::Alone, id(&manifest.path), Some(manifest.library_name()), &outcome);
+        if child.is_fault() {
+            report.disabled.push(manifest.path.clone());
+            context.guard.crashed(&id(&manifest.path), &context.evidence.driver_key(manifest), &child.in_short());
+        }
+        views.extend(listed(&outcome, Some(&manifest.path)));
+        report.children.push(child);
+    }
+    views
+}
+
+fn each_alone<'a>(context: &'a Context, report: &ApiReport) -> Vec<(&'a Manifest, Outcome)> {
+    let is_held = |manifest: &Manifest| report.blocked.iter().any(|known| known.driver == id(&manifest.path));
+    let readable = |manifest: &&Manifest| matches!(manifest.reading, Reading::Library { .. }) && !is_held(manifest);
+    let manifests: Vec<&Manifest> = context.evidence.manifests.iter().filter(readable).collect();
+    let outcomes = in_parallel(&manifests, |manifest| {
+        let library = manifest.library().unwrap_or_default();
+        context.child("vulkan-enumerate", library, Some(&manifest.path), context.options.hard)
+    });
+    manifests.into_iter().zip(outcomes).collect()
+}
+
+/// Where an NVIDIA GPU is here and Vulkan does not show it, its EGL driver is tried: where there is no X server it works and the
+/// GLX one does not.
+fn advise(context: &Context, report: &mut ApiReport, views: &[DeviceInfo]) {
+    let evidence = &context.evidence;
+    let shown = views.iter().any(|view| view.ids.is_some_and(|(vendor, _)| vendor == 0x10de));
+    let no_loader = report.children.iter().any(|child| {
+        child.phase == Phase::Enumerate && matches!(child.verdict, Verdict::CouldNotLoad { .. } | Verdict::NoHook)
+    });
+    if shown || no_loader || !(evidence.has_nvidia() || evidence.nvidia_egl) {
+        return;
+    }
+    let path = std::env::temp_dir().join(format!("impasto-egl-{}.json", std::process::id()));
+    if std::fs::write(&path, EGL_MANIFEST).is_err() {
+        return;
+    }
+    let library = "libEGL_nvidia.so.0";
+    let outcome = context.child("vulkan-enumerate", library.into(), Some(&path), context.options.hard);
+    let _ = std::fs::remove_file(&path);
+    report.children.push(Child::new(Phase::Advice, library, Some(library.into()), &outcome));
+}
+
+/// A device that died in its trial was found among those of all drivers: which driver it belongs to is found out by asking each
+/// one alone, so that it can be named and remembered.
+fn blame_trials(context: &Context, report: &mut ApiReport, views: &[DeviceInfo]) {
+    let died: Vec<usize> = (0..report.children.len())
+        .filter(|&at| report.children[at].phase == Phase::Trial && report.children[at].is_fault())
+        .collect();
+    if died.is_empty() {
+        return;
+    }
+    let view_of = |child: &Child| views.iter().find(|view| child.subject == format!("{} {}", view.name, view.label));
+    let unknown = died.iter().any(|&at| view_of(&report.children[at]).is_some_and(|view| view.manifest.is_none()));
+    let asked = if unknown { each_alone(context, report) } else { Vec::new() };
+    let mut blamed: Vec<PathBuf> = Vec::new();
+    for at in died {
+        let Some(view) = view_of(&report.children[at]) else { continue };
+        let shows = |outcome: &Outcome| {
+            listed(outcome, None).iter().any(|other| other.label == view.label && other.uuid == view.uuid)
+        };
+        let found = asked.iter().find(|(_, outcome)| shows(outcome)).map(|(manifest, _)| manifest.path.clone());
+        let Some(path) = view.manifest.clone().or(found) else { continue };
+        let child = &mut report.children[at];
+        child.culprit = Some(library_of(context, &path));
+        let what = child.in_short();
+        let manifest = context.evidence.manifests.iter().find(|manifest| manifest.path == path);
+        if let Some(manifest) = manifest.filter(|_| !blamed.contains(&path)) {
+            // One survey is one crash, however many devices the driver has.
+            context.guard.crashed(&id(&path), &context.evidence.driver_key(manifest), &what);
+            report.disabled.push(path.clone());
+            blamed.push(path);
+        }
+    }
+}

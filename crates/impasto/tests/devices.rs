@@ -1,0 +1,184 @@
+//! The command beside drivers that go wrong: whatever they do, the list is shown and the picture is made.
+#![cfg(target_os = "linux")]
+
+#[path = "../../device/tests/drivers/mod.rs"]
+mod drivers;
+#[path = "../../generate/tests/common/mod.rs"]
+mod small;
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use drivers::{drivers, lavapipe};
+
+/// A program in a world of its own: one fake driver before lavapipe, a fake libcuda if asked for, and a cache folder.
+struct World {
+    folder: tempfile::TempDir,
+    env: Vec<(&'static str, String)>,
+}
+
+impl World {
+    fn new(vulkan: &str, cuda: Option<&str>) -> World {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let manifests = [drivers().manifest(), lavapipe()].map(|path| path.display().to_string()).join(":");
+        let mut env = vec![
+            ("VK_DRIVER_FILES", manifests),
+            ("FAKE_VULKAN", vulkan.to_owned()),
+            ("FAKE_TOUCHED", folder.path().join("touched").display().to_string()),
+            ("HOME", folder.path().join("home").display().to_string()),
+            ("XDG_CACHE_HOME", folder.path().join("cache").display().to_string()),
+        ];
+        if let Some(cuda) = cuda {
+            env.push(("FAKE_CUDA", cuda.to_owned()));
+            env.push(("LD_LIBRARY_PATH", drivers().cuda.display().to_string()));
+        }
+        World { folder, env }
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_impasto"));
+        for name in [
+            "LD_LIBRARY_PATH",
+            "LD_PRELOAD",
+            "VK_ICD_FILENAMES",
+            "CUDA_VISIBLE_DEVICES",
+            "IMPASTO_CPU",
+            "XDG_CONFIG_HOME",
+        ] {
+            command.env_remove(name);
+        }
+        command.args(args).envs(self.env.iter().cloned()).output().expect("the program starts")
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    fn touched(&self) -> bool {
+        std::fs::remove_file(self.folder.path().join("touched")).is_ok()
+    }
+
+    /// Makes a small picture, and returns what was said.
+    fn paint(&self, gpu: &str) -> Output {
+        let model = self.path("small.safetensors");
+        if !Path::new(&model).exists() {
+            small::Small::sd1().write_original(Path::new(&model));
+        }
+        let output = self.path("picture.png");
+        let size = ["-W", "64", "-H", "64", "--steps", "1", "--force"];
+        self.run(&[&["-m", &model, "-p", "a house", "-o", &output, "--gpu", gpu], &size[..]].concat())
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn assert_painted(world: &World, out: &Output) {
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let picture = std::fs::read(world.path("picture.png")).expect("the picture is there");
+    assert!(picture.starts_with(b"\x89PNG"));
+}
+
+#[test]
+fn the_list_shows_what_is_healthy_and_explains_the_rest() {
+    let world = World::new("crash:create-instance", Some(""));
+    let out = world.run(&["devices", "--timeout", "10"]);
+    let shown = text(&out.stdout);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    for words in [
+        "llvmpipe",
+        "software rasteriser",
+        "cuda0",
+        "discrete GPU: Fake GPU 0",
+        "seen, not usable yet: use cpu",
+        "7.0 GiB / 8.0 GiB",
+        "usable",
+    ] {
+        assert!(shown.contains(words), "{words} in {shown}");
+    }
+    let wrong: Vec<&str> = shown.lines().filter(|line| line.starts_with("! ")).collect();
+    assert_eq!(wrong.len(), 1, "{shown}");
+    assert!(wrong[0].contains("signal 11 in create-instance") && wrong[0].contains("libfake_vulkan.so"), "{shown}");
+
+    let again = world.run(&["--list-devices", "--json", "--fresh", "--timeout", "10"]);
+    let json: serde_json::Value = serde_json::from_slice(&again.stdout).expect("it is JSON");
+    assert_eq!(json["free_memory"]["cuda0"], 7_u64 << 30);
+    assert!(json["survey"]["devices"].as_array().is_some_and(|devices| devices.len() == 3), "{json:#}");
+    let forgotten = text(&world.run(&["devices", "--forget"]).stdout);
+    assert!(forgotten.contains("files removed"), "{forgotten}");
+    assert_eq!(text(&world.run(&["devices", "--forget"]).stdout), "nothing was remembered\n");
+}
+
+#[test]
+fn a_report_holds_everything_but_names() {
+    let world = World::new("crash:dispatch", None);
+    let file = world.path("report.json");
+    let out = world.run(&["devices", "--report", &file]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let report = std::fs::read_to_string(&file).expect("the report");
+    let parsed: serde_json::Value = serde_json::from_str(&report).expect("it is JSON");
+    assert!(report.contains("dispatch") && parsed["system"]["kernel"].is_string());
+    assert!(parsed["environment"]["VK_DRIVER_FILES"].is_string() && parsed["environment"].get("HOME").is_none());
+    assert!(!report.contains(&world.path("home")), "{report}");
+    let cannot = world.run(&["devices", "--report", "/proc/nowhere/report.json"]);
+    assert_eq!(cannot.status.code(), Some(1));
+    assert!(text(&cannot.stderr).contains("could not be written"));
+}
+
+#[test]
+fn every_fault_leaves_the_picture() {
+    let line = "vulkan: crashed during device probe (signal 11 in create-instance, driver libfake_vulkan.so); trying next backend";
+    for (vulkan, cuda, says) in [
+        ("crash:create-instance", None, line),
+        ("crash:load-driver", None, "signal 11 in load-driver"),
+        ("crash:dispatch", None, "signal 11 in dispatch"),
+        ("abort:enumerate", None, "signal 6 in enumerate"),
+        ("throw:create-instance", None, "signal 6 in create-instance"),
+        ("exit0:enumerate", None, "gave no usable answer"),
+        ("garbage:enumerate", None, "gave no usable answer"),
+        ("hang:create-instance", None, "no answer from the device probe yet"),
+        ("fork:enumerate", None, "no answer from the device probe yet"),
+        ("endless:create-instance", None, "no answer from the device probe yet"),
+        (
+            "",
+            Some("crash:create-instance"),
+            "cuda: crashed during device probe (signal 11 in create-instance, driver libcuda.so.1)",
+        ),
+        ("", Some(""), "gpu: Fake GPU 0 (cuda0, vulkan0) seen, not usable yet: computing on cpu"),
+    ] {
+        let world = World::new(vulkan, cuda);
+        let begun = Instant::now();
+        let out = world.paint("auto");
+        assert_painted(&world, &out);
+        let said = text(&out.stderr);
+        let lines: Vec<&str> = said.lines().filter(|line| line.contains(says)).collect();
+        assert_eq!(lines.len(), 1, "{vulkan} {cuda:?}: {says} in {said}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn disable_starts_no_child_and_an_api_by_name_is_an_error_yet() {
+    let world = World::new("", Some(""));
+    let out = world.paint("disable");
+    assert_painted(&world, &out);
+    assert!(!world.touched(), "no driver was opened");
+    assert!(!text(&out.stderr).contains("gpu"), "{}", text(&out.stderr));
+    for (api, words) in [("vulkan", "Fake GPU 0"), ("cuda", "Fake GPU 0")] {
+        let out = world.paint(api);
+        assert_eq!(out.status.code(), Some(1));
+        let said = text(&out.stderr);
+        assert!(said.contains(&format!("--gpu {api}: this build cannot compute")) && said.contains(words), "{said}");
+    }
+    assert_eq!(world.paint("opencl").status.code(), Some(2));
+}
+
+#[test]
+fn a_home_that_cannot_be_written_is_no_error() {
+    let mut world = World::new("", None);
+    world.env.push(("XDG_CACHE_HOME", "/proc/nowhere".into()));
+    let out = world.paint("auto");
+    assert_painted(&world, &out);
+}
