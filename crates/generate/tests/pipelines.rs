@@ -8,7 +8,8 @@ mod common;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{Small, numbers};
+use common::Small;
+use common::generated::numbers;
 use impasto_backend::Backend;
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_generate::picture::Picture;

@@ -3,7 +3,7 @@
 #![allow(dead_code)] // each test uses its part
 
 #[path = "../../../model/tests/common/generated.rs"]
-mod generated;
+pub mod generated;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,6 @@ use impasto_model::{
 };
 use serde_json::json;
 
-pub use generated::numbers;
 use generated::parameter;
 
 /// A tensor of a file.
