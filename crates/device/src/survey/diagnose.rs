@@ -350,3 +350,74 @@ fn of_system(context: &Context, reports: &[ApiReport], views: &[&DeviceInfo]) ->
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::evidence::{Evidence, Node, PciGpu};
+    use super::super::guard::{Guard, Remembered};
+    use super::super::info::tests::view;
+    use super::super::{Store, SurveyOptions};
+    use super::*;
+
+    fn lines(evidence: Evidence, report: ApiReport, views: Vec<DeviceInfo>) -> String {
+        let store = Arc::new(Store::none());
+        let options = SurveyOptions { store: store.clone(), ..SurveyOptions::default() };
+        let context = Context { options, evidence, guard: Guard::open(store) };
+        let found = diagnose(&context, &[report], &super::super::info::merge(views));
+        found.iter().map(|one| format!("{one}\n")).collect()
+    }
+
+    fn amd() -> Vec<PciGpu> {
+        vec![PciGpu { address: "0000:03:00.0".into(), vendor: 0x1002, device: 0x744c }]
+    }
+
+    #[test]
+    fn nothing_wrong_is_nothing_said() {
+        assert_eq!(lines(Evidence::default(), ApiReport::new(Api::Vulkan), vec![]), "");
+        let evidence = Evidence { gpus: amd(), ..Evidence::default() };
+        assert_eq!(lines(evidence, ApiReport::new(Api::Vulkan), vec![view(Api::Vulkan, 0, None, None)]), "");
+    }
+
+    #[test]
+    fn a_device_file_that_may_not_be_opened_names_the_group_to_join() {
+        let node = Node { path: "/dev/dri/renderD128".into(), usable: false, group: Some("render".into()) };
+        let evidence = Evidence { nodes: vec![node], gpus: amd(), ..Evidence::default() };
+        let said = lines(evidence, ApiReport::new(Api::Vulkan), vec![]);
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.contains("/dev/dri/renderD128") && said.contains("usermod -aG render"), "{said}");
+    }
+
+    #[test]
+    fn a_gpu_that_no_driver_shows_is_named_with_what_to_install() {
+        let evidence = Evidence { gpus: amd(), ..Evidence::default() };
+        let software = DeviceInfo { kind: DeviceKind::Software, ..view(Api::Vulkan, 0, None, None) };
+        let said = lines(evidence, ApiReport::new(Api::Vulkan), vec![software]);
+        assert!(said.contains("1002:744c") && said.contains("mesa-vulkan-drivers"), "{said}");
+    }
+
+    #[test]
+    fn a_driver_that_is_left_alone_is_named_with_the_way_back() {
+        let known = Remembered {
+            driver: "/usr/share/vulkan/icd.d/x.json".into(),
+            key: vec![],
+            crashes: 2,
+            last: 0,
+            what: "crashed during device probe (signal 11 in enumerate, driver libX)".into(),
+        };
+        let report = ApiReport { blocked: vec![known], ..ApiReport::new(Api::Vulkan) };
+        let line = report.line().expect("a line for the user");
+        assert!(line.contains("x.json") && line.contains(FORGET_COMMAND) && line.contains("signal 11"), "{line}");
+        let said = lines(Evidence::default(), report, vec![]);
+        assert!(said.contains(FORGET_COMMAND) && said.contains("--gpu vulkan"), "{said}");
+    }
+
+    #[test]
+    fn a_code_is_read_out_of_any_sentence() {
+        assert!(cuda_failure("cuInit failed with 34 (a stub)", true).1.contains("stubs"));
+        for odd in ["", "failed with", "cuInit failed with x", " failed with ", "cuInit failed with 99999999999 "] {
+            assert!(cuda_failure(odd, false).1.contains("nvidia-smi"), "{odd}");
+        }
+    }
+}
