@@ -48,6 +48,8 @@ def gather(folder, tokens):
     tensors = {PREFIXES["vae"] + k: v for k, v in vae.items()}
     for name, v in painter.items():
         part, k = name.split(".", 1)
+        if part == "reader":  # was of use in training only
+            continue
         tensors[PREFIXES[part] + k] = full_table(v, tokens) if k == TABLE else v
     return {k: v.float() for k, v in tensors.items()}
 
