@@ -1,8 +1,11 @@
 """All primitives of a picture in one Triton kernel: what render.paint_primitive does for one primitive of a batch, done for each tile
 of pixels from the first primitive to the last, with the canvas in registers. Compiled one by one, some 70 launches for every 32
-pictures kept the CPU busy and the GPU waiting. render.py falls back to those where this fails; `python3 paint_kernel.py` compares
-the two without a GPU."""
-import torch
+pictures kept the CPU busy and the GPU waiting. train.py compares both and takes the other where this one fails; `python3
+paint_kernel.py` compares them without a GPU, in Triton's interpreter."""
+import os
+
+if __name__ == "__main__":
+    os.environ["TRITON_INTERPRET"] = "1"  # is read at the import
 import triton
 import triton.language as tl
 
@@ -27,7 +30,9 @@ def paint_tile(pictures, place, rows, rgb, lengths, batch, size, TILE: tl.conste
     green = tl.load(canvas + size * size, mask=inside_picture)
     blue = tl.load(canvas + 2 * size * size, mask=inside_picture)
     parent = tl.zeros([TILE], tl.float32)
-    for slot in range(tl.load(lengths + picture)):
+    length = tl.load(lengths + picture)
+    slot = 0
+    while slot < length:
         where, row, colour = place + (slot * batch + picture) * 6, rows + (slot * batch + picture) * FIELDS, rgb + (slot * batch + picture) * 3
         scale, mirrored, cos, sin = tl.load(where + 2), tl.load(where + 3), tl.load(where + 4), tl.load(where + 5)
         dx, dy = px - tl.load(where), py - tl.load(where + 1)
@@ -64,6 +69,7 @@ def paint_tile(pictures, place, rows, rgb, lengths, batch, size, TILE: tl.conste
         green += (tl.load(colour + 1) - green) * alpha
         blue += (tl.load(colour + 2) - blue) * alpha
         parent = tl.where(clipped, parent, cover)
+        slot += 1
     tl.store(canvas, red, mask=inside_picture)
     tl.store(canvas + size * size, green, mask=inside_picture)
     tl.store(canvas + 2 * size * size, blue, mask=inside_picture)
@@ -72,3 +78,19 @@ def paint_tile(pictures, place, rows, rgb, lengths, batch, size, TILE: tl.conste
 def paint(pictures, place, rows, rgb, lengths):
     batch, _, _, size = pictures.shape
     paint_tile[(batch, triton.cdiv(size * size, TILE))](pictures, place, rows, rgb, lengths, batch, size, TILE)
+
+
+def main():
+    import random
+
+    import scenes
+    from render import Renderer
+    rng = random.Random(4)
+    some = scenes.pack([scenes.sample(rng) for _ in range(6)])
+    plain, fast = (Renderer("cpu", 40, how)(some) for how in ("plain", "kernel"))
+    print(f"largest difference {(plain - fast).abs().max().item():.1e}")
+    assert (plain - fast).abs().max() < 1e-4
+
+
+if __name__ == "__main__":
+    main()

@@ -133,7 +133,7 @@ class Renderer:
         return (self.at_once if self.how == "kernel" else self.one_by_one)(packed).clamp_(0, 1)
 
     def at_once(self, packed):
-        from paint_kernel import paint
+        from paint_kernel import paint  # Triton is not everywhere
         packed = {k: upload(packed[k], self.device) for k in scenes.PACKED}
         pictures = backdrop.paint(packed["setting"], packed["time"], packed["seed"], self.size).contiguous()
         paint(pictures, *self.flatten(packed), packed["length"])

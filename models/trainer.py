@@ -140,19 +140,32 @@ class Profile:
         if self.steps == 0 or self.done >= self.steps + self.TRACED:
             return
         self.done += 1
-        if self.done == self.steps:
-            self.table()
-            if self.gpu:
-                self.tracer = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
-                self.tracer.start()
-        elif self.done == self.steps + self.TRACED and self.tracer:
-            torch.cuda.synchronize()
-            self.tracer.stop()
-            rows = sorted(self.tracer.key_averages(), key=lambda r: -r.self_device_time_total)
-            total = sum(r.self_device_time_total for r in rows)
-            self.log(f"profile: {self.TRACED} steps keep the device busy for {total / 1000:.1f} ms, {sum(r.count for r in rows)} kernels")
-            for r in rows[:16]:
-                self.log(f"profile: {r.self_device_time_total / total:6.1%} {r.count:5d} x {r.key[:110]}")
+        try:
+            if self.done == self.steps:
+                self.table()
+                self.begin_trace()
+            elif self.done == self.steps + self.TRACED:
+                self.end_trace()
+        except Exception as error:  # to know is not worth a run
+            self.log(f"profile: {type(error).__name__}: {str(error)[:200]}")
+            self.tracer = None
+
+    def begin_trace(self):
+        if self.gpu:
+            self.tracer = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+            self.tracer.start()
+
+    def end_trace(self):
+        if not self.tracer:
+            return
+        torch.cuda.synchronize()
+        self.tracer.stop()
+        rows = sorted(self.tracer.key_averages(), key=lambda r: -r.self_device_time_total)
+        total = sum(r.self_device_time_total for r in rows)
+        self.log(f"profile: {self.TRACED} steps keep the device busy for {total / 1000:.1f} ms, {sum(r.count for r in rows)} kernels")
+        for r in rows[:16]:
+            self.log(f"profile: {r.self_device_time_total / total:6.1%} {r.count:5d} x {r.key[:110]}")
+        self.tracer = None
 
     def table(self):
         if self.gpu:
