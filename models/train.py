@@ -81,7 +81,7 @@ def vae_losses(made, pictures, mean, logvar, spike):
         a, b = F.avg_pool2d(a, 2), F.avg_pool2d(b, 2)
     kl = 0.5 * (mean ** 2 + logvar.exp() - 1 - logvar).mean()
     bad = worst(made, pictures)
-    return dict(loss=l1 + 4 * mse + 0.5 * edge + 1e-3 * kl + 0.1 * bad + 0.02 * spike, l1=l1, mse=mse, edge=edge, kl=kl, worst=bad, spike=spike)
+    return dict(loss=l1 + 4 * mse + 0.5 * edge + 1e-3 * kl + 0.1 * bad + 0.2 * spike, l1=l1, mse=mse, edge=edge, kl=kl, worst=bad, spike=spike)
 
 
 @torch.no_grad()
