@@ -35,13 +35,15 @@ vae)
         from=(--from ../.carry/round1)
         [ -e ../.carry/round1/vae-raw.safetensors ] || { echo "round one's autoencoder is not in .carry/round1"; exit 1; }
     fi
-    # The compiler works for two minutes on the painter, mostly on the CPU. What it finds stays in its cache for unet1.
+    # The compiler works for two minutes on the painter, mostly on the CPU. What it finds stays in its cache for unet1. It begins when the
+    # autoencoder is under way, so that it disturbs neither that one's compiling nor the choice of its convolutions.
     rehearsal=$scratch/rehearsal
     mkdir -p "$rehearsal"
-    TORCHINDUCTOR_COMPILE_THREADS=6 nice timeout 360 python3 train.py unet --rehearse --steps 2 --workers 1 --pool 4096 --minutes 6 --state "$rehearsal" --out "$rehearsal" \
-        ${UNET_FLAGS:-} >"$rehearsal/output.txt" 2>&1 &
+    (sleep "${DELAY:-100}" && TORCHINDUCTOR_COMPILE_THREADS=6 nice timeout 300 python3 train.py unet --rehearse --steps 2 --workers 1 --pool 4096 \
+        --minutes 5 --state "$rehearsal" --out "$rehearsal" ${UNET_FLAGS:-}) >"$rehearsal/output.txt" 2>&1 &
+    compiling=$!
     python3 train.py vae --minutes "$vae_minutes" --minutes-total "$vae_total" --profile 20 --state "$state" --out "$out" "${from[@]}" ${FLAGS:-}
-    wait || echo "the rehearsal failed"
+    wait "$compiling" || echo "the rehearsal failed"
     echo "the rehearsal said:"
     tail -n 12 "$rehearsal/output.txt"
     ;;
