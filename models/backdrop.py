@@ -3,6 +3,7 @@
 A layer is everything below a line over x, its profile: hills, dunes, waves, roofs or treetops. Each scene's own look comes
 from its seed by an integer hash, so that the same scene gives the same picture on every device.
 """
+import functools
 import math
 
 import torch
@@ -73,6 +74,18 @@ LAND_LIGHT = torch.tensor([LIGHT_ON_LAND[t] for t in TIMES])  # (times, 3)
 LAND_HAZE = torch.tensor([HAZE_ON_LAND[t] for t in TIMES])  # (times, 4)
 
 
+@functools.cache
+def tables(device):
+    """The tables on the device. They are sent once: sending from ordinary memory makes the host wait until the device is idle."""
+    return tuple(t.to(device) for t in (LAYER_TABLE, SKY_TABLE, PASTEL_TABLE, LAND_LIGHT, LAND_HAZE))
+
+
+@functools.cache
+def colour(rgb, device):
+    """(1, 3, 1, 1), sent once as well."""
+    return torch.tensor(rgb, device=device)[None, :, None, None]
+
+
 def hash01(seed, index):
     """Numbers in 0..1 from integers, the same everywhere. seed and index broadcast; both int64."""
     v = (seed * 747796405 + index * 277803737 + 2891336453) & 0xFFFFFFFF
@@ -124,8 +137,7 @@ def windows(picture, line, column, across, seed, lit):
     beside = (across * 3) % 1.0
     glass = ((beside > 0.28) & (beside < 0.72) & (across > 0.08) & (across < 0.92))[:, None]
     cover = on[:, floor] & glass & (up > 0.3) & (up < 0.75) & (y[None, :, None] > line[:, None] + 0.025)
-    warm = torch.tensor([1.0, 0.88, 0.55], device=picture.device)[None, :, None, None]
-    return mix(picture, warm, (cover * lit[:, None, None])[:, None])
+    return mix(picture, colour((1.0, 0.88, 0.55), picture.device), (cover * lit[:, None, None])[:, None])
 
 
 def specks(picture, seed, salt, cells, radius, rgb, share, low, high):
@@ -142,23 +154,23 @@ def specks(picture, seed, salt, cells, radius, rgb, share, low, high):
     y = ((torch.arange(size, device=seed.device) + 0.5) / size)[None, :, None]
     there = (rand(3) < share[:, None, None]) & (y >= low) & (y < high)
     cover = torch.clamp(0.5 - distance * size / 1.3, 0, 1) * there * (0.45 + 0.55 * bright)
-    return mix(picture, torch.tensor(rgb, device=picture.device)[None, :, None, None], cover[:, None])
+    return mix(picture, colour(rgb, picture.device), cover[:, None])
 
 
 def paint(setting, time, seed, size):
     """Backdrops for a batch: setting, time and seed are (batch,) integers. Returns (batch, 3, size, size)."""
     device = seed.device
-    layer = LAYER_TABLE.to(device)[setting]  # (batch, layers, 11)
-    light = LAND_LIGHT.to(device)[time][:, :, None, None]
-    haze = LAND_HAZE.to(device)[time][:, :, None, None]
+    layers, skies, pastels, land_light, land_haze = tables(device)
+    layer = layers[setting]  # (batch, layers, 11)
+    light, haze = land_light[time][:, :, None, None], land_haze[time][:, :, None, None]
     y = ((torch.arange(size, device=device) + 0.5) / size)[None, :, None]  # (1, size, 1)
     x = y.transpose(1, 2)
 
-    sky = SKY_TABLE.to(device)[time][..., None, None]  # (batch, 3 stops, 3, 1, 1)
+    sky = skies[time][..., None, None]  # (batch, 3 stops, 3, 1, 1)
     down = (y / 0.62).clamp(0, 1)[:, None]
     outdoors = torch.where(down < 0.5, mix(sky[:, 0], sky[:, 1], 2 * down), mix(sky[:, 1], sky[:, 2], 2 * down - 1))
     pick = (hash01(seed, 5) * PASTEL_TABLE.shape[1]).long()
-    pastel = PASTEL_TABLE.to(device)[time, pick][..., None, None]
+    pastel = pastels[time, pick][..., None, None]
     middle = torch.exp(-3.5 * ((x - 0.5) ** 2 + (y - 0.48) ** 2))[:, None]
     indoors = mix(pastel, torch.ones_like(pastel), 0.42 * middle * torch.where(time == TIMES.index("night"), 0.25, 1.0)[:, None, None, None])
     plain = (setting == SETTINGS.index("plain"))[:, None, None, None]

@@ -1,4 +1,6 @@
 """The words for a scene: many ways to say the same thing, so that paraphrases work. Lower case, words and commas only."""
+import re
+
 from scenes import KINDS
 
 # Names of each object, one or more; most speakers use the first.
@@ -89,7 +91,7 @@ def noun_phrase(rng, group, drawing, article=True):
 
 
 def main_part(rng, scene, phrases):
-    """The groups and how they relate."""
+    """The groups and how they relate. `phrases` stand for the groups, in their order."""
     if len(phrases) == 1:
         if scene.side:
             return f"{phrases[0]} {rng.choice(('on the', 'on the', 'to the', 'at the'))} {scene.side}{rng.choice(('', ' side'))}"
@@ -124,11 +126,17 @@ def key_words(rng, scene, drawings):
 
 def caption(scene, rng):
     """One of the many captions of a scene."""
+    return worded(scene, rng)[0]
+
+
+def worded(scene, rng):
+    """One of the many captions of a scene, and the groups in the order it speaks of them."""
     drawings = [next(t.drawing for t in scene.things if t.group == i) for i in range(len(scene.groups))]
     if len(scene.groups) == 1 and not scene.side and rng.random() < 0.08:
-        return key_words(rng, scene, drawings)
+        return key_words(rng, scene, drawings), [0]
     phrases = [noun_phrase(rng, g, d) for g, d in zip(scene.groups, drawings)]
-    body = main_part(rng, scene, phrases)
+    body = main_part(rng, scene, [f"{{{i}}}" for i in range(len(phrases))])  # the phrases come last, so that their order shows
+    order = [int(i) for i in re.findall(r"{(\d)}", body)]
     if rng.random() < 0.18:
         many = scene.groups[0].count > 1
         body = f"{rng.choice(MEDIUM[:-1] if many else MEDIUM)} {body.replace(' is ', ' ')}"
@@ -137,6 +145,7 @@ def caption(scene, rng):
     if rng.random() < 0.3:
         around.reverse()
     comma = "," if rng.random() < 0.3 else ""
+    body = body.format(*phrases)
     if around and rng.random() < 0.2:
-        return f"{around[0]}, {body}" + "".join(f"{comma} {a}" for a in around[1:])
-    return body + "".join(f"{comma} {a}" for a in around)
+        return f"{around[0]}, {body}" + "".join(f"{comma} {a}" for a in around[1:]), order
+    return body + "".join(f"{comma} {a}" for a in around), order

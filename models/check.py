@@ -171,6 +171,7 @@ def judge(case, picture):
         other = scene.groups[1]
         there, other_y, other_x = find(other.object, other.colour, time, mask[COLOUR_INDEX[other.colour]])
         ahead = {"left of": other_x - x, "right of": x - other_x, "above": other_y - y, "below": y - other_y}[scene.relation]
+        verdict["sideways"] = scene.relation in ("left of", "right of")
         verdict["relation"] = ahead > 0.04 and min(own, there) >= PLACED
     else:
         rivals = {name: find(name, g.colour, time, mask[COLOUR_INDEX[g.colour]])[0] for name in KINDS}
@@ -196,12 +197,13 @@ def summary(alone, related):
     return dict(captions=len(alone), colour=np.mean([v["colour"] for v in alone]).round(3).item(),
                 colour_and_object=np.mean([v["colour"] and v["object"] for v in alone]).round(3).item(),
                 relations=len(related), relation=np.mean([v["relation"] for v in related]).round(3).item(),
+                sideways=np.mean([v["relation"] for v in related if v["sideways"]]).round(3).item(),
                 colour_in_relations=np.mean([v["colour"] for v in related]).round(3).item())
 
 
 def run(n, paint, sheet=None, lies=False):
     """paint: cases -> pictures. With `lies`, also how often the check believes false captions."""
-    verdicts, believed = [], {}
+    verdicts, believed, shown = [], {}, []
     for related in (False, True):
         some = cases(n, related)
         pictures = paint(some)
@@ -212,8 +214,9 @@ def run(n, paint, sheet=None, lies=False):
         for case, picture in zip(some, pictures if lies else ()):
             for what, was in lie(case, picture).items():
                 believed.setdefault(what, []).append(was)
-        if sheet:
-            save_sheet(f"{sheet}/check-{'relations' if related else 'alone'}.png", pictures[:96], 12)
+        shown.append(pictures[:72])
+    if sheet:
+        save_sheet(f"{sheet}/check.png", torch.cat(shown), 12)
     print(json.dumps(summary(*verdicts)), flush=True)
     if lies:
         print("false captions believed:", json.dumps({what: round(float(np.mean(was)), 3) for what, was in believed.items()}))

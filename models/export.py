@@ -1,8 +1,8 @@
 """The trained parts as one file in Stable Diffusion 1's original layout, f16, and compressed.
 
-usage: export.py TRAINED_DIR OUT.safetensors
+usage: export.py TRAINED_DIR OUT.safetensors [--rough]
 
-TRAINED_DIR holds vae.safetensors and painter-ema.safetensors (train.py). Writes OUT.safetensors and, where the `zstd` command is
+With --rough, f16 as it is and not compressed, which is quick. TRAINED_DIR holds vae.safetensors and painter-ema.safetensors (train.py). Writes OUT.safetensors and, where the `zstd` command is
 there, OUT.safetensors.zst. Weights are rounded to as many bits of f16's ten as still fit the limit: the last ones are noise
 to the networks and cost most of the bytes, since they do not compress.
 """
@@ -49,6 +49,8 @@ def gather(folder, tokens):
     tensors = {PREFIXES["vae"] + k: v for k, v in vae.items()}
     for name, v in painter.items():
         part, k = name.split(".", 1)
+        if part == "reader":  # was of use in training only
+            continue
         tensors[PREFIXES[part] + k] = full_table(v, tokens) if k == TABLE else v
     return {k: v.float() for k, v in tensors.items()}
 
@@ -70,13 +72,13 @@ def compress(path):
     return packed.stat().st_size
 
 
-def main(folder, out):
+def main(folder, out, rough=None):
     tensors = gather(folder, Tokens())
     assert all(v.isfinite().all() and v.abs().max() < 65504 for v in tensors.values()), "a weight does not fit f16"
     for bits in range(10, 4, -1):
         save_file({k: round_mantissa(v.half(), bits).contiguous() for k, v in sorted(tensors.items())}, out, METADATA)
-        if shutil.which("zstd") is None:
-            print(f"{out}: {Path(out).stat().st_size:,} bytes; no zstd here, so neither rounded nor compressed")
+        if rough or shutil.which("zstd") is None:
+            print(f"{out}: {Path(out).stat().st_size:,} bytes, neither rounded nor compressed")
             return
         size = compress(out)
         print(f"{bits} bits: {Path(out).stat().st_size:,} bytes, compressed {size:,}")
@@ -86,4 +88,4 @@ def main(folder, out):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:]) if len(sys.argv) == 3 else sys.exit(__doc__)
+    main(*sys.argv[1:]) if len(sys.argv) == 3 or sys.argv[3:] == ["--rough"] else sys.exit(__doc__)

@@ -8,16 +8,19 @@ import numpy as np
 
 import captions
 import scenes
+from facts import FIRST, facts
 from tokens import Tokens
 
 CAPTIONS = 3  # ways to say each scene: a scene that is trained on several times is not always called the same
 
 
 def batch(rng, tokens, size):
-    """Packed scenes (scenes.pack), with `tokens`: (size, CAPTIONS, 77) compact ids."""
+    """Packed scenes (scenes.pack), with `tokens`: (size, CAPTIONS, 77) compact ids, and `facts`: (size, CAPTIONS, SLOTS, FIELDS)."""
     some = [scenes.sample_training(rng) for _ in range(size)]
     packed = scenes.pack(some)
-    packed["tokens"] = np.stack([np.stack([tokens.encode(captions.caption(s, rng), distract=rng) for _ in range(CAPTIONS)]) for s in some])
+    said = [[captions.worded(s, rng) for _ in range(CAPTIONS)] for s in some]
+    packed["tokens"] = np.array([[tokens.encode(text, distract=rng) for text, _ in ways] for ways in said], np.int16)
+    packed["facts"] = np.array([[facts(s, order) for _, order in ways] for s, ways in zip(some, said)])
     return packed
 
 
@@ -48,13 +51,18 @@ class Feed:
 
 
 def held_out_batch(size, seed=0):
-    """Scenes that training never sees, with one caption each: packed, and the captions as text."""
+    """Scenes that training never sees, with one caption each: packed, and the captions as text. `pairs` (size, 2) are the slots of
+    two groups of which the caption tells which is left, equal where it does not."""
     rng, tokens = random.Random(seed), Tokens()
     some = []
     while len(some) < size:
         if (scene := scenes.sample(rng)).held_out():
             some.append(scene)
-    texts = [captions.caption(s, rng) for s in some]
+    said = [captions.worded(s, rng) for s in some]
+    texts = [text for text, _ in said]
     packed = scenes.pack(some)
-    packed["tokens"] = np.stack([tokens.encode(t)[None] for t in texts])
+    packed["tokens"] = np.array([[tokens.encode(text)] for text in texts], np.int16)
+    packed["facts"] = np.array([[facts(s, order)] for s, (_, order) in zip(some, said)])
+    tells = [len(order) > 1 and not {"left", "right"}.isdisjoint(text.split()) for text, order in said]
+    packed["pairs"] = np.array([[FIRST[order.index(0)], FIRST[order.index(1)]] if t else [0, 0] for t, (_, order) in zip(tells, said)])
     return packed, texts

@@ -1,8 +1,7 @@
 """Scenes to pictures, in batches on whatever device torch has: a background, then every primitive in painter's order.
 
-Edges are smooth because coverage comes from a distance in pixels, not from a test of the pixel's centre. One primitive
-is one fused kernel over the whole batch when compiled (see Renderer), so a picture costs some tens of microseconds on a
-large GPU. All coordinates are fractions of the picture, x to the right and y down; colours are 0..1.
+Edges are smooth because coverage comes from a distance in pixels, not from a test of the pixel's centre. On a GPU all primitives are
+one kernel (paint_kernel.py), or, should that fail, one kernel each, so a picture costs some tens of microseconds. All coordinates are fractions of the picture, x to the right and y down; colours are 0..1.
 """
 import numpy as np
 import torch
@@ -122,14 +121,25 @@ class Renderer:
 
     CHUNK = 32  # scenes painted together: they are sorted by length first, so that short scenes do not wait for long ones
 
-    def __init__(self, device, size=256, compiled=False):
-        self.device, self.size = torch.device(device), size
+    def __init__(self, device, size=256, how="plain"):
+        """how: plain, compiled (each primitive one kernel) or kernel (all of them in one, for CUDA devices)."""
+        self.device, self.size, self.how = torch.device(device), size, how
         self.templates = torch.from_numpy(template_table()).to(device)
         self.paints = torch.from_numpy(paint_table()).to(device)
-        self.paint_primitive = torch.compile(paint_primitive, dynamic=False) if compiled else paint_primitive
+        self.paint_primitive = torch.compile(paint_primitive, dynamic=False) if how == "compiled" else paint_primitive
 
     @torch.no_grad()
     def __call__(self, packed):
+        return (self.at_once if self.how == "kernel" else self.one_by_one)(packed).clamp_(0, 1)
+
+    def at_once(self, packed):
+        from paint_kernel import paint  # Triton is not everywhere
+        packed = {k: upload(packed[k], self.device) for k in scenes.PACKED}
+        pictures = backdrop.paint(packed["setting"], packed["time"], packed["seed"], self.size).contiguous()
+        paint(pictures, *self.flatten(packed), packed["length"])
+        return pictures
+
+    def one_by_one(self, packed):
         # Lengths are known here, not only on the device: nothing below waits for it.
         order = np.argsort(packed["length"], kind="stable")
         lengths = packed["length"][order]
@@ -145,7 +155,7 @@ class Renderer:
                 canvas, parent = self.paint_primitive(canvas, parent, place[slot, some], rows[slot, some], rgb[slot, some])
             painted.append(canvas)
         back = upload(np.argsort(order), self.device)
-        return torch.cat(painted)[back].clamp_(0, 1)
+        return torch.cat(painted)[back]
 
     def flatten(self, packed):
         """Primitives of all things of each scene, in painter's order, padding last: place, row and colour of each, all

@@ -60,6 +60,7 @@ class Thing:
     mirrored: bool
     tilt: float
     grounded: bool
+    index: int = 0  # among its group, row by row
 
     @property
     def drawing(self):
@@ -126,7 +127,7 @@ def place(rng, group, index, region, stands, wide, wanted=None):
     mirrored = rng.random() < 0.5
     left, right = (-bx1, -bx0) if mirrored else (bx0, bx1)
     things = []
-    for x0, y0, x1, y1 in cells(region, group.count, wide):
+    for i, (x0, y0, x1, y1) in enumerate(cells(region, group.count, wide)):
         fits = min((x1 - x0) / (bx1 - bx0), (y1 - y0) / (by1 - by0)) * (0.94 if group.count > 1 else 1.0)
         s = min(wanted, fits) * rng.uniform(0.94, 1.0)
         x = rng.uniform(x0 - left * s, x1 - right * s)
@@ -135,7 +136,7 @@ def place(rng, group, index, region, stands, wide, wanted=None):
         highest, lowest = y0 - by0 * s, y1 - by1 * s
         y = max(highest, lowest - rng.uniform(0, 0.05)) if stands else rng.uniform(highest, lowest)
         tilt = 0.0 if stands else rng.gauss(0, 0.06)
-        things.append(Thing(index, template, group.colour, x, y, s, mirrored, tilt, stands and home(group.object) != FAR))
+        things.append(Thing(index, template, group.colour, x, y, s, mirrored, tilt, stands and home(group.object) != FAR, i))
     return things
 
 

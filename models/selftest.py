@@ -1,13 +1,16 @@
 """What must hold before time on a GPU is spent. Runs on a CPU in seconds: selftest.py"""
 import random
 import tempfile
+from dataclasses import replace
 
 import torch
 from safetensors.torch import save_file
 
 import captions
 import export
+import facts
 import networks as N
+import reading
 import sample
 import scenes
 import train
@@ -37,6 +40,59 @@ def every_caption_is_in_the_vocabulary():
         ids = tokens.encode(text := captions.caption(scenes.sample(rng), rng))
         assert UNKNOWN not in ids and ids[0] == tokens.start and ids[-1] == tokens.end, text
     assert UNKNOWN in tokens.encode("a zebra"), "words outside the model's world are told apart"
+
+
+def groups_are_told_in_the_order_that_is_said():
+    rng = random.Random(5)
+    names = lambda group: {w for name in (*captions.NAMES[group.object], *captions.PINE_NAMES * (group.object == "tree"))
+                           for w in (name.split()[-1], captions.plural(name).split()[-1])}
+    for _ in range(3000):
+        scene = replace(scenes.sample(rng), told=frozenset())  # "among trees" has nouns of its own
+        text, order = captions.worded(scene, rng)
+        assert sorted(order) == list(range(len(scene.groups)))
+        if len({g.object for g in scene.groups}) == len(scene.groups):
+            first = [min(i for i, word in enumerate(text.split()) if word.strip(",") in names(scene.groups[g])) for g in order]
+            assert first == sorted(first), (text, order)
+
+
+def facts_are_those_of_the_scene():
+    rng, tokens = random.Random(6), Tokens()
+    for _ in range(2000):
+        scene = scenes.sample(rng)
+        text, order = captions.worded(scene, rng)
+        told, ids = facts.facts(scene, order), tokens.encode(text, distract=rng)
+        assert (ids == tokens.end).sum() >= facts.SLOTS, "every slot has a token to tell it"
+        assert (told[:facts.SCENE, 0] > 0).sum() == len(scene.things)
+        for place, g in enumerate(order):
+            group = scene.groups[g]
+            slots = told[facts.FIRST[place]:][:group.count]
+            assert (slots[:, 0] == scenes.OBJECT_INDEX[group.object] + 1).all() and (slots[:, 1] == scenes.COLOUR_INDEX[group.colour]).all()
+        if scene.relation in ("left of", "right of"):
+            left, right = (told[facts.FIRST[order.index(g)], 2] for g in ((0, 1) if scene.relation == "left of" else (1, 0)))
+            assert left < right, text
+
+
+def a_perfect_reader_has_no_loss():
+    rng, tokens = random.Random(7), Tokens()
+    scene = scenes.sample(rng)
+    text, order = captions.worded(scene, rng)
+    ids, told = torch.from_numpy(tokens.encode(text))[None], torch.from_numpy(facts.facts(scene, order))[None]
+    wanted, is_asked = reading.asked(ids, told, tokens.end)
+    assert is_asked.sum() == (ids == tokens.end).sum() and (wanted[0, 2 * facts.SLOTS + 3] == told[0, 3].float()).all()
+    sure = lambda values, n: 50.0 * torch.nn.functional.one_hot(values.long().clamp(0, n - 1), n).float()
+    kind, which = wanted[..., 0], wanted[..., 1]
+    parts = dict(object=kind, colour=which, setting=kind - 1, time=which)
+    found = {part: sure(values, reading.PARTS[part]) for part, values in parts.items()} | dict(box=wanted[..., 2:])
+    assert reading.reading_loss(found, wanted, is_asked) < 1e-4
+    found["box"] = 1 - wanted[..., 2:]
+    assert reading.reading_loss(found, wanted, is_asked) > 0.1
+
+
+def spikes_are_seen_and_textures_are_not():
+    x = torch.randn(2, 64, 64, 64)
+    assert N.spike(x, 10.0) == 0
+    x[1, 5, 20, 30] = 300.0
+    assert N.spike(x, 10.0) > 0.01
 
 
 def a_picture_does_not_depend_on_its_neighbours():
@@ -92,7 +148,7 @@ def the_exported_file_is_the_trained_model():
     ids = torch.from_numpy(tokens.encode("two red houses by the sea"))[None]
     x, t = torch.randn(1, 4, 32, 32), torch.tensor([500])
     with torch.no_grad():
-        ours, theirs = painter(x, t, ids), unet(x, t, text(torch.from_numpy(tokens.to_clip(ids.numpy()))))
+        ours, theirs = painter(x, t, ids)[0], unet(x, t, text(torch.from_numpy(tokens.to_clip(ids.numpy()))))
     assert ((ours - theirs).norm() / ours.norm()) < 5e-3
 
 
