@@ -8,7 +8,7 @@ import numpy as np
 
 import captions
 import scenes
-from facts import FIRST, facts
+from facts import facts, slots
 from tokens import Tokens
 
 CAPTIONS = 3  # ways to say each scene: a scene that is trained on several times is not always called the same
@@ -64,5 +64,5 @@ def held_out_batch(size, seed=0):
     packed["tokens"] = np.array([[tokens.encode(text)] for text in texts], np.int16)
     packed["facts"] = np.array([[facts(s, order)] for s, (_, order) in zip(some, said)])
     tells = [len(order) > 1 and not {"left", "right"}.isdisjoint(text.split()) for text, order in said]
-    packed["pairs"] = np.array([[FIRST[order.index(0)], FIRST[order.index(1)]] if t else [0, 0] for t, (_, order) in zip(tells, said)])
+    packed["pairs"] = np.array([[slots(order).index((g, 0)) for g in (0, 1)] if t else [0, 0] for t, (_, order) in zip(tells, said)])
     return packed, texts

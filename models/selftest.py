@@ -3,6 +3,7 @@ import random
 import tempfile
 from dataclasses import replace
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 
@@ -57,18 +58,18 @@ def groups_are_told_in_the_order_that_is_said():
 
 def facts_are_those_of_the_scene():
     rng, tokens = random.Random(6), Tokens()
+    boxes = lambda scene: np.array([((x0 + x1) / 2, (y0 + y1) / 2, x1 - x0, y1 - y0) for x0, y0, x1, y1 in (t.box for t in scene.things)], np.float16)
     for _ in range(2000):
         scene = scenes.sample(rng)
         text, order = captions.worded(scene, rng)
         told, ids = facts.facts(scene, order), tokens.encode(text, distract=rng)
         assert (ids == tokens.end).sum() >= facts.SLOTS, "every slot has a token to tell it"
-        assert (told[:facts.SCENE, 0] > 0).sum() == len(scene.things)
-        for place, g in enumerate(order):
+        assert {tuple(row[2:6]) for row in told[:facts.SCENE]} == {tuple(row) for row in boxes(scene)}, "every thing has a slot"
+        for (g, i), row in zip(facts.slots(order), told):
             group = scene.groups[g]
-            slots = told[facts.FIRST[place]:][:group.count]
-            assert (slots[:, 0] == scenes.OBJECT_INDEX[group.object] + 1).all() and (slots[:, 1] == scenes.COLOUR_INDEX[group.colour]).all()
+            assert row[0] == scenes.OBJECT_INDEX[group.object] + 1 and row[1] == scenes.COLOUR_INDEX[group.colour] and row[6] == group.count - 1
         if scene.relation in ("left of", "right of"):
-            left, right = (told[facts.FIRST[order.index(g)], 2] for g in ((0, 1) if scene.relation == "left of" else (1, 0)))
+            left, right = (told[facts.slots(order).index((g, 0)), 2] for g in ((0, 1) if scene.relation == "left of" else (1, 0)))
             assert left < right, text
 
 
@@ -81,10 +82,10 @@ def a_perfect_reader_has_no_loss():
     assert is_asked.sum() == (ids == tokens.end).sum() and (wanted[0, 2 * facts.SLOTS + 3] == told[0, 3].float()).all()
     sure = lambda values, n: 50.0 * torch.nn.functional.one_hot(values.long().clamp(0, n - 1), n).float()
     kind, which = wanted[..., 0], wanted[..., 1]
-    parts = dict(object=kind, colour=which, setting=kind - 1, time=which)
-    found = {part: sure(values, reading.PARTS[part]) for part, values in parts.items()} | dict(box=wanted[..., 2:])
+    parts = dict(object=kind, colour=which, count=wanted[..., 6], setting=kind - 1, time=which)
+    found = {part: sure(values, reading.PARTS[part]) for part, values in parts.items()} | dict(box=wanted[..., 2:6])
     assert reading.reading_loss(found, wanted, is_asked) < 1e-4
-    found["box"] = 1 - wanted[..., 2:]
+    found["box"] = 1 - wanted[..., 2:6]
     assert reading.reading_loss(found, wanted, is_asked) > 0.1
 
 

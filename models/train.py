@@ -380,7 +380,7 @@ def main():
     parser.add_argument("--workers", type=int)
     parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--steps", type=int, help="stop after so many updates; for tests")
-    parser.add_argument("--profile", type=int, default=0, metavar="N", help="after 30 steps, say where the time of N steps goes")
+    parser.add_argument("--profile", type=int, default=0, metavar="N", help="after a warm-up, say where the time of N steps goes")
     parser.add_argument("--rehearse", action="store_true", help="unet: without a trained autoencoder and without results; fills the compiler's cache")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -118,9 +118,9 @@ class Trainer:
 
 
 class Profile:
-    """Where the time of a step goes: mark() ends a part. After a warm-up, `steps` steps are timed, on the host and on the device; then
-    three more show the device's most expensive kernels. If the host's column adds up to about the device's, the device waits for
-    the host. With steps = 0 all of it does nothing."""
+    """Where the time of a step goes: mark() ends a part. After a warm-up of as many, at most 30, `steps` steps are timed, on the host
+    and on the device; then three more show the device's most expensive kernels. If the host's column adds up to about the device's,
+    the device waits for the host. With steps = 0 all of it does nothing."""
 
     WARM_UP, TRACED = 30, 3
 
