@@ -56,13 +56,14 @@
 //!
 //! # The way through
 //!
-//! [`Builder`] or text, [`verify`], [`execute`] (the reference executor).
+//! [`Builder`] or text, [`verify`], [`optimise`]; [`execute`] runs a kernel at any stage.
 
 mod builder;
 mod error;
 mod eval;
 mod exec;
 mod ir;
+mod passes;
 mod text;
 mod verify;
 
@@ -75,4 +76,5 @@ pub use ir::{
     Access, Atomic, Binary, Builtin, Compare, Effect, Kernel, Memory, MemoryId, Op, OpId, OpKind, Region, RegionId,
     Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary, Value, VarId,
 };
+pub use passes::{PASSES, Pass, construct, optimise};
 pub use verify::{MAX_DEPTH, verify};

@@ -21,12 +21,15 @@ pub(crate) struct Assembler {
     open: Vec<Open>,
     spare: Vec<Vec<OpId>>,
     broken: Vec<bool>,
+    /// The op that gives each value; region arguments have none.
+    defs: Vec<OpId>,
 }
 
 impl Assembler {
     /// Begins with the outermost region open.
     pub(crate) fn new(header: Kernel) -> Assembler {
-        let mut a = Assembler { kernel: header, open: Vec::new(), spare: Vec::new(), broken: Vec::new() };
+        let mut a =
+            Assembler { kernel: header, open: Vec::new(), spare: Vec::new(), broken: Vec::new(), defs: Vec::new() };
         a.kernel.body = a.open(&[]);
         a
     }
@@ -37,6 +40,7 @@ impl Assembler {
         let region = k.regions.len() as u32;
         let first = k.values.len() as u32;
         k.values.extend_from_slice(args);
+        self.defs.resize(k.values.len(), OpId(u32::MAX));
         k.regions.push(Region { args: first, n_args: args.len() as u32, ops: 0, n_ops: 0 });
         self.broken.push(false);
         let dead = self.open.last().is_some_and(|o| o.ended || o.dead);
@@ -109,6 +113,7 @@ impl Assembler {
         });
         k.operands.extend_from_slice(args);
         k.values.extend_from_slice(results);
+        self.defs.resize(k.values.len(), id);
         k.nested.extend_from_slice(regions);
         let open = &mut self.open[level];
         // What stands behind a terminator never runs: it has values, so that a caller can go on, and no place.
@@ -135,6 +140,24 @@ impl Assembler {
     pub(crate) fn constant(&mut self, ty: Scalar, bits: u64) -> Value {
         let number = self.const_number(bits & ty.mask());
         self.value(OpKind::Const(number), &[], Ty::scalar(ty))
+    }
+
+    /// The op that gives a value, if it is no argument of a region.
+    pub(crate) fn def(&self, v: Value) -> Option<OpId> {
+        self.defs.get(v.index()).copied().filter(|op| op.0 != u32::MAX)
+    }
+
+    /// The kind and the operands of the op that gives a value.
+    pub(crate) fn made_by(&self, v: Value) -> Option<(OpKind, &[Value])> {
+        self.def(v).map(|op| (self.kernel.kind(op), self.kernel.args(op)))
+    }
+
+    /// The bits of a value that is a constant.
+    pub(crate) fn as_const(&self, v: Value) -> Option<u64> {
+        match self.made_by(v) {
+            Some((OpKind::Const(c), _)) => Some(self.kernel.const_bits(c)),
+            _ => None,
+        }
     }
 
     /// The number of a case table.
