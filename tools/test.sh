@@ -13,6 +13,12 @@ if ! command -v cc >/dev/null; then
     $as_root apt-get update -q
     $as_root apt-get install -qy --no-install-recommends build-essential
 fi
+if ! command -v spirv-val >/dev/null; then
+    say "installing spirv-val, which judges the words of the kernel compiler"
+    as_root=$([ "$(id -u)" = 0 ] || echo sudo)
+    $as_root apt-get update -q
+    $as_root apt-get install -qy --no-install-recommends spirv-tools
+fi
 if ! command -v cargo >/dev/null; then
     echo "cargo is missing: install Rust $(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) or later with rustup" >&2
     exit 1

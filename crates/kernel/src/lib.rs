@@ -64,6 +64,7 @@ mod eval;
 mod exec;
 mod ir;
 mod passes;
+mod spirv;
 mod text;
 mod verify;
 
@@ -77,4 +78,5 @@ pub use ir::{
     Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary, Value, VarId,
 };
 pub use passes::{PASSES, Pass, construct, optimise};
+pub use spirv::{ID_LIMIT, Module, compile, compile_unoptimised, emit, param_offsets};
 pub use verify::{MAX_DEPTH, verify};

@@ -67,8 +67,8 @@ fn loops_leave_at_any_depth_and_atomics_return_what_was() {
         let y = k.buffer_mut::<u32>("y");
         let l = k.local_index();
         let sum = k.var(0u32);
-        k.for_(0u32..10u32, |outer, i| {
-            k.for_step(0u32..100u32, 10, |inner, j| {
+        k.for_(0u32, 10u32, |outer, i| {
+            k.for_step(0u32, 100u32, 10, |inner, j| {
                 k.if_(j.gt(30), || inner.break_());
                 k.if_((i + l).eq(3), || outer.continue_());
                 k.if_(i.gt(4), || outer.break_());

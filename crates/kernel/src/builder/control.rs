@@ -1,7 +1,6 @@
 //! Control flow: closures that write regions. What is written behind a `break_`, `continue_` or `return_` in the same block has no effect.
 
 use std::marker::PhantomData;
-use std::ops::Range;
 
 use super::types::{IntoVal, Shared32, Type};
 use super::{Builder, Val};
@@ -121,19 +120,25 @@ impl Builder {
         });
     }
 
-    /// `for i in range { .. }`
-    pub fn for_<'k, T: Shared32>(&'k self, range: Range<impl IntoVal<'k, T>>, body: impl FnOnce(Loop<'k>, Val<'k, T>)) {
-        self.for_step(range, 1, body);
+    /// `for i in from..to { .. }`
+    pub fn for_<'k, T: Shared32>(
+        &'k self,
+        from: impl IntoVal<'k, T>,
+        to: impl IntoVal<'k, T>,
+        body: impl FnOnce(Loop<'k>, Val<'k, T>),
+    ) {
+        self.for_step(from, to, 1, body);
     }
 
-    /// `for i in range.step_by(step) { .. }`
+    /// `for i in (from..to).step_by(step) { .. }`
     pub fn for_step<'k, T: Shared32>(
         &'k self,
-        range: Range<impl IntoVal<'k, T>>,
+        from: impl IntoVal<'k, T>,
+        to: impl IntoVal<'k, T>,
         step: u32,
         body: impl FnOnce(Loop<'k>, Val<'k, T>),
     ) {
-        let (from, to) = (range.start.into_val(self), range.end.into_val(self));
+        let (from, to) = (from.into_val(self), to.into_val(self));
         let ty = self.ty_of::<T>();
         self.repeat(OpKind::For(step), &[from.id, to.id], &[ty], |l, inner| {
             if let Some(&id) = inner {

@@ -86,7 +86,7 @@ impl Pass {
 /// let kernel = Builder::kernel("five", [1, 1, 1], |k| {
 ///     let y = k.buffer_mut::<u32>("y");
 ///     let sum = k.var(0u32);
-///     k.for_(0u32..5u32, |_, _| sum.set(sum.get() + 1u32));
+///     k.for_(0u32, 5u32, |_, _| sum.set(sum.get() + 1u32));
 ///     y.store(0, sum.get());
 /// })?;
 /// assert!(optimise(&kernel)?.to_string().contains("const 5 : u32"));

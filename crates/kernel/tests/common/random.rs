@@ -209,6 +209,7 @@ impl<'k> Gen<'k> {
             10 => a.min(self.int(d)),
             11 => self.truth(d).select(a, self.int(d)),
             12 => self.signed(d).to::<u32>(),
+            13 if self.rng.below(2) == 0 => self.out_u.load(self.own + self.rng.below(4) as u32),
             13 => self.ints.load(a % INPUTS),
             14 => !a.count_ones(),
             _ => self.long(d).to::<u32>() + self.float(d).to::<u32>(),
@@ -387,7 +388,11 @@ impl<'k> Gen<'k> {
     }
 
     fn store(&mut self) {
-        match self.rng.below(4) {
+        match self.rng.below(6) {
+            4 | 5 => {
+                let x = self.int(2);
+                self.out_u.store(self.own + self.rng.below(4) as u32, x);
+            }
             0 => {
                 let (i, x) = (self.int(1) % OWN, self.int(2));
                 self.out_u.store(self.own + i, x);
@@ -482,7 +487,7 @@ impl<'k> Gen<'k> {
             14 => {
                 let (from, to) = (self.rng.below(3) as i32 - 1, self.int(0) % 4u32);
                 let step = 1 + self.rng.below(2) as u32;
-                k.for_step(k.lit(from)..to.to::<i32>(), step, |l, i| {
+                k.for_step(from, to.to::<i32>(), step, |l, i| {
                     self.loops.push(l);
                     self.scope(|g| {
                         g.i.push(k.var(i));
@@ -495,7 +500,7 @@ impl<'k> Gen<'k> {
                 // All invocations take the same turns, so that barriers may stand inside.
                 let loops = std::mem::take(&mut self.loops);
                 let may_return = std::mem::replace(&mut self.may_return, false);
-                k.for_(0u32..1 + self.rng.below(3) as u32, |_, i| {
+                k.for_(0u32, 1 + self.rng.below(3) as u32, |_, i| {
                     self.scope(|g| {
                         g.values.push(i);
                         g.statement(depth + 1, true);
@@ -509,8 +514,18 @@ impl<'k> Gen<'k> {
         }
     }
 
+    /// Stores what was computed, but not all of it: a variable that is not read at the end may be read in a loop only.
     fn store_all(&mut self) {
         let k = self.k;
+        let rng = std::cell::RefCell::new(&mut self.rng);
+        let keep = || rng.borrow_mut().below(3) > 0;
+        self.u.retain(|_| keep());
+        self.i.retain(|_| keep());
+        self.f.retain(|_| keep());
+        self.b.retain(|_| keep());
+        self.l.retain(|_| keep());
+        self.v.retain(|_| keep());
+        self.a.retain(|_| keep());
         let mut word = k.lit(0u32);
         for v in &self.i {
             word = word * 31u32 + v.get().to::<u32>();
