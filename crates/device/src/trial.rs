@@ -53,14 +53,22 @@ pub struct Options {
     ///
     /// It is for programs that embed Impasto and cannot give it the first line of their own `main`.
     pub helper: Option<PathBuf>,
+    /// What the trial is to work on; it reads it with [`Report::argument`].
+    pub argument: String,
     /// How many bytes the child may report before it counts as gone wild. Its stderr does not count.
     pub max_output: usize,
 }
 
 impl Default for Options {
-    /// Five seconds, the environment as it is, this program, and 1 MiB.
+    /// Five seconds, the environment as it is, this program, no argument, and 1 MiB.
     fn default() -> Self {
-        Options { deadline: Duration::from_secs(5), env: Vec::new(), helper: None, max_output: 1 << 20 }
+        Options {
+            deadline: Duration::from_secs(5),
+            env: Vec::new(),
+            helper: None,
+            argument: String::new(),
+            max_output: 1 << 20,
+        }
     }
 }
 
@@ -104,7 +112,7 @@ impl fmt::Display for Outcome {
 /// ```
 pub fn trial(name: &str, options: &Options) -> Outcome {
     let start = Instant::now();
-    let call = Call::new(name);
+    let call = Call::new(name, &options.argument);
     let mut transcript = Transcript::new(&call, options.max_output);
     let (verdict, stderr_tail) = match child_command(&call, options) {
         Err(verdict) => (verdict, String::new()),
@@ -150,6 +158,9 @@ fn judge(transcript: &mut Transcript, ending: &Ending, options: &Options) -> Ver
     if let Some(reason) = transcript.failed.take() {
         return Verdict::Failed { reason };
     }
+    if let Some(reason) = transcript.not_loaded.take() {
+        return Verdict::CouldNotLoad { code: protocol::COULD_NOT_LOAD, reason: Some(reason) };
+    }
     let verdict = match ending.how {
         How::TimedOut => Verdict::TimedOut { after: options.deadline },
         How::Signalled(signal) if sys::is_kill(signal) => Verdict::Killed,
@@ -169,13 +180,15 @@ fn judge(transcript: &mut Transcript, ending: &Ending, options: &Options) -> Ver
 fn judge_exit(transcript: &mut Transcript, code: i32) -> Verdict {
     // 127 is what the dynamic linker and the shell say when they could not start a program.
     if code == protocol::COULD_NOT_LOAD || (code == 127 && !transcript.started) {
-        return Verdict::CouldNotLoad { code };
+        return Verdict::CouldNotLoad { code, reason: None };
     }
     if let Some(why) = transcript.garbled.take() {
         return Verdict::Garbled { why };
     }
     match code {
-        0 if transcript.done => Verdict::Passed,
+        // The code counts the records as far as it can; one that does not is a driver's, which left in our place.
+        code if transcript.done && code == protocol::exit_count(transcript.records.len()) => Verdict::Passed,
+        0 if transcript.done => Verdict::Garbled { why: "its exit code does not count its records".into() },
         0 if transcript.started => Verdict::Garbled { why: "it left with exit code 0 before it was done".into() },
         0 => Verdict::Garbled {
             why: "it left with exit code 0 and reported nothing: does its `main` begin with `hook`?".into(),

@@ -38,6 +38,17 @@ const TRIALS: &[Trial] = &[
         std::process::exit(0)
     }),
     trial_named("exit 3", |_| std::process::exit(3)),
+    trial_named("many records", |report| {
+        for number in 0..300 {
+            report.record(&number);
+        }
+        Ok(())
+    }),
+    trial_named("argument", |report| {
+        let argument = report.argument().to_owned();
+        report.record(&argument);
+        Err(report.could_not_load("it is not installed"))
+    }),
     trial_named("exit 254", |_| std::process::exit(254)),
     trial_named("flood the report", |report| {
         loop {
@@ -89,6 +100,8 @@ fn pass(report: &mut Report) -> Result<(), String> {
 
 const CHECKS: &[(&str, fn())] = &[
     ("a_good_trial_passes_with_its_records", passes),
+    ("three_hundred_records_are_three_hundred", many_records),
+    ("an_argument_arrives_and_what_is_missing_is_said", argument),
     ("a_failed_trial_gives_its_reason", fails),
     ("a_panic_is_a_failure_with_its_message", panics),
     ("a_crash_names_its_stage", aborts),
@@ -157,6 +170,19 @@ fn passes() {
     assert_eq!(outcome.to_string(), "passed");
 }
 
+fn many_records() {
+    let outcome = trial("many records", &patient());
+    assert!(outcome.verdict.passed(), "{outcome}");
+    assert_eq!(outcome.records.len(), 300);
+}
+
+fn argument() {
+    let options = Options { argument: "a=1\n\"é\"".into(), ..patient() };
+    let outcome = trial("argument", &options);
+    assert_eq!(outcome.records, ["a=1\n\"é\""]);
+    assert_eq!(outcome.to_string(), "could not load: it is not installed");
+}
+
 fn fails() {
     let outcome = trial("fail", &patient());
     assert_eq!(outcome.to_string(), "failed at stage \"compare\": row 3 is wrong");
@@ -199,7 +225,7 @@ fn leaves_early() {
     let crashed = Verdict::Crashed { signal: None, code: Some(3) };
     assert_eq!(trial("exit 3", &patient()).verdict, crashed);
     let outcome = trial("exit 254", &patient());
-    assert_eq!(outcome.verdict, Verdict::CouldNotLoad { code: 254 });
+    assert_eq!(outcome.verdict, Verdict::CouldNotLoad { code: 254, reason: None });
 }
 
 fn floods_the_report() {
@@ -233,7 +259,7 @@ fn bad_record() {
 fn unknown() {
     for name in ["nobody", "", "pass "] {
         let outcome = trial(name, &patient());
-        assert_eq!(outcome.verdict, Verdict::CouldNotLoad { code: 254 });
+        assert_eq!(outcome.verdict, Verdict::CouldNotLoad { code: 254, reason: None });
         assert!(outcome.stderr_tail.contains("no trial named"), "{}", outcome.stderr_tail);
     }
 }

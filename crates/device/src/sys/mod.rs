@@ -13,6 +13,7 @@ mod windows;
 #[cfg(windows)]
 pub(crate) use windows::*;
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -44,24 +45,61 @@ const GRACE: Duration = Duration::from_millis(500);
 /// How much of a child's stderr is kept.
 const TAIL: usize = 2048;
 
-/// The last bytes of a stream of any length.
+/// The last lines of a stream of any length. A line that comes again is counted, not kept again, so that a driver which repeats
+/// itself does not push out what it said before.
 #[derive(Debug, Default)]
-struct Tail(Vec<u8>);
+struct Tail {
+    lines: VecDeque<(Vec<u8>, u64)>,
+    unfinished: Vec<u8>,
+    cut: bool,
+}
 
 impl Tail {
     fn push(&mut self, bytes: &[u8]) {
-        let bytes = &bytes[bytes.len().saturating_sub(TAIL)..];
-        self.0.extend_from_slice(bytes);
-        let surplus = self.0.len().saturating_sub(TAIL);
-        self.0.drain(..surplus);
+        let mut pieces = bytes.split(|&byte| byte == b'\n');
+        let last = pieces.next_back().unwrap_or_default();
+        for piece in pieces {
+            self.extend(piece);
+            self.end_line();
+        }
+        self.extend(last);
     }
 
-    fn into_text(self) -> String {
-        // The cut may have split a character: drop what is left of it.
-        let cut = self.0.len() == TAIL;
-        let is_rest = |byte: &&u8| cut && **byte & 0xC0 == 0x80;
-        let rest = self.0.iter().take(3).take_while(is_rest).count();
-        String::from_utf8_lossy(&self.0[rest..]).into_owned()
+    /// Adds to the line that is being written; of a very long one the end is kept.
+    fn extend(&mut self, bytes: &[u8]) {
+        self.unfinished.extend_from_slice(&bytes[bytes.len().saturating_sub(TAIL)..]);
+        let surplus = self.unfinished.len().saturating_sub(TAIL);
+        self.cut |= surplus > 0 || bytes.len() > TAIL;
+        self.unfinished.drain(..surplus);
+    }
+
+    fn end_line(&mut self) {
+        let mut line = std::mem::take(&mut self.unfinished);
+        if std::mem::take(&mut self.cut) {
+            // The cut may have split a character: drop what is left of it.
+            let rest = line.iter().take(3).take_while(|byte| **byte & 0xC0 == 0x80).count();
+            line.drain(..rest);
+        }
+        match self.lines.iter_mut().find(|(known, _)| *known == line) {
+            Some((_, count)) => *count += 1,
+            None => self.lines.push_back((line, 1)),
+        }
+        // Each line counts for more than its bytes, so that empty ones are bounded too.
+        let size = |lines: &VecDeque<(Vec<u8>, u64)>| lines.iter().map(|(line, _)| line.len() + 1).sum::<usize>();
+        while self.lines.len() > 1 && size(&self.lines) > TAIL {
+            self.lines.pop_front();
+        }
+    }
+
+    fn into_text(mut self) -> String {
+        if !self.unfinished.is_empty() {
+            self.end_line();
+        }
+        let text = |(line, count): &(Vec<u8>, u64)| match count {
+            1 => String::from_utf8_lossy(line).into_owned(),
+            _ => format!("{} ({count} times)", String::from_utf8_lossy(line)),
+        };
+        self.lines.iter().map(text).collect::<Vec<_>>().join("\n")
     }
 }
 
@@ -79,6 +117,25 @@ mod tests {
             assert!(text.ends_with(&kept), "pieces of {piece}");
             assert!((TAIL - 3..=TAIL).contains(&kept.len()), "pieces of {piece}");
         }
+    }
+
+    #[test]
+    fn what_is_repeated_is_counted_and_hides_nothing() {
+        let mut tail = Tail::default();
+        tail.push(b"libfoo: cannot open\n");
+        for _ in 0..10_000 {
+            tail.push(b"error: lost\nwarning: ");
+            tail.push(b"again\n");
+        }
+        assert_eq!(tail.into_text(), "libfoo: cannot open\nerror: lost (10000 times)\nwarning: again (10000 times)");
+    }
+
+    #[test]
+    fn many_different_lines_stay_bounded() {
+        let mut tail = Tail::default();
+        (0..100_000).for_each(|number| tail.push(format!("line {number}\n").as_bytes()));
+        let kept = tail.into_text();
+        assert!(kept.len() <= TAIL && kept.ends_with("line 99999"), "{}", kept.len());
     }
 
     #[test]

@@ -25,8 +25,8 @@ pub(super) fn hooked() -> bool {
 /// trial that was asked for and leaves the process; it never returns. Being first matters: what comes before it happens in
 /// every child too, and no other thread may run yet when the child cleans its environment.
 ///
-/// Exit codes of a child: 0 passed, 1 failed, 254 could not begin (no such trial, or a call of another version), 255 panicked.
-/// A trial may itself leave with 254 to say that it could not load what it was to try.
+/// Exit codes of a child: 0 to 253 passed with so many records (253 stands for more too), 254 could not begin or could not load
+/// what it was to try, 255 failed or panicked.
 pub fn hook(trials: &[Trial]) {
     match Call::from_environment() {
         None => HOOKED.store(true, Ordering::Relaxed),
@@ -47,21 +47,29 @@ fn answer(call: &Call, trials: &[Trial]) -> i32 {
     let Some(trial) = trials.iter().find(|trial| call.name == *trial.name) else {
         return refuse(format_args!("there is no trial named {:?}", call.name));
     };
-    let mut report = Report { channel, nonce: call.nonce.clone(), trouble: None };
+    let mut report = Report {
+        channel,
+        nonce: call.nonce.clone(),
+        argument: call.argument.clone(),
+        records: 0,
+        not_loaded: false,
+        trouble: None,
+    };
     // If nobody listens, the parent died before we could ask to die with it.
     if report.say(Message::Start).is_err() {
         return protocol::COULD_NOT_LOAD;
     }
     let (last, code) = match catch_unwind(AssertUnwindSafe(|| (trial.run)(&mut report))) {
         Ok(Ok(())) => match report.trouble.take() {
-            None => (Message::Done, 0),
+            None => (Message::Done, protocol::exit_count(report.records)),
             Some(trouble) => (Message::Failed(trouble), protocol::FAILED),
         },
+        Ok(Err(reason)) if report.not_loaded => (Message::NotLoaded(reason), protocol::COULD_NOT_LOAD),
         Ok(Err(reason)) => (Message::Failed(reason), protocol::FAILED),
         Err(panic) => {
             let reason = format!("it panicked: {}", panic_text(&*panic));
             std::mem::forget(panic); // its destructor could panic again
-            (Message::Failed(reason), protocol::PANICKED)
+            (Message::Failed(reason), protocol::FAILED)
         }
     };
     // Not heard is not done: the parent sees that the last line is missing.
@@ -90,10 +98,25 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
 pub struct Report {
     channel: File,
     nonce: String,
+    argument: String,
+    records: usize,
+    not_loaded: bool,
     trouble: Option<String>,
 }
 
 impl Report {
+    /// What the parent gave as [`Options::argument`](crate::Options::argument).
+    pub fn argument(&self) -> &str {
+        &self.argument
+    }
+
+    /// Turns the trial's reason to fail into "what was to be tried could not be loaded", which is no crash and no wrong result:
+    /// `return Err(report.could_not_load("libX is not installed"))`.
+    pub fn could_not_load(&mut self, reason: impl Into<String>) -> String {
+        self.not_loaded = true;
+        reason.into()
+    }
+
     /// Names the stage that the trial enters now. If the child dies, the parent says that it died there.
     pub fn stage(&mut self, name: &str) {
         let _ = self.say(Message::Stage(name.to_owned()));
@@ -107,6 +130,7 @@ impl Report {
             Ok(value) => self.say(Message::Record(value)),
             Err(error) => Err(error.into()),
         };
+        self.records += 1;
         if let Err(error) = said {
             self.trouble.get_or_insert_with(|| format!("a record could not be written: {error}"));
         }

@@ -12,20 +12,24 @@ use std::process::Command;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Exit code of a child that could not begin.
 pub(super) const COULD_NOT_LOAD: i32 = 254;
-/// Exit code of a child whose trial panicked.
-pub(super) const PANICKED: i32 = 255;
-/// Exit code of a child whose trial gave a reason to fail.
-pub(super) const FAILED: i32 = 1;
+/// Exit code of a child whose trial panicked or gave a reason to fail.
+pub(super) const FAILED: i32 = 255;
+
+/// Exit code of a child that is done: how many records it made, as far as a code can say.
+pub(super) fn exit_count(records: usize) -> i32 {
+    records.min(253) as i32
+}
 
 const NAME_VARIABLE: &str = "IMPASTO_TRIAL";
 const VERSION_VARIABLE: &str = "IMPASTO_TRIAL_VERSION";
 const NONCE_VARIABLE: &str = "IMPASTO_TRIAL_NONCE";
+const ARGUMENT_VARIABLE: &str = "IMPASTO_TRIAL_ARGUMENT";
 /// The variables that make a process a child. The child removes them, so that what it starts is an ordinary process again.
-pub(super) const VARIABLES: [&str; 3] = [NAME_VARIABLE, VERSION_VARIABLE, NONCE_VARIABLE];
+pub(super) const VARIABLES: [&str; 4] = [NAME_VARIABLE, VERSION_VARIABLE, NONCE_VARIABLE, ARGUMENT_VARIABLE];
 
 /// What the parent asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,21 +37,27 @@ pub(super) struct Call {
     pub name: OsString,
     version: OsString,
     pub nonce: String,
+    pub argument: String,
 }
 
 impl Call {
-    pub fn new(name: &str) -> Call {
+    pub fn new(name: &str, argument: &str) -> Call {
         // The keys of a hasher are the random numbers that std offers. The nonce guards against accidents, not against malice.
         let random = || RandomState::new().hash_one(std::process::id());
         Call {
             name: name.into(),
             version: VERSION.to_string().into(),
             nonce: format!("{:016x}{:016x}", random(), random()),
+            argument: argument.into(),
         }
     }
 
     pub fn write_to(&self, command: &mut Command) {
-        command.env(NAME_VARIABLE, &self.name).env(VERSION_VARIABLE, &self.version).env(NONCE_VARIABLE, &self.nonce);
+        command
+            .env(NAME_VARIABLE, &self.name)
+            .env(VERSION_VARIABLE, &self.version)
+            .env(NONCE_VARIABLE, &self.nonce)
+            .env(ARGUMENT_VARIABLE, &self.argument);
     }
 
     /// The call that made this process a child, or `None` in an ordinary process.
@@ -56,6 +66,7 @@ impl Call {
             name: env::var_os(NAME_VARIABLE)?,
             version: env::var_os(VERSION_VARIABLE).unwrap_or_default(),
             nonce: env::var(NONCE_VARIABLE).unwrap_or_default(),
+            argument: env::var(ARGUMENT_VARIABLE).unwrap_or_default(),
         })
     }
 
@@ -73,6 +84,7 @@ pub(super) enum Message {
     Stage(String),
     Record(Value),
     Failed(String),
+    NotLoaded(String),
     Done,
 }
 
@@ -100,6 +112,7 @@ pub(super) struct Transcript {
     pub stage: Option<String>,
     pub records: Vec<Value>,
     pub failed: Option<String>,
+    pub not_loaded: Option<String>,
     pub done: bool,
     /// The first thing that was not of the protocol.
     pub garbled: Option<String>,
@@ -116,6 +129,7 @@ impl Transcript {
             stage: None,
             records: Vec::new(),
             failed: None,
+            not_loaded: None,
             done: false,
             garbled: None,
             overflowed: false,
@@ -157,13 +171,14 @@ impl Transcript {
         if line.version != VERSION || line.nonce != self.nonce {
             return self.not_of_the_protocol("a line with a foreign version or nonce", text);
         }
-        let ended = self.done || self.failed.is_some();
+        let ended = self.done || self.failed.is_some() || self.not_loaded.is_some();
         match line.message {
             _ if ended => self.not_of_the_protocol("a line after its last one", text),
             Message::Start => self.started = true,
             Message::Stage(stage) => self.stage = Some(stage),
             Message::Record(value) => self.records.push(value),
             Message::Failed(reason) => self.failed = Some(reason),
+            Message::NotLoaded(reason) => self.not_loaded = Some(reason),
             Message::Done => self.done = true,
         }
     }
@@ -193,7 +208,7 @@ mod tests {
             messages in prop::collection::vec(message(), 0..20),
             piece in 1_usize..100,
         ) {
-            let call = Call::new("any");
+            let call = Call::new("any", "");
             let all = [Message::Start].into_iter().chain(messages.clone()).chain([Message::Done]);
             let bytes: Vec<u8> = all.flat_map(|m| line(&call.nonce, m).unwrap()).collect();
             let mut transcript = Transcript::new(&call, bytes.len());
@@ -220,7 +235,7 @@ mod tests {
             garbage in prop::collection::vec(any::<u8>(), 1..300),
             room in 0_usize..400,
         ) {
-            let mut transcript = Transcript::new(&Call::new("any"), room);
+            let mut transcript = Transcript::new(&Call::new("any", ""), room);
             let flow = transcript.hear(&garbage);
             prop_assert_eq!(flow.is_break(), garbage.len() > room);
             transcript.finish();
@@ -231,7 +246,7 @@ mod tests {
 
     #[test]
     fn deep_nesting_is_garbage_and_no_stack_overflow() {
-        let mut transcript = Transcript::new(&Call::new("any"), usize::MAX);
+        let mut transcript = Transcript::new(&Call::new("any", ""), usize::MAX);
         assert!(transcript.hear(&vec![b'['; 1 << 20]).is_continue());
         assert!(transcript.hear(b"\n").is_continue());
         assert!(transcript.garbled.is_some());
@@ -239,7 +254,7 @@ mod tests {
 
     #[test]
     fn nothing_may_follow_the_last_line() {
-        let call = Call::new("any");
+        let call = Call::new("any", "");
         let mut transcript = Transcript::new(&call, usize::MAX);
         for message in [Message::Done, Message::Record(1.into())] {
             assert!(transcript.hear(&line(&call.nonce, message).unwrap()).is_continue());
@@ -250,6 +265,6 @@ mod tests {
 
     #[test]
     fn two_calls_never_share_a_nonce() {
-        assert_ne!(Call::new("same").nonce, Call::new("same").nonce);
+        assert_ne!(Call::new("same", "").nonce, Call::new("same", "").nonce);
     }
 }

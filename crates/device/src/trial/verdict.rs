@@ -23,10 +23,12 @@ pub enum Verdict {
         /// What it found.
         reason: String,
     },
-    /// The trial did not begin: no such trial, another version, or a helper that lacks a library.
+    /// The trial did not begin: what it was to try is not here, no such trial, another version, or a helper that lacks a library.
     CouldNotLoad {
         /// The exit code: 254 from the hook, 127 from the system.
         code: i32,
+        /// What the trial itself said.
+        reason: Option<String>,
     },
     /// The process died, or left by itself in the middle.
     Crashed {
@@ -68,7 +70,8 @@ impl Verdict {
         let (what, meaning) = match self {
             Verdict::Passed => return f.write_str("passed"),
             Verdict::Failed { reason } => ("failed".into(), reason.clone()),
-            Verdict::CouldNotLoad { code } => (
+            Verdict::CouldNotLoad { reason: Some(reason), .. } => ("could not load".into(), reason.clone()),
+            Verdict::CouldNotLoad { code, reason: None } => (
                 format!("could not begin (exit code {code})"),
                 "the program that was started does not know this trial, is of another version or lacks a library"
                     .into(),

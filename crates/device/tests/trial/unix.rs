@@ -39,7 +39,7 @@ pub const TRIALS: &[Trial] = &[
     }),
     trial_named("wrong nonce", |report| {
         report.record(&1);
-        write_to_report_channel(b"{\"version\":1,\"nonce\":\"0\",\"message\":{\"record\":2}}\n");
+        write_to_report_channel(b"{\"version\":2,\"nonce\":\"0\",\"message\":{\"record\":2}}\n");
         Ok(())
     }),
     trial_named("garbage", |_| {

@@ -1,0 +1,317 @@
+//! A device that is open: memory that host and device see, kernels, and running them.
+
+use std::sync::Arc;
+
+use ash::{khr, vk};
+
+use crate::error::{Named, VulkanError};
+use crate::instance::Inner;
+use crate::physical::Physical;
+
+/// An open device with one queue.
+#[derive(Clone)]
+pub struct Device(Arc<Opened>);
+
+struct Opened {
+    raw: ash::Device,
+    family: u32,
+    queue: vk::Queue,
+    memory: vk::PhysicalDeviceMemoryProperties,
+    instance: Arc<Inner>,
+    /// Vulkan leaves it to us that a queue is used by one thread at a time.
+    turn: std::sync::Mutex<()>,
+}
+
+impl Device {
+    /// Opens a device with its first queue that computes.
+    pub fn open(physical: &Physical) -> Result<Device, VulkanError> {
+        let family = physical.compute_family().ok_or(VulkanError::Lacks("queue for computing"))?;
+        let queues = [vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&[1.0])];
+        // A device with this extension must not be opened without it.
+        let subset = [khr::portability_subset::NAME.as_ptr()];
+        let mut info = vk::DeviceCreateInfo::default().queue_create_infos(&queues);
+        if physical.extensions().has(khr::portability_subset::NAME) {
+            info = info.enabled_extension_names(&subset);
+        }
+        let instance = physical.instance.clone();
+        // SAFETY: the handle belongs to the instance; `info` and all that it points to live until the call returns.
+        let raw = unsafe { instance.raw.create_device(physical.handle, &info, None) }.named("vkCreateDevice")?;
+        // SAFETY: the family has a queue, and it was asked for.
+        let queue = unsafe { raw.get_device_queue(family, 0) };
+        // SAFETY: the handle belongs to the instance, which lives.
+        let memory = unsafe { instance.raw.get_physical_device_memory_properties(physical.handle) };
+        let turn = std::sync::Mutex::new(());
+        Ok(Device(Arc::new(Opened { raw, family, queue, memory, instance, turn })))
+    }
+
+    /// Memory for kernels that the host can read and write.
+    pub fn buffer(&self, bytes: u64) -> Result<Buffer, VulkanError> {
+        let device = &self.0.raw;
+        let usage = vk::BufferUsageFlags::STORAGE_BUFFER;
+        let info = vk::BufferCreateInfo::default().size(bytes.max(4)).usage(usage);
+        // SAFETY: `info` is complete and lives until the call returns.
+        let raw = unsafe { device.create_buffer(&info, None) }.named("vkCreateBuffer")?;
+        // Owned from here on, so that an error below frees it.
+        let mut buffer = Buffer { device: self.clone(), raw, memory: vk::DeviceMemory::null(), bytes };
+        // SAFETY: the buffer belongs to this device.
+        let needs = unsafe { device.get_buffer_memory_requirements(raw) };
+        let visible = vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
+        let count = (self.0.memory.memory_type_count as usize).min(vk::MAX_MEMORY_TYPES);
+        let fits = |&index: &usize| {
+            needs.memory_type_bits & (1 << index) != 0
+                && self.0.memory.memory_types[index].property_flags.contains(visible)
+        };
+        let index = (0..count).find(fits).ok_or(VulkanError::Lacks("memory that the host can see"))?;
+        let info = vk::MemoryAllocateInfo::default().allocation_size(needs.size).memory_type_index(index as u32);
+        // SAFETY: `info` is complete and lives until the call returns.
+        buffer.memory = unsafe { device.allocate_memory(&info, None) }.named("vkAllocateMemory")?;
+        // SAFETY: both belong to this device, and the buffer has no memory yet.
+        unsafe { device.bind_buffer_memory(raw, buffer.memory, 0) }.named("vkBindBufferMemory")?;
+        Ok(buffer)
+    }
+
+    /// A kernel: SPIR-V words with the entry point `main` and `bindings` storage buffers in set 0.
+    ///
+    /// # Safety
+    ///
+    /// The words must be a valid module for this device, of that interface: a driver does not check them. What the kernel reads
+    /// and writes must lie in the buffers that [`run`](Device::run) is given.
+    pub unsafe fn pipeline(&self, words: &[u32], bindings: u32) -> Result<Pipeline, VulkanError> {
+        let device = &self.0.raw;
+        let mut pipeline = Pipeline {
+            device: self.clone(),
+            bindings,
+            set: vk::DescriptorSetLayout::null(),
+            layout: vk::PipelineLayout::null(),
+            module: vk::ShaderModule::null(),
+            raw: vk::Pipeline::null(),
+        };
+        let slot = |number| {
+            vk::DescriptorSetLayoutBinding::default()
+                .binding(number)
+                .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
+                .descriptor_count(1)
+                .stage_flags(vk::ShaderStageFlags::COMPUTE)
+        };
+        let slots: Vec<_> = (0..bindings).map(slot).collect();
+        let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&slots);
+        // SAFETY: here and below, each structure is complete and lives until its call returns, and all handles are of this device.
+        pipeline.set =
+            unsafe { device.create_descriptor_set_layout(&info, None) }.named("vkCreateDescriptorSetLayout")?;
+        let sets = [pipeline.set];
+        let info = vk::PipelineLayoutCreateInfo::default().set_layouts(&sets);
+        // SAFETY: as above.
+        pipeline.layout = unsafe { device.create_pipeline_layout(&info, None) }.named("vkCreatePipelineLayout")?;
+        let info = vk::ShaderModuleCreateInfo::default().code(words);
+        // SAFETY: as above; the caller vouches for the words.
+        pipeline.module = unsafe { device.create_shader_module(&info, None) }.named("vkCreateShaderModule")?;
+        let stage = vk::PipelineShaderStageCreateInfo::default()
+            .stage(vk::ShaderStageFlags::COMPUTE)
+            .module(pipeline.module)
+            .name(c"main");
+        let infos = [vk::ComputePipelineCreateInfo::default().stage(stage).layout(pipeline.layout)];
+        // SAFETY: as above.
+        let made = unsafe { device.create_compute_pipelines(vk::PipelineCache::null(), &infos, None) };
+        let made = made.map_err(|(_, result)| result).named("vkCreateComputePipelines")?;
+        pipeline.raw = made.first().copied().ok_or(VulkanError::Lacks("pipeline in its answer"))?;
+        Ok(pipeline)
+    }
+
+    /// Runs a kernel over `groups` workgroups and waits for its end.
+    pub fn run(&self, pipeline: &Pipeline, buffers: &[&Buffer], groups: [u32; 3]) -> Result<(), VulkanError> {
+        if buffers.len() != pipeline.bindings as usize || !Arc::ptr_eq(&self.0, &pipeline.device.0) {
+            return Err(VulkanError::Lacks("such kernel for these buffers"));
+        }
+        if buffers.iter().any(|buffer| !Arc::ptr_eq(&self.0, &buffer.device.0)) {
+            return Err(VulkanError::Lacks("such buffer"));
+        }
+        let mut work = Work {
+            device: self,
+            pool: vk::DescriptorPool::null(),
+            commands: vk::CommandPool::null(),
+            fence: vk::Fence::null(),
+        };
+        work.run(pipeline, buffers, groups)
+    }
+}
+
+/// What one run needs for its duration.
+struct Work<'a> {
+    device: &'a Device,
+    pool: vk::DescriptorPool,
+    commands: vk::CommandPool,
+    fence: vk::Fence,
+}
+
+impl Work<'_> {
+    fn run(&mut self, pipeline: &Pipeline, buffers: &[&Buffer], groups: [u32; 3]) -> Result<(), VulkanError> {
+        let opened = &*self.device.0;
+        let device = &opened.raw;
+        let sizes = [vk::DescriptorPoolSize::default()
+            .ty(vk::DescriptorType::STORAGE_BUFFER)
+            .descriptor_count(pipeline.bindings.max(1))];
+        let info = vk::DescriptorPoolCreateInfo::default().max_sets(1).pool_sizes(&sizes);
+        // SAFETY: here and below, each structure is complete and lives until its call returns, and all handles are of this device.
+        self.pool = unsafe { device.create_descriptor_pool(&info, None) }.named("vkCreateDescriptorPool")?;
+        let layouts = [pipeline.set];
+        let info = vk::DescriptorSetAllocateInfo::default().descriptor_pool(self.pool).set_layouts(&layouts);
+        // SAFETY: as above.
+        let sets = unsafe { device.allocate_descriptor_sets(&info) }.named("vkAllocateDescriptorSets")?;
+        let set = sets.first().copied().ok_or(VulkanError::Lacks("descriptor set in its answer"))?;
+        let ranges: Vec<[vk::DescriptorBufferInfo; 1]> = buffers
+            .iter()
+            .map(|buffer| [vk::DescriptorBufferInfo::default().buffer(buffer.raw).range(vk::WHOLE_SIZE)])
+            .collect();
+        let writes: Vec<_> = (0..)
+            .zip(&ranges)
+            .map(|(binding, range)| {
+                vk::WriteDescriptorSet::default()
+                    .dst_set(set)
+                    .dst_binding(binding)
+                    .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
+                    .buffer_info(range)
+            })
+            .collect();
+        // SAFETY: as above.
+        unsafe { device.update_descriptor_sets(&writes, &[]) };
+
+        let info = vk::CommandPoolCreateInfo::default().queue_family_index(opened.family);
+        // SAFETY: as above.
+        self.commands = unsafe { device.create_command_pool(&info, None) }.named("vkCreateCommandPool")?;
+        let info = vk::CommandBufferAllocateInfo::default().command_pool(self.commands).command_buffer_count(1);
+        // SAFETY: as above.
+        let list = unsafe { device.allocate_command_buffers(&info) }.named("vkAllocateCommandBuffers")?;
+        let commands = list.first().copied().ok_or(VulkanError::Lacks("command buffer in its answer"))?;
+        // What the kernel wrote must be seen by the host.
+        let barrier = [vk::MemoryBarrier::default()
+            .src_access_mask(vk::AccessFlags::SHADER_WRITE)
+            .dst_access_mask(vk::AccessFlags::HOST_READ)];
+        let begin = vk::CommandBufferBeginInfo::default().flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
+        // SAFETY: the commands are recorded in order by this thread alone, with handles of this device that outlive the run.
+        unsafe {
+            device.begin_command_buffer(commands, &begin).named("vkBeginCommandBuffer")?;
+            device.cmd_bind_pipeline(commands, vk::PipelineBindPoint::COMPUTE, pipeline.raw);
+            device.cmd_bind_descriptor_sets(commands, vk::PipelineBindPoint::COMPUTE, pipeline.layout, 0, &[set], &[]);
+            device.cmd_dispatch(commands, groups[0], groups[1], groups[2]);
+            device.cmd_pipeline_barrier(
+                commands,
+                vk::PipelineStageFlags::COMPUTE_SHADER,
+                vk::PipelineStageFlags::HOST,
+                vk::DependencyFlags::empty(),
+                &barrier,
+                &[],
+                &[],
+            );
+            device.end_command_buffer(commands).named("vkEndCommandBuffer")?;
+        }
+        // SAFETY: as above.
+        self.fence = unsafe { device.create_fence(&vk::FenceCreateInfo::default(), None) }.named("vkCreateFence")?;
+        let lists = [commands];
+        let submit = [vk::SubmitInfo::default().command_buffers(&lists)];
+        {
+            let _turn = opened.turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            // SAFETY: the lock makes this the only thread on the queue.
+            unsafe { device.queue_submit(opened.queue, &submit, self.fence) }.named("vkQueueSubmit")?;
+        }
+        // SAFETY: the fence was submitted.
+        unsafe { device.wait_for_fences(&[self.fence], true, u64::MAX) }.named("vkWaitForFences")
+    }
+}
+
+impl Drop for Work<'_> {
+    fn drop(&mut self) {
+        let device = &self.device.0.raw;
+        // SAFETY: the fence was waited for, or nothing was submitted; null handles are allowed.
+        unsafe {
+            device.destroy_fence(self.fence, None);
+            device.destroy_command_pool(self.commands, None);
+            device.destroy_descriptor_pool(self.pool, None);
+        }
+    }
+}
+
+/// Device memory that the host can read and write between runs.
+pub struct Buffer {
+    device: Device,
+    raw: vk::Buffer,
+    memory: vk::DeviceMemory,
+    bytes: u64,
+}
+
+impl Buffer {
+    /// Copies bytes to the beginning of the buffer.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), VulkanError> {
+        self.check(bytes.len())?;
+        let device = &self.device.0.raw;
+        // SAFETY: the memory is visible to the host and not mapped; the copy stays within it, which `check` has made sure of.
+        unsafe {
+            let place =
+                device.map_memory(self.memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()).named("vkMapMemory")?;
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.cast(), bytes.len());
+            device.unmap_memory(self.memory);
+        }
+        Ok(())
+    }
+
+    /// Copies bytes from the beginning of the buffer.
+    pub fn read(&self, bytes: &mut [u8]) -> Result<(), VulkanError> {
+        self.check(bytes.len())?;
+        let device = &self.device.0.raw;
+        // SAFETY: as in `write`.
+        unsafe {
+            let place =
+                device.map_memory(self.memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()).named("vkMapMemory")?;
+            std::ptr::copy_nonoverlapping(place.cast_const().cast(), bytes.as_mut_ptr(), bytes.len());
+            device.unmap_memory(self.memory);
+        }
+        Ok(())
+    }
+
+    fn check(&self, bytes: usize) -> Result<(), VulkanError> {
+        let wanted = bytes as u64;
+        if wanted > self.bytes { Err(VulkanError::TooLarge { wanted, have: self.bytes }) } else { Ok(()) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let device = &self.device.0.raw;
+        // SAFETY: runs are waited for, so nothing uses the buffer any more; null handles are allowed.
+        unsafe {
+            device.destroy_buffer(self.raw, None);
+            device.free_memory(self.memory, None);
+        }
+    }
+}
+
+/// A kernel, compiled.
+pub struct Pipeline {
+    device: Device,
+    bindings: u32,
+    set: vk::DescriptorSetLayout,
+    layout: vk::PipelineLayout,
+    module: vk::ShaderModule,
+    raw: vk::Pipeline,
+}
+
+impl Drop for Pipeline {
+    fn drop(&mut self) {
+        let device = &self.device.0.raw;
+        // SAFETY: runs are waited for, so nothing uses these any more; null handles are allowed.
+        unsafe {
+            device.destroy_pipeline(self.raw, None);
+            device.destroy_shader_module(self.module, None);
+            device.destroy_pipeline_layout(self.layout, None);
+            device.destroy_descriptor_set_layout(self.set, None);
+        }
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // The instance is a field of this, so it ends after the device.
+        let _ = &self.instance;
+        // SAFETY: buffers and pipelines hold the device, so this is its last use.
+        unsafe { self.raw.destroy_device(None) };
+    }
+}
