@@ -77,6 +77,6 @@ pub use ir::{
     Access, Atomic, Binary, Builtin, Compare, Effect, Kernel, Memory, MemoryId, Op, OpId, OpKind, Region, RegionId,
     Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary, Value, VarId,
 };
-pub use passes::{PASSES, Pass, construct, optimise};
+pub use passes::{PASSES, Pass, construct, optimise, specialise};
 pub use spirv::{ID_LIMIT, Module, compile, compile_unoptimised, emit, param_offsets};
 pub use verify::{MAX_DEPTH, verify};

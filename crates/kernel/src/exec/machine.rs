@@ -331,9 +331,9 @@ impl<'a> Machine<'a> {
                 }
                 OpKind::Make => {
                     let mut to = result;
-                    for i in 0..args.len() {
-                        let n = self.width(args[i]);
-                        self.copy(column(self, i), to, n, lane);
+                    for &member in args {
+                        let n = self.width(member);
+                        self.copy(self.columns[member.index()], to, n, lane);
                         to += n;
                     }
                 }

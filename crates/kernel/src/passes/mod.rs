@@ -9,6 +9,7 @@ mod hoist;
 mod numbering;
 mod rewrite;
 mod select;
+mod specialise;
 mod ssa;
 mod unroll;
 mod vectors;
@@ -16,6 +17,7 @@ mod vectors;
 use crate::error::KernelError;
 use crate::ir::Kernel;
 use crate::verify::{is_ssa, verify};
+pub use specialise::specialise;
 
 /// One pass: a kernel in, a kernel out that does the same.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +59,7 @@ impl Pass {
 
     /// Runs the pass. Debug builds verify what it made.
     pub fn run(self, kernel: &Kernel) -> Result<Kernel, KernelError> {
-        if self.name != SSA.name && !is_ssa(kernel) {
+        if self.name != SSA.name && self.name != EXITS.name && !is_ssa(kernel) {
             return Err(KernelError::Build {
                 kernel: kernel.name.clone(),
                 problem: format!("the pass '{}' works on values, and there are variables: run 'ssa' first", self.name),
@@ -102,7 +104,7 @@ pub fn optimise(kernel: &Kernel) -> Result<Kernel, KernelError> {
     Ok(now)
 }
 
-/// SSA construction alone: what `--opt 0` emits.
+/// SSA construction alone.
 pub fn construct(kernel: &Kernel) -> Result<Kernel, KernelError> {
     verify(kernel)?;
     SSA.run(kernel)

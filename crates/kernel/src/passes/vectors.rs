@@ -14,7 +14,14 @@ impl Rule for Vectors {
     fn op(&mut self, rw: &mut Rewrite<'_>, op: OpId) {
         let args = rw.args(op);
         let found = match rw.old.kind(op) {
-            OpKind::Extract(i) => member(&rw.asm, args[0], i),
+            OpKind::Extract(i) => match member(&rw.asm, args[0], i) {
+                None if under(&rw.asm, args[0], i) != args[0] => {
+                    // Inserts of other members are nothing to this one.
+                    let (from, ty) = (under(&rw.asm, args[0], i), rw.old.ty(rw.old.result(op)));
+                    Some(rw.asm.value(OpKind::Extract(i), &[from], ty))
+                }
+                found => found,
+            },
             OpKind::Make => whole(&rw.asm, &args, rw.old.ty(rw.old.result(op))),
             OpKind::Insert(i) if member(&rw.asm, args[0], i) == Some(args[1]) => Some(args[0]),
             OpKind::Insert(i) => match rw.asm.made_by(args[0]) {
@@ -35,17 +42,24 @@ impl Rule for Vectors {
     }
 }
 
-/// A member of a composite, if what made the composite says it.
-fn member(asm: &Assembler, mut v: Value, i: u32) -> Option<Value> {
-    for _ in 0..=asm.kernel.members(asm.kernel.ty(v)) {
-        match asm.made_by(v)? {
-            (OpKind::Make, members) => return members.get(i as usize).copied(),
-            (OpKind::Insert(j), args) if j == i => return Some(args[1]),
-            (OpKind::Insert(_), args) => v = args[0],
-            _ => return None,
+/// The composite below the inserts of other members.
+fn under(asm: &Assembler, mut v: Value, i: u32) -> Value {
+    for _ in 0..asm.kernel.members(asm.kernel.ty(v)) {
+        match asm.made_by(v) {
+            Some((OpKind::Insert(j), args)) if j != i => v = args[0],
+            _ => break,
         }
     }
-    None
+    v
+}
+
+/// A member of a composite, if what made the composite says it.
+fn member(asm: &Assembler, v: Value, i: u32) -> Option<Value> {
+    match asm.made_by(under(asm, v, i))? {
+        (OpKind::Make, members) => members.get(i as usize).copied(),
+        (OpKind::Insert(j), args) if j == i => Some(args[1]),
+        _ => None,
+    }
 }
 
 /// The composite whose members these are, all and in order.

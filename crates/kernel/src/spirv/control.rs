@@ -7,7 +7,7 @@ use rspirv::spirv;
 
 use super::Module;
 use super::words::{Words, instruction, text};
-use crate::ir::{Builtin, Compare, Kernel, OpId, OpKind, RegionId, Scalar, Space, Ty, Value};
+use crate::ir::{Builtin, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space, Ty, Value};
 
 /// Where control comes from, and the values it brings.
 type From = (u32, Vec<u32>);
@@ -25,6 +25,11 @@ pub(super) struct Emit<'a> {
     pub(super) bindings: Vec<u32>,
     /// The bits of values that are constants.
     pub(super) constants: HashMap<Value, u64>,
+    /// The variable of the function for each variable that SSA construction has not taken away.
+    pub(super) vars: Vec<u32>,
+    /// The ids of places in memory, by memory and index, and which became known in the regions that are open.
+    pub(super) places: HashMap<(MemoryId, u32), u32>,
+    pub(super) known: Vec<(MemoryId, u32)>,
     frames: Vec<Frame>,
     block: u32,
     pub(super) inputs: [u32; 7],
@@ -45,6 +50,9 @@ impl<'a> Emit<'a> {
             ids: vec![0; k.value_count()],
             bindings,
             constants: HashMap::new(),
+            vars: Vec::new(),
+            places: HashMap::new(),
+            known: Vec::new(),
             frames: Vec::new(),
             block: 0,
             inputs: [0; 7],
@@ -58,12 +66,19 @@ impl<'a> Emit<'a> {
         let (void, ty) = (self.w.void(), self.w.function_type());
         self.w.push(spirv::Op::Function, &[void, main, 0, ty]);
         self.label();
-        // Private arrays come first in the first block, then the inputs that are used: they dominate everything.
+        // Variables and private arrays come first in the first block, then the inputs that are used: they dominate everything.
         let (memories, builtins) = self.used();
         for (m, used) in memories.iter().enumerate() {
             if *used && matches!(self.k.memories()[m].space, Space::Private(_)) {
                 self.w.memory(m as u32, 0);
             }
+        }
+        for &ty in &self.k.vars {
+            let ty = self.w.ty(ty);
+            let pointer = self.w.pointer(spirv::StorageClass::Function, ty);
+            let id = self.w.id("variables");
+            self.w.push(spirv::Op::Variable, &[pointer, id, spirv::StorageClass::Function as u32]);
+            self.vars.push(id);
         }
         for &(b, _) in Builtin::ALL.iter().filter(|b| builtins[b.0 as usize]) {
             use spirv::{BuiltIn as B, Capability as C};
@@ -133,7 +148,20 @@ impl<'a> Emit<'a> {
         self.k.args(op).iter().map(|&v| self.value(v)).collect()
     }
 
+    /// What became known since `mark` holds in a region that ends here.
+    fn forget(&mut self, mark: usize) {
+        for place in self.known.drain(mark..) {
+            self.places.remove(&place);
+        }
+    }
+
     fn region(&mut self, r: RegionId) {
+        let mark = self.known.len();
+        self.ops(r);
+        self.forget(mark);
+    }
+
+    fn ops(&mut self, r: RegionId) {
         let k = self.k;
         for &op in k.region_ops(r) {
             match k.kind(op) {
@@ -254,6 +282,11 @@ impl<'a> Emit<'a> {
         // The index of a `for` begins with `from`; `to` is not carried.
         let to = step.map(|_| first.remove(1));
         let (header, next, merge) = (self.w.id("blocks"), self.w.id("blocks"), self.w.id("blocks"));
+        // A body without control flow of its own is one block, which is also the one that begins the next turn.
+        let ops = k.region_ops(region);
+        let straight = step.is_some()
+            && !ops.iter().any(|&op| k.kind(op).is_structure())
+            && k.terminator(region).is_some_and(|t| k.kind(t) == OpKind::Continue(region));
         self.branch(header);
         self.begin(header);
         let mut later = Vec::new();
@@ -271,7 +304,7 @@ impl<'a> Emit<'a> {
             let op = super::ops::compare(Compare::Lt, s.as_scalar().unwrap_or(Scalar::U32));
             self.w.push(op, &[bool_ty, less, self.value(index), to]);
             self.w.push(spirv::Op::LoopMerge, &[merge, next, 0]);
-            let body = self.w.id("blocks");
+            let body = if straight { next } else { self.w.id("blocks") };
             self.w.push(spirv::Op::BranchConditional, &[less, body, merge]);
             let carried = k.region_args(region).skip(1).map(|v| self.value(v)).collect();
             frame.0.push((self.block, carried));
@@ -282,10 +315,22 @@ impl<'a> Emit<'a> {
             self.branch(body);
             self.begin(body);
         }
-        self.frames.push(Frame::Repeat { region, merge, next, breaks: frame.0, continues: frame.1 });
-        self.region(region);
-        let Some(Frame::Repeat { breaks, continues, .. }) = self.frames.pop() else { return };
-        self.begin(next);
+        let (breaks, continues) = match ops.split_last() {
+            Some((&last, body)) if straight => {
+                let mark = self.known.len();
+                body.iter().for_each(|&op| self.plain(op));
+                self.forget(mark);
+                frame.1.push((self.block, self.values(last)));
+                frame
+            }
+            _ => {
+                self.frames.push(Frame::Repeat { region, merge, next, breaks: frame.0, continues: frame.1 });
+                self.region(region);
+                let Some(Frame::Repeat { breaks, continues, .. }) = self.frames.pop() else { return };
+                self.begin(next);
+                (breaks, continues)
+            }
+        };
         let index = usize::from(step.is_some());
         for (i, v) in k.region_args(region).enumerate().skip(index) {
             let id = match continues.first() {

@@ -9,8 +9,9 @@ mod ops;
 mod words;
 
 use crate::error::{Contributors, KernelError};
-use crate::ir::{Kernel, Scalar};
-use crate::passes::{EXITS, construct, optimise};
+use crate::ir::{Kernel, OpKind, Scalar, Space};
+use crate::passes::{EXITS, optimise};
+use crate::verify::verify;
 use control::Emit;
 
 /// The largest bound on ids that every Vulkan driver must accept.
@@ -50,18 +51,46 @@ pub fn param_offsets(kernel: &Kernel) -> Vec<u32> {
 /// # Ok::<(), impasto_kernel::KernelError>(())
 /// ```
 pub fn compile(kernel: &Kernel) -> Result<Module, KernelError> {
+    refuse_early(kernel, ID_LIMIT)?;
     emit(&optimise(kernel)?)
 }
 
 /// Writes the words of a kernel without optimising it: what is shipped on explicit request, and what others' optimisers are
 /// measured on.
 pub fn compile_unoptimised(kernel: &Kernel) -> Result<Module, KernelError> {
-    emit(&construct(kernel)?)
+    verify(kernel)?;
+    emit(kernel)
 }
 
-/// Writes the words of a kernel in SSA form as it is.
+/// Writes the words of a kernel as it is. Variables, if it still has any, are variables of the function.
 pub fn emit(kernel: &Kernel) -> Result<Module, KernelError> {
     emit_below(kernel, ID_LIMIT)
+}
+
+/// Refuses a kernel that has too many stores, before time is spent on it. Every store that surely runs takes an id for its place, and
+/// no pass removes one.
+fn refuse_early(kernel: &Kernel, limit: u32) -> Result<(), KernelError> {
+    let mut stores = 0u64;
+    for &op in kernel.region_ops(kernel.body()) {
+        match kernel.kind(op) {
+            OpKind::Store(m) | OpKind::Atomic(m, _) if !matches!(kernel.memory(m).space, Space::Private(_)) => {
+                stores += 1
+            }
+            // Something in there may end the invocation.
+            kind if kind.is_structure() => break,
+            _ => {}
+        }
+    }
+    if stores < u64::from(limit) {
+        return Ok(());
+    }
+    Err(KernelError::TooManyIds {
+        kernel: kernel.name.clone(),
+        stage: "any translation to SPIR-V",
+        count: stores + 1,
+        limit,
+        largest: Contributors(vec![("store".to_owned(), stores)]),
+    })
 }
 
 fn emit_below(kernel: &Kernel, limit: u32) -> Result<Module, KernelError> {

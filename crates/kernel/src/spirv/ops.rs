@@ -118,6 +118,11 @@ impl Emit<'_> {
                 0
             }
             OpKind::Subgroup(f) => self.subgroup(by, f, ty, &args),
+            OpKind::Get(v) => self.make(by, S::Load, ty, &[self.vars[v.index()]]),
+            OpKind::Var(v) | OpKind::Set(v) => {
+                self.w.push(S::Store, &[self.vars[v.index()], args[0]]);
+                0
+            }
             _ => 0,
         };
         if k.results(op).len() > 0 {
@@ -130,7 +135,11 @@ impl Emit<'_> {
         self.constants.get(&v).copied()
     }
 
+    /// The place of an element; the same one is named once.
     fn element(&mut self, by: &'static str, m: MemoryId, index: u32) -> u32 {
+        if let Some(&id) = self.places.get(&(m, index)) {
+            return id;
+        }
         let variable = self.w.memory(m.0, self.bindings[m.index()]);
         let element = self.w.ty(self.k.memory(m).ty);
         let (class, inside) = match self.k.memory(m).space {
@@ -143,6 +152,8 @@ impl Emit<'_> {
         let id = self.w.id(by);
         let operands: Vec<u32> = [pointer, id, variable].into_iter().chain(first).chain([index]).collect();
         self.w.push(S::AccessChain, &operands);
+        self.places.insert((m, index), id);
+        self.known.push((m, index));
         id
     }
 
@@ -301,13 +312,13 @@ impl Emit<'_> {
                 let bits = self.make(by, S::ShiftLeftLogical, with(Scalar::U32), &[wide, half]);
                 self.make(by, S::Bitcast, to, &[bits])
             }
-            (_, Scalar::Bf16) => self.to_bf16(by, to, a),
+            (_, Scalar::Bf16) => self.narrow(by, to, a),
             _ if f.is_float() && t.is_float() => self.make(by, S::FConvert, to, &[a]),
             (Scalar::F16, _) => {
                 let wide = self.make(by, S::FConvert, with(Scalar::F32), &[a]);
-                self.to_int(by, to, wide)
+                self.saturate(by, to, wide)
             }
-            (Scalar::F32, _) => self.to_int(by, to, a),
+            (Scalar::F32, _) => self.saturate(by, to, a),
             _ if t.is_float() => self.make(by, if f.is_signed() { S::ConvertSToF } else { S::ConvertUToF }, to, &[a]),
             _ if f.bits() == t.bits() => self.make(by, S::Bitcast, to, &[a]),
             _ if f.is_signed() => self.make(by, S::SConvert, to, &[a]),
@@ -321,7 +332,7 @@ impl Emit<'_> {
     }
 
     /// Rounds to the nearest, ties to even; NaN stays NaN.
-    fn to_bf16(&mut self, by: &'static str, to: Ty, a: u32) -> u32 {
+    fn narrow(&mut self, by: &'static str, to: Ty, a: u32) -> u32 {
         let word = to.with_scalar(Scalar::U32).unwrap_or(Ty::scalar(Scalar::U32));
         let bools = Self::bools(to);
         let c = |e: &mut Self, x: u64| e.w.splat(word, x);
@@ -343,7 +354,7 @@ impl Emit<'_> {
     }
 
     /// f32 to an integer: saturates, and NaN gives 0.
-    fn to_int(&mut self, by: &'static str, to: Ty, a: u32) -> u32 {
+    fn saturate(&mut self, by: &'static str, to: Ty, a: u32) -> u32 {
         let t = scalar_of(to);
         let float = to.with_scalar(Scalar::F32).unwrap_or(Ty::scalar(Scalar::F32));
         let bools = Self::bools(to);

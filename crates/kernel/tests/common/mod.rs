@@ -1,6 +1,7 @@
 //! What several tests use: random kernels, and inputs for them.
 #![allow(dead_code, reason = "each test uses a part of this")]
 
+pub mod blowup;
 pub mod random;
 
 use impasto_kernel::{Data, Kernel, Scalar, execute};

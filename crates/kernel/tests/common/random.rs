@@ -71,6 +71,8 @@ struct Gen<'k> {
     a: Vec<Var<'k, Ints>>,
     /// Plain values in scope.
     values: Vec<Val<'k, u32>>,
+    /// Places in the private array, to be used again.
+    places: Vec<Val<'k, u32>>,
     loops: Vec<Loop<'k>>,
     ints: impasto_kernel::Buf<'k, u32>,
     floats: impasto_kernel::Buf<'k, f32>,
@@ -82,12 +84,22 @@ struct Gen<'k> {
     own: Val<'k, u32>,
     budget: usize,
     may_return: bool,
+    compares_longs: bool,
     /// Whether some invocations may be gone, so that a barrier is not allowed.
     diverged: bool,
 }
 
 /// The kernel with this seed; about `size` statements.
 pub fn kernel(seed: u64, size: usize) -> Kernel {
+    write(seed, size, true)
+}
+
+/// The same without comparisons of 64-bit integers: Mesa 22.3 compiles `(i as i64) < 4` wrongly where `i` counts a loop.
+pub fn kernel_for_mesa(seed: u64, size: usize) -> Kernel {
+    write(seed, size, false)
+}
+
+fn write(seed: u64, size: usize, compares_longs: bool) -> Kernel {
     let made = Builder::kernel(&format!("random{seed}"), WORKGROUP, |k| {
         let n = k.param::<u32>("n");
         let scale = k.param::<f32>("scale");
@@ -107,6 +119,7 @@ pub fn kernel(seed: u64, size: usize) -> Kernel {
             v: Vec::new(),
             a: Vec::new(),
             values: vec![n, gid, k.local_index()],
+            places: vec![k.local_index() % PRIVATE],
             loops: Vec::new(),
             ints,
             floats,
@@ -118,6 +131,7 @@ pub fn kernel(seed: u64, size: usize) -> Kernel {
             own: gid * OWN,
             budget: size,
             may_return: true,
+            compares_longs,
             diverged: false,
         };
         g.f.push(k.var(scale));
@@ -170,7 +184,7 @@ impl<'k> Gen<'k> {
     /// Runs `body` in a scope: what it declares is gone afterwards.
     fn scope(&mut self, body: impl FnOnce(&mut Self)) {
         let n = (self.u.len(), self.i.len(), self.f.len(), self.b.len(), self.l.len(), self.v.len(), self.a.len());
-        let values = self.values.len();
+        let (values, places) = (self.values.len(), self.places.len());
         body(self);
         self.u.truncate(n.0);
         self.i.truncate(n.1);
@@ -180,6 +194,7 @@ impl<'k> Gen<'k> {
         self.v.truncate(n.5);
         self.a.truncate(n.6);
         self.values.truncate(values);
+        self.places.truncate(places);
     }
 
     fn int(&mut self, depth: usize) -> Val<'k, u32> {
@@ -240,7 +255,7 @@ impl<'k> Gen<'k> {
             9 => self.float(d).to::<i32>(),
             10 => self.private.load(self.rng.below(PRIVATE as usize) as u32),
             _ => {
-                let i = self.int(d) % PRIVATE;
+                let i = self.place();
                 self.private.load(i)
             }
         }
@@ -326,7 +341,7 @@ impl<'k> Gen<'k> {
             2 => self.float(d).gt(self.float(d)),
             3 => self.float(d).ne(self.float(d)),
             4 => self.truth(d) & self.truth(d),
-            5 => self.long(d).ge(self.long(d)),
+            5 if self.compares_longs => self.long(d).ge(self.long(d)),
             _ => !self.truth(d),
         }
     }
@@ -387,8 +402,17 @@ impl<'k> Gen<'k> {
         }
     }
 
+    /// A place in the private array: a constant, one that was used before, or a new one.
+    fn place(&mut self) -> Val<'k, u32> {
+        match self.rng.below(4) {
+            0 => self.k.lit(self.rng.below(PRIVATE as usize) as u32),
+            1 => self.int(1) % PRIVATE,
+            _ => self.rng.pick(&self.places).unwrap_or_else(|| self.k.lit(0)),
+        }
+    }
+
     fn store(&mut self) {
-        match self.rng.below(6) {
+        match self.rng.below(8) {
             4 | 5 => {
                 let x = self.int(2);
                 self.out_u.store(self.own + self.rng.below(4) as u32, x);
@@ -406,7 +430,11 @@ impl<'k> Gen<'k> {
                 self.counts.atomic_add(i, x);
             }
             _ => {
-                let (i, x) = (self.int(1) % PRIVATE, self.signed(2));
+                if self.rng.below(4) == 0 {
+                    let place = self.int(1) % PRIVATE;
+                    self.places.push(place);
+                }
+                let (i, x) = (self.place(), self.signed(2));
                 self.private.store(i, x);
             }
         }
@@ -487,7 +515,8 @@ impl<'k> Gen<'k> {
             14 => {
                 let (from, to) = (self.rng.below(3) as i32 - 1, self.int(0) % 4u32);
                 let step = 1 + self.rng.below(2) as u32;
-                k.for_step(from, to.to::<i32>(), step, |l, i| {
+                let to = if self.rng.below(2) == 0 { k.lit(self.rng.below(6) as i32) } else { to.to::<i32>() };
+                k.for_step(from, to, step, |l, i| {
                     self.loops.push(l);
                     self.scope(|g| {
                         g.i.push(k.var(i));
