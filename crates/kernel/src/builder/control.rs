@@ -1,0 +1,164 @@
+//! Control flow: closures that write regions. What is written behind a `break_`, `continue_` or `return_` in the same block has no effect.
+
+use std::marker::PhantomData;
+
+use super::types::{IntoVal, Shared32, Type};
+use super::{Builder, Val};
+use crate::ir::{OpKind, RegionId, Ty, Value};
+
+/// A loop that is being written; the handle is its label, for `break` and `continue` from any depth.
+#[derive(Clone, Copy, Debug)]
+pub struct Loop<'k> {
+    k: &'k Builder,
+    region: RegionId,
+}
+
+impl Loop<'_> {
+    /// Leaves the loop.
+    pub fn break_(self) {
+        self.k.act(OpKind::Break(self.region), &[]);
+    }
+
+    /// Begins the next turn of the loop.
+    pub fn continue_(self) {
+        self.k.act(OpKind::Continue(self.region), &[]);
+    }
+}
+
+/// The arms of a `match` on integers.
+#[derive(Debug)]
+pub struct Arms<'k, T> {
+    k: &'k Builder,
+    cases: Vec<(u64, u32)>,
+    regions: Vec<RegionId>,
+    ty: PhantomData<T>,
+}
+
+impl<T: Shared32> Arms<'_, T> {
+    /// What happens for these values.
+    pub fn case(&mut self, values: &[T], body: impl FnOnce()) {
+        self.cases.extend(values.iter().map(|v| (v.bits(), self.regions.len() as u32)));
+        self.regions.push(self.k.region(body, &[]));
+    }
+}
+
+impl Builder {
+    /// Writes a region that ends by yielding, where it does not end otherwise.
+    fn region(&self, body: impl FnOnce(), yields: &[Value]) -> RegionId {
+        self.state.borrow_mut().asm.open(&[]);
+        body();
+        self.act(OpKind::Yield, yields);
+        self.state.borrow_mut().asm.close()
+    }
+
+    fn yielding<'k, T: Type>(&'k self, body: impl FnOnce() -> Val<'k, T>) -> RegionId {
+        self.state.borrow_mut().asm.open(&[]);
+        let v = body();
+        self.act(OpKind::Yield, &[v.id]);
+        self.state.borrow_mut().asm.close()
+    }
+
+    /// `if c { .. }`
+    pub fn if_<'k>(&'k self, c: Val<'k, bool>, then: impl FnOnce()) {
+        self.if_else(c, then, || ());
+    }
+
+    /// `if c { .. } else { .. }`
+    pub fn if_else<'k>(&'k self, c: Val<'k, bool>, then: impl FnOnce(), otherwise: impl FnOnce()) {
+        let regions = [self.region(then, &[]), self.region(otherwise, &[])];
+        self.structure(OpKind::If, &[c.id], &[], &regions);
+    }
+
+    /// `let x = if c { a } else { b };`
+    pub fn if_value<'k, T: Type>(
+        &'k self,
+        c: Val<'k, bool>,
+        then: impl FnOnce() -> Val<'k, T>,
+        otherwise: impl FnOnce() -> Val<'k, T>,
+    ) -> Val<'k, T> {
+        let regions = [self.yielding(then), self.yielding(otherwise)];
+        let ty = self.ty_of::<T>();
+        let op = self.structure(OpKind::If, &[c.id], &[ty], &regions);
+        let id = self.state.borrow().asm.kernel.result(op);
+        Val { k: self, id, ty: PhantomData }
+    }
+
+    /// `match x { 1 | 2 => .., _ => .. }`
+    ///
+    /// ```
+    /// # use impasto_kernel::Builder;
+    /// Builder::kernel("k", [1, 1, 1], |k| {
+    ///     let y = k.buffer_mut::<f32>("y");
+    ///     k.match_(k.global_id(0), |arms| arms.case(&[1, 2], || y.store(0, 1.0)), || y.store(0, 2.0));
+    /// })?;
+    /// # Ok::<(), impasto_kernel::KernelError>(())
+    /// ```
+    pub fn match_<'k, T: Shared32>(
+        &'k self,
+        x: Val<'k, T>,
+        arms: impl FnOnce(&mut Arms<'k, T>),
+        default: impl FnOnce(),
+    ) {
+        let mut list = Arms { k: self, cases: Vec::new(), regions: Vec::new(), ty: PhantomData };
+        arms(&mut list);
+        list.regions.push(self.region(default, &[]));
+        let table = self.state.borrow_mut().asm.case_table(list.cases);
+        self.structure(OpKind::Switch(table), &[x.id], &[], &list.regions);
+    }
+
+    /// `loop { .. }`
+    pub fn loop_<'k>(&'k self, body: impl FnOnce(Loop<'k>)) {
+        self.repeat(OpKind::Loop, &[], &[], |l, _| body(l));
+    }
+
+    /// `while c() { .. }`
+    pub fn while_<'k>(&'k self, c: impl FnOnce() -> Val<'k, bool>, body: impl FnOnce(Loop<'k>)) {
+        self.loop_(|l| {
+            let c = c();
+            self.if_else(c, || (), || l.break_());
+            body(l);
+        });
+    }
+
+    /// `for i in from..to { .. }`
+    pub fn for_<'k, T: Shared32>(
+        &'k self,
+        from: impl IntoVal<'k, T>,
+        to: impl IntoVal<'k, T>,
+        body: impl FnOnce(Loop<'k>, Val<'k, T>),
+    ) {
+        self.for_step(from, to, 1, body);
+    }
+
+    /// `for i in (from..to).step_by(step) { .. }`
+    pub fn for_step<'k, T: Shared32>(
+        &'k self,
+        from: impl IntoVal<'k, T>,
+        to: impl IntoVal<'k, T>,
+        step: u32,
+        body: impl FnOnce(Loop<'k>, Val<'k, T>),
+    ) {
+        let (from, to) = (from.into_val(self), to.into_val(self));
+        let ty = self.ty_of::<T>();
+        self.repeat(OpKind::For(step), &[from.id, to.id], &[ty], |l, inner| {
+            if let Some(&id) = inner {
+                body(l, Val { k: self, id, ty: PhantomData });
+            }
+        });
+    }
+
+    fn repeat<'k>(&'k self, kind: OpKind, args: &[Value], inner: &[Ty], body: impl FnOnce(Loop<'k>, Option<&Value>)) {
+        let region = self.state.borrow_mut().asm.open(inner);
+        let first = self.state.borrow().asm.kernel.region_args(region).next();
+        let l = Loop { k: self, region };
+        body(l, first.as_ref());
+        l.continue_();
+        self.state.borrow_mut().asm.close();
+        self.structure(kind, args, &[], &[region]);
+    }
+
+    /// Ends this invocation.
+    pub fn return_(&self) {
+        self.act(OpKind::Return, &[]);
+    }
+}

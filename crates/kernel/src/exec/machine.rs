@@ -1,0 +1,487 @@
+//! One workgroup in lockstep. Registers are columns: for each scalar of each value, one number for each invocation.
+
+use super::mask::Mask;
+use super::{Data, Launch};
+use crate::error::KernelError;
+use crate::eval;
+use crate::ir::{
+    Atomic, Binary, Builtin, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Shape, Space, Subgroup, Ty,
+    Value,
+};
+use crate::text::op_text;
+
+/// A loop that is running.
+struct Frame {
+    region: RegionId,
+    op: OpId,
+    next: Mask,
+    out: Mask,
+}
+
+pub(super) struct Machine<'a> {
+    k: &'a Kernel,
+    lanes: usize,
+    /// The first column of each value, and of each variable.
+    columns: Vec<u32>,
+    vars: Vec<u32>,
+    regs: Vec<u64>,
+    /// Workgroup and private arrays; buffers have none. Nothing was written where there is `None`.
+    arrays: Vec<Vec<Option<u64>>>,
+    /// The number of each memory among the buffers.
+    buffers: Vec<usize>,
+    frames: Vec<Frame>,
+    group: [u32; 3],
+    ops: u64,
+}
+
+/// The op and the invocation that stopped the run, and why.
+struct Stop(OpId, usize, String);
+
+pub(super) fn leaves(k: &Kernel, ty: Ty) -> u32 {
+    match k.shape(ty) {
+        Shape::Scalar(_) => 1,
+        Shape::Vector(_, n) => n,
+        Shape::Array(t, n) => n * leaves(k, t),
+        Shape::Struct(members) => members.iter().map(|&t| leaves(k, t)).sum(),
+    }
+}
+
+impl<'a> Machine<'a> {
+    pub(super) fn new(k: &'a Kernel) -> Machine<'a> {
+        let lanes = k.workgroup.iter().product::<u32>() as usize;
+        let mut next = 0u32;
+        let mut take = |ty: Ty| {
+            let at = next;
+            next += leaves(k, ty);
+            at
+        };
+        let columns = (0..k.value_count()).map(|v| take(k.ty(Value(v as u32)))).collect();
+        let vars = k.vars.iter().map(|&t| take(t)).collect();
+        let mut n = 0;
+        let buffers = k
+            .memories
+            .iter()
+            .map(|m| {
+                n += usize::from(matches!(m.space, Space::Buffer(_)));
+                n.saturating_sub(1)
+            })
+            .collect();
+        Machine {
+            k,
+            lanes,
+            columns,
+            vars,
+            regs: vec![0; next as usize * lanes],
+            arrays: vec![Vec::new(); k.memories.len()],
+            buffers,
+            frames: Vec::new(),
+            group: [0; 3],
+            ops: 0,
+        }
+    }
+
+    pub(super) fn workgroup(&mut self, group: [u32; 3], launch: &mut Launch) -> Result<(), KernelError> {
+        self.group = group;
+        for (array, m) in self.arrays.iter_mut().zip(&self.k.memories) {
+            let width = m.ty.lanes().map_or(1, |l| l.1) as usize;
+            array.clear();
+            match m.space {
+                Space::Buffer(_) => {}
+                Space::Workgroup(n) => array.resize(n as usize * width, None),
+                Space::Private(n) => array.resize(n as usize * width * self.lanes, Some(0)),
+            }
+        }
+        self.frames.clear();
+        self.region(self.k.body(), Mask::first(self.lanes), None, launch).map(drop).map_err(
+            |Stop(op, lane, problem)| KernelError::Run {
+                kernel: self.k.name.clone(),
+                op: op_text(self.k, op),
+                workgroup: group,
+                invocation: lane as u32,
+                problem,
+            },
+        )
+    }
+
+    fn at(&self, column: u32, lane: usize) -> usize {
+        column as usize * self.lanes + lane
+    }
+
+    fn get(&self, v: Value, lane: usize) -> u64 {
+        self.regs[self.at(self.columns[v.index()], lane)]
+    }
+
+    fn set(&mut self, v: Value, lane: usize, bits: u64) {
+        let at = self.at(self.columns[v.index()], lane);
+        self.regs[at] = bits;
+    }
+
+    fn copy(&mut self, from: u32, to: u32, n: u32, lane: usize) {
+        for i in 0..n {
+            let (a, b) = (self.at(from + i, lane), self.at(to + i, lane));
+            self.regs[b] = self.regs[a];
+        }
+    }
+
+    fn width(&self, v: Value) -> u32 {
+        leaves(self.k, self.k.ty(v))
+    }
+
+    /// Gives values to others at once: all are read before the first is written.
+    fn transfer(&mut self, from: &[Value], to: impl Iterator<Item = Value>, mask: Mask) {
+        let to: Vec<Value> = to.collect();
+        let mut held = Vec::new();
+        for lane in mask.lanes() {
+            held.clear();
+            for &v in from {
+                let n = self.width(v);
+                held.extend((0..n).map(|i| self.regs[self.at(self.columns[v.index()] + i, lane)]));
+            }
+            let mut i = 0;
+            for &v in &to {
+                for leaf in 0..self.width(v) {
+                    let at = self.at(self.columns[v.index()] + leaf, lane);
+                    self.regs[at] = held[i];
+                    i += 1;
+                }
+            }
+        }
+    }
+
+    /// Runs a region; gives back the invocations that yielded to the op around it.
+    fn region(&mut self, r: RegionId, mut mask: Mask, parent: Option<OpId>, launch: &mut Launch) -> Result<Mask, Stop> {
+        let k = self.k;
+        for &op in k.region_ops(r) {
+            if mask.is_empty() {
+                return Ok(mask);
+            }
+            self.ops += 1;
+            if self.ops > launch.max_ops {
+                let lane = mask.lanes().next().unwrap_or(0);
+                return Err(Stop(
+                    op,
+                    lane,
+                    format!("the run took more than {} ops: a loop may not end", launch.max_ops),
+                ));
+            }
+            match k.kind(op) {
+                OpKind::Yield => {
+                    if let Some(p) = parent {
+                        self.transfer(k.args(op), k.results(p), mask);
+                    }
+                    return Ok(mask);
+                }
+                OpKind::Continue(target) => {
+                    if let Some(i) = self.frames.iter().rposition(|f| f.region == target) {
+                        self.frames[i].next.or(mask);
+                        let skip = usize::from(matches!(k.kind(self.frames[i].op), OpKind::For(_)));
+                        self.transfer(k.args(op), k.region_args(target).skip(skip), mask);
+                    }
+                    return Ok(Mask::default());
+                }
+                OpKind::Break(target) => {
+                    if let Some(i) = self.frames.iter().rposition(|f| f.region == target) {
+                        self.frames[i].out.or(mask);
+                        self.transfer(k.args(op), k.results(self.frames[i].op), mask);
+                    }
+                    return Ok(Mask::default());
+                }
+                OpKind::Return => return Ok(Mask::default()),
+                OpKind::Unreachable => {
+                    return Err(Stop(op, mask.lanes().next().unwrap_or(0), "this was reached".to_owned()));
+                }
+                OpKind::If => {
+                    let arms = self.split(op, mask, |bits| usize::from(bits == 0), 2);
+                    mask = self.arms(op, &arms, launch)?;
+                }
+                OpKind::Switch(table) => {
+                    let n = k.regions(op).len();
+                    let cases = k.switch_cases(table);
+                    let arm = |bits| cases.iter().find(|c| c.0 == bits).map_or(n - 1, |c| c.1 as usize);
+                    let arms = self.split(op, mask, arm, n);
+                    mask = self.arms(op, &arms, launch)?;
+                }
+                OpKind::Loop => mask = self.run_loop(op, mask, launch)?,
+                OpKind::For(step) => mask = self.run_for(op, step, mask, launch)?,
+                kind => self.plain(op, kind, mask, launch)?,
+            }
+        }
+        Ok(Mask::default())
+    }
+
+    fn split(&self, op: OpId, mask: Mask, arm: impl Fn(u64) -> usize, n: usize) -> Vec<Mask> {
+        let mut arms = vec![Mask::default(); n];
+        for lane in mask.lanes() {
+            arms[arm(self.get(self.k.args(op)[0], lane))].set(lane);
+        }
+        arms
+    }
+
+    fn arms(&mut self, op: OpId, arms: &[Mask], launch: &mut Launch) -> Result<Mask, Stop> {
+        let mut after = Mask::default();
+        for (&r, &mask) in self.k.regions(op).iter().zip(arms) {
+            after.or(self.region(r, mask, Some(op), launch)?);
+        }
+        Ok(after)
+    }
+
+    fn run_loop(&mut self, op: OpId, mask: Mask, launch: &mut Launch) -> Result<Mask, Stop> {
+        let region = self.k.regions(op)[0];
+        self.transfer(self.k.args(op), self.k.region_args(region), mask);
+        self.frames.push(Frame { region, op, next: mask, out: Mask::default() });
+        let depth = self.frames.len() - 1;
+        while !self.frames[depth].next.is_empty() {
+            let turn = std::mem::take(&mut self.frames[depth].next);
+            self.region(region, turn, None, launch)?;
+        }
+        Ok(self.frames.pop().map(|f| f.out).unwrap_or_default())
+    }
+
+    fn run_for(&mut self, op: OpId, step: u32, mask: Mask, launch: &mut Launch) -> Result<Mask, Stop> {
+        let k = self.k;
+        let region = k.regions(op)[0];
+        let args = k.args(op);
+        let s = k.ty(args[0]).as_scalar().unwrap_or(Scalar::U32);
+        let inner: Vec<Value> = k.region_args(region).collect();
+        // The number of turns is known at the start, so the index cannot run past the end of its type.
+        let mut turns = vec![0i128; self.lanes];
+        for lane in mask.lanes() {
+            let (from, to) = (eval::to_int(s, self.get(args[0], lane)), eval::to_int(s, self.get(args[1], lane)));
+            turns[lane] = (to - from + i128::from(step) - 1).max(0) / i128::from(step);
+            let from = self.get(args[0], lane);
+            self.set(inner[0], lane, from);
+        }
+        self.transfer(&args[2..], inner[1..].iter().copied(), mask);
+        self.frames.push(Frame { region, op, next: Mask::default(), out: Mask::default() });
+        let depth = self.frames.len() - 1;
+        let mut here = mask;
+        loop {
+            let (mut turn, mut done) = (Mask::default(), Mask::default());
+            here.lanes().for_each(|l| if turns[l] > 0 { turn.set(l) } else { done.set(l) });
+            self.transfer(&inner[1..], k.results(op), done);
+            self.frames[depth].out.or(done);
+            if turn.is_empty() {
+                break;
+            }
+            self.region(region, turn, None, launch)?;
+            here = std::mem::take(&mut self.frames[depth].next);
+            for lane in here.lanes() {
+                turns[lane] -= 1;
+                let i = eval::binary(Binary::Add, s, self.get(inner[0], lane), step.into());
+                self.set(inner[0], lane, i);
+            }
+        }
+        Ok(self.frames.pop().map(|f| f.out).unwrap_or_default())
+    }
+
+    fn builtin(&self, b: Builtin, axis: usize, lane: usize, launch: &Launch) -> u32 {
+        let [sx, sy, _] = self.k.workgroup;
+        let i = lane as u32;
+        let local = [i % sx, i / sx % sy, i / (sx * sy)];
+        match b {
+            Builtin::GlobalId => self.group[axis].wrapping_mul(self.k.workgroup[axis]).wrapping_add(local[axis]),
+            Builtin::LocalId => local[axis],
+            Builtin::WorkgroupId => self.group[axis],
+            Builtin::NumWorkgroups => launch.groups[axis],
+            Builtin::LocalIndex => i,
+            Builtin::SubgroupSize => launch.subgroup,
+            Builtin::SubgroupLane => i % launch.subgroup,
+        }
+    }
+
+    /// An op without regions, for all active invocations.
+    fn plain(&mut self, op: OpId, kind: OpKind, mask: Mask, launch: &mut Launch) -> Result<(), Stop> {
+        let k = self.k;
+        let args = k.args(op);
+        let column = |m: &Self, i: usize| m.columns[args[i].index()];
+        let result = self.columns.get(k.result(op).index()).copied().unwrap_or(0);
+        match kind {
+            OpKind::Barrier => {
+                let all = Mask::first(self.lanes);
+                let missing = all.lanes().find(|&l| !mask.has(l));
+                return missing
+                    .map_or(Ok(()), |l| Err(Stop(op, l, "this invocation does not reach the barrier".to_owned())));
+            }
+            OpKind::Subgroup(f) => return self.subgroup(op, f, mask, launch),
+            _ => {}
+        }
+        for lane in mask.lanes() {
+            match kind {
+                OpKind::Const(c) => self.set(k.result(op), lane, k.const_bits(c)),
+                OpKind::Param(p) => self.set(k.result(op), lane, launch.scalars[p as usize]),
+                OpKind::Builtin(b, axis) => {
+                    let bits = self.builtin(b, axis as usize, lane, launch).into();
+                    self.set(k.result(op), lane, bits);
+                }
+                OpKind::Load(m) => self.load(op, m, lane, launch).map_err(|p| Stop(op, lane, p))?,
+                OpKind::Store(m) => self.store(op, m, lane, launch).map_err(|p| Stop(op, lane, p))?,
+                OpKind::Atomic(m, f) => self.atomic(op, m, f, lane, launch).map_err(|p| Stop(op, lane, p))?,
+                OpKind::Len(m) => {
+                    let width = k.memory(m).ty.lanes().map_or(1, |l| l.1);
+                    let n = launch.buffers[self.buffers[m.index()]].bits.len() as u64 / u64::from(width);
+                    self.set(k.result(op), lane, n);
+                }
+                OpKind::Var(v) | OpKind::Set(v) => {
+                    let n = self.width(args[0]);
+                    self.copy(column(self, 0), self.vars[v.index()], n, lane);
+                }
+                OpKind::Get(v) => {
+                    let n = self.width(k.result(op));
+                    self.copy(self.vars[v.index()], result, n, lane);
+                }
+                OpKind::Make => {
+                    let mut to = result;
+                    for &member in args {
+                        let n = self.width(member);
+                        self.copy(self.columns[member.index()], to, n, lane);
+                        to += n;
+                    }
+                }
+                OpKind::Extract(i) | OpKind::Insert(i) => {
+                    let ty = k.ty(args[0]);
+                    let before: u32 = (0..i).filter_map(|j| k.member(ty, j)).map(|t| leaves(k, t)).sum();
+                    let n = k.member(ty, i).map_or(0, |t| leaves(k, t));
+                    if let OpKind::Insert(_) = kind {
+                        let whole = self.width(args[0]);
+                        self.copy(column(self, 0), result, whole, lane);
+                        self.copy(column(self, 1), result + before, n, lane);
+                    } else {
+                        self.copy(column(self, 0) + before, result, n, lane);
+                    }
+                }
+                _ => {
+                    let n = self.width(k.result(op));
+                    let whole = self.width(args[0]) == 1;
+                    for i in 0..n {
+                        let x = |m: &Self, a: usize| m.regs[m.at(column(m, a) + i, lane)];
+                        let s = |a: usize| k.ty(args[a]).lanes().map_or(Scalar::U64, |l| l.0);
+                        let bits = match kind {
+                            OpKind::Unary(f) => eval::unary(f, s(0), x(self, 0)),
+                            OpKind::Binary(f) => eval::binary(f, s(0), x(self, 0), x(self, 1)),
+                            OpKind::Compare(c) => eval::compare(c, s(0), x(self, 0), x(self, 1)).into(),
+                            OpKind::Fma => eval::fma(s(0), x(self, 0), x(self, 1), x(self, 2)),
+                            OpKind::Convert => {
+                                let to = k.ty(k.result(op)).lanes().map_or(Scalar::U64, |l| l.0);
+                                eval::convert(s(0), to, x(self, 0))
+                            }
+                            OpKind::Select => {
+                                let c = if whole { self.get(args[0], lane) } else { x(self, 0) };
+                                if c != 0 { x(self, 1) } else { x(self, 2) }
+                            }
+                            _ => x(self, 0),
+                        };
+                        let at = self.at(result + i, lane);
+                        self.regs[at] = bits;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the first scalar of an element stands, if it exists.
+    fn element(&self, op: OpId, m: MemoryId, lane: usize, buffers: &[Data]) -> Result<(usize, usize), String> {
+        let mem = self.k.memory(m);
+        let width = mem.ty.lanes().map_or(1, |l| l.1) as usize;
+        let index = self.get(self.k.args(op)[0], lane) as usize;
+        let (n, base) = match mem.space {
+            Space::Buffer(_) => (buffers[self.buffers[m.index()]].bits.len() / width, 0),
+            Space::Workgroup(n) => (n as usize, 0),
+            Space::Private(n) => (n as usize, n as usize * width * lane),
+        };
+        if index >= n {
+            return Err(format!("index {index} is outside of '{}', which has {n} elements", mem.name));
+        }
+        Ok((base + index * width, width))
+    }
+
+    fn load(&mut self, op: OpId, m: MemoryId, lane: usize, launch: &Launch) -> Result<(), String> {
+        let (at, width) = self.element(op, m, lane, &launch.buffers)?;
+        let column = self.columns[self.k.result(op).index()];
+        for i in 0..width {
+            let bits = match self.k.memory(m).space {
+                Space::Buffer(_) => launch.buffers[self.buffers[m.index()]].bits[at + i],
+                _ => self.arrays[m.index()][at + i]
+                    .ok_or_else(|| format!("nobody has written this element of '{}'", self.k.memory(m).name))?,
+            };
+            let to = self.at(column + i as u32, lane);
+            self.regs[to] = bits;
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, m: MemoryId, at: usize, bits: u64, launch: &mut Launch) {
+        match self.k.memory(m).space {
+            Space::Buffer(_) => launch.buffers[self.buffers[m.index()]].bits[at] = bits,
+            _ => self.arrays[m.index()][at] = Some(bits),
+        }
+    }
+
+    fn store(&mut self, op: OpId, m: MemoryId, lane: usize, launch: &mut Launch) -> Result<(), String> {
+        let (at, width) = self.element(op, m, lane, &launch.buffers)?;
+        let column = self.columns[self.k.args(op)[1].index()];
+        for i in 0..width {
+            let bits = self.regs[self.at(column + i as u32, lane)];
+            self.put(m, at + i, bits, launch);
+        }
+        Ok(())
+    }
+
+    fn atomic(&mut self, op: OpId, m: MemoryId, f: Atomic, lane: usize, launch: &mut Launch) -> Result<(), String> {
+        self.load(op, m, lane, launch)?;
+        let args = self.k.args(op);
+        let s = self.k.memory(m).ty.as_scalar().unwrap_or(Scalar::U32);
+        let (old, x) = (self.get(self.k.result(op), lane), self.get(args[1], lane));
+        let new = match f {
+            Atomic::Add => eval::binary(Binary::Add, s, old, x),
+            Atomic::Min => eval::binary(Binary::Min, s, old, x),
+            Atomic::Max => eval::binary(Binary::Max, s, old, x),
+            Atomic::And => old & x,
+            Atomic::Or => old | x,
+            Atomic::Xor => old ^ x,
+            Atomic::Exchange => x,
+            Atomic::CompareExchange if eval::compare(Compare::Eq, s, old, x) => self.get(args[2], lane),
+            Atomic::CompareExchange => old,
+        };
+        let (at, _) = self.element(op, m, lane, &launch.buffers)?;
+        self.put(m, at, new, launch);
+        Ok(())
+    }
+
+    fn subgroup(&mut self, op: OpId, f: Subgroup, mask: Mask, launch: &Launch) -> Result<(), Stop> {
+        let k = self.k;
+        let (args, result) = (k.args(op), k.result(op));
+        let s = k.ty(args[0]).as_scalar().unwrap_or(Scalar::U32);
+        let width = launch.subgroup as usize;
+        for first in (0..self.lanes).step_by(width) {
+            let active: Vec<usize> = (first..(first + width).min(self.lanes)).filter(|&l| mask.has(l)).collect();
+            let values: Vec<u64> = active.iter().map(|&l| self.get(args[0], l)).collect();
+            let fold = |f: Binary| values.iter().copied().reduce(|a, b| eval::binary(f, s, a, b)).unwrap_or(0);
+            let mut before = 0;
+            for (i, &lane) in active.iter().enumerate() {
+                let bits = match f {
+                    Subgroup::Add => fold(Binary::Add),
+                    Subgroup::Min => fold(Binary::Min),
+                    Subgroup::Max => fold(Binary::Max),
+                    Subgroup::ExclusiveAdd => {
+                        let own = before;
+                        before = eval::binary(Binary::Add, s, before, values[i]);
+                        own
+                    }
+                    Subgroup::BroadcastFirst => values[0],
+                    Subgroup::All => values.iter().all(|&b| b != 0).into(),
+                    Subgroup::Any => values.iter().any(|&b| b != 0).into(),
+                    Subgroup::ShuffleXor => {
+                        let other = (lane - first) ^ self.get(args[1], lane) as usize;
+                        match active.iter().position(|&l| l - first == other) {
+                            Some(p) => values[p],
+                            None => return Err(Stop(op, lane, format!("lane {other} of the subgroup is not active"))),
+                        }
+                    }
+                };
+                self.set(result, lane, bits);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,157 @@
+//! The reference executor: what a kernel means, computed on the CPU. It is the judge in every differential test.
+//!
+//! A workgroup runs in lockstep: each op is done for all active invocations, in the order of their local index, before the next
+//! op begins. What the language does not allow is an error that names the op and the invocation: an index out of bounds, workgroup
+//! memory that nobody has written, a barrier that not all invocations reach, a loop that does not end.
+
+mod machine;
+mod mask;
+
+use crate::error::KernelError;
+use crate::ir::{Kernel, Scalar, Space, Value};
+use crate::verify::verify;
+
+/// Registers of a workgroup; more would not fit into the memory of a small machine.
+const MAX_REGISTERS: u64 = 1 << 28;
+
+/// Elements of a buffer, as the bits of its scalars; the components of a vector follow each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Data {
+    /// The type of the scalars.
+    pub ty: Scalar,
+    /// Their bits.
+    pub bits: Vec<u64>,
+}
+
+impl Data {
+    /// As many zeros.
+    pub fn zeros(ty: Scalar, scalars: usize) -> Data {
+        Data { ty, bits: vec![0; scalars] }
+    }
+
+    /// The scalars as f32, if that is what they are.
+    pub fn to_f32(&self) -> Option<Vec<f32>> {
+        (self.ty == Scalar::F32).then(|| self.bits.iter().map(|&b| f32::from_bits(b as u32)).collect())
+    }
+
+    /// The scalars as u32, if that is what they are.
+    pub fn to_u32(&self) -> Option<Vec<u32>> {
+        (self.ty == Scalar::U32).then(|| self.bits.iter().map(|&b| b as u32).collect())
+    }
+}
+
+impl From<&[f32]> for Data {
+    fn from(x: &[f32]) -> Data {
+        Data { ty: Scalar::F32, bits: x.iter().map(|x| x.to_bits().into()).collect() }
+    }
+}
+
+impl From<&[u32]> for Data {
+    fn from(x: &[u32]) -> Data {
+        Data { ty: Scalar::U32, bits: x.iter().map(|&x| x.into()).collect() }
+    }
+}
+
+impl From<&[i32]> for Data {
+    fn from(x: &[i32]) -> Data {
+        Data { ty: Scalar::I32, bits: x.iter().map(|&x| x as u32 as u64).collect() }
+    }
+}
+
+/// One launch of a kernel: what it is given, and how it runs.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// Workgroups in x, y and z.
+    pub groups: [u32; 3],
+    /// The bits of the scalar parameters, in order.
+    pub scalars: Vec<u64>,
+    /// The buffers, in order; they hold the results afterwards.
+    pub buffers: Vec<Data>,
+    /// Invocations in a subgroup: a power of two up to 128.
+    pub subgroup: u32,
+    /// A run that takes more ops than this is stopped with an error.
+    pub max_ops: u64,
+}
+
+impl Launch {
+    /// A launch of so many workgroups with these buffers, no parameters, and subgroups of 32.
+    pub fn new(groups: [u32; 3], buffers: Vec<Data>) -> Launch {
+        Launch { groups, scalars: Vec::new(), buffers, subgroup: 32, max_ops: 1 << 32 }
+    }
+}
+
+/// Runs a kernel, with or without variables.
+///
+/// ```
+/// use impasto_kernel::{Data, Kernel, Launch, execute};
+/// let kernel: Kernel = "kernel twice(4, 1, 1) {
+///   buffer x: f32 write
+///   %0 = global_id.x : u32
+///   %1 = load x[%0] : f32
+///   %2 = add %1, %1 : f32
+///   store x[%0], %2
+///   return
+/// }".parse()?;
+/// let mut launch = Launch::new([1, 1, 1], vec![Data::from(&[1f32, 2.0, 3.0, 4.0][..])]);
+/// execute(&kernel, &mut launch)?;
+/// assert_eq!(launch.buffers[0].to_f32().unwrap(), [2.0, 4.0, 6.0, 8.0]);
+/// # Ok::<(), impasto_kernel::KernelError>(())
+/// ```
+pub fn execute(kernel: &Kernel, launch: &mut Launch) -> Result<(), KernelError> {
+    verify(kernel)?;
+    check(kernel, launch).map_err(|problem| KernelError::Launch { kernel: kernel.name.clone(), problem })?;
+    let mut machine = machine::Machine::new(kernel);
+    let [nx, ny, nz] = launch.groups;
+    for z in 0..nz {
+        for y in 0..ny {
+            for x in 0..nx {
+                machine.workgroup([x, y, z], launch)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check(kernel: &Kernel, launch: &Launch) -> Result<(), String> {
+    if launch.scalars.len() != kernel.params.len() {
+        return Err(format!("it takes {} scalars, {} were given", kernel.params.len(), launch.scalars.len()));
+    }
+    for (p, &bits) in kernel.params.iter().zip(&launch.scalars) {
+        if bits & !p.ty.mask() != 0 {
+            return Err(format!("the parameter '{}' is a {}, and {bits:#x} is none", p.name, p.ty));
+        }
+    }
+    let buffers: Vec<_> = kernel.memories.iter().filter(|m| matches!(m.space, Space::Buffer(_))).collect();
+    if launch.buffers.len() != buffers.len() {
+        return Err(format!("it takes {} buffers, {} were given", buffers.len(), launch.buffers.len()));
+    }
+    for (m, data) in buffers.iter().zip(&launch.buffers) {
+        let Some((s, lanes)) = m.ty.lanes() else { continue };
+        if data.ty != s
+            || !data.bits.len().is_multiple_of(lanes as usize)
+            || data.bits.iter().any(|b| b & !s.mask() != 0)
+        {
+            return Err(format!(
+                "the buffer '{}' was given {} scalars of {}, which do not fit",
+                m.name,
+                data.bits.len(),
+                data.ty
+            ));
+        }
+    }
+    let columns: u64 =
+        (0..kernel.value_count()).map(|v| u64::from(machine::leaves(kernel, kernel.ty(Value(v as u32))))).sum();
+    if columns.saturating_mul(kernel.workgroup.iter().product::<u32>().into()) > MAX_REGISTERS {
+        return Err(format!(
+            "{columns} scalars for each of {:?} invocations are too many to run here",
+            kernel.workgroup
+        ));
+    }
+    if !launch.subgroup.is_power_of_two() || launch.subgroup > 128 {
+        return Err(format!("a subgroup has a power of two invocations up to 128, not {}", launch.subgroup));
+    }
+    if launch.groups.iter().try_fold(1u32, |a, &b| a.checked_mul(b)).is_none() {
+        return Err(format!("{:?} workgroups are too many", launch.groups));
+    }
+    Ok(())
+}

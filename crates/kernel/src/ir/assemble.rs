@@ -1,0 +1,181 @@
+//! Writing a kernel: regions are opened, filled and closed; an op with regions is added after the last of them is closed.
+
+use super::kernel::{Kernel, Op, OpId, Region, RegionId, Value};
+use super::op::OpKind;
+use super::types::{Scalar, Ty};
+
+#[derive(Debug, Default)]
+struct Open {
+    region: u32,
+    ops: Vec<OpId>,
+    ended: bool,
+    /// Opened behind a terminator, so nothing in it ever runs.
+    dead: bool,
+}
+
+/// Fills the tables of a kernel. Open regions are a stack, and an op may be put into any of them: behind what stands there, before the
+/// op whose region is open above it. So to hoist an op is to add it further down the stack.
+#[derive(Debug)]
+pub(crate) struct Assembler {
+    pub(crate) kernel: Kernel,
+    open: Vec<Open>,
+    spare: Vec<Vec<OpId>>,
+    broken: Vec<bool>,
+    /// The op that gives each value; region arguments have none.
+    defs: Vec<OpId>,
+}
+
+impl Assembler {
+    /// Begins with the outermost region open.
+    pub(crate) fn new(header: Kernel) -> Assembler {
+        let mut a =
+            Assembler { kernel: header, open: Vec::new(), spare: Vec::new(), broken: Vec::new(), defs: Vec::new() };
+        a.kernel.body = a.open(&[]);
+        a
+    }
+
+    /// Opens a region with arguments of these types.
+    pub(crate) fn open(&mut self, args: &[Ty]) -> RegionId {
+        let k = &mut self.kernel;
+        let region = k.regions.len() as u32;
+        let first = k.values.len() as u32;
+        k.values.extend_from_slice(args);
+        self.defs.resize(k.values.len(), OpId(u32::MAX));
+        k.regions.push(Region { args: first, n_args: args.len() as u32, ops: 0, n_ops: 0 });
+        self.broken.push(false);
+        let dead = self.open.last().is_some_and(|o| o.ended || o.dead);
+        self.open.push(Open { region, ops: self.spare.pop().unwrap_or_default(), ended: false, dead });
+        RegionId(region)
+    }
+
+    /// Closes the innermost region.
+    pub(crate) fn close(&mut self) -> RegionId {
+        let Some(mut top) = self.open.pop() else { return RegionId(0) };
+        let k = &mut self.kernel;
+        let r = &mut k.regions[top.region as usize];
+        (r.ops, r.n_ops) = (k.lists.len() as u32, top.ops.len() as u32);
+        k.lists.append(&mut top.ops);
+        self.spare.push(top.ops);
+        RegionId(top.region)
+    }
+
+    /// How many regions are open.
+    pub(crate) fn depth(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Whether a terminator was added to the innermost region. What is added behind it would never run.
+    pub(crate) fn ended(&self) -> bool {
+        self.open.last().is_some_and(|o| o.ended)
+    }
+
+    /// Adds an op to the innermost region.
+    pub(crate) fn push(&mut self, kind: OpKind, args: &[Value], results: &[Ty]) -> OpId {
+        self.push_at(self.open.len() - 1, kind, args, results, &[])
+    }
+
+    /// Adds an op with one result.
+    pub(crate) fn value(&mut self, kind: OpKind, args: &[Value], ty: Ty) -> Value {
+        let op = self.push(kind, args, &[ty]);
+        self.kernel.result(op)
+    }
+
+    /// Adds an op with regions to the innermost region.
+    pub(crate) fn push_structure(
+        &mut self,
+        kind: OpKind,
+        args: &[Value],
+        results: &[Ty],
+        regions: &[RegionId],
+    ) -> OpId {
+        self.push_at(self.open.len() - 1, kind, args, results, regions)
+    }
+
+    /// Adds an op to the open region with this number, 0 being the outermost.
+    pub(crate) fn push_at(
+        &mut self,
+        level: usize,
+        kind: OpKind,
+        args: &[Value],
+        results: &[Ty],
+        regions: &[RegionId],
+    ) -> OpId {
+        let k = &mut self.kernel;
+        let id = OpId(k.ops.len() as u32);
+        k.ops.push(Op {
+            kind,
+            args: k.operands.len() as u32,
+            n_args: args.len() as u32,
+            results: k.values.len() as u32,
+            n_results: results.len() as u32,
+            regions: k.nested.len() as u32,
+            n_regions: regions.len() as u32,
+        });
+        k.operands.extend_from_slice(args);
+        k.values.extend_from_slice(results);
+        self.defs.resize(k.values.len(), id);
+        k.nested.extend_from_slice(regions);
+        let open = &mut self.open[level];
+        // What stands behind a terminator never runs: it has values, so that a caller can go on, and no place.
+        if !open.ended {
+            open.ops.push(id);
+            open.ended = kind.is_terminator();
+            if let (OpKind::Break(r), false) = (kind, open.dead) {
+                self.broken[r.index()] = true;
+            }
+        }
+        id
+    }
+
+    /// The number of a constant in the pool.
+    pub(crate) fn const_number(&mut self, bits: u64) -> u32 {
+        let k = &mut self.kernel;
+        *k.const_numbers.entry(bits).or_insert_with(|| {
+            k.consts.push(bits);
+            k.consts.len() as u32 - 1
+        })
+    }
+
+    /// Adds a scalar constant.
+    pub(crate) fn constant(&mut self, ty: Scalar, bits: u64) -> Value {
+        let number = self.const_number(bits & ty.mask());
+        self.value(OpKind::Const(number), &[], Ty::scalar(ty))
+    }
+
+    /// The op that gives a value, if it is no argument of a region.
+    pub(crate) fn def(&self, v: Value) -> Option<OpId> {
+        self.defs.get(v.index()).copied().filter(|op| op.0 != u32::MAX)
+    }
+
+    /// The kind and the operands of the op that gives a value.
+    pub(crate) fn made_by(&self, v: Value) -> Option<(OpKind, &[Value])> {
+        self.def(v).map(|op| (self.kernel.kind(op), self.kernel.args(op)))
+    }
+
+    /// The bits of a value that is a constant.
+    pub(crate) fn as_const(&self, v: Value) -> Option<u64> {
+        match self.made_by(v) {
+            Some((OpKind::Const(c), _)) => Some(self.kernel.const_bits(c)),
+            _ => None,
+        }
+    }
+
+    /// The number of a case table.
+    pub(crate) fn case_table(&mut self, cases: Vec<(u64, u32)>) -> u32 {
+        self.kernel.cases.push(cases);
+        self.kernel.cases.len() as u32 - 1
+    }
+
+    /// Whether what stands behind this op can be reached.
+    pub(crate) fn falls_through(&self, op: OpId) -> bool {
+        self.kernel.falls_through(op, &self.broken)
+    }
+
+    /// The kernel, when all regions are closed.
+    pub(crate) fn finish(mut self) -> Kernel {
+        while !self.open.is_empty() {
+            self.close();
+        }
+        self.kernel
+    }
+}

@@ -1,0 +1,348 @@
+//! A kernel as arenas: ops, values and regions are numbers into flat tables, and nothing is boxed. An op costs about fifty bytes,
+//! operands and result included. Tables are written once, by the [`Assembler`](super::Assembler); passes write a new kernel.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::op::OpKind;
+use super::types::{Scalar, Shape, Ty};
+
+macro_rules! index {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub(crate) u32);
+        impl $name {
+            /// The number.
+            pub fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+    };
+}
+
+index! {
+    /// A value: the result of an op, or an argument of a region.
+    Value
+}
+index! {
+    /// An op.
+    OpId
+}
+index! {
+    /// A region.
+    RegionId
+}
+index! {
+    /// A buffer, a workgroup array or a private array.
+    MemoryId
+}
+index! {
+    /// A variable, before SSA construction.
+    VarId
+}
+
+/// Whether a kernel may write a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the variants say it")]
+pub enum Access {
+    Read,
+    ReadWrite,
+}
+
+/// Where elements lie, and who sees them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Space {
+    /// A storage buffer, of a length that is known when the kernel runs. Two buffers of a kernel never share memory.
+    Buffer(Access),
+    /// An array that the invocations of a workgroup share. It holds nothing until it is written.
+    Workgroup(u32),
+    /// An array of one invocation, zero at the start.
+    Private(u32),
+}
+
+/// Elements of one type that ops read and write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// The name in messages and in the textual form.
+    pub name: String,
+    /// The type of an element: a scalar or a vector.
+    pub ty: Ty,
+    /// Where the elements lie.
+    pub space: Space,
+}
+
+/// A number that the caller gives at launch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScalarParam {
+    /// The name in messages and in the textual form.
+    pub name: String,
+    /// Its type.
+    pub ty: Scalar,
+}
+
+/// An operation, with where its operands, results and regions stand in the tables.
+#[derive(Clone, Copy, Debug)]
+pub struct Op {
+    /// What it does.
+    pub kind: OpKind,
+    pub(super) args: u32,
+    pub(super) n_args: u32,
+    pub(super) results: u32,
+    pub(super) n_results: u32,
+    pub(super) regions: u32,
+    pub(super) n_regions: u32,
+}
+
+/// A list of ops, the last of which is a terminator, and the arguments they may use.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Region {
+    pub(super) args: u32,
+    pub(super) n_args: u32,
+    pub(super) ops: u32,
+    pub(super) n_ops: u32,
+}
+
+/// One kernel. Read it through its methods; write one with the [`Builder`](crate::Builder) or in the textual form.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// The name of the entry point, and of the kernel in every message.
+    pub name: String,
+    /// Invocations in a workgroup: x, y, z.
+    pub workgroup: [u32; 3],
+    pub(crate) params: Vec<ScalarParam>,
+    pub(crate) memories: Vec<Memory>,
+    pub(crate) vars: Vec<Ty>,
+    pub(super) shapes: Vec<Shape>,
+    pub(super) shape_numbers: HashMap<Shape, Ty>,
+    pub(super) consts: Vec<u64>,
+    pub(super) const_numbers: HashMap<u64, u32>,
+    pub(super) cases: Vec<Vec<(u64, u32)>>,
+    pub(super) ops: Vec<Op>,
+    pub(super) operands: Vec<Value>,
+    pub(super) values: Vec<Ty>,
+    pub(super) regions: Vec<Region>,
+    pub(super) nested: Vec<RegionId>,
+    pub(super) lists: Vec<OpId>,
+    pub(super) body: RegionId,
+}
+
+fn range(start: u32, n: u32) -> Range<usize> {
+    start as usize..start as usize + n as usize
+}
+
+impl Kernel {
+    /// A kernel with no ops, to be filled by an assembler.
+    pub(crate) fn empty(name: &str, workgroup: [u32; 3]) -> Kernel {
+        Kernel {
+            name: name.to_owned(),
+            workgroup,
+            params: Vec::new(),
+            memories: Vec::new(),
+            vars: Vec::new(),
+            shapes: Vec::new(),
+            shape_numbers: HashMap::new(),
+            consts: Vec::new(),
+            const_numbers: HashMap::new(),
+            cases: Vec::new(),
+            ops: Vec::new(),
+            operands: Vec::new(),
+            values: Vec::new(),
+            regions: Vec::new(),
+            nested: Vec::new(),
+            lists: Vec::new(),
+            body: RegionId(0),
+        }
+    }
+
+    /// The same parameters, memory, variables and types, with no ops.
+    pub(crate) fn header(&self) -> Kernel {
+        Kernel {
+            params: self.params.clone(),
+            memories: self.memories.clone(),
+            vars: self.vars.clone(),
+            shapes: self.shapes.clone(),
+            shape_numbers: self.shape_numbers.clone(),
+            ..Kernel::empty(&self.name, self.workgroup)
+        }
+    }
+
+    /// The scalar parameters, in order.
+    pub fn params(&self) -> &[ScalarParam] {
+        &self.params
+    }
+
+    /// Buffers and arrays. Buffers are bound in this order.
+    pub fn memories(&self) -> &[Memory] {
+        &self.memories
+    }
+
+    /// One buffer or array.
+    pub fn memory(&self, m: MemoryId) -> &Memory {
+        &self.memories[m.index()]
+    }
+
+    /// The outermost region.
+    pub fn body(&self) -> RegionId {
+        self.body
+    }
+
+    /// One op.
+    pub fn op(&self, op: OpId) -> Op {
+        self.ops[op.index()]
+    }
+
+    /// The kind of an op.
+    pub fn kind(&self, op: OpId) -> OpKind {
+        self.ops[op.index()].kind
+    }
+
+    /// The operands of an op.
+    pub fn args(&self, op: OpId) -> &[Value] {
+        let o = &self.ops[op.index()];
+        &self.operands[range(o.args, o.n_args)]
+    }
+
+    /// The results of an op.
+    pub fn results(&self, op: OpId) -> impl ExactSizeIterator<Item = Value> + Clone + use<> {
+        let o = &self.ops[op.index()];
+        (o.results..o.results + o.n_results).map(Value)
+    }
+
+    /// The only result of an op that has one.
+    pub(crate) fn result(&self, op: OpId) -> Value {
+        Value(self.ops[op.index()].results)
+    }
+
+    /// The regions of an op.
+    pub fn regions(&self, op: OpId) -> &[RegionId] {
+        let o = &self.ops[op.index()];
+        &self.nested[range(o.regions, o.n_regions)]
+    }
+
+    /// The arguments of a region.
+    pub fn region_args(&self, r: RegionId) -> impl ExactSizeIterator<Item = Value> + Clone + use<> {
+        let r = self.regions[r.index()];
+        (r.args..r.args + r.n_args).map(Value)
+    }
+
+    /// The ops of a region.
+    pub fn region_ops(&self, r: RegionId) -> &[OpId] {
+        let r = self.regions[r.index()];
+        &self.lists[range(r.ops, r.n_ops)]
+    }
+
+    /// The terminator of a region.
+    pub fn terminator(&self, r: RegionId) -> Option<OpId> {
+        self.region_ops(r).last().copied()
+    }
+
+    /// The type of a value.
+    pub fn ty(&self, v: Value) -> Ty {
+        self.values[v.index()]
+    }
+
+    /// What a type is made of.
+    pub fn shape(&self, ty: Ty) -> Shape {
+        match (ty.table_index(), ty.lanes()) {
+            (_, Some((s, 1))) => Shape::Scalar(s),
+            (_, Some((s, n))) => Shape::Vector(s, n),
+            (Some(i), None) => self.shapes[i].clone(),
+            (None, None) => unreachable!("a type is a scalar, a vector or in the table"),
+        }
+    }
+
+    /// Arrays and structs in the table; each is made of scalars, vectors and earlier ones.
+    pub(crate) fn shape_count(&self) -> usize {
+        self.shapes.len()
+    }
+
+    /// The number of a type. Scalars and vectors give the numbers that they always have.
+    pub(crate) fn intern(&mut self, shape: Shape) -> Option<Ty> {
+        match shape {
+            Shape::Scalar(s) => Some(Ty::scalar(s)),
+            Shape::Vector(s, n) => Ty::vector(s, n),
+            shape => Some(*self.shape_numbers.entry(shape).or_insert_with_key(|shape| {
+                self.shapes.push(shape.clone());
+                Ty::from_table(self.shapes.len() - 1)
+            })),
+        }
+    }
+
+    /// The type of a member of a composite.
+    pub fn member(&self, ty: Ty, i: u32) -> Option<Ty> {
+        match self.shape(ty) {
+            Shape::Scalar(_) => None,
+            Shape::Vector(s, n) => (i < n).then_some(Ty::scalar(s)),
+            Shape::Array(t, n) => (i < n).then_some(t),
+            Shape::Struct(members) => members.get(i as usize).copied(),
+        }
+    }
+
+    /// The number of members of a composite; a scalar has none.
+    pub fn members(&self, ty: Ty) -> u32 {
+        match self.shape(ty) {
+            Shape::Scalar(_) => 0,
+            Shape::Vector(_, n) | Shape::Array(_, n) => n,
+            Shape::Struct(members) => members.len() as u32,
+        }
+    }
+
+    /// The bits of a constant.
+    pub fn const_bits(&self, index: u32) -> u64 {
+        self.consts[index as usize]
+    }
+
+    /// The cases of a `switch`: a value of the selector, and the region that it runs.
+    pub fn switch_cases(&self, index: u32) -> &[(u64, u32)] {
+        &self.cases[index as usize]
+    }
+
+    /// Ops in the tables, also those that no region lists.
+    pub fn op_count(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Values in the tables.
+    pub fn value_count(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Regions in the tables.
+    pub fn region_count(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// Bytes of the tables.
+    pub fn bytes(&self) -> usize {
+        size_of::<Op>() * self.ops.capacity()
+            + 4 * (self.operands.capacity() + self.values.capacity() + self.nested.capacity() + self.lists.capacity())
+            + size_of::<Region>() * self.regions.capacity()
+    }
+
+    /// Whether the op behind this one can be reached: some region of an `if` or `switch` yields, some `break` ends a loop.
+    pub(crate) fn falls_through(&self, op: OpId, broken: &[bool]) -> bool {
+        match self.kind(op) {
+            OpKind::If | OpKind::Switch(_) => {
+                self.regions(op).iter().any(|&r| self.terminator(r).is_some_and(|t| self.kind(t) == OpKind::Yield))
+            }
+            OpKind::Loop => self.regions(op).iter().any(|r| broken[r.index()]),
+            kind => !kind.is_terminator(),
+        }
+    }
+
+    /// For each region, whether a `break` leaves it as a loop.
+    pub(crate) fn broken(&self) -> Vec<bool> {
+        let mut broken = vec![false; self.regions.len()];
+        let mut open = vec![self.body];
+        while let Some(r) = open.pop() {
+            for &op in self.region_ops(r) {
+                open.extend_from_slice(self.regions(op));
+                if let OpKind::Break(r) = self.kind(op) {
+                    broken[r.index()] = true;
+                }
+            }
+        }
+        broken
+    }
+}

@@ -1,0 +1,11 @@
+//! The intermediate representation as data: types, the op table, and kernels as arenas.
+
+mod assemble;
+mod kernel;
+mod op;
+mod types;
+
+pub(crate) use assemble::Assembler;
+pub use kernel::{Access, Kernel, Memory, MemoryId, Op, OpId, Region, RegionId, ScalarParam, Space, Value, VarId};
+pub use op::{Atomic, Binary, Builtin, Compare, Effect, OpKind, Subgroup, Unary};
+pub use types::{Scalar, Shape, Ty};

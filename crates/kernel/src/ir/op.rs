@@ -1,0 +1,349 @@
+//! The one table of operations: everything that can stand in a kernel.
+//!
+//! A kind holds attributes only; operands, results and nested regions stand in the op. Every operation is total: what other
+//! languages leave undefined has a value here (each comment says which), and is lowered so.
+
+use super::kernel::{MemoryId, RegionId, VarId};
+
+/// A function of one number, applied to each component.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the variants are the functions' names")]
+pub enum Unary {
+    // Integers wrap; floats flip the sign bit.
+    Neg,
+    // Truth values, and all bits of integers.
+    Not,
+    // Floats clear the sign bit; the smallest integer is its own absolute value.
+    Abs,
+    // Floats, exact.
+    Floor,
+    Ceil,
+    Trunc,
+    RoundEven,
+    // Floats, within the error bounds of Vulkan.
+    Sqrt,
+    InverseSqrt,
+    Exp,
+    Log,
+    Sin,
+    Cos,
+    Tanh,
+    // Integers of 32 bits.
+    CountOnes,
+    ReverseBits,
+}
+
+/// A function of two numbers, applied to each pair of components.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the variants are the functions' names")]
+pub enum Binary {
+    // Integers wrap. Floats round to the nearest, ties to even; nothing is contracted or reassociated.
+    Add,
+    Sub,
+    Mul,
+    // Integers round towards zero; x / 0 = x, x % 0 = 0, MIN / -1 = MIN, MIN % -1 = 0. Floats: Div only, within Vulkan's bounds.
+    Div,
+    Rem,
+    // min(a, b) = if b < a { b } else { a }, max(a, b) = if a < b { b } else { a }: also for NaN and for zeros.
+    Min,
+    Max,
+    // Integers and truth values.
+    And,
+    Or,
+    Xor,
+    // Integers; the amount is taken modulo the number of bits. Shr keeps the sign of signed integers.
+    Shl,
+    Shr,
+    // Floats, within Vulkan's bounds.
+    Pow,
+}
+
+/// A comparison; the result is true or false for each component. With a NaN, only `Ne` is true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the variants are the comparisons' names")]
+pub enum Compare {
+    Eq,
+    Ne,
+    Lt,
+    Le,
+    Gt,
+    Ge,
+}
+
+/// Where an invocation stands. Three of them have axes, x y z = 0 1 2; the others ignore the axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the variants are the names of the numbers")]
+pub enum Builtin {
+    GlobalId,
+    LocalId,
+    WorkgroupId,
+    NumWorkgroups,
+    /// `(z * size_y + y) * size_x + x` of the local id.
+    LocalIndex,
+    SubgroupSize,
+    /// The place within the subgroup.
+    SubgroupLane,
+}
+
+/// What an atomic does to the element; each returns the element as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the variants are the functions' names")]
+pub enum Atomic {
+    Add,
+    Min,
+    Max,
+    And,
+    Or,
+    Xor,
+    Exchange,
+    /// Operands index, expected, new: stores `new` where the element is `expected`.
+    CompareExchange,
+}
+
+/// A function of the active invocations of a subgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the variants are the functions' names")]
+pub enum Subgroup {
+    // Reductions. The order of float sums is the device's own.
+    Add,
+    Min,
+    Max,
+    // The sum over the lanes before this one.
+    ExclusiveAdd,
+    // The value of the first active lane.
+    BroadcastFirst,
+    // The value of lane (own lane xor the second operand, a u32); an inactive lane has none, which is an error in the executor.
+    ShuffleXor,
+    // Of truth values.
+    All,
+    Any,
+}
+
+/// The kind of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OpKind {
+    // Sources: values that come from nowhere inside the kernel.
+    /// A scalar constant; the number of its bits in the kernel's pool.
+    Const(u32),
+    /// A scalar parameter.
+    Param(u32),
+    /// Where this invocation stands.
+    Builtin(Builtin, u8),
+
+    // Arithmetic: pure, total, on scalars and component by component on vectors.
+    /// `f(a)`.
+    Unary(Unary),
+    /// `f(a, b)`, both of the type of the result.
+    Binary(Binary),
+    /// `a < b` and so on.
+    Compare(Compare),
+    /// `a * b + c`, rounded once or twice as the device likes (so within Vulkan's bounds); floats.
+    Fma,
+    /// `if c { a } else { b }` for each component, or for the whole of any type when `c` is one truth value.
+    Select,
+    /// To the scalar of the result: floats to integers saturate, NaN gives 0; integers to integers keep the low bits; truth values are 0 and 1.
+    Convert,
+    /// The same bits as another type of the same size.
+    Bitcast,
+
+    // Composites: vectors, arrays and structs as values.
+    /// A composite from all its members.
+    Make,
+    /// One member.
+    Extract(u32),
+    /// `composite, member`: the composite with one member replaced.
+    Insert(u32),
+
+    // Memory: buffers, workgroup arrays and private arrays. An index out of bounds is an error of the program.
+    /// `index`: an element.
+    Load(MemoryId),
+    /// `index, value`.
+    Store(MemoryId),
+    /// `index, value..`: an element changed in one step.
+    Atomic(MemoryId, Atomic),
+    /// Elements of a buffer.
+    Len(MemoryId),
+
+    // Together: never moved across control flow, nor memory across them.
+    /// All invocations of the workgroup wait for each other, and see what the others wrote.
+    Barrier,
+    /// A function of the active invocations of a subgroup.
+    Subgroup(Subgroup),
+
+    // Variables: only before SSA construction.
+    /// Declares a variable, with its first value.
+    Var(VarId),
+    /// The value of a variable.
+    Get(VarId),
+    /// Gives a variable another value.
+    Set(VarId),
+
+    // Structure: ops with nested regions.
+    /// `condition`: two regions; results are what the region that ran yields.
+    If,
+    /// `selector`: one region for each arm of the case table, the last is the default.
+    Switch(u32),
+    /// `carried..`: one region with the carried values as arguments, run again by `continue`; results come from `break`.
+    Loop,
+    /// `from, to, carried..`: one region with index and carried values as arguments, run for index = from, from + step, .. below
+    /// to. Results are the carried values at the end, or those of a `break`.
+    For(u32),
+
+    // Terminators: the last op of each region, and nowhere else.
+    /// Results of the `if` or `switch` around this region.
+    Yield,
+    /// The next turn of a loop around this, with these carried values.
+    Continue(RegionId),
+    /// The end of a loop around this, with these results.
+    Break(RegionId),
+    /// The end of this invocation.
+    Return,
+    /// What cannot be reached: behind an op none of whose regions go on.
+    Unreachable,
+}
+
+/// What an op does besides giving its results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing: it may be repeated, removed, moved.
+    Pure,
+    /// It reads memory.
+    Reads(MemoryId),
+    /// It writes memory.
+    Writes(MemoryId),
+    /// It works with other invocations, and stays where it is.
+    Together,
+    /// It reads or writes a variable.
+    Variable,
+    /// It directs control.
+    Control,
+}
+
+macro_rules! names {
+    ($ty:ident { $($variant:ident $name:literal),* $(,)? }) => {
+        impl $ty {
+            /// All of them, with their names in the textual form.
+            pub const ALL: &'static [($ty, &'static str)] = &[$(($ty::$variant, $name)),*];
+            /// The name in the textual form.
+            pub fn name(self) -> &'static str {
+                match self { $($ty::$variant => $name),* }
+            }
+        }
+    };
+}
+
+names!(Unary {
+    Neg "neg", Not "not", Abs "abs", Floor "floor", Ceil "ceil", Trunc "trunc", RoundEven "round_even", Sqrt "sqrt",
+    InverseSqrt "inverse_sqrt", Exp "exp", Log "log", Sin "sin", Cos "cos", Tanh "tanh", CountOnes "count_ones",
+    ReverseBits "reverse_bits",
+});
+names!(Binary {
+    Add "add", Sub "sub", Mul "mul", Div "div", Rem "rem", Min "min", Max "max", And "and", Or "or", Xor "xor", Shl "shl",
+    Shr "shr", Pow "pow",
+});
+names!(Compare { Eq "eq", Ne "ne", Lt "lt", Le "le", Gt "gt", Ge "ge" });
+names!(Builtin {
+    GlobalId "global_id", LocalId "local_id", WorkgroupId "workgroup_id", NumWorkgroups "num_workgroups",
+    LocalIndex "local_index", SubgroupSize "subgroup_size", SubgroupLane "subgroup_lane",
+});
+names!(Atomic {
+    Add "atomic_add", Min "atomic_min", Max "atomic_max", And "atomic_and", Or "atomic_or", Xor "atomic_xor",
+    Exchange "atomic_exchange", CompareExchange "atomic_compare_exchange",
+});
+names!(Subgroup {
+    Add "subgroup_add", Min "subgroup_min", Max "subgroup_max", ExclusiveAdd "subgroup_exclusive_add",
+    BroadcastFirst "subgroup_broadcast_first", ShuffleXor "subgroup_shuffle_xor", All "subgroup_all", Any "subgroup_any",
+});
+
+impl Builtin {
+    /// Whether it has an x, a y and a z.
+    pub fn has_axes(self) -> bool {
+        matches!(self, Builtin::GlobalId | Builtin::LocalId | Builtin::WorkgroupId | Builtin::NumWorkgroups)
+    }
+}
+
+impl Unary {
+    /// Whether every device computes the same bits.
+    pub fn is_exact(self) -> bool {
+        !matches!(
+            self,
+            Unary::Sqrt | Unary::InverseSqrt | Unary::Exp | Unary::Log | Unary::Sin | Unary::Cos | Unary::Tanh
+        )
+    }
+}
+
+impl Binary {
+    /// Whether the operands may change places without changing a bit.
+    pub fn commutes(self) -> bool {
+        matches!(self, Binary::Add | Binary::Mul | Binary::And | Binary::Or | Binary::Xor)
+    }
+}
+
+impl OpKind {
+    /// The name in the textual form.
+    pub fn name(self) -> &'static str {
+        match self {
+            OpKind::Const(_) => "const",
+            OpKind::Param(_) => "param",
+            OpKind::Builtin(b, _) => b.name(),
+            OpKind::Unary(u) => u.name(),
+            OpKind::Binary(b) => b.name(),
+            OpKind::Compare(c) => c.name(),
+            OpKind::Fma => "fma",
+            OpKind::Select => "select",
+            OpKind::Convert => "convert",
+            OpKind::Bitcast => "bitcast",
+            OpKind::Make => "make",
+            OpKind::Extract(_) => "extract",
+            OpKind::Insert(_) => "insert",
+            OpKind::Load(_) => "load",
+            OpKind::Store(_) => "store",
+            OpKind::Atomic(_, a) => a.name(),
+            OpKind::Len(_) => "len",
+            OpKind::Barrier => "barrier",
+            OpKind::Subgroup(s) => s.name(),
+            OpKind::Var(_) => "var",
+            OpKind::Get(_) => "get",
+            OpKind::Set(_) => "set",
+            OpKind::If => "if",
+            OpKind::Switch(_) => "switch",
+            OpKind::Loop => "loop",
+            OpKind::For(_) => "for",
+            OpKind::Yield => "yield",
+            OpKind::Continue(_) => "continue",
+            OpKind::Break(_) => "break",
+            OpKind::Return => "return",
+            OpKind::Unreachable => "unreachable",
+        }
+    }
+
+    /// What the op does besides giving its results.
+    pub fn effect(self) -> Effect {
+        match self {
+            OpKind::Load(m) => Effect::Reads(m),
+            OpKind::Store(m) | OpKind::Atomic(m, _) => Effect::Writes(m),
+            OpKind::Barrier | OpKind::Subgroup(_) => Effect::Together,
+            OpKind::Var(_) | OpKind::Get(_) | OpKind::Set(_) => Effect::Variable,
+            OpKind::If
+            | OpKind::Switch(_)
+            | OpKind::Loop
+            | OpKind::For(_)
+            | OpKind::Yield
+            | OpKind::Continue(_)
+            | OpKind::Break(_)
+            | OpKind::Return
+            | OpKind::Unreachable => Effect::Control,
+            _ => Effect::Pure,
+        }
+    }
+
+    /// Whether it ends a region.
+    pub fn is_terminator(self) -> bool {
+        matches!(self, OpKind::Yield | OpKind::Continue(_) | OpKind::Break(_) | OpKind::Return | OpKind::Unreachable)
+    }
+
+    /// Whether it has nested regions.
+    pub fn is_structure(self) -> bool {
+        matches!(self, OpKind::If | OpKind::Switch(_) | OpKind::Loop | OpKind::For(_))
+    }
+}

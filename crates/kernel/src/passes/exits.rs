@@ -1,0 +1,244 @@
+//! Loops left by more than one level, for targets that can only leave the innermost loop: the loop ends with a number that says which
+//! way it was left and the values to take along, and behind it that way is taken. Also a `for` whose index might pass the end of
+//! its type becomes a `loop` that counts turns. Cost: linear, plus the exits times the loops that they leave.
+
+use std::collections::HashMap;
+
+use super::rewrite::{Rewrite, Rule};
+use crate::eval;
+use crate::ir::{Binary, Compare, Kernel, OpId, OpKind, RegionId, Scalar, Shape, Ty, Value};
+
+/// A way out of a loop to another around it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Way {
+    breaks: bool,
+    target: RegionId,
+}
+
+struct Exits {
+    /// The ways that lead through each loop, without those that end there.
+    through: HashMap<RegionId, Vec<Way>>,
+    owner: HashMap<RegionId, OpId>,
+    /// The loops around, innermost last, and the counter of each that was a `for`.
+    around: Vec<RegionId>,
+    counters: HashMap<RegionId, Value>,
+    broken: Vec<bool>,
+}
+
+fn survey(k: &Kernel, r: RegionId, loops: &mut Vec<RegionId>, e: &mut Exits) {
+    for &op in k.region_ops(r) {
+        let way = match k.kind(op) {
+            OpKind::Break(target) => Some(Way { breaks: true, target }),
+            OpKind::Continue(target) => Some(Way { breaks: false, target }),
+            _ => None,
+        };
+        if let Some(way) = way {
+            for &l in loops.iter().rev().take_while(|&&l| l != way.target) {
+                let ways = e.through.entry(l).or_default();
+                if !ways.contains(&way) {
+                    ways.push(way);
+                }
+            }
+        }
+        let repeats = matches!(k.kind(op), OpKind::Loop | OpKind::For(_));
+        for &inner in k.regions(op) {
+            e.owner.insert(inner, op);
+            if repeats {
+                loops.push(inner);
+            }
+            survey(k, inner, loops, e);
+            if repeats {
+                loops.pop();
+            }
+        }
+    }
+}
+
+/// Zero of any type.
+fn zero(rw: &mut Rewrite<'_>, ty: Ty) -> Value {
+    match rw.old.shape(ty) {
+        Shape::Scalar(s) => rw.asm.constant(s, 0),
+        shape => {
+            let members: Vec<Ty> = match shape {
+                Shape::Vector(s, n) => vec![Ty::scalar(s); n as usize],
+                Shape::Array(t, n) => vec![t; n as usize],
+                Shape::Struct(members) => members,
+                Shape::Scalar(_) => Vec::new(),
+            };
+            let values: Vec<Value> = members.into_iter().map(|t| zero(rw, t)).collect();
+            rw.asm.value(OpKind::Make, &values, ty)
+        }
+    }
+}
+
+impl Exits {
+    /// The types of the values that a way takes along.
+    fn payload(&self, k: &Kernel, way: Way) -> Vec<Ty> {
+        let Some(&op) = self.owner.get(&way.target) else { return Vec::new() };
+        if way.breaks {
+            return k.results(op).map(|v| k.ty(v)).collect();
+        }
+        let index = usize::from(matches!(k.kind(op), OpKind::For(_)));
+        k.region_args(way.target).skip(index).map(|v| k.ty(v)).collect()
+    }
+
+    fn ways(&self, r: RegionId) -> Vec<Way> {
+        self.through.get(&r).cloned().unwrap_or_default()
+    }
+
+    /// Takes a way from here, with these new values.
+    fn leave(&mut self, rw: &mut Rewrite<'_>, way: Way, mut values: Vec<Value>) {
+        let Some(&here) = self.around.last() else { return };
+        let ways = self.ways(here);
+        if here == way.target && !way.breaks {
+            if let Some(&counter) = self.counters.get(&here) {
+                let one = rw.asm.constant(Scalar::U32, 1);
+                let next = rw.asm.value(OpKind::Binary(Binary::Add), &[counter, one], Ty::scalar(Scalar::U32));
+                values.insert(0, next);
+            }
+            let kind = OpKind::Continue(rw.target(here));
+            rw.asm.push(kind, &values, &[]);
+            return;
+        }
+        // The results of the loop, the number of the way, and what each way takes along.
+        let own = Way { breaks: true, target: here };
+        let mut all = if way == own { values.clone() } else { self.zeros(rw, own) };
+        if !ways.is_empty() {
+            let number = ways.iter().position(|&w| w == way).map_or(0, |i| i as u64 + 1);
+            all.push(rw.asm.constant(Scalar::U32, number));
+            for &w in &ways {
+                let more = if w == way { values.clone() } else { self.zeros(rw, w) };
+                all.extend(more);
+            }
+        }
+        let kind = OpKind::Break(rw.target(here));
+        rw.asm.push(kind, &all, &[]);
+    }
+
+    fn zeros(&self, rw: &mut Rewrite<'_>, way: Way) -> Vec<Value> {
+        self.payload(rw.old, way).into_iter().map(|t| zero(rw, t)).collect()
+    }
+
+    /// Whether the index of a `for` stays inside of its type when it is stepped past the end.
+    fn safe(rw: &Rewrite<'_>, op: OpId, step: u32) -> bool {
+        let to = rw.get(rw.old.args(op)[1]);
+        let s = rw.old.ty(rw.old.args(op)[0]).as_scalar().unwrap_or(Scalar::U32);
+        let most = if s.is_signed() { i128::from(i32::MAX) } else { i128::from(u32::MAX) };
+        step == 1 || rw.asm.as_const(to).is_some_and(|c| eval::to_int(s, c) + i128::from(step) <= most)
+    }
+
+    fn run_loop(&mut self, rw: &mut Rewrite<'_>, op: OpId) {
+        let old = rw.old;
+        let r = old.regions(op)[0];
+        let ways = self.ways(r);
+        let args = rw.args(op);
+        let mut types = rw.result_types(op);
+        let plain = types.len();
+        if !ways.is_empty() {
+            types.push(Ty::scalar(Scalar::U32));
+            ways.iter().for_each(|&w| types.extend(self.payload(old, w)));
+        }
+        let u32_ty = Ty::scalar(Scalar::U32);
+        let (kind, new_args) = match old.kind(op) {
+            OpKind::For(step) if !ways.is_empty() || !Self::safe(rw, op, step) => {
+                // turns = if from < to { (to - from - 1) / step + 1 } else { 0 }, all modulo 2^32.
+                let s = old.ty(old.args(op)[0]).as_scalar().unwrap_or(Scalar::U32);
+                let bin = |rw: &mut Rewrite<'_>, f, a, b| rw.asm.value(OpKind::Binary(f), &[a, b], u32_ty);
+                let from = rw.asm.value(OpKind::Convert, &[args[0]], u32_ty);
+                let to = rw.asm.value(OpKind::Convert, &[args[1]], u32_ty);
+                let (one, none) = (rw.asm.constant(Scalar::U32, 1), rw.asm.constant(Scalar::U32, 0));
+                let step_value = rw.asm.constant(Scalar::U32, step.into());
+                let distance = bin(rw, Binary::Sub, to, from);
+                let before = bin(rw, Binary::Sub, distance, one);
+                let steps = bin(rw, Binary::Div, before, step_value);
+                let some = bin(rw, Binary::Add, steps, one);
+                let any = rw.asm.value(OpKind::Compare(Compare::Lt), &args[..2], Ty::scalar(Scalar::Bool));
+                let turns = rw.asm.value(OpKind::Select, &[any, some, none], u32_ty);
+                let mut inner: Vec<Ty> = old.region_args(r).map(|v| old.ty(v)).collect();
+                inner[0] = u32_ty;
+                let new = rw.asm.open(&inner);
+                rw.set_target(r, new);
+                let values: Vec<Value> = rw.asm.kernel.region_args(new).collect();
+                old.region_args(r).zip(&values).skip(1).for_each(|(a, &b)| rw.set(a, b));
+                self.around.push(r);
+                self.counters.insert(r, values[0]);
+                let done = rw.asm.value(OpKind::Compare(Compare::Ge), &[values[0], turns], Ty::scalar(Scalar::Bool));
+                rw.asm.open(&[]);
+                self.leave(rw, Way { breaks: true, target: r }, values[1..].to_vec());
+                let over = rw.asm.close();
+                rw.asm.open(&[]);
+                rw.asm.push(OpKind::Yield, &[], &[]);
+                let on = rw.asm.close();
+                rw.asm.push_structure(OpKind::If, &[done], &[], &[over, on]);
+                let offset = bin(rw, Binary::Mul, values[0], step_value);
+                let place = bin(rw, Binary::Add, from, offset);
+                let index = rw.asm.value(OpKind::Convert, &[place], Ty::scalar(s));
+                old.region_args(r).take(1).for_each(|a| rw.set(a, index));
+                (OpKind::Loop, std::iter::once(none).chain(args[2..].iter().copied()).collect())
+            }
+            kind => {
+                rw.open(r);
+                self.around.push(r);
+                (kind, args)
+            }
+        };
+        rw.region(self, r);
+        self.around.pop();
+        let region = rw.asm.close();
+        let new = rw.asm.push_structure(kind, &new_args, &types, &[region]);
+        let results: Vec<Value> = rw.asm.kernel.results(new).collect();
+        old.results(op).zip(&results).for_each(|(a, &b)| rw.set(a, b));
+        // Whichever way it was left is taken now. A loop that never ends by itself was left one of these ways.
+        let mut at = plain + 1;
+        let goes_on = old.falls_through(op, &self.broken);
+        for (i, &way) in ways.iter().enumerate() {
+            let n = self.payload(old, way).len();
+            let values = results[at..at + n].to_vec();
+            at += n;
+            if !goes_on && i + 1 == ways.len() {
+                return self.leave(rw, way, values);
+            }
+            let number = rw.asm.constant(Scalar::U32, i as u64 + 1);
+            let taken = rw.asm.value(OpKind::Compare(Compare::Eq), &[results[plain], number], Ty::scalar(Scalar::Bool));
+            rw.asm.open(&[]);
+            self.leave(rw, way, values);
+            let then = rw.asm.close();
+            rw.asm.open(&[]);
+            rw.asm.push(OpKind::Yield, &[], &[]);
+            let other = rw.asm.close();
+            rw.asm.push_structure(OpKind::If, &[taken], &[], &[then, other]);
+        }
+        if !rw.asm.falls_through(new) {
+            rw.asm.push(OpKind::Unreachable, &[], &[]);
+        }
+    }
+}
+
+impl Rule for Exits {
+    fn op(&mut self, rw: &mut Rewrite<'_>, op: OpId) {
+        match rw.old.kind(op) {
+            OpKind::Loop | OpKind::For(_) => self.run_loop(rw, op),
+            OpKind::Break(target) => {
+                let values = rw.args(op);
+                self.leave(rw, Way { breaks: true, target }, values);
+            }
+            OpKind::Continue(target) => {
+                let values = rw.args(op);
+                self.leave(rw, Way { breaks: false, target }, values);
+            }
+            _ => rw.copy(self, op),
+        }
+    }
+}
+
+pub(super) fn run(k: &Kernel) -> Kernel {
+    let mut e = Exits {
+        through: HashMap::new(),
+        owner: HashMap::new(),
+        around: Vec::new(),
+        counters: HashMap::new(),
+        broken: k.broken(),
+    };
+    survey(k, k.body(), &mut Vec::new(), &mut e);
+    Rewrite::run(k, &mut e)
+}

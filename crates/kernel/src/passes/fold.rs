@@ -1,0 +1,237 @@
+//! Constant folding and algebraic simplification, and branches whose condition is constant.
+//!
+//! Only what is exact: for floats that is `x * 1`, `x / 1`, `x - 0`, `x + -0`, and signs; never `x + 0` (it turns -0 into 0) or `x * 0`.
+//! Cost: linear.
+
+use super::rewrite::{Rewrite, Rule};
+use crate::eval;
+use crate::ir::{Assembler, Binary, Compare, Kernel, OpId, OpKind, Scalar, Ty, Unary, Value};
+
+struct Fold {
+    /// For each loop of the old kernel, the ops that end it or begin its next turn.
+    exits: Vec<u32>,
+}
+
+/// What an op without regions comes to.
+enum Came {
+    Value(Value),
+    Const(u64),
+    Op(OpKind, Vec<Value>),
+}
+
+pub(super) fn run(k: &Kernel) -> Kernel {
+    let mut exits = vec![0; k.region_count()];
+    let mut open = vec![k.body()];
+    while let Some(r) = open.pop() {
+        for &op in k.region_ops(r) {
+            open.extend_from_slice(k.regions(op));
+            if let OpKind::Break(r) | OpKind::Continue(r) = k.kind(op) {
+                exits[r.index()] += 1;
+            }
+        }
+    }
+    Rewrite::run(k, &mut Fold { exits })
+}
+
+impl Rule for Fold {
+    fn op(&mut self, rw: &mut Rewrite<'_>, op: OpId) {
+        let old = rw.old;
+        let kind = old.kind(op);
+        let args = rw.args(op);
+        match kind {
+            OpKind::If => {
+                if let Some(c) = rw.asm.as_const(args[0]) {
+                    return self.take(rw, op, usize::from(c == 0));
+                }
+                rw.copy(self, op);
+            }
+            OpKind::Switch(table) => {
+                if let Some(c) = rw.asm.as_const(args[0]) {
+                    let arm = old.switch_cases(table).iter().find(|x| x.0 == c).map(|x| x.1 as usize);
+                    return self.take(rw, op, arm.unwrap_or(old.regions(op).len() - 1));
+                }
+                rw.copy(self, op);
+            }
+            OpKind::For(_) => {
+                if let (Some(a), Some(b)) = (rw.asm.as_const(args[0]), rw.asm.as_const(args[1])) {
+                    let s = old.ty(old.args(op)[0]).as_scalar().unwrap_or(Scalar::U32);
+                    if eval::compare(Compare::Ge, s, a, b) {
+                        old.results(op).zip(&args[2..]).for_each(|(r, &v)| rw.set(r, v));
+                        return;
+                    }
+                }
+                rw.copy(self, op);
+            }
+            OpKind::Loop => {
+                // A loop whose only way on is the break at its end runs once.
+                let r = old.regions(op)[0];
+                let last = old.terminator(r);
+                match last {
+                    Some(last) if old.kind(last) == OpKind::Break(r) && self.exits[r.index()] == 1 => {
+                        old.region_args(r).zip(&args).for_each(|(a, &v)| rw.set(a, v));
+                        let n = old.region_ops(r).len();
+                        for &inner in &old.region_ops(r)[..n - 1] {
+                            if rw.asm.ended() {
+                                return;
+                            }
+                            self.op(rw, inner);
+                        }
+                        if !rw.asm.ended() {
+                            let values = rw.args(last);
+                            old.results(op).zip(values).for_each(|(r, v)| rw.set(r, v));
+                        }
+                    }
+                    _ => rw.copy(self, op),
+                }
+            }
+            kind if matches!(kind.effect(), crate::ir::Effect::Pure) && !matches!(kind, OpKind::Const(_)) => {
+                let ty = old.ty(old.result(op));
+                match simplify(&rw.asm, kind, &args, ty) {
+                    Some(Came::Value(v)) => rw.replace(op, v),
+                    Some(Came::Const(bits)) => {
+                        let v = rw.asm.constant(ty.as_scalar().unwrap_or(Scalar::U64), bits);
+                        rw.replace(op, v);
+                    }
+                    Some(Came::Op(kind, args)) => {
+                        let v = rw.asm.value(kind, &args, ty);
+                        rw.replace(op, v);
+                    }
+                    None => rw.copy(self, op),
+                }
+            }
+            _ => rw.copy(self, op),
+        }
+    }
+}
+
+impl Fold {
+    /// One region of an `if` or `switch` in place of the op.
+    fn take(&mut self, rw: &mut Rewrite<'_>, op: OpId, arm: usize) {
+        let old = rw.old;
+        if let Some(values) = rw.inline(self, old.regions(op)[arm]) {
+            old.results(op).zip(values).for_each(|(r, v)| rw.set(r, v));
+        }
+    }
+}
+
+fn simplify(asm: &Assembler, kind: OpKind, args: &[Value], ty: Ty) -> Option<Came> {
+    let c = |i: usize| asm.as_const(args[i]);
+    let arg_ty = |i: usize| asm.kernel.ty(args[i]).as_scalar();
+    match kind {
+        OpKind::Unary(f) => {
+            if let (Some(s), Some(a)) = (ty.as_scalar(), c(0)) {
+                return Some(Came::Const(eval::unary(f, s, a)));
+            }
+            match (f, asm.made_by(args[0])) {
+                (Unary::Neg | Unary::Not, Some((OpKind::Unary(g), inner))) if f == g => Some(Came::Value(inner[0])),
+                (Unary::Not, Some((OpKind::Compare(x), inner))) => {
+                    let float = asm.kernel.ty(inner[0]).lanes().is_some_and(|l| l.0.is_float());
+                    let other = match x {
+                        Compare::Eq => Compare::Ne,
+                        Compare::Ne => Compare::Eq,
+                        _ if float => return None,
+                        Compare::Lt => Compare::Ge,
+                        Compare::Ge => Compare::Lt,
+                        Compare::Gt => Compare::Le,
+                        Compare::Le => Compare::Gt,
+                    };
+                    Some(Came::Op(OpKind::Compare(other), inner.to_vec()))
+                }
+                _ => None,
+            }
+        }
+        OpKind::Binary(f) => binary(asm, f, args, ty),
+        OpKind::Compare(x) => {
+            let s = arg_ty(0)?;
+            match (c(0), c(1)) {
+                (Some(a), Some(b)) => Some(Came::Const(eval::compare(x, s, a, b).into())),
+                _ if args[0] == args[1] && !s.is_float() => Some(Came::Const(eval::compare(x, s, 0, 0).into())),
+                (_, Some(b)) if s == Scalar::Bool && (b == 1) == (x == Compare::Eq) => Some(Came::Value(args[0])),
+                _ => None,
+            }
+        }
+        OpKind::Fma => match (ty.as_scalar(), c(0), c(1), c(2)) {
+            (Some(s), Some(a), Some(b), Some(d)) => Some(Came::Const(eval::fma(s, a, b, d))),
+            _ => None,
+        },
+        OpKind::Select => match c(0) {
+            Some(x) => Some(Came::Value(if x != 0 { args[1] } else { args[2] })),
+            None if args[1] == args[2] => Some(Came::Value(args[1])),
+            None if ty == Ty::scalar(Scalar::Bool) && arg_ty(0).is_some() => match (c(1), c(2)) {
+                (Some(1), Some(0)) => Some(Came::Value(args[0])),
+                (Some(0), Some(1)) => Some(Came::Op(OpKind::Unary(Unary::Not), vec![args[0]])),
+                _ => None,
+            },
+            None => None,
+        },
+        OpKind::Convert => {
+            let from = arg_ty(0)?;
+            match (ty.as_scalar(), c(0)) {
+                (Some(to), _) if to == from => Some(Came::Value(args[0])),
+                (Some(to), Some(a)) => Some(Came::Const(eval::convert(from, to, a))),
+                _ => None,
+            }
+        }
+        OpKind::Bitcast => match c(0) {
+            _ if asm.kernel.ty(args[0]) == ty => Some(Came::Value(args[0])),
+            Some(a) => Some(Came::Const(a)),
+            None => match asm.made_by(args[0]) {
+                Some((OpKind::Bitcast, inner)) if asm.kernel.ty(inner[0]) == ty => Some(Came::Value(inner[0])),
+                _ => None,
+            },
+        },
+        _ => None,
+    }
+}
+
+fn binary(asm: &Assembler, f: Binary, args: &[Value], ty: Ty) -> Option<Came> {
+    let s = ty.as_scalar()?;
+    let (a, b) = (args[0], args[1]);
+    let (ca, cb) = (asm.as_const(a), asm.as_const(b));
+    if let (Some(x), Some(y)) = (ca, cb) {
+        return Some(Came::Const(eval::binary(f, s, x, y)));
+    }
+    // The constant of an operation whose operands may change places stands second.
+    if ca.is_some() && f.commutes() {
+        return binary(asm, f, &[b, a], ty).or_else(|| Some(Came::Op(OpKind::Binary(f), vec![b, a])));
+    }
+    if s.is_float() {
+        let sign = 1u64 << (s.bits() - 1);
+        let one = eval::convert(Scalar::U32, s, 1);
+        return match (f, cb) {
+            (Binary::Mul | Binary::Div, Some(y)) if y == one => Some(Came::Value(a)),
+            (Binary::Sub, Some(0)) => Some(Came::Value(a)),
+            (Binary::Add, Some(y)) if y == sign => Some(Came::Value(a)),
+            (Binary::Min | Binary::Max, _) if a == b => Some(Came::Value(a)),
+            _ => None,
+        };
+    }
+    let all = s.mask();
+    if a == b {
+        match f {
+            Binary::And | Binary::Or | Binary::Min | Binary::Max => return Some(Came::Value(a)),
+            Binary::Xor | Binary::Sub => return Some(Came::Const(0)),
+            _ => {}
+        }
+    }
+    match (f, cb?) {
+        (Binary::Add | Binary::Sub | Binary::Or | Binary::Xor | Binary::Shl | Binary::Shr, 0) => Some(Came::Value(a)),
+        (Binary::Mul | Binary::And | Binary::Rem, 0) => Some(Came::Const(0)),
+        (Binary::Mul | Binary::Div, 1) => Some(Came::Value(a)),
+        (Binary::Div, 0) => Some(Came::Value(a)),
+        (Binary::Rem, 1) => Some(Came::Const(0)),
+        (Binary::And, y) if y == all => Some(Came::Value(a)),
+        (Binary::Or, y) if y == all => Some(Came::Const(all)),
+        // (x + p) + q: integers wrap, so the order does not matter.
+        (Binary::Add, q) => match asm.made_by(a) {
+            Some((OpKind::Binary(Binary::Add), inner)) => {
+                let p = asm.as_const(inner[1])?;
+                let sum = eval::binary(Binary::Add, s, p, q);
+                // The new constant would need a place of its own; only a sum that vanishes is folded here.
+                (sum == 0).then_some(Came::Value(inner[0]))
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}

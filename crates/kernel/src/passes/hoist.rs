@@ -1,0 +1,56 @@
+//! Loop-invariant motion: a pure op whose operands come from outside of the loop is written before it. Constants go to the front of
+//! the kernel. Every pure op is total, so computing one that would not have run is safe. Cost: linear.
+
+use super::rewrite::{Rewrite, Rule};
+use crate::ir::{Effect, Kernel, OpId, OpKind, RegionId, Ty};
+
+struct Hoist {
+    /// The open region that each new value stands in, and which of the open regions are bodies of loops.
+    levels: Vec<u32>,
+    loops: Vec<bool>,
+}
+
+pub(super) fn run(k: &Kernel) -> Kernel {
+    Rewrite::run(k, &mut Hoist { levels: Vec::new(), loops: vec![false] })
+}
+
+impl Hoist {
+    /// New values, since the last call, stand at this level.
+    fn note(&mut self, rw: &Rewrite<'_>, level: usize) {
+        self.levels.resize(rw.asm.kernel.value_count(), level as u32);
+    }
+}
+
+impl Rule for Hoist {
+    fn op(&mut self, rw: &mut Rewrite<'_>, op: OpId) {
+        let old = rw.old;
+        let here = rw.asm.depth() - 1;
+        if old.kind(op).effect() != Effect::Pure {
+            rw.copy(self, op);
+            return self.note(rw, here);
+        }
+        let args = rw.args(op);
+        let kind = rw.kind(op);
+        let inputs = args.iter().map(|v| self.levels[v.index()] as usize).max().unwrap_or(0);
+        let mut level = here;
+        while level > inputs && self.loops[level] {
+            level -= 1;
+        }
+        if let OpKind::Const(_) = kind {
+            level = 0;
+        }
+        let types: Vec<Ty> = rw.result_types(op);
+        let new = rw.asm.push_at(level, kind, &args, &types, &[]);
+        rw.replace(op, rw.asm.kernel.result(new));
+        self.note(rw, level);
+    }
+
+    fn enter(&mut self, rw: &mut Rewrite<'_>, op: OpId, _: RegionId) {
+        self.loops.push(matches!(rw.old.kind(op), OpKind::Loop | OpKind::For(_)));
+        self.note(rw, rw.asm.depth() - 1);
+    }
+
+    fn leave(&mut self, _: &mut Rewrite<'_>) {
+        self.loops.pop();
+    }
+}

@@ -1,0 +1,111 @@
+//! The passes, one file each, and the pipeline on one page. Each is linear or n log n in the ops it reads and writes.
+
+mod constants;
+mod dead;
+mod exits;
+mod fold;
+mod forward;
+mod hoist;
+mod numbering;
+mod rewrite;
+mod select;
+mod specialise;
+mod ssa;
+mod unroll;
+mod vectors;
+
+use crate::error::KernelError;
+use crate::ir::Kernel;
+use crate::verify::{is_ssa, verify};
+pub use specialise::specialise;
+
+/// One pass: a kernel in, a kernel out that does the same.
+#[derive(Clone, Copy, Debug)]
+pub struct Pass {
+    /// The name in file tests and messages.
+    pub name: &'static str,
+    run: fn(&Kernel) -> Kernel,
+}
+
+/// SSA construction: the only pass that reads variables, so it comes first.
+const SSA: Pass = Pass { name: "ssa", run: ssa::run };
+const FOLD: Pass = Pass { name: "fold", run: fold::run };
+const VECTORS: Pass = Pass { name: "vectors", run: vectors::run };
+const CONSTANTS: Pass = Pass { name: "constants", run: constants::run };
+const NUMBERING: Pass = Pass { name: "numbering", run: numbering::run };
+const FORWARD: Pass = Pass { name: "forward", run: forward::run };
+const HOIST: Pass = Pass { name: "hoist", run: hoist::run };
+const SELECT: Pass = Pass { name: "select", run: select::run };
+const UNROLL: Pass = Pass { name: "unroll", run: unroll::run };
+const DEAD: Pass = Pass { name: "dead", run: dead::run };
+/// Loops left by more than one level: what SPIR-V cannot say. Part of emission, not of the pipeline.
+pub(crate) const EXITS: Pass = Pass { name: "exits", run: exits::run };
+
+/// All passes, for tests that try each.
+pub const PASSES: &[Pass] = &[SSA, FOLD, VECTORS, CONSTANTS, NUMBERING, FORWARD, HOIST, SELECT, UNROLL, DEAD, EXITS];
+
+/// The pipeline, in order. Unused results go first, since SSA construction makes some; the second round sees what unrolling and
+/// forwarding laid open.
+const PIPELINE: &[Pass] = &[
+    SSA, DEAD, FOLD, VECTORS, CONSTANTS, FOLD, NUMBERING, UNROLL, FOLD, FORWARD, VECTORS, CONSTANTS, FOLD, SELECT,
+    FOLD, HOIST, NUMBERING, FORWARD, DEAD,
+];
+
+impl Pass {
+    /// The pass with this name.
+    pub fn named(name: &str) -> Option<Pass> {
+        PASSES.iter().copied().find(|p| p.name == name)
+    }
+
+    /// Runs the pass. Debug builds verify what it made.
+    pub fn run(self, kernel: &Kernel) -> Result<Kernel, KernelError> {
+        if self.name != SSA.name && self.name != EXITS.name && !is_ssa(kernel) {
+            return Err(KernelError::Build {
+                kernel: kernel.name.clone(),
+                problem: format!("the pass '{}' works on values, and there are variables: run 'ssa' first", self.name),
+            });
+        }
+        let made = (self.run)(kernel);
+        if cfg!(debug_assertions) {
+            self.check(&made)?;
+        }
+        Ok(made)
+    }
+
+    fn check(self, made: &Kernel) -> Result<(), KernelError> {
+        verify(made).map_err(|cause| KernelError::Pass {
+            kernel: made.name.clone(),
+            pass: self.name,
+            cause: Box::new(cause),
+        })
+    }
+}
+
+/// Runs the whole pipeline; the result is verified in every build.
+///
+/// ```
+/// use impasto_kernel::{Builder, optimise};
+/// let kernel = Builder::kernel("five", [1, 1, 1], |k| {
+///     let y = k.buffer_mut::<u32>("y");
+///     let sum = k.var(0u32);
+///     k.for_(0u32, 5u32, |_, _| sum.set(sum.get() + 1u32));
+///     y.store(0, sum.get());
+/// })?;
+/// assert!(optimise(&kernel)?.to_string().contains("const 5 : u32"));
+/// # Ok::<(), impasto_kernel::KernelError>(())
+/// ```
+pub fn optimise(kernel: &Kernel) -> Result<Kernel, KernelError> {
+    verify(kernel)?;
+    let mut now = SSA.run(kernel)?;
+    for pass in &PIPELINE[1..] {
+        now = pass.run(&now)?;
+    }
+    DEAD.check(&now)?;
+    Ok(now)
+}
+
+/// SSA construction alone.
+pub fn construct(kernel: &Kernel) -> Result<Kernel, KernelError> {
+    verify(kernel)?;
+    SSA.run(kernel)
+}

@@ -1,0 +1,154 @@
+//! How passes are written: the old kernel is walked in order and a new one is written. A [`Rule`] says what stands for an op; what it does
+//! not care about is copied. What cannot be reached any more is not written.
+
+use crate::ir::{Assembler, Kernel, OpId, OpKind, RegionId, Ty, Value};
+
+/// What a pass does with each op.
+pub(super) trait Rule: Sized {
+    /// Writes what stands for an op, and enters its results into the map.
+    fn op(&mut self, rw: &mut Rewrite<'_>, op: OpId) {
+        rw.copy(self, op);
+    }
+
+    /// A region of this new op is open now, its arguments are in the map.
+    fn enter(&mut self, _rw: &mut Rewrite<'_>, _op: OpId, _region: RegionId) {}
+
+    /// That region will be closed now.
+    fn leave(&mut self, _rw: &mut Rewrite<'_>) {}
+}
+
+/// The old kernel, the new one, and what in the new one stands for what in the old one.
+pub(super) struct Rewrite<'a> {
+    pub(super) old: &'a Kernel,
+    pub(super) asm: Assembler,
+    map: Vec<Value>,
+    targets: Vec<RegionId>,
+}
+
+impl<'a> Rewrite<'a> {
+    pub(super) fn new(old: &'a Kernel) -> Rewrite<'a> {
+        Rewrite {
+            old,
+            asm: Assembler::new(old.header()),
+            map: vec![Value(u32::MAX); old.value_count()],
+            targets: vec![RegionId(u32::MAX); old.region_count()],
+        }
+    }
+
+    /// The whole kernel by this rule.
+    pub(super) fn run(old: &Kernel, rule: &mut impl Rule) -> Kernel {
+        let mut rw = Rewrite::new(old);
+        rw.region(rule, old.body());
+        rw.asm.finish()
+    }
+
+    /// What stands for an old value.
+    pub(super) fn get(&self, v: Value) -> Value {
+        self.map[v.index()]
+    }
+
+    /// Says what stands for an old value.
+    pub(super) fn set(&mut self, old: Value, new: Value) {
+        self.map[old.index()] = new;
+    }
+
+    /// What stands for the operands of an old op.
+    pub(super) fn args(&self, op: OpId) -> Vec<Value> {
+        self.old.args(op).iter().map(|&v| self.get(v)).collect()
+    }
+
+    /// What stands for a loop of the old kernel.
+    pub(super) fn target(&self, region: RegionId) -> RegionId {
+        self.targets[region.index()]
+    }
+
+    pub(super) fn set_target(&mut self, old: RegionId, new: RegionId) {
+        self.targets[old.index()] = new;
+    }
+
+    /// The only result of an old op is this new value.
+    pub(super) fn replace(&mut self, op: OpId, new: Value) {
+        self.set(self.old.result(op), new);
+    }
+
+    /// The ops of an old region, into the innermost open region.
+    pub(super) fn region(&mut self, rule: &mut impl Rule, r: RegionId) {
+        let old = self.old;
+        for &op in old.region_ops(r) {
+            if self.asm.ended() {
+                return;
+            }
+            rule.op(self, op);
+        }
+    }
+
+    /// The ops of an old region without its `yield`, into the innermost open region. The yielded values, if it was reached.
+    pub(super) fn inline(&mut self, rule: &mut impl Rule, r: RegionId) -> Option<Vec<Value>> {
+        let old = self.old;
+        for &op in old.region_ops(r) {
+            if self.asm.ended() {
+                return None;
+            }
+            if old.kind(op) == OpKind::Yield {
+                return Some(self.args(op));
+            }
+            rule.op(self, op);
+        }
+        None
+    }
+
+    /// The kind of an old op, with the numbers of the new kernel in it.
+    pub(super) fn kind(&mut self, op: OpId) -> OpKind {
+        match self.old.kind(op) {
+            OpKind::Const(c) => OpKind::Const(self.asm.const_number(self.old.const_bits(c))),
+            OpKind::Switch(t) => OpKind::Switch(self.asm.case_table(self.old.switch_cases(t).to_vec())),
+            OpKind::Continue(r) => OpKind::Continue(self.target(r)),
+            OpKind::Break(r) => OpKind::Break(self.target(r)),
+            kind => kind,
+        }
+    }
+
+    /// The types of the results of an old op.
+    pub(super) fn result_types(&self, op: OpId) -> Vec<Ty> {
+        self.old.results(op).map(|v| self.old.ty(v)).collect()
+    }
+
+    /// Opens a region that stands for an old one, with its arguments.
+    pub(super) fn open(&mut self, r: RegionId) -> RegionId {
+        let types: Vec<Ty> = self.old.region_args(r).map(|v| self.old.ty(v)).collect();
+        let new = self.asm.open(&types);
+        for (a, b) in self.old.region_args(r).zip(self.asm.kernel.region_args(new)) {
+            self.set(a, b);
+        }
+        self.set_target(r, new);
+        new
+    }
+
+    /// The results of an old op are those of a new one. What stands behind an op that does not go on is not written.
+    pub(super) fn results(&mut self, op: OpId, new: OpId) {
+        for (a, b) in self.old.results(op).zip(self.asm.kernel.results(new)) {
+            self.set(a, b);
+        }
+        if !self.asm.falls_through(new) && !self.asm.ended() {
+            self.asm.push(OpKind::Unreachable, &[], &[]);
+        }
+    }
+
+    /// The op as it is, its regions by the rule.
+    pub(super) fn copy(&mut self, rule: &mut impl Rule, op: OpId) {
+        let args = self.args(op);
+        let types = self.result_types(op);
+        let old = self.old;
+        let mut regions = Vec::new();
+        for &r in old.regions(op) {
+            self.open(r);
+            rule.enter(self, op, r);
+            self.region(rule, r);
+            rule.leave(self);
+            regions.push(self.asm.close());
+        }
+        let kind = self.kind(op);
+        let new = self.asm.push_structure(kind, &args, &types, &regions);
+        self.results(op, new);
+    }
+}

@@ -1,0 +1,51 @@
+//! An `if` whose regions compute little and do nothing else becomes selects: fewer joins, and no divergence. Cost: linear.
+
+use super::rewrite::{Rewrite, Rule};
+use crate::ir::{Effect, Kernel, OpId, OpKind, RegionId, Unary};
+
+/// What both regions together may cost, in simple instructions; a branch costs a device about as much.
+const CHEAP: u32 = 6;
+
+struct Select;
+
+pub(super) fn run(k: &Kernel) -> Kernel {
+    Rewrite::run(k, &mut Select)
+}
+
+/// What a region costs, if it only computes and yields.
+fn cost(k: &Kernel, r: RegionId) -> Option<u32> {
+    let mut sum = 0;
+    for &op in k.region_ops(r) {
+        sum += match k.kind(op) {
+            OpKind::Yield | OpKind::Const(_) => 0,
+            OpKind::Unary(u) if !u.is_exact() && u != Unary::Sqrt => CHEAP,
+            OpKind::Binary(crate::ir::Binary::Div | crate::ir::Binary::Rem | crate::ir::Binary::Pow) => CHEAP / 2,
+            kind if kind.effect() == Effect::Pure => 1,
+            _ => return None,
+        };
+        if sum > CHEAP {
+            return None;
+        }
+    }
+    (k.terminator(r).map(|t| k.kind(t)) == Some(OpKind::Yield)).then_some(sum)
+}
+
+impl Rule for Select {
+    fn op(&mut self, rw: &mut Rewrite<'_>, op: OpId) {
+        let old = rw.old;
+        if old.kind(op) != OpKind::If {
+            return rw.copy(self, op);
+        }
+        let (then, other) = (old.regions(op)[0], old.regions(op)[1]);
+        let (Some(a), Some(b)) = (cost(old, then), cost(old, other)) else { return rw.copy(self, op) };
+        let c = rw.get(old.args(op)[0]);
+        if a + b + old.results(op).len() as u32 > CHEAP {
+            return rw.copy(self, op);
+        }
+        let (Some(xs), Some(ys)) = (rw.inline(self, then), rw.inline(self, other)) else { return };
+        for (r, (x, y)) in old.results(op).zip(xs.into_iter().zip(ys)) {
+            let v = if x == y { x } else { rw.asm.value(OpKind::Select, &[c, x, y], old.ty(r)) };
+            rw.set(r, v);
+        }
+    }
+}

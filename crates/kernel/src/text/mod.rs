@@ -1,0 +1,7 @@
+//! The textual form: what file tests and dumps are written in. `Display` prints it and `FromStr` reads it.
+
+mod lex;
+mod parse;
+mod print;
+
+pub(crate) use print::{op_text, type_text};

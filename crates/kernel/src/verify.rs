@@ -1,0 +1,426 @@
+//! The rules of the language, checked. Cost: one walk, linear in ops and operands.
+
+use crate::error::KernelError;
+use crate::ir::{Access, Atomic, Binary, Kernel, OpId, OpKind, RegionId, Scalar, Shape, Space, Subgroup, Ty, Unary};
+use crate::text::op_text;
+
+/// Regions may nest this deep. Passes walk them by recursion, and this keeps their stack small.
+pub const MAX_DEPTH: usize = 128;
+/// Scalars in one value: larger arrays belong into memory.
+const MAX_LEAVES: u64 = 256;
+const MAX_WORKGROUP_ELEMENTS: u32 = 1 << 20;
+const MAX_PRIVATE_ELEMENTS: u32 = 1 << 14;
+
+/// Checks types, scopes, terminators and the places of effects.
+///
+/// ```
+/// let text = "kernel k(1, 1, 1) {\n  %0 = const 1 : u32\n  %1 = neg %0 : f32\n  return\n}\n";
+/// let kernel: impasto_kernel::Kernel = text.parse()?;
+/// let error = impasto_kernel::verify(&kernel).unwrap_err().to_string();
+/// assert!(error.contains("kernel 'k': `%1 = neg %0 : f32`"), "{error}");
+/// # Ok::<(), impasto_kernel::KernelError>(())
+/// ```
+pub fn verify(kernel: &Kernel) -> Result<(), KernelError> {
+    check_header(kernel).map_err(|problem| KernelError::Invalid {
+        kernel: kernel.name.clone(),
+        op: "kernel".to_owned(),
+        problem,
+    })?;
+    let mut v = Verifier {
+        kernel,
+        broken: kernel.broken(),
+        visible: vec![false; kernel.value_count()],
+        vars: vec![Scope::Unknown; kernel.vars.len()],
+        around: Vec::new(),
+    };
+    v.region(kernel.body()).map_err(|(op, problem)| KernelError::Invalid {
+        kernel: kernel.name.clone(),
+        op: op.map_or_else(|| "kernel".to_owned(), |op| op_text(kernel, op)),
+        problem,
+    })
+}
+
+/// Whether no variables are left: what all passes but SSA construction need.
+pub(crate) fn is_ssa(kernel: &Kernel) -> bool {
+    kernel.vars.is_empty()
+}
+
+fn check_header(k: &Kernel) -> Result<(), String> {
+    let threads = k.workgroup.iter().try_fold(1u32, |a, &b| a.checked_mul(b)).unwrap_or(0);
+    if !(1..=1024).contains(&threads) {
+        return Err(format!("a workgroup has 1 to 1024 invocations, this one has {:?}", k.workgroup));
+    }
+    if k.name.is_empty() || !k.name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+        return Err("a name is made of letters, digits and _".to_owned());
+    }
+    let mut leaves: Vec<u64> = Vec::new();
+    for i in 0..k.shape_count() {
+        let of = |t: &Ty| match t.lanes() {
+            Some((_, n)) => u64::from(n),
+            None => t.table_index().and_then(|i| leaves.get(i)).copied().unwrap_or(u64::MAX),
+        };
+        let n = match k.shape(Ty::from_table(i)) {
+            Shape::Array(t, n) => of(&t).saturating_mul(u64::from(n)),
+            Shape::Struct(members) => members.iter().fold(0u64, |a, t| a.saturating_add(of(t))),
+            _ => 0,
+        };
+        if !(1..=MAX_LEAVES).contains(&n) {
+            return Err(format!("a value has 1 to {MAX_LEAVES} scalars, not {n}; put larger arrays into memory"));
+        }
+        leaves.push(n);
+    }
+    for p in &k.params {
+        if p.ty == Scalar::Bool {
+            return Err(format!("the parameter '{}' is a bool, which has no layout: pass a u32", p.name));
+        }
+    }
+    for m in &k.memories {
+        let Some((scalar, lanes)) = m.ty.lanes() else {
+            return Err(format!("'{}' must have scalars or vectors as elements", m.name));
+        };
+        match m.space {
+            Space::Buffer(_) if scalar == Scalar::Bool || lanes == 3 => {
+                return Err(format!(
+                    "the buffer '{}' cannot hold bool, nor vectors of 3: use u32, or vectors of 4",
+                    m.name
+                ));
+            }
+            Space::Workgroup(n) if !(1..=MAX_WORKGROUP_ELEMENTS).contains(&n) => {
+                return Err(format!("'{}' must have 1 to {MAX_WORKGROUP_ELEMENTS} elements, not {n}", m.name));
+            }
+            Space::Private(n) if !(1..=MAX_PRIVATE_ELEMENTS).contains(&n) => {
+                return Err(format!("'{}' must have 1 to {MAX_PRIVATE_ELEMENTS} elements, not {n}", m.name));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Scope {
+    Unknown,
+    Open,
+    Closed,
+}
+
+struct Verifier<'a> {
+    kernel: &'a Kernel,
+    broken: Vec<bool>,
+    visible: Vec<bool>,
+    vars: Vec<Scope>,
+    /// The ops whose regions are open, with those regions, innermost last.
+    around: Vec<(OpId, RegionId)>,
+}
+
+type Problem = (Option<OpId>, String);
+
+impl Verifier<'_> {
+    fn region(&mut self, r: RegionId) -> Result<(), Problem> {
+        let k = self.kernel;
+        let parent = self.around.last().map(|a| a.0);
+        if self.around.len() > MAX_DEPTH {
+            return Err((parent, format!("regions nest deeper than {MAX_DEPTH}; split the kernel")));
+        }
+        let ops = k.region_ops(r);
+        let Some((&last, before)) = ops.split_last() else {
+            return Err((parent, "a region has no terminator".to_owned()));
+        };
+        k.region_args(r).for_each(|v| self.visible[v.index()] = true);
+        for &op in before {
+            if k.kind(op).is_terminator() {
+                return Err((Some(op), "a terminator stands last in its region".to_owned()));
+            }
+            self.op(op).map_err(|p| (p.0.or(Some(op)), p.1))?;
+        }
+        self.terminator(last, before.last().copied()).map_err(|p| (Some(last), p))?;
+        k.region_args(r).for_each(|v| self.visible[v.index()] = false);
+        for &op in before {
+            k.results(op).for_each(|v| self.visible[v.index()] = false);
+            if let OpKind::Var(v) = k.kind(op) {
+                self.vars[v.index()] = Scope::Closed;
+            }
+        }
+        Ok(())
+    }
+
+    fn operands(&self, op: OpId) -> Result<(), String> {
+        match self.kernel.args(op).iter().find(|v| !self.visible[v.index()]) {
+            Some(_) => Err("an operand is not defined here; values live to the end of their region".to_owned()),
+            None => Ok(()),
+        }
+    }
+
+    fn op(&mut self, op: OpId) -> Result<(), Problem> {
+        let k = self.kernel;
+        let own = |p: String| (None, p);
+        self.operands(op).map_err(own)?;
+        match k.kind(op) {
+            OpKind::Var(v) => {
+                if self.vars[v.index()] != Scope::Unknown {
+                    return Err(own("a variable is declared once".to_owned()));
+                }
+                self.vars[v.index()] = Scope::Open;
+            }
+            OpKind::Get(v) | OpKind::Set(v) if self.vars[v.index()] != Scope::Open => {
+                return Err(own("the variable is not declared here; it lives to the end of its region".to_owned()));
+            }
+            _ => {}
+        }
+        types(k, op).map_err(own)?;
+        for &r in k.regions(op) {
+            self.around.push((op, r));
+            self.region(r)?;
+            self.around.pop();
+        }
+        k.results(op).for_each(|v| self.visible[v.index()] = true);
+        Ok(())
+    }
+
+    fn terminator(&self, op: OpId, before: Option<OpId>) -> Result<(), String> {
+        let k = self.kernel;
+        self.operands(op)?;
+        let given = |want: &mut dyn Iterator<Item = Ty>, what: &str| {
+            let want: Vec<Ty> = want.collect();
+            let have: Vec<Ty> = k.args(op).iter().map(|&v| k.ty(v)).collect();
+            if want == have {
+                return Ok(());
+            }
+            let show = |t: &[Ty]| t.iter().map(|&t| crate::text::type_text(k, t)).collect::<Vec<_>>().join(", ");
+            Err(format!("the values must be {what}: ({}), not ({})", show(&want), show(&have)))
+        };
+        let target = |r: RegionId| {
+            self.around
+                .iter()
+                .find(|a| a.1 == r && matches!(k.kind(a.0), OpKind::Loop | OpKind::For(_)))
+                .map(|a| a.0)
+                .ok_or_else(|| "the target is no loop around this op".to_owned())
+        };
+        match k.kind(op) {
+            OpKind::Yield => match self.around.last() {
+                Some(&(p, _)) if matches!(k.kind(p), OpKind::If | OpKind::Switch(_)) => {
+                    given(&mut k.results(p).map(|v| k.ty(v)), "the results of the op around this")
+                }
+                _ => Err("only a region of an if or a switch yields".to_owned()),
+            },
+            OpKind::Continue(r) => {
+                let skip = usize::from(matches!(k.kind(target(r)?), OpKind::For(_)));
+                given(&mut k.region_args(r).skip(skip).map(|v| k.ty(v)), "the carried values of the loop")
+            }
+            OpKind::Break(r) => {
+                let p = target(r)?;
+                given(&mut k.results(p).map(|v| k.ty(v)), "the results of the loop")
+            }
+            OpKind::Return => given(&mut std::iter::empty(), "none"),
+            OpKind::Unreachable => match before {
+                Some(b) if !k.falls_through(b, &self.broken) => Ok(()),
+                _ => Err("this can be reached: the op before it goes on".to_owned()),
+            },
+            _ => Err("a region ends in yield, continue, break, return or unreachable".to_owned()),
+        }
+    }
+}
+
+fn need(ok: bool, problem: &str) -> Result<(), String> {
+    if ok { Ok(()) } else { Err(problem.to_owned()) }
+}
+
+/// Checks the types of operands, results and region arguments of one op.
+fn types(k: &Kernel, op: OpId) -> Result<(), String> {
+    let args: Vec<Ty> = k.args(op).iter().map(|&v| k.ty(v)).collect();
+    let results: Vec<Ty> = k.results(op).map(|v| k.ty(v)).collect();
+    let kind = k.kind(op);
+    let structure = kind.is_structure();
+    let produces = !matches!(kind, OpKind::Store(_) | OpKind::Barrier | OpKind::Var(_) | OpKind::Set(_)) && !structure;
+    if !structure {
+        need(results.len() == usize::from(produces), "wrong number of results")?;
+        need(k.regions(op).is_empty(), "this op has no regions")?;
+    }
+    let count = |n: usize| need(args.len() == n, &format!("it takes {n} operands, not {}", args.len()));
+    let u32_index = || need(args[0] == Ty::scalar(Scalar::U32), "the index must be a u32");
+    match kind {
+        OpKind::Const(c) => {
+            count(0)?;
+            let s = results[0].as_scalar().ok_or("a constant is a scalar")?;
+            need(k.const_bits(c) & !s.mask() == 0, "the constant does not fit its type")
+        }
+        OpKind::Param(p) => {
+            count(0)?;
+            need(k.params.get(p as usize).is_some_and(|p| results[0] == Ty::scalar(p.ty)), "not the parameter's type")
+        }
+        OpKind::Builtin(_, axis) => {
+            count(0)?;
+            need(axis < 3 && results[0] == Ty::scalar(Scalar::U32), "it is a u32 with an axis x, y or z")
+        }
+        OpKind::Unary(f) => {
+            count(1)?;
+            need(args[0] == results[0], "operand and result must have the same type")?;
+            unary_type(f, results[0])
+        }
+        OpKind::Binary(f) => {
+            count(2)?;
+            need(args[0] == results[0] && args[1] == results[0], "operands and result must have the same type")?;
+            binary_type(f, results[0])
+        }
+        OpKind::Compare(c) => {
+            count(2)?;
+            need(args[0] == args[1], "both operands must have the same type")?;
+            let s = args[0].lanes().ok_or("only scalars and vectors can be compared")?.0;
+            let equality = matches!(c, crate::ir::Compare::Eq | crate::ir::Compare::Ne);
+            need(s.is_arithmetic() || (s == Scalar::Bool && equality), "this type has no such comparison")?;
+            need(args[0].with_scalar(Scalar::Bool) == Some(results[0]), "the result is a bool for each component")
+        }
+        OpKind::Fma => {
+            count(3)?;
+            need(args.iter().all(|&a| a == results[0]), "operands and result must have the same type")?;
+            float(results[0])
+        }
+        OpKind::Select => {
+            count(3)?;
+            need(args[1] == results[0] && args[2] == results[0], "both values and the result must have the same type")?;
+            let whole = args[0] == Ty::scalar(Scalar::Bool);
+            need(
+                whole || results[0].with_scalar(Scalar::Bool) == Some(args[0]),
+                "the condition is a bool, or one for each component",
+            )
+        }
+        OpKind::Convert => {
+            count(1)?;
+            let ((a, n), (b, m)) = args[0].lanes().zip(results[0].lanes()).ok_or("only scalars and vectors convert")?;
+            need(n == m, "the number of components stays")?;
+            need(a == b || b != Scalar::Bool, "compare with zero to make a bool")?;
+            let bf16 = a == b || (a == Scalar::F32 || b == Scalar::F32) || (a != Scalar::Bf16 && b != Scalar::Bf16);
+            need(bf16, "bf16 converts from and to f32 only")
+        }
+        OpKind::Bitcast => {
+            count(1)?;
+            let ((a, n), (b, m)) =
+                args[0].lanes().zip(results[0].lanes()).ok_or("only scalars and vectors have bits")?;
+            need(n == m && a.bits() == b.bits() && a != Scalar::Bool && b != Scalar::Bool, "the sizes differ")
+        }
+        OpKind::Make => {
+            let n = k.members(results[0]) as usize;
+            need(n > 0, "a scalar is not made of members")?;
+            count(n)?;
+            let fits = |(i, &a): (usize, &Ty)| k.member(results[0], i as u32) == Some(a);
+            need(args.iter().enumerate().all(fits), "the operands are not the members of the result")
+        }
+        OpKind::Extract(i) => {
+            count(1)?;
+            need(k.member(args[0], i) == Some(results[0]), "the result is not that member")
+        }
+        OpKind::Insert(i) => {
+            count(2)?;
+            need(args[0] == results[0] && k.member(args[0], i) == Some(args[1]), "the operand is not that member")
+        }
+        OpKind::Load(m) => {
+            count(1)?;
+            u32_index()?;
+            need(results[0] == k.memory(m).ty, "the result is an element")
+        }
+        OpKind::Store(m) => {
+            count(2)?;
+            u32_index()?;
+            need(k.memory(m).space != Space::Buffer(Access::Read), "the buffer is read only")?;
+            need(args[1] == k.memory(m).ty, "the value is an element")
+        }
+        OpKind::Atomic(m, a) => {
+            count(if a == Atomic::CompareExchange { 3 } else { 2 })?;
+            u32_index()?;
+            let mem = k.memory(m);
+            need(
+                !matches!(mem.space, Space::Buffer(Access::Read) | Space::Private(_)),
+                "atomics need shared, writable memory",
+            )?;
+            need(matches!(mem.ty.as_scalar(), Some(Scalar::I32 | Scalar::U32)), "atomics work on i32 and u32")?;
+            need(args[1..].iter().all(|&a| a == mem.ty) && results[0] == mem.ty, "values and result are elements")
+        }
+        OpKind::Len(m) => {
+            count(0)?;
+            let buffer = matches!(k.memory(m).space, Space::Buffer(_));
+            need(buffer && results[0] == Ty::scalar(Scalar::U32), "the length of a buffer, a u32")
+        }
+        OpKind::Barrier => count(0),
+        OpKind::Subgroup(f) => {
+            count(if f == Subgroup::ShuffleXor { 2 } else { 1 })?;
+            need(args[0] == results[0], "operand and result must have the same type")?;
+            let s = args[0].as_scalar();
+            match f {
+                Subgroup::All | Subgroup::Any => need(s == Some(Scalar::Bool), "it is about bool"),
+                _ => need(matches!(s, Some(Scalar::I32 | Scalar::U32 | Scalar::F32)), "it works on i32, u32 and f32"),
+            }?;
+            need(f != Subgroup::ShuffleXor || args[1] == Ty::scalar(Scalar::U32), "the mask must be a u32")
+        }
+        OpKind::Var(v) | OpKind::Set(v) => {
+            count(1)?;
+            need(k.vars.get(v.index()) == Some(&args[0]), "not the variable's type")
+        }
+        OpKind::Get(v) => {
+            count(0)?;
+            need(k.vars.get(v.index()) == Some(&results[0]), "not the variable's type")
+        }
+        OpKind::If => {
+            count(1)?;
+            need(args[0] == Ty::scalar(Scalar::Bool), "the condition must be a bool")?;
+            need(k.regions(op).len() == 2, "an if has two regions")?;
+            need(k.regions(op).iter().all(|&r| k.region_args(r).len() == 0), "the regions take no arguments")
+        }
+        OpKind::Switch(table) => {
+            count(1)?;
+            let s = args[0]
+                .as_scalar()
+                .filter(|s| s.is_int() && s.bits() == 32)
+                .ok_or("the selector must be an i32 or u32")?;
+            let arms = k.regions(op).len();
+            need(arms >= 1, "a switch has a default")?;
+            need(k.regions(op).iter().all(|&r| k.region_args(r).len() == 0), "the regions take no arguments")?;
+            let mut values: Vec<u64> = k.switch_cases(table).iter().map(|c| c.0).collect();
+            values.sort_unstable();
+            need(values.windows(2).all(|w| w[0] != w[1]), "each value has one case")?;
+            need(values.iter().all(|v| v & !s.mask() == 0), "a case does not fit the selector")?;
+            need(k.switch_cases(table).iter().all(|c| (c.1 as usize) < arms), "a case has no region")
+        }
+        OpKind::Loop => {
+            need(k.regions(op).len() == 1, "a loop has one region")?;
+            let inner = k.region_args(k.regions(op)[0]).map(|v| k.ty(v));
+            need(inner.eq(args.iter().copied()), "the arguments of the region are the carried values")
+        }
+        OpKind::For(step) => {
+            need(k.regions(op).len() == 1, "a for has one region")?;
+            need(args.len() >= 2 && args[0] == args[1], "from and to must have the same type")?;
+            need(matches!(args[0].as_scalar(), Some(Scalar::I32 | Scalar::U32)), "the index must be an i32 or u32")?;
+            need(step >= 1 && step <= i32::MAX as u32, "the step must be positive")?;
+            let inner = k.region_args(k.regions(op)[0]).map(|v| k.ty(v));
+            need(inner.eq(args[1..].iter().copied()), "the arguments of the region are index and carried values")?;
+            need(results == args[2..], "the results are the carried values")
+        }
+        _ => Err("a terminator stands last in its region".to_owned()),
+    }
+}
+
+fn float(ty: Ty) -> Result<(), String> {
+    need(matches!(ty.lanes(), Some((Scalar::F16 | Scalar::F32, _))), "it works on f16 and f32")
+}
+
+fn unary_type(f: Unary, ty: Ty) -> Result<(), String> {
+    let s = ty.lanes().ok_or("arithmetic is on scalars and vectors")?.0;
+    match f {
+        Unary::Neg => need(s.is_arithmetic(), "it works on numbers; convert bf16 to f32"),
+        Unary::Not => need(s.is_int() || s == Scalar::Bool, "it works on integers and bool"),
+        Unary::Abs => need(s.is_signed() || (s.is_float() && s.is_arithmetic()), "it works on signed numbers"),
+        Unary::CountOnes | Unary::ReverseBits => need(s.is_int() && s.bits() == 32, "it works on i32 and u32"),
+        _ => float(ty),
+    }
+}
+
+fn binary_type(f: Binary, ty: Ty) -> Result<(), String> {
+    let s = ty.lanes().ok_or("arithmetic is on scalars and vectors")?.0;
+    match f {
+        Binary::Rem | Binary::Shl | Binary::Shr => need(s.is_int(), "it works on integers"),
+        Binary::And | Binary::Or | Binary::Xor => {
+            need(s.is_int() || s == Scalar::Bool, "it works on integers and bool")
+        }
+        Binary::Pow => float(ty),
+        _ => need(s.is_arithmetic(), "it works on numbers; convert bf16 to f32"),
+    }
+}

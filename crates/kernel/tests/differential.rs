@@ -1,0 +1,60 @@
+//! Random kernels before and after each pass, judged by the executor. If one of these fails, a picture would be wrong on some device.
+//!
+//! `IMPASTO_KERNEL_PROGRAMS=10000 cargo test --release -p impasto-kernel --test differential` is the long run.
+
+mod common;
+
+use common::{outputs, programs, random, same};
+use impasto_kernel::{Kernel, PASSES, Pass, construct, optimise, verify};
+
+/// The kernel after a pass, valid and with the same results.
+fn apply(pass: Pass, kernel: &Kernel, seed: u64, expected: &[impasto_kernel::Data], after: &str) -> Kernel {
+    let fail = |e: String| -> ! { panic!("seed {seed}, '{}' after '{after}': {e}\n{kernel}", pass.name) };
+    let made = pass.run(kernel).unwrap_or_else(|e| fail(e.to_string()));
+    verify(&made).unwrap_or_else(|e| fail(e.to_string()));
+    let got = outputs(&made, seed).unwrap_or_else(|e| fail(format!("{e}\n{made}")));
+    same(expected, &got).unwrap_or_else(|e| fail(format!("{e}\n{made}")));
+    made
+}
+
+#[test]
+fn every_pass_keeps_the_results_of_random_kernels() {
+    for seed in 0..programs(300) {
+        let kernel = random::kernel(seed, 10 + (seed % 40) as usize);
+        let expected = outputs(&kernel, seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let ssa = construct(&kernel).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{kernel}"));
+        let got = outputs(&ssa, seed).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{kernel}\n{ssa}"));
+        same(&expected, &got).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{kernel}\n{ssa}"));
+        for &pass in &PASSES[1..] {
+            apply(pass, &ssa, seed, &expected, "ssa");
+        }
+    }
+}
+
+#[test]
+fn passes_in_any_order_keep_the_results() {
+    for seed in 0..programs(300) {
+        let mut rng = random::Rng::new(seed ^ 77);
+        let kernel = random::kernel(seed, 10 + (seed % 40) as usize);
+        let expected = outputs(&kernel, seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let mut now = construct(&kernel).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let mut after = "ssa".to_owned();
+        for _ in 0..8 {
+            let pass = PASSES[1 + rng.below(PASSES.len() - 1)];
+            now = apply(pass, &now, seed, &expected, &after);
+            after = format!("{after}, {}", pass.name);
+        }
+    }
+}
+
+#[test]
+fn the_pipeline_keeps_the_results_and_is_stable() {
+    for seed in 0..programs(300) {
+        let kernel = random::kernel(seed, 10 + (seed % 60) as usize);
+        let expected = outputs(&kernel, seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let best = optimise(&kernel).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{kernel}"));
+        let got = outputs(&best, seed).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{best}"));
+        same(&expected, &got).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{kernel}\n{best}"));
+        assert_eq!(optimise(&kernel).unwrap().to_string(), best.to_string(), "seed {seed}: not the same twice");
+    }
+}

@@ -1,0 +1,64 @@
+//! Large kernels: compiled in time and memory that grow with their size, or refused at once.
+
+mod common;
+
+use std::time::Instant;
+
+use common::blowup;
+use impasto_kernel::{Builder, KernelError, compile, execute, optimise};
+
+#[test]
+fn joins_are_made_for_what_changes_and_not_for_what_lives() {
+    for (repeats, v, j, k) in [(false, 300, 300, 2), (true, 200, 200, 2), (false, 1000, 50, 20)] {
+        let kernel = blowup::kernel(repeats, v, j, k, 2).unwrap();
+        let module = compile(&kernel).unwrap();
+        // A handful of ids for each variable, join and change: far below variables x joins.
+        let bound = 8 * v + 14 * j + 4 * j * k + 100;
+        assert!(module.bound < bound, "{v} {j} {k}: {} ids, more than {bound}", module.bound);
+        let (mut a, mut b) = (blowup::launch(v, j, 2), blowup::launch(v, j, 2));
+        execute(&kernel, &mut a).unwrap();
+        execute(&optimise(&kernel).unwrap(), &mut b).unwrap();
+        assert_eq!(a.buffers, b.buffers);
+        let mut untouched = blowup::launch(v, j, 2);
+        std::mem::swap(&mut untouched.buffers, &mut a.buffers);
+        assert_ne!(untouched.buffers, blowup::launch(v, j, 2).buffers, "the kernel changes something");
+    }
+}
+
+#[test]
+fn time_grows_with_the_kernel_and_not_with_its_square() {
+    let time = |n: u32| {
+        let kernel = blowup::kernel(false, n, n, 2, 2).unwrap();
+        let run = || {
+            let start = Instant::now();
+            compile(&kernel).unwrap();
+            start.elapsed()
+        };
+        (0..3).map(|_| run()).min().unwrap_or_default()
+    };
+    let (small, large) = (time(500), time(4000));
+    // 8 times the kernel: a square would be 64 times the time. Machines are noisy, so the line is drawn between.
+    assert!(large < small * 32, "500: {small:?}, 4000: {large:?}");
+}
+
+#[test]
+fn a_kernel_that_needs_too_many_ids_is_refused_at_once() {
+    let kernel = Builder::kernel("enormous", [1, 1, 1], |k| {
+        let y = k.buffer_mut::<u32>("y");
+        let i = k.global_id(0);
+        for _ in 0..4_200_000 {
+            y.store(i, i);
+        }
+    })
+    .unwrap();
+    let start = Instant::now();
+    let error = compile(&kernel).unwrap_err();
+    let took = start.elapsed();
+    match &error {
+        KernelError::TooManyIds { kernel, count: 4_200_001, limit: 4_194_303, largest, .. } if kernel == "enormous" => {
+            assert_eq!(largest.0, [("store".to_owned(), 4_200_000)]);
+        }
+        other => panic!("{other}"),
+    }
+    assert!(took.as_secs_f64() < 1.0, "{took:?}");
+}

@@ -1,0 +1,131 @@
+//! Words that a driver may see: every module passes `spirv-val`.
+
+mod common;
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use common::{programs, random};
+use impasto_kernel::{Builder, Kernel, Module, compile, compile_unoptimised};
+
+/// Asks `spirv-val`; without it nothing is proven, so that is a failure, too.
+fn valid(module: &Module) -> Result<(), String> {
+    let missing = |e| format!("spirv-val cannot be run ({e}): install spirv-tools, as tools/test.sh does");
+    let mut child = Command::new("spirv-val")
+        .args(["--target-env", "vulkan1.1", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(missing)?;
+    let bytes: Vec<u8> = module.words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    child.stdin.take().unwrap().write_all(&bytes).map_err(|e| e.to_string())?;
+    let done = child.wait_with_output().map_err(|e| e.to_string())?;
+    match done.status.success() {
+        true => Ok(()),
+        false => Err(format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr))),
+    }
+}
+
+fn check(kernel: &Kernel, what: &str) {
+    for (module, how) in [(compile(kernel), "optimised"), (compile_unoptimised(kernel), "unoptimised")] {
+        let module = module.unwrap_or_else(|e| panic!("{what}, {how}: {e}"));
+        dense(&module).unwrap_or_else(|e| panic!("{what}, {how}: {e}"));
+        valid(&module).unwrap_or_else(|e| panic!("{what}, {how}: {e}\n{kernel}"));
+    }
+}
+
+/// Every id below the bound is defined once.
+fn dense(module: &Module) -> Result<(), String> {
+    struct Ids(Vec<u32>);
+    impl rspirv::binary::Consumer for Ids {
+        fn initialize(&mut self) -> rspirv::binary::ParseAction {
+            rspirv::binary::ParseAction::Continue
+        }
+        fn finalize(&mut self) -> rspirv::binary::ParseAction {
+            rspirv::binary::ParseAction::Continue
+        }
+        fn consume_header(&mut self, _: rspirv::dr::ModuleHeader) -> rspirv::binary::ParseAction {
+            rspirv::binary::ParseAction::Continue
+        }
+        fn consume_instruction(&mut self, i: rspirv::dr::Instruction) -> rspirv::binary::ParseAction {
+            self.0.extend(i.result_id);
+            rspirv::binary::ParseAction::Continue
+        }
+    }
+    let mut ids = Ids(Vec::new());
+    rspirv::binary::parse_words(&module.words, &mut ids).map_err(|e| format!("{e:?}"))?;
+    ids.0.sort_unstable();
+    let all: Vec<u32> = (1..module.bound).collect();
+    if ids.0 == all { Ok(()) } else { Err(format!("{} ids of {}", ids.0.len(), module.bound)) }
+}
+
+#[test]
+fn random_kernels_are_valid_modules_with_dense_ids() {
+    for seed in 0..programs(200) {
+        check(&random::kernel(seed, 10 + (seed % 40) as usize), &format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn every_type_and_op_is_a_valid_module() {
+    use half::{bf16, f16};
+    let kernel = Builder::kernel("all", [8, 2, 1], |k| {
+        let (h, b) = (k.buffer_mut::<f16>("h"), k.buffer_mut::<bf16>("b"));
+        let (f, u, i) = (k.buffer_mut::<f32>("f"), k.buffer_mut::<u32>("u"), k.buffer_mut::<i32>("i"));
+        let (l, m) = (k.buffer_mut::<i64>("l"), k.buffer_mut::<u64>("m"));
+        let v = k.buffer_mut::<impasto_kernel::Vector<f32, 4>>("v");
+        let (p, s) = (k.private::<f32>("p", 3), k.shared::<i32>("s", 16));
+        let n = k.param::<f16>("n");
+        let at = k.global_id(0) + k.workgroup_id(1) * k.num_workgroups(2) + k.local_id(1);
+        h.store(at, (h.load(at) * n - h.load(0)).exp().max(n));
+        b.store(at, (b.load(at).to::<f32>() / 3.0f32).to::<bf16>());
+        let x = f.load(at);
+        let y = x.sqrt() + x.inverse_sqrt() + x.log().sin() * x.cos().tanh() - x.pow(x)
+            + x.ceil()
+            + x.trunc()
+            + x.round_even().abs();
+        p.store(at % 3u32, y.mul_add(x, x));
+        f.store(at, p.load(u.load(at) % 3u32) + f.len().to::<f32>());
+        l.store(at, l.load(at) / x.to::<i64>() + u.load(0).to::<i64>() % l.load(1));
+        m.store(at, (l.load(at).to::<u64>() >> m.load(at)) + x.to::<u64>() + h.load(0).to::<u64>());
+        i.store(
+            at,
+            i.load(at).reverse_bits().abs() + l.load(0).to::<i32>() + m.load(0).to::<i32>() + (x.bits_as::<i32>()),
+        );
+        v.store(at, (v.load(at) + v.load(0)).with(2, x) * k.vector([x, y, x, y]));
+        s.store(k.local_index(), -i.load(at));
+        k.barrier();
+        i.atomic_min(at, s.load(0));
+        i.atomic_max(at, s.atomic_exchange(1, 2));
+        u.atomic_and(0, u.atomic_or(1, u.atomic_xor(2, u.atomic_min(3, u.atomic_max(4, 5)))));
+        u.atomic_compare_exchange(0, 1, 2);
+        let q = u.load(at).subgroup_add() + u.load(at).subgroup_exclusive_add() + k.subgroup_size() + k.subgroup_lane();
+        let q = q.subgroup_min() + q.subgroup_max() + q.subgroup_broadcast_first() + q.subgroup_shuffle_xor(1);
+        f.store(0, x.subgroup_min() + x.subgroup_add());
+        u.store(at, q.gt(3).subgroup_all().select(q, q.count_ones()));
+        let pair = k.if_value(q.gt(3), || k.pair(x, q), || k.pair(y, q + 1u32));
+        f.store(1, pair.first());
+        u.store(1, pair.second().gt(7).subgroup_any().to::<u32>());
+    })
+    .unwrap();
+    check(&kernel, "all");
+}
+
+#[test]
+fn capabilities_are_those_that_are_used() {
+    let plain = Builder::kernel("plain", [1, 1, 1], |k| k.buffer_mut::<f32>("y").store(0, 1.0)).unwrap();
+    let module = compile(&plain).unwrap();
+    // Words 5 and on: one capability, Shader, and the memory model; no extension.
+    assert_eq!(module.words[5..10], [(2 << 16) | 17, 1, (3 << 16) | 14, 0, 1]);
+}
+
+#[test]
+fn the_validator_really_looks() {
+    let kernel = Builder::kernel("k", [1, 1, 1], |k| k.buffer_mut::<f32>("y").store(0, 1.0)).unwrap();
+    let mut module = compile(&kernel).unwrap();
+    valid(&module).unwrap();
+    // Without the end of its function it is no module.
+    module.words.pop();
+    assert!(valid(&module).is_err());
+}
