@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{programs, random, same};
+use common::{kernels, programs, random, same};
 use impasto_kernel::{Data, Kernel, Launch, Scalar, compile, compile_unoptimised, execute, specialise};
 use impasto_vulkan::{Device, Kind, Loader};
 
@@ -181,4 +181,18 @@ fn what_others_leave_undefined_is_defined_on_a_device() {
         Data::zeros(Scalar::I64, 2000),
     ];
     compare(&device, &kernel, &Launch::new([1, 1, 1], buffers), "edges");
+}
+
+#[test]
+fn real_kernels_compute_what_plain_rust_computes_on_a_device() {
+    if !in_child("real_kernels_compute_what_plain_rust_computes_on_a_device") {
+        return;
+    }
+    let device = open();
+    for case in kernels::all() {
+        for module in [compile(&case.kernel).unwrap(), compile_unoptimised(&case.kernel).unwrap()] {
+            let got = run(&device, &module.words, &case.launch);
+            kernels::right(&case, &got).unwrap_or_else(|e| panic!("{e}"));
+        }
+    }
 }

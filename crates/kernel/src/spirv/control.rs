@@ -157,13 +157,13 @@ impl<'a> Emit<'a> {
 
     fn region(&mut self, r: RegionId) {
         let mark = self.known.len();
-        self.ops(r);
+        self.ops(self.k.region_ops(r));
         self.forget(mark);
     }
 
-    fn ops(&mut self, r: RegionId) {
+    fn ops(&mut self, ops: &[OpId]) {
         let k = self.k;
-        for &op in k.region_ops(r) {
+        for &op in ops {
             match k.kind(op) {
                 OpKind::If => self.choice(op, None),
                 OpKind::Switch(table) => self.choice(op, Some(table)),
@@ -274,6 +274,21 @@ impl<'a> Emit<'a> {
         id
     }
 
+    /// The ops before the first branch of a loop, if that only decides whether the loop ends; and that decision: the `if`, which of its regions
+    /// ends the loop, and the `break` in it.
+    fn decision(&self, r: RegionId) -> Option<(&'a [OpId], OpId, usize, OpId)> {
+        let k = self.k;
+        let ops = k.region_ops(r);
+        let at = ops.iter().position(|&op| k.kind(op).is_structure())?;
+        let regions = k.regions(ops[at]);
+        if k.kind(ops[at]) != OpKind::If || k.results(ops[at]).len() > 0 {
+            return None;
+        }
+        let ends = regions.iter().position(|&a| k.region_ops(a).len() == 1 && !self.is_empty(a))?;
+        let last = k.terminator(regions[ends]).filter(|&t| k.kind(t) == OpKind::Break(r))?;
+        self.is_empty(regions[1 - ends]).then_some((&ops[..at], ops[at], ends, last))
+    }
+
     fn run_loop(&mut self, op: OpId, step: Option<u32>) {
         let k = self.k;
         let region = k.regions(op)[0];
@@ -282,11 +297,14 @@ impl<'a> Emit<'a> {
         // The index of a `for` begins with `from`; `to` is not carried.
         let to = step.map(|_| first.remove(1));
         let (header, next, merge) = (self.w.id("blocks"), self.w.id("blocks"), self.w.id("blocks"));
+        let all = k.region_ops(region);
+        let decision = if step.is_some() { None } else { self.decision(region) };
+        let rest = decision.map_or(all, |(before, ..)| &all[before.len() + 1..]);
         // A body without control flow of its own is one block, which is also the one that begins the next turn.
-        let ops = k.region_ops(region);
-        let straight = step.is_some()
-            && !ops.iter().any(|&op| k.kind(op).is_structure())
+        let straight = (step.is_some() || decision.is_some())
+            && !rest.iter().any(|&op| k.kind(op).is_structure())
             && k.terminator(region).is_some_and(|t| k.kind(t) == OpKind::Continue(region));
+        let mark = self.known.len();
         self.branch(header);
         self.begin(header);
         let mut later = Vec::new();
@@ -309,28 +327,36 @@ impl<'a> Emit<'a> {
             let carried = k.region_args(region).skip(1).map(|v| self.value(v)).collect();
             frame.0.push((self.block, carried));
             self.begin(body);
+        } else if let Some((before, choice, ends, last)) = decision {
+            before.iter().for_each(|&op| self.plain(op));
+            frame.0.push((self.block, self.values(last)));
+            let condition = self.value(k.args(choice)[0]);
+            self.w.push(spirv::Op::LoopMerge, &[merge, next, 0]);
+            let body = if straight { next } else { self.w.id("blocks") };
+            let (yes, no) = if ends == 0 { (merge, body) } else { (body, merge) };
+            self.w.push(spirv::Op::BranchConditional, &[condition, yes, no]);
+            self.begin(body);
         } else {
             self.w.push(spirv::Op::LoopMerge, &[merge, next, 0]);
             let body = self.w.id("blocks");
             self.branch(body);
             self.begin(body);
         }
-        let (breaks, continues) = match ops.split_last() {
+        let (breaks, continues) = match rest.split_last() {
             Some((&last, body)) if straight => {
-                let mark = self.known.len();
                 body.iter().for_each(|&op| self.plain(op));
-                self.forget(mark);
                 frame.1.push((self.block, self.values(last)));
                 frame
             }
             _ => {
                 self.frames.push(Frame::Repeat { region, merge, next, breaks: frame.0, continues: frame.1 });
-                self.region(region);
+                self.ops(rest);
                 let Some(Frame::Repeat { breaks, continues, .. }) = self.frames.pop() else { return };
                 self.begin(next);
                 (breaks, continues)
             }
         };
+        self.forget(mark);
         let index = usize::from(step.is_some());
         for (i, v) in k.region_args(region).enumerate().skip(index) {
             let id = match continues.first() {
