@@ -5,7 +5,9 @@
 mod common;
 
 use common::{kernels, programs, random, same};
-use impasto_kernel::{Data, Kernel, Launch, Scalar, compile, compile_unoptimised, execute, specialise};
+use impasto_kernel::{
+    Data, Kernel, Launch, Scalar, Target, compile, compile_for, compile_unoptimised, emit_for, execute, specialise,
+};
 use impasto_vulkan::{Device, Kind, Loader};
 
 /// Runs the rest of a test in a child, and says whether this is it.
@@ -64,7 +66,9 @@ fn compare(device: &Device, kernel: &Kernel, launch: &Launch, what: &str) {
     let mut expected = launch.clone();
     execute(kernel, &mut expected).unwrap_or_else(|e| panic!("{what}: {e}"));
     let kernel = specialise(kernel, &launch.scalars).unwrap();
-    for (module, how) in [(compile(&kernel), "optimised"), (compile_unoptimised(&kernel), "unoptimised")] {
+    // Without this a driver may take -0 for 0, and the bits would differ.
+    let target = Target { signed_zeros: true };
+    for (module, how) in [(compile_for(&kernel, target), "optimised"), (emit_for(&kernel, target), "unoptimised")] {
         let module = module.unwrap_or_else(|e| panic!("{what}, {how}: {e}"));
         let got = run(device, &module.words, launch);
         same(&expected.buffers, &got).unwrap_or_else(|e| panic!("{what}, {how}: {e}\n{kernel}"));

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use rspirv::spirv;
 
-use super::Module;
 use super::words::{Words, instruction, text};
+use super::{Module, Target};
 use crate::ir::{Builtin, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space, Ty, Value};
 
 /// Where control comes from, and the values it brings.
@@ -381,10 +381,22 @@ impl<'a> Emit<'a> {
 }
 
 /// The parts in the order of the specification.
-pub(super) fn module(w: Words<'_>) -> Module {
+pub(super) fn module(mut w: Words<'_>, target: Target) -> Module {
+    let floats: Vec<u32> = [Scalar::F16, Scalar::F32]
+        .iter()
+        .filter(|&&s| w.has(s))
+        .map(|s| s.bits())
+        .filter(|_| target.signed_zeros)
+        .collect();
+    if !floats.is_empty() {
+        w.capability(spirv::Capability::SignedZeroInfNanPreserve);
+    }
     let mut words = vec![spirv::MAGIC_NUMBER, 0x0001_0300, 0, w.ids as u32, 0];
     for &c in w.capabilities.keys() {
         instruction(&mut words, spirv::Op::Capability, &[c]);
+    }
+    if !floats.is_empty() {
+        instruction(&mut words, spirv::Op::Extension, &text("SPV_KHR_float_controls"));
     }
     if let Some(id) = w.glsl {
         instruction(&mut words, spirv::Op::ExtInstImport, &[&[id][..], &text("GLSL.std.450")].concat());
@@ -397,6 +409,10 @@ pub(super) fn module(w: Words<'_>) -> Module {
     instruction(&mut words, spirv::Op::EntryPoint, &entry);
     let [x, y, z] = w.k.workgroup;
     instruction(&mut words, spirv::Op::ExecutionMode, &[main, spirv::ExecutionMode::LocalSize as u32, x, y, z]);
+    for bits in floats {
+        let mode = spirv::ExecutionMode::SignedZeroInfNanPreserve as u32;
+        instruction(&mut words, spirv::Op::ExecutionMode, &[main, mode, bits]);
+    }
     let bound = w.ids as u32;
     words.extend(w.parts.decorations);
     words.extend(w.parts.globals);

@@ -158,6 +158,11 @@ impl<'a> Words<'a> {
         })
     }
 
+    /// Whether the module has values of this type.
+    pub(super) fn has(&self, s: Scalar) -> bool {
+        self.globals.contains_key(&Global::Type(Ty::scalar(s)))
+    }
+
     pub(super) fn ty(&mut self, ty: Ty) -> u32 {
         if let Some(&id) = self.globals.get(&Global::Type(ty)) {
             return id;
