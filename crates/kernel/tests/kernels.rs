@@ -56,3 +56,19 @@ fn the_passes_leave_no_more_than_spirv_opt() {
     assert!(theirs < unoptimised, "spirv-opt did nothing, so nothing is compared");
     assert!(ours as f64 <= 1.10 * theirs as f64, "{ours} instructions, spirv-opt -O leaves {theirs}");
 }
+
+#[test]
+fn real_kernels_become_metal() {
+    // Metal users come through spirv-cross.
+    let folder = tempfile::tempdir().unwrap();
+    for case in all() {
+        let file = folder.path().join("in.spv");
+        let module = compile(&case.kernel).unwrap();
+        std::fs::write(&file, module.words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+        let done = Command::new("spirv-cross").arg("--msl").arg(&file).output();
+        let done = done.expect("spirv-cross cannot be run: install it, as tools/test.sh does");
+        let text = String::from_utf8_lossy(&done.stdout);
+        assert!(done.status.success(), "{}: {}", case.kernel.name, String::from_utf8_lossy(&done.stderr));
+        assert!(text.contains("kernel void main0"), "{}: {text}", case.kernel.name);
+    }
+}
