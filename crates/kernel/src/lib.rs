@@ -62,6 +62,7 @@ mod builder;
 mod error;
 mod eval;
 mod exec;
+mod hash;
 mod ir;
 mod passes;
 mod spirv;

@@ -1,7 +1,7 @@
 //! Regions as blocks. After the pass `exits` every loop is left by one level only, so a `break` is a branch to the merge block of the
 //! innermost loop, a `continue` one to its continue block.
 
-use std::collections::HashMap;
+use crate::hash::Map;
 
 use rspirv::spirv;
 
@@ -24,11 +24,11 @@ pub(super) struct Emit<'a> {
     pub(super) ids: Vec<u32>,
     pub(super) bindings: Vec<u32>,
     /// The bits of values that are constants.
-    pub(super) constants: HashMap<Value, u64>,
+    pub(super) constants: Map<Value, u64>,
     /// The variable of the function for each variable that SSA construction has not taken away.
     pub(super) vars: Vec<u32>,
     /// The ids of places in memory, by memory and index, and which became known in the regions that are open.
-    pub(super) places: HashMap<(MemoryId, u32), u32>,
+    pub(super) places: Map<(MemoryId, u32), u32>,
     pub(super) known: Vec<(MemoryId, u32)>,
     frames: Vec<Frame>,
     block: u32,
@@ -49,9 +49,9 @@ impl<'a> Emit<'a> {
             w: Words::new(k, counting),
             ids: vec![0; k.value_count()],
             bindings,
-            constants: HashMap::new(),
+            constants: Map::default(),
             vars: Vec::new(),
-            places: HashMap::new(),
+            places: Map::default(),
             known: Vec::new(),
             frames: Vec::new(),
             block: 0,
