@@ -62,6 +62,7 @@ mod builder;
 mod error;
 mod eval;
 mod exec;
+mod hash;
 mod ir;
 mod passes;
 mod spirv;
@@ -78,5 +79,5 @@ pub use ir::{
     Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary, Value, VarId,
 };
 pub use passes::{PASSES, Pass, construct, optimise, specialise};
-pub use spirv::{ID_LIMIT, Module, compile, compile_unoptimised, emit, param_offsets};
+pub use spirv::{ID_LIMIT, Module, Target, compile, compile_for, compile_unoptimised, emit, emit_for, param_offsets};
 pub use verify::{MAX_DEPTH, verify};

@@ -62,3 +62,12 @@ fn a_kernel_that_needs_too_many_ids_is_refused_at_once() {
     }
     assert!(took.as_secs_f64() < 1.0, "{took:?}");
 }
+
+#[test]
+fn an_op_costs_tens_of_bytes() {
+    let kernel = optimise(&blowup::kernel(false, 4000, 4000, 4, 2).unwrap()).unwrap();
+    let each = kernel.bytes() as f64 / kernel.op_count() as f64;
+    println!("{} ops, {each:.1} bytes each", kernel.op_count());
+    // Tables grow by doubling, so up to half of them may be empty.
+    assert!(kernel.op_count() > 40_000 && each < 110.0, "{} ops, {each} bytes each", kernel.op_count());
+}

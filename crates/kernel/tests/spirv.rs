@@ -6,7 +6,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use common::{programs, random};
-use impasto_kernel::{Builder, Kernel, Module, compile, compile_unoptimised};
+use impasto_kernel::{Builder, Kernel, Module, Target, compile, compile_for, compile_unoptimised};
 
 /// Asks `spirv-val`; without it nothing is proven, so that is a failure, too.
 fn valid(module: &Module) -> Result<(), String> {
@@ -28,7 +28,10 @@ fn valid(module: &Module) -> Result<(), String> {
 }
 
 fn check(kernel: &Kernel, what: &str) {
-    for (module, how) in [(compile(kernel), "optimised"), (compile_unoptimised(kernel), "unoptimised")] {
+    let exact = compile_for(kernel, Target { signed_zeros: true });
+    for (module, how) in
+        [(compile(kernel), "optimised"), (compile_unoptimised(kernel), "unoptimised"), (exact, "exact")]
+    {
         let module = module.unwrap_or_else(|e| panic!("{what}, {how}: {e}"));
         dense(&module).unwrap_or_else(|e| panic!("{what}, {how}: {e}"));
         valid(&module).unwrap_or_else(|e| panic!("{what}, {how}: {e}\n{kernel}"));

@@ -8,7 +8,7 @@ mod machine;
 mod mask;
 
 use crate::error::KernelError;
-use crate::ir::{Kernel, Scalar, Space, Value};
+use crate::ir::{Kernel, Memory, Scalar, Space, Value};
 use crate::verify::verify;
 
 /// Registers of a workgroup; more would not fit into the memory of a small machine.
@@ -144,6 +144,17 @@ fn check(kernel: &Kernel, launch: &Launch) -> Result<(), String> {
     if columns.saturating_mul(kernel.workgroup.iter().product::<u32>().into()) > MAX_REGISTERS {
         return Err(format!(
             "{columns} scalars for each of {:?} invocations are too many to run here",
+            kernel.workgroup
+        ));
+    }
+    let private = |m: &Memory| match m.space {
+        Space::Private(n) => u64::from(n) * u64::from(m.ty.lanes().map_or(1, |l| l.1)),
+        _ => 0,
+    };
+    let arrays: u64 = kernel.memories.iter().map(private).sum();
+    if arrays.saturating_mul(kernel.workgroup.iter().product::<u32>().into()) > MAX_REGISTERS / 4 {
+        return Err(format!(
+            "private arrays of {arrays} scalars for each of {:?} invocations are too many to run here",
             kernel.workgroup
         ));
     }

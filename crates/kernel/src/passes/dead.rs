@@ -1,7 +1,7 @@
 //! Dead code removal: ops without effect whose results nobody needs, and results of regions and carried values that only keep each other
 //! alive. Loops that do nothing are taken out, too: a kernel is expected to end. Cost: linear.
 
-use std::collections::HashMap;
+use crate::hash::Map;
 
 use super::rewrite::{Rewrite, Rule};
 use crate::ir::{Effect, Kernel, OpId, OpKind, RegionId, Space, Ty, Value};
@@ -26,7 +26,7 @@ enum Work {
 struct Needs<'a> {
     k: &'a Kernel,
     defs: Vec<Def>,
-    exits: HashMap<RegionId, Exits>,
+    exits: Map<RegionId, Exits>,
     /// Ops that do something, or hold one that does.
     acts: Vec<bool>,
     broken: Vec<bool>,
@@ -165,7 +165,7 @@ impl Needs<'_> {
 struct Dead<'a> {
     needs: Needs<'a>,
     /// The op of each region, to find what a terminator gives its values to.
-    owner: HashMap<RegionId, OpId>,
+    owner: Map<RegionId, OpId>,
     around: Vec<OpId>,
 }
 
@@ -252,7 +252,7 @@ pub(super) fn run(k: &Kernel) -> Kernel {
     let mut needs = Needs {
         k,
         defs: vec![Def::Result(OpId(0), 0); k.value_count()],
-        exits: HashMap::new(),
+        exits: Map::default(),
         acts: vec![false; k.op_count()],
         broken: k.broken(),
         loaded,
@@ -262,5 +262,5 @@ pub(super) fn run(k: &Kernel) -> Kernel {
     };
     needs.survey(k.body(), &mut Vec::new());
     needs.solve();
-    Rewrite::run(k, &mut Dead { needs, owner: HashMap::new(), around: Vec::new() })
+    Rewrite::run(k, &mut Dead { needs, owner: Map::default(), around: Vec::new() })
 }

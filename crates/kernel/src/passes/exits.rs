@@ -2,7 +2,7 @@
 //! way it was left and the values to take along, and behind it that way is taken. Also a `for` whose index might pass the end of
 //! its type becomes a `loop` that counts turns. Cost: linear, plus the exits times the loops that they leave.
 
-use std::collections::HashMap;
+use crate::hash::Map;
 
 use super::rewrite::{Rewrite, Rule};
 use crate::eval;
@@ -17,11 +17,11 @@ struct Way {
 
 struct Exits {
     /// The ways that lead through each loop, without those that end there.
-    through: HashMap<RegionId, Vec<Way>>,
-    owner: HashMap<RegionId, OpId>,
+    through: Map<RegionId, Vec<Way>>,
+    owner: Map<RegionId, OpId>,
     /// The loops around, innermost last, and the counter of each that was a `for`.
     around: Vec<RegionId>,
-    counters: HashMap<RegionId, Value>,
+    counters: Map<RegionId, Value>,
     broken: Vec<bool>,
 }
 
@@ -233,10 +233,10 @@ impl Rule for Exits {
 
 pub(super) fn run(k: &Kernel) -> Kernel {
     let mut e = Exits {
-        through: HashMap::new(),
-        owner: HashMap::new(),
+        through: Map::default(),
+        owner: Map::default(),
         around: Vec::new(),
-        counters: HashMap::new(),
+        counters: Map::default(),
         broken: k.broken(),
     };
     survey(k, k.body(), &mut Vec::new(), &mut e);

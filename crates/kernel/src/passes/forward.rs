@@ -1,7 +1,7 @@
 //! Store-to-load forwarding: a load of what was stored or loaded before, at the same index and with nothing written between, is that
 //! value. Indices that are different constants are different places; all others may be the same. Cost: linear, by hashing.
 
-use std::collections::HashMap;
+use crate::hash::Map;
 
 use super::rewrite::{Rewrite, Rule};
 use crate::ir::{Access, Kernel, MemoryId, OpId, OpKind, RegionId, Space, Value};
@@ -32,15 +32,15 @@ struct Age {
 }
 
 struct Forward {
-    known: HashMap<(MemoryId, Index), (Value, u32)>,
+    known: Map<(MemoryId, Index), (Value, u32)>,
     /// What is known of a memory is valid while its age has not changed.
     ages: Vec<Age>,
     scopes: Vec<Vec<(MemoryId, Index)>>,
     /// What each loop writes.
-    writes: HashMap<OpId, Set>,
+    writes: Map<OpId, Set>,
 }
 
-fn writes(k: &Kernel, r: RegionId, loops: &mut HashMap<OpId, Set>) -> Set {
+fn writes(k: &Kernel, r: RegionId, loops: &mut Map<OpId, Set>) -> Set {
     let mut all = Set::default();
     for &op in k.region_ops(r) {
         let own = match k.kind(op) {
@@ -140,8 +140,8 @@ impl Rule for Forward {
 }
 
 pub(super) fn run(k: &Kernel) -> Kernel {
-    let mut loops = HashMap::new();
+    let mut loops = Map::default();
     writes(k, k.body(), &mut loops);
     let ages = vec![Age::default(); k.memories().len()];
-    Rewrite::run(k, &mut Forward { known: HashMap::new(), ages, scopes: vec![Vec::new()], writes: loops })
+    Rewrite::run(k, &mut Forward { known: Map::default(), ages, scopes: vec![Vec::new()], writes: loops })
 }

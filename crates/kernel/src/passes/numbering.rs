@@ -1,7 +1,7 @@
 //! Value numbering: what was computed already, in this region or one around it, is not computed again. Loads of buffers that are only read
 //! count as computations. Cost: linear, by hashing.
 
-use std::collections::HashMap;
+use crate::hash::Map;
 
 use super::rewrite::{Rewrite, Rule};
 use crate::ir::{Access, Effect, Kernel, OpId, OpKind, RegionId, Space, Ty, Value};
@@ -12,7 +12,7 @@ type Key = (OpKind, Ty, [u32; MOST]);
 
 #[derive(Default)]
 struct Numbering {
-    known: HashMap<Key, Value>,
+    known: Map<Key, Value>,
     /// What became known in each open region: it is forgotten at its end.
     scopes: Vec<Vec<Key>>,
 }

@@ -7,7 +7,7 @@
 //!
 //! Cost: n log n for n ops, plus the results that are made. A result is made at most once for each assignment and each level around it.
 
-use std::collections::HashMap;
+use crate::hash::Map;
 
 use super::rewrite::{Rewrite, Rule};
 use crate::ir::{Kernel, OpId, OpKind, RegionId, Ty, Value, VarId};
@@ -29,7 +29,7 @@ struct Joins {
 struct Analysis<'a> {
     k: &'a Kernel,
     next: u32,
-    spans: HashMap<OpId, Span>,
+    spans: Map<OpId, Span>,
     /// Where each variable is declared, and where it is read, in order.
     declared: Vec<u32>,
     reads: Vec<Vec<u32>>,
@@ -37,7 +37,7 @@ struct Analysis<'a> {
     loops: Vec<Span>,
     /// Variables assigned in the ops that are open, those of each op behind those before it.
     assigned: Vec<VarId>,
-    joins: HashMap<OpId, Joins>,
+    joins: Map<OpId, Joins>,
 }
 
 impl Analysis<'_> {
@@ -113,13 +113,13 @@ impl Analysis<'_> {
 }
 
 struct Construct {
-    joins: HashMap<OpId, Joins>,
+    joins: Map<OpId, Joins>,
     /// The value of each variable now, and what it was before each assignment that may have to be undone.
     now: Vec<Value>,
     undo: Vec<(VarId, Value)>,
     /// The ops around, and the op of each loop region.
     around: Vec<OpId>,
-    loops: HashMap<RegionId, OpId>,
+    loops: Map<RegionId, OpId>,
 }
 
 impl Construct {
@@ -210,12 +210,12 @@ pub(super) fn run(k: &Kernel) -> Kernel {
     let mut a = Analysis {
         k,
         next: 0,
-        spans: HashMap::new(),
+        spans: Map::default(),
         declared: vec![0; k.vars.len()],
         reads: vec![Vec::new(); k.vars.len()],
         loops: Vec::new(),
         assigned: Vec::new(),
-        joins: HashMap::new(),
+        joins: Map::default(),
     };
     a.number(k.body());
     a.region(k.body());
@@ -224,7 +224,7 @@ pub(super) fn run(k: &Kernel) -> Kernel {
         now: vec![Value(u32::MAX); k.vars.len()],
         undo: Vec::new(),
         around: Vec::new(),
-        loops: HashMap::new(),
+        loops: Map::default(),
     };
     let mut new = Rewrite::run(k, &mut construct);
     new.vars.clear();

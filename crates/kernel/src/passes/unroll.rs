@@ -1,11 +1,14 @@
-//! Unrolling: a `for` with constant bounds and few turns is written out, if nothing breaks or continues it early.
-//! Cost: linear in what is written, and no loop grows beyond [`MOST`] ops.
+//! Unrolling: a `for` with constant bounds is written out, if nothing breaks or continues it early and it stays small. A loop over a private
+//! array may become larger: with constant indices the array can vanish into values. Other loops are left to drivers, which know their
+//! registers. Cost: linear in what is written, and no loop grows beyond [`MOST`] ops.
 
 use super::rewrite::{Rewrite, Rule};
 use crate::eval;
-use crate::ir::{Kernel, OpId, OpKind, RegionId, Scalar, Value};
+use crate::ir::{Kernel, OpId, OpKind, RegionId, Scalar, Space, Value};
 
 /// Ops that a loop may become.
+const SMALL: u64 = 24;
+/// Ops that a loop over a private array may become.
 const MOST: u64 = 256;
 
 struct Unroll {
@@ -38,13 +41,22 @@ impl Sizes<'_> {
         for &op in k.region_ops(r) {
             let inner: u64 = k.regions(op).iter().map(|&r| self.region(r)).sum();
             let mut size = inner + 1;
-            if let Some(turns) = self.turns_of(op).filter(|t| t.saturating_mul(inner) <= MOST) {
+            let most = if k.regions(op).iter().any(|&r| self.private(r)) { MOST } else { SMALL };
+            if let Some(turns) = self.turns_of(op).filter(|t| t.saturating_mul(inner) <= most) {
                 self.turns[op.index()] = turns;
                 size = turns * inner;
             }
             sum += size;
         }
         sum
+    }
+
+    /// Whether ops of this region, not of regions inside, read or write a private array.
+    fn private(&self, r: RegionId) -> bool {
+        self.k.region_ops(r).iter().any(|&op| match self.k.kind(op) {
+            OpKind::Load(m) | OpKind::Store(m) => matches!(self.k.memory(m).space, Space::Private(_)),
+            _ => false,
+        })
     }
 
     /// The turns of a `for` that nothing leaves early.

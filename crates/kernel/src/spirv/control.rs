@@ -1,12 +1,12 @@
 //! Regions as blocks. After the pass `exits` every loop is left by one level only, so a `break` is a branch to the merge block of the
 //! innermost loop, a `continue` one to its continue block.
 
-use std::collections::HashMap;
+use crate::hash::Map;
 
 use rspirv::spirv;
 
-use super::Module;
 use super::words::{Words, instruction, text};
+use super::{Module, Target};
 use crate::ir::{Builtin, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space, Ty, Value};
 
 /// Where control comes from, and the values it brings.
@@ -24,11 +24,11 @@ pub(super) struct Emit<'a> {
     pub(super) ids: Vec<u32>,
     pub(super) bindings: Vec<u32>,
     /// The bits of values that are constants.
-    pub(super) constants: HashMap<Value, u64>,
+    pub(super) constants: Map<Value, u64>,
     /// The variable of the function for each variable that SSA construction has not taken away.
     pub(super) vars: Vec<u32>,
     /// The ids of places in memory, by memory and index, and which became known in the regions that are open.
-    pub(super) places: HashMap<(MemoryId, u32), u32>,
+    pub(super) places: Map<(MemoryId, u32), u32>,
     pub(super) known: Vec<(MemoryId, u32)>,
     frames: Vec<Frame>,
     block: u32,
@@ -49,9 +49,9 @@ impl<'a> Emit<'a> {
             w: Words::new(k, counting),
             ids: vec![0; k.value_count()],
             bindings,
-            constants: HashMap::new(),
+            constants: Map::default(),
             vars: Vec::new(),
-            places: HashMap::new(),
+            places: Map::default(),
             known: Vec::new(),
             frames: Vec::new(),
             block: 0,
@@ -157,13 +157,13 @@ impl<'a> Emit<'a> {
 
     fn region(&mut self, r: RegionId) {
         let mark = self.known.len();
-        self.ops(r);
+        self.ops(self.k.region_ops(r));
         self.forget(mark);
     }
 
-    fn ops(&mut self, r: RegionId) {
+    fn ops(&mut self, ops: &[OpId]) {
         let k = self.k;
-        for &op in k.region_ops(r) {
+        for &op in ops {
             match k.kind(op) {
                 OpKind::If => self.choice(op, None),
                 OpKind::Switch(table) => self.choice(op, Some(table)),
@@ -274,6 +274,21 @@ impl<'a> Emit<'a> {
         id
     }
 
+    /// The ops before the first branch of a loop, if that only decides whether the loop ends; and that decision: the `if`, which of its regions
+    /// ends the loop, and the `break` in it.
+    fn decision(&self, r: RegionId) -> Option<(&'a [OpId], OpId, usize, OpId)> {
+        let k = self.k;
+        let ops = k.region_ops(r);
+        let at = ops.iter().position(|&op| k.kind(op).is_structure())?;
+        let regions = k.regions(ops[at]);
+        if k.kind(ops[at]) != OpKind::If || k.results(ops[at]).len() > 0 {
+            return None;
+        }
+        let ends = regions.iter().position(|&a| k.region_ops(a).len() == 1 && !self.is_empty(a))?;
+        let last = k.terminator(regions[ends]).filter(|&t| k.kind(t) == OpKind::Break(r))?;
+        self.is_empty(regions[1 - ends]).then_some((&ops[..at], ops[at], ends, last))
+    }
+
     fn run_loop(&mut self, op: OpId, step: Option<u32>) {
         let k = self.k;
         let region = k.regions(op)[0];
@@ -282,11 +297,14 @@ impl<'a> Emit<'a> {
         // The index of a `for` begins with `from`; `to` is not carried.
         let to = step.map(|_| first.remove(1));
         let (header, next, merge) = (self.w.id("blocks"), self.w.id("blocks"), self.w.id("blocks"));
+        let all = k.region_ops(region);
+        let decision = if step.is_some() { None } else { self.decision(region) };
+        let rest = decision.map_or(all, |(before, ..)| &all[before.len() + 1..]);
         // A body without control flow of its own is one block, which is also the one that begins the next turn.
-        let ops = k.region_ops(region);
-        let straight = step.is_some()
-            && !ops.iter().any(|&op| k.kind(op).is_structure())
+        let straight = (step.is_some() || decision.is_some())
+            && !rest.iter().any(|&op| k.kind(op).is_structure())
             && k.terminator(region).is_some_and(|t| k.kind(t) == OpKind::Continue(region));
+        let mark = self.known.len();
         self.branch(header);
         self.begin(header);
         let mut later = Vec::new();
@@ -309,28 +327,36 @@ impl<'a> Emit<'a> {
             let carried = k.region_args(region).skip(1).map(|v| self.value(v)).collect();
             frame.0.push((self.block, carried));
             self.begin(body);
+        } else if let Some((before, choice, ends, last)) = decision {
+            before.iter().for_each(|&op| self.plain(op));
+            frame.0.push((self.block, self.values(last)));
+            let condition = self.value(k.args(choice)[0]);
+            self.w.push(spirv::Op::LoopMerge, &[merge, next, 0]);
+            let body = if straight { next } else { self.w.id("blocks") };
+            let (yes, no) = if ends == 0 { (merge, body) } else { (body, merge) };
+            self.w.push(spirv::Op::BranchConditional, &[condition, yes, no]);
+            self.begin(body);
         } else {
             self.w.push(spirv::Op::LoopMerge, &[merge, next, 0]);
             let body = self.w.id("blocks");
             self.branch(body);
             self.begin(body);
         }
-        let (breaks, continues) = match ops.split_last() {
+        let (breaks, continues) = match rest.split_last() {
             Some((&last, body)) if straight => {
-                let mark = self.known.len();
                 body.iter().for_each(|&op| self.plain(op));
-                self.forget(mark);
                 frame.1.push((self.block, self.values(last)));
                 frame
             }
             _ => {
                 self.frames.push(Frame::Repeat { region, merge, next, breaks: frame.0, continues: frame.1 });
-                self.region(region);
+                self.ops(rest);
                 let Some(Frame::Repeat { breaks, continues, .. }) = self.frames.pop() else { return };
                 self.begin(next);
                 (breaks, continues)
             }
         };
+        self.forget(mark);
         let index = usize::from(step.is_some());
         for (i, v) in k.region_args(region).enumerate().skip(index) {
             let id = match continues.first() {
@@ -355,10 +381,22 @@ impl<'a> Emit<'a> {
 }
 
 /// The parts in the order of the specification.
-pub(super) fn module(w: Words<'_>) -> Module {
+pub(super) fn module(mut w: Words<'_>, target: Target) -> Module {
+    let floats: Vec<u32> = [Scalar::F16, Scalar::F32]
+        .iter()
+        .filter(|&&s| w.has(s))
+        .map(|s| s.bits())
+        .filter(|_| target.signed_zeros)
+        .collect();
+    if !floats.is_empty() {
+        w.capability(spirv::Capability::SignedZeroInfNanPreserve);
+    }
     let mut words = vec![spirv::MAGIC_NUMBER, 0x0001_0300, 0, w.ids as u32, 0];
     for &c in w.capabilities.keys() {
         instruction(&mut words, spirv::Op::Capability, &[c]);
+    }
+    if !floats.is_empty() {
+        instruction(&mut words, spirv::Op::Extension, &text("SPV_KHR_float_controls"));
     }
     if let Some(id) = w.glsl {
         instruction(&mut words, spirv::Op::ExtInstImport, &[&[id][..], &text("GLSL.std.450")].concat());
@@ -371,6 +409,10 @@ pub(super) fn module(w: Words<'_>) -> Module {
     instruction(&mut words, spirv::Op::EntryPoint, &entry);
     let [x, y, z] = w.k.workgroup;
     instruction(&mut words, spirv::Op::ExecutionMode, &[main, spirv::ExecutionMode::LocalSize as u32, x, y, z]);
+    for bits in floats {
+        let mode = spirv::ExecutionMode::SignedZeroInfNanPreserve as u32;
+        instruction(&mut words, spirv::Op::ExecutionMode, &[main, mode, bits]);
+    }
     let bound = w.ids as u32;
     words.extend(w.parts.decorations);
     words.extend(w.parts.globals);

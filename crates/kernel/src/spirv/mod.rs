@@ -26,6 +26,14 @@ pub struct Module {
     pub bound: u32,
 }
 
+/// What a device offers beyond the least that Vulkan 1.1 asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    /// `shaderSignedZeroInfNanPreserve` for the floats of a kernel. Without it a driver may compute `-0` as `0`, and take an infinity or a NaN
+    /// for impossible; with it, `+ - x` give the bits of the reference.
+    pub signed_zeros: bool,
+}
+
 /// Where each scalar parameter lies in the push constants, in bytes.
 pub fn param_offsets(kernel: &Kernel) -> Vec<u32> {
     let mut end = 0u32;
@@ -51,8 +59,13 @@ pub fn param_offsets(kernel: &Kernel) -> Vec<u32> {
 /// # Ok::<(), impasto_kernel::KernelError>(())
 /// ```
 pub fn compile(kernel: &Kernel) -> Result<Module, KernelError> {
+    compile_for(kernel, Target::default())
+}
+
+/// [`compile`] for a device that offers more.
+pub fn compile_for(kernel: &Kernel, target: Target) -> Result<Module, KernelError> {
     refuse_early(kernel, ID_LIMIT)?;
-    emit(&optimise(kernel)?)
+    emit_for(&optimise(kernel)?, target)
 }
 
 /// Writes the words of a kernel without optimising it: what is shipped on explicit request, and what others' optimisers are
@@ -64,7 +77,12 @@ pub fn compile_unoptimised(kernel: &Kernel) -> Result<Module, KernelError> {
 
 /// Writes the words of a kernel as it is. Variables, if it still has any, are variables of the function.
 pub fn emit(kernel: &Kernel) -> Result<Module, KernelError> {
-    emit_below(kernel, ID_LIMIT)
+    emit_for(kernel, Target::default())
+}
+
+/// [`emit`] for a device that offers more.
+pub fn emit_for(kernel: &Kernel, target: Target) -> Result<Module, KernelError> {
+    emit_below(kernel, target, ID_LIMIT)
 }
 
 /// Refuses a kernel that has too many stores, before time is spent on it. Every store that surely runs takes an id for its place, and
@@ -93,7 +111,7 @@ fn refuse_early(kernel: &Kernel, limit: u32) -> Result<(), KernelError> {
     })
 }
 
-fn emit_below(kernel: &Kernel, limit: u32) -> Result<Module, KernelError> {
+fn emit_below(kernel: &Kernel, target: Target, limit: u32) -> Result<Module, KernelError> {
     let kernel = &EXITS.run(kernel)?;
     let counted = Emit::run(kernel, true);
     if counted.ids > u64::from(limit) {
@@ -108,7 +126,7 @@ fn emit_below(kernel: &Kernel, limit: u32) -> Result<Module, KernelError> {
             largest: Contributors(largest),
         });
     }
-    Ok(control::module(Emit::run(kernel, false)))
+    Ok(control::module(Emit::run(kernel, false), target))
 }
 
 #[cfg(test)]
@@ -126,8 +144,8 @@ mod tests {
         .unwrap();
         let kernel = optimise(&kernel).unwrap();
         let module = emit(&kernel).unwrap();
-        assert_eq!(emit_below(&kernel, module.bound).unwrap(), module);
-        match emit_below(&kernel, module.bound - 1) {
+        assert_eq!(emit_below(&kernel, Target::default(), module.bound).unwrap(), module);
+        match emit_below(&kernel, Target::default(), module.bound - 1) {
             Err(KernelError::TooManyIds { count, limit, largest, .. }) => {
                 assert_eq!((count, limit), (u64::from(module.bound), module.bound - 1));
                 assert!(!largest.0.is_empty());

@@ -1,9 +1,10 @@
 //! Words, ids, types and constants of a module. The same code counts ids first and writes words second, so the count is what is written.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use rspirv::spirv;
 
+use crate::hash::Map;
 use crate::ir::{Kernel, Scalar, Shape, Space, Ty};
 
 /// What a type or constant is, to write each once.
@@ -37,7 +38,7 @@ pub(super) struct Words<'a> {
     /// What takes the ids.
     pub(super) tally: BTreeMap<&'static str, u64>,
     pub(super) parts: Parts,
-    pub(super) globals: HashMap<Global, u32>,
+    pub(super) globals: Map<Global, u32>,
     pub(super) capabilities: BTreeMap<u32, ()>,
     pub(super) interface: Vec<u32>,
     pub(super) glsl: Option<u32>,
@@ -64,7 +65,7 @@ impl<'a> Words<'a> {
             ids: 1,
             tally: BTreeMap::new(),
             parts: Parts::default(),
-            globals: HashMap::new(),
+            globals: Map::default(),
             capabilities: BTreeMap::from([(spirv::Capability::Shader as u32, ())]),
             interface: Vec::new(),
             glsl: None,
@@ -156,6 +157,11 @@ impl<'a> Words<'a> {
                 w.global(spirv::Op::TypeInt, &[id, s.bits(), s.is_signed().into()]);
             }
         })
+    }
+
+    /// Whether the module has values of this type.
+    pub(super) fn has(&self, s: Scalar) -> bool {
+        self.globals.contains_key(&Global::Type(Ty::scalar(s)))
     }
 
     pub(super) fn ty(&mut self, ty: Ty) -> u32 {

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses a part of this")]
 
 pub mod blowup;
+pub mod kernels;
 pub mod random;
 
 use impasto_kernel::{Data, Kernel, Scalar, execute};

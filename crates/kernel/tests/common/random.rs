@@ -84,7 +84,7 @@ struct Gen<'k> {
     own: Val<'k, u32>,
     budget: usize,
     may_return: bool,
-    compares_longs: bool,
+    anything: bool,
     /// Whether some invocations may be gone, so that a barrier is not allowed.
     diverged: bool,
 }
@@ -94,16 +94,17 @@ pub fn kernel(seed: u64, size: usize) -> Kernel {
     write(seed, size, true)
 }
 
-/// The same without comparisons of 64-bit integers: Mesa 22.3 compiles `(i as i64) < 4` wrongly where `i` counts a loop.
+/// The same without what Mesa 22.3 computes wrongly: comparisons of 64-bit integers (`(i as i64) < 4` where `i` counts a loop), and
+/// float constants, since those may fold to 0, and a product with a constant 0 is 0 there, also of infinity.
 pub fn kernel_for_mesa(seed: u64, size: usize) -> Kernel {
     write(seed, size, false)
 }
 
-fn write(seed: u64, size: usize, compares_longs: bool) -> Kernel {
+fn write(seed: u64, size: usize, anything: bool) -> Kernel {
     let made = Builder::kernel(&format!("random{seed}"), WORKGROUP, |k| {
         let n = k.param::<u32>("n");
         let scale = k.param::<f32>("scale");
-        let (ints, floats) = (k.buffer("ints"), k.buffer("floats"));
+        let (ints, floats) = (k.buffer("ints"), k.buffer::<f32>("floats"));
         let (out_u, out_f, counts) = (k.buffer_mut("out_u"), k.buffer_mut("out_f"), k.buffer_mut("counts"));
         let shared = k.shared("shared", 8);
         let private = k.private("private", PRIVATE);
@@ -131,10 +132,10 @@ fn write(seed: u64, size: usize, compares_longs: bool) -> Kernel {
             own: gid * OWN,
             budget: size,
             may_return: true,
-            compares_longs,
+            anything,
             diverged: false,
         };
-        g.f.push(k.var(scale));
+        g.f.push(k.var(if anything { scale } else { floats.load(0) }));
         for _ in 0..2 {
             g.declare();
         }
@@ -285,7 +286,7 @@ impl<'k> Gen<'k> {
         let k = self.k;
         if depth == 0 {
             return match (self.rng.below(3), self.rng.pick(&self.f)) {
-                (0, _) => k.lit((self.rng.below(17) as f32 - 8.0) / 4.0),
+                (0, _) if self.anything => k.lit((self.rng.below(17) as f32 - 8.0) / 4.0),
                 (_, Some(v)) => v.get(),
                 _ => self.floats.load(self.rng.below(INPUTS as usize) as u32),
             };
@@ -299,7 +300,8 @@ impl<'k> Gen<'k> {
             5 => a.max(self.float(d)),
             6 => -a.floor(),
             7 => self.truth(d).select(a, self.float(d)),
-            8 => (self.int(d) % 1024u32).to::<f32>(),
+            8 if self.anything => (self.int(d) % 1024u32).to::<f32>(),
+            8 => ((self.int(d) % 1024u32) | 1u32).to::<f32>(),
             9 => self.vector(d).component(self.rng.below(4) as u32),
             _ => {
                 let i = self.int(d) % INPUTS;
@@ -341,7 +343,7 @@ impl<'k> Gen<'k> {
             2 => self.float(d).gt(self.float(d)),
             3 => self.float(d).ne(self.float(d)),
             4 => self.truth(d) & self.truth(d),
-            5 if self.compares_longs => self.long(d).ge(self.long(d)),
+            5 if self.anything => self.long(d).ge(self.long(d)),
             _ => !self.truth(d),
         }
     }

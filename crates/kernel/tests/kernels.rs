@@ -1,0 +1,74 @@
+//! Real kernels: right on the executor before and after the pipeline, and short: compared with what `spirv-opt -O` leaves.
+
+mod common;
+
+use std::process::Command;
+
+use common::kernels::{all, right};
+use impasto_kernel::{Module, compile, compile_unoptimised, execute, optimise};
+
+#[test]
+fn real_kernels_compute_what_plain_rust_computes() {
+    for case in all() {
+        for kernel in [case.kernel.clone(), optimise(&case.kernel).unwrap()] {
+            let mut launch = case.launch.clone();
+            execute(&kernel, &mut launch).unwrap_or_else(|e| panic!("{e}"));
+            right(&case, &launch.buffers).unwrap_or_else(|e| panic!("{e}\n{kernel}"));
+        }
+    }
+}
+
+/// Instructions between the first `OpFunction` and the end.
+fn instructions(words: &[u32]) -> usize {
+    let (mut at, mut n, mut inside) = (5, 0, false);
+    while at < words.len() {
+        inside |= words[at] & 0xFFFF == 54;
+        n += usize::from(inside);
+        at += (words[at] >> 16).max(1) as usize;
+    }
+    n
+}
+
+fn spirv_opt(module: &Module) -> Vec<u32> {
+    let folder = tempfile::tempdir().unwrap();
+    let (input, output) = (folder.path().join("in.spv"), folder.path().join("out.spv"));
+    std::fs::write(&input, module.words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+    let done = Command::new("spirv-opt").arg("-O").arg(&input).arg("-o").arg(&output).status();
+    assert!(done.expect("spirv-opt cannot be run: install spirv-tools, as tools/test.sh does").success());
+    let bytes = std::fs::read(&output).unwrap();
+    bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+#[test]
+fn the_passes_leave_no_more_than_spirv_opt() {
+    let (mut ours, mut theirs, mut unoptimised) = (0, 0, 0);
+    for case in all() {
+        let a = instructions(&compile(&case.kernel).unwrap().words);
+        let plain = compile_unoptimised(&case.kernel).unwrap();
+        let b = instructions(&spirv_opt(&plain));
+        let before = instructions(&plain.words);
+        println!("{:14} {a:4} instructions of {before:4}, spirv-opt -O {b:4}", case.kernel.name);
+        unoptimised += before;
+        ours += a;
+        theirs += b;
+    }
+    println!("all            {ours:4} instructions, spirv-opt -O {theirs:4}: {:.2}", ours as f64 / theirs as f64);
+    assert!(theirs < unoptimised, "spirv-opt did nothing, so nothing is compared");
+    assert!(ours as f64 <= 1.10 * theirs as f64, "{ours} instructions, spirv-opt -O leaves {theirs}");
+}
+
+#[test]
+fn real_kernels_become_metal() {
+    // Metal users come through spirv-cross.
+    let folder = tempfile::tempdir().unwrap();
+    for case in all() {
+        let file = folder.path().join("in.spv");
+        let module = compile(&case.kernel).unwrap();
+        std::fs::write(&file, module.words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+        let done = Command::new("spirv-cross").arg("--msl").arg(&file).output();
+        let done = done.expect("spirv-cross cannot be run: install it, as tools/test.sh does");
+        let text = String::from_utf8_lossy(&done.stdout);
+        assert!(done.status.success(), "{}: {}", case.kernel.name, String::from_utf8_lossy(&done.stderr));
+        assert!(text.contains("kernel void main0"), "{}: {text}", case.kernel.name);
+    }
+}
