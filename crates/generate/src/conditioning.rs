@@ -8,7 +8,8 @@ use impasto_model::{ClipConfig, Family, Hidden, Model, clip};
 
 use crate::module::{Module, built, load, numbers};
 use crate::pipeline::Watcher;
-use crate::prompt::{Chunk, Tokenizer, chunks, emphasise, parse};
+use crate::prompt::{Chunk, Piece, Tokenizer, chunks, emphasise, parse};
+use crate::unknown::unknown_words;
 use crate::{GenerateError, Job};
 
 /// A text, encoded.
@@ -37,6 +38,8 @@ struct Encoder {
     end: u32,
     /// The chunks of each text, as many for each.
     texts: Vec<Vec<Chunk>>,
+    /// Words of the prompt that it was never shown.
+    unknown: Vec<String>,
 }
 
 impl Texts {
@@ -56,6 +59,11 @@ impl Texts {
     /// How many texts there are: two with guidance.
     pub fn count(&self) -> usize {
         self.encoders[0].texts.len()
+    }
+
+    /// Words of the prompt that the model was never shown.
+    pub fn unknown(&self) -> &[String] {
+        &self.encoders[0].unknown
     }
 
     /// The tokens of each text.
@@ -99,7 +107,9 @@ impl Encoder {
             None => Tokenizer::clip(),
         };
         let (length, pad) = (config.tokens, tokenizer.pad());
-        let cut = texts.iter().map(|text| chunks(&tokenizer, &parse(text), length, pad));
+        let parsed: Vec<Vec<Piece>> = texts.iter().map(|text| parse(text)).collect();
+        let unknown = unknown_words(part, &tokenizer, &parsed[0])?;
+        let cut = parsed.iter().map(|pieces| chunks(&tokenizer, pieces, length, pad));
         let mut texts = cut.collect::<Result<Vec<_>, _>>()?;
         let longest = texts.iter().map(Vec::len).max().unwrap_or(1);
         for text in &mut texts {
@@ -108,7 +118,7 @@ impl Encoder {
         let batch = texts.len() * longest;
         let graph = clip(&config, batch, hidden(job, model, index), numbers(&**backend, part.storage()));
         let module = Module::new("te", backend, Arc::new(part.clone()), graph.map_err(built("te"))?)?;
-        Ok(Encoder { module, config, end: tokenizer.end(), texts })
+        Ok(Encoder { module, config, end: tokenizer.end(), texts, unknown })
     }
 
     fn encode(mut self, watch: &mut Watcher) -> Result<Vec<Condition>, GenerateError> {

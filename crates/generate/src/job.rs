@@ -82,7 +82,7 @@ impl Job {
         let start = match &settings.init_img {
             Some(path) => {
                 let mask = settings.mask.as_deref().map(|m| Picture::read_mask(m, width, height)).transpose()?;
-                let strength = settings.strength.map(as_written).unwrap_or(if mask.is_some() { 1.0 } else { 0.75 });
+                let strength = settings.strength.unwrap_or(if mask.is_some() { 1.0 } else { 0.75 });
                 Some(Start { picture: Picture::read(path, width, height)?, mask, strength })
             }
             None if settings.mask.is_some() => return Err(asked("--mask needs a picture that it lies on: -i FILE")),
@@ -148,9 +148,4 @@ impl Job {
         let rng = if self.rng == NoiseKind::Cuda { "GPU" } else { "CPU" };
         text + &format!(", Clip skip: {}, RNG: {rng}, Version: Impasto {}", self.clip_skip, env!("CARGO_PKG_VERSION"))
     }
-}
-
-/// The number that the user wrote: 0.58, not the nearest of its 32-bit neighbours, which would round other step counts.
-fn as_written(x: f32) -> f64 {
-    x.to_string().parse().unwrap_or(f64::from(x))
 }

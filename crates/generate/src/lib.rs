@@ -36,4 +36,3 @@ pub use module::Module;
 pub use noise::{Noise, NoiseKind};
 pub use output::Output;
 pub use pipeline::{Event, Watcher, generate};
-pub use unknown::unknown_words;

@@ -64,30 +64,15 @@ impl Module {
         self.name
     }
 
-    /// Bytes of its weights on the device.
-    pub fn weight_bytes(&self) -> u64 {
-        self.plan.weight_bytes()
-    }
-
     /// Bytes of everything that it needs while it runs.
     pub fn bytes(&self) -> u64 {
         self.plan.weight_bytes() + self.plan.arena_bytes()
     }
 
-    /// Operations of one run.
-    pub fn flops(&self) -> u64 {
-        self.graph.flops()
-    }
-
-    /// Whether it is ready to run.
-    pub fn is_loaded(&self) -> bool {
-        self.session.is_some()
-    }
-
     /// Bring its weights to the device and take its memory. `progress` hears how many of how many bytes are read; it may ask to
     /// stop by returning `false`.
     pub fn load(&mut self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<(), GenerateError> {
-        if self.is_loaded() {
+        if self.session.is_some() {
             return Ok(());
         }
         let of = self.plan.weights().iter().map(|w| self.graph.ty(w.value).elements()).sum();

@@ -9,8 +9,6 @@ use crate::picture::{Format, PictureError};
 #[derive(Clone, Debug)]
 pub struct Output {
     path: PathBuf,
-    /// The user named the file, and means that one.
-    named: bool,
     force: bool,
     given: HashSet<PathBuf>,
 }
@@ -26,7 +24,7 @@ impl Output {
             let problem = format!("there is no folder {}", folder.display());
             return Err(PictureError::Write { path, problem });
         }
-        let output = Output { path, named, force, given: HashSet::new() };
+        let output = Output { path, force, given: HashSet::new() };
         // A name that was given and is taken: say so before the work, not after.
         if named && !force && output.pattern().is_none() {
             for i in 0..count {
@@ -52,11 +50,6 @@ impl Output {
     /// Whether files may be overwritten.
     pub fn force(&self) -> bool {
         self.force
-    }
-
-    /// Whether the user named the file.
-    pub fn named(&self) -> bool {
-        self.named
     }
 
     /// The place and width of `%d` or `%03d` in the file's name: start, end, digits.

@@ -16,6 +16,8 @@ use crate::{GenerateError, Job, Noise};
 /// What happens, as it happens.
 #[derive(Debug)]
 pub enum Event<'a> {
+    /// Words of the prompt that the model was never shown, and passes over.
+    Unknown(&'a [String]),
     /// A module is loaded.
     Loading {
         /// The module.
@@ -63,6 +65,9 @@ pub fn generate(
     // Everything is planned before anything is loaded: what does not fit is refused before work is spent.
     let texts = Texts::plan(job, model, backend)?;
     let mut networks = Networks::plan(job, model, backend, &texts)?;
+    if !texts.unknown().is_empty() {
+        tell(watch, Event::Unknown(texts.unknown()))?;
+    }
     networks.denoiser.hear(texts.encode(watch)?);
     let original = Original::encode(job, model, &mut networks, watch)?;
     for i in 0..job.count {

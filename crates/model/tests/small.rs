@@ -1,12 +1,15 @@
 //! A small model with real numbers, in the original layout of XL. What a user would lose: weights that arrive where they belong.
 
 mod common;
+#[path = "common/generated.rs"]
+mod generated;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use common::{Tensors, sparse, sparse_with};
+use generated::parameter;
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_backend::{Backend, BackendError, ParamBytes, WeightSource};
 use impasto_graph::{DType, Graph, HostTensor, Plan, Storage};
@@ -41,21 +44,6 @@ fn networks() -> [Found; 4] {
     ]
 }
 
-/// Numbers that depend on the name and on nothing else.
-fn numbers(name: &str, shape: &[usize]) -> Vec<f32> {
-    let mut state =
-        name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)) | 1;
-    let fan_in = shape[1..].iter().product::<usize>() as f32;
-    let next = |_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let u = (state >> 40) as f32 / (1 << 23) as f32 - 1.0;
-        if shape.len() == 1 { 0.5 + 0.1 * u } else { u * (3.0 / fan_in).sqrt() }
-    };
-    (0..shape.iter().product::<usize>()).map(next).collect()
-}
-
 fn bytes(numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
@@ -66,7 +54,7 @@ struct Named(BTreeMap<String, Vec<usize>>, &'static str);
 impl WeightSource for Named {
     fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError> {
         let shape = self.0[name].clone();
-        let bytes = Cow::Owned(bytes(&numbers(&format!("{} {name}", self.1), &shape)));
+        let bytes = Cow::Owned(bytes(&parameter(&format!("{} {name}", self.1), &shape)));
         Ok(ParamBytes { storage: Storage::Dense(DType::F32), bytes, shape })
     }
 }
@@ -84,7 +72,7 @@ fn original() -> (Tensors, BTreeMap<String, Vec<u8>>) {
         for graph in found.graphs().expect("they build") {
             for (name, value) in graph.params() {
                 let mut shape = graph.ty(value).shape.clone();
-                let values = numbers(&format!("{key} {name}"), &shape);
+                let values = parameter(&format!("{key} {name}"), &shape);
                 let stored = found.stored(name, &shapes);
                 let room: &mut Vec<u8> = data.entry(stored.name.clone()).or_default();
                 match stored.take {
@@ -134,7 +122,8 @@ fn a_file_computes_what_its_numbers_say() {
     let folder = TempDir::new().expect("a temporary folder");
     let model = file(&folder.path().join("small.safetensors"));
     assert_eq!(model.unused, [""; 0]);
-    let given = |name: &str, shape: &[usize]| HostTensor::f32(shape, numbers(name, shape)).expect("as many as needed");
+    let given =
+        |name: &str, shape: &[usize]| HostTensor::f32(shape, parameter(name, shape)).expect("as many as needed");
     let check = |graph: Graph, source: &dyn WeightSource, key: &'static str, inputs: &[(&str, HostTensor)]| {
         let named = Named(graph.params().map(|(n, v)| (n.into(), graph.ty(v).shape.clone())).collect(), key);
         assert_eq!(run(&graph, source, inputs), run(&graph, &named, inputs), "{key}");

@@ -204,7 +204,7 @@ settings! {
     /// Begin with this picture.
     init_img: PathBuf = Start "init-img" 'i' <"FILE">;
     /// How much of that picture is made anew, from 0 to 1 (0.75; with a mask 1).
-    strength: f32 = Start "strength" <"X"> [0, 1];
+    strength: f64 = Start "strength" <"X"> [0, 1];
     /// Where it is made anew: white in this picture.
     mask: PathBuf = Start "mask" <"FILE">;
 

@@ -91,13 +91,18 @@ impl SettingValue for PathBuf {
     }
 }
 
-impl SettingValue for f32 {
-    const KIND: Kind = Kind::Number;
+macro_rules! number {
+    ($($type:ty),+) => {$(
+        impl SettingValue for $type {
+            const KIND: Kind = Kind::Number;
 
-    fn parse(text: &str) -> Result<f32, String> {
-        f32::from_str(text.trim()).ok().filter(|x| x.is_finite()).ok_or_else(|| "is no number".into())
-    }
+            fn parse(text: &str) -> Result<$type, String> {
+                <$type>::from_str(text.trim()).ok().filter(|x| x.is_finite()).ok_or_else(|| "is no number".into())
+            }
+        }
+    )+};
 }
+number!(f32, f64);
 
 macro_rules! whole {
     ($($type:ty),+) => {$(

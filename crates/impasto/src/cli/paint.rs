@@ -10,7 +10,7 @@ use impasto::backend::Backend;
 use impasto::backend::cpu::{Cpu, CpuOptions};
 use impasto::generate::picture::Picture;
 use impasto::generate::settings::{Settings, config_path, from_variables};
-use impasto::generate::{Event, GenerateError, Job, Output, generate, unknown_words};
+use impasto::generate::{Event, GenerateError, Job, Output, generate};
 use impasto::model::{Model, ModelPaths};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -70,21 +70,17 @@ pub fn paint(settings: &Settings) -> Result<(), GenerateError> {
     announce(settings, &model, &job, &cpu);
     probing.announce(settings.verbose == Some(true));
 
-    let unknown = unknown_words(&model, &job)?;
-    if !unknown.is_empty() {
-        eprintln!(
-            "note: this model does not know {}; a real model does: impasto -m MODEL.safetensors -p {}",
-            unknown.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(", "),
-            quoted(&job.prompt)
-        );
-    }
-
     let backend: Arc<dyn Backend> = Arc::new(cpu);
     let preview_path = settings.preview_path.clone().unwrap_or_else(|| PathBuf::from("preview.png"));
     let mut progress = Progress::new();
     let mut last = begun;
     let done = generate(&job, &model, &backend, &mut |event| {
         match event {
+            Event::Unknown(words) => eprintln!(
+                "note: this model does not know {}; a real model does: impasto -m MODEL.safetensors -p {}",
+                words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(", "),
+                quoted(&job.prompt)
+            ),
             Event::Preview(picture) => write_preview(picture, &preview_path),
             Event::Picture { picture, seed } => {
                 let (file, parameters) = (output.claim(), job.parameters(seed, &model.title));
@@ -242,7 +238,7 @@ impl Progress {
             Event::Loading { module, done, of } => self.at(&format!("loading {module}"), done, of),
             Event::Working(what) => self.at(what, 0, 0),
             Event::Step { picture, done, of } => self.at(&format!("picture {}", picture + 1), done as u64, of as u64),
-            Event::Preview(_) | Event::Picture { .. } => {}
+            Event::Unknown(_) | Event::Preview(_) | Event::Picture { .. } => {}
         }
     }
 
