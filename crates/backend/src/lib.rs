@@ -35,6 +35,8 @@ use std::sync::Arc;
 use impasto_graph::{Capabilities, DType, Data, Graph, HostTensor, Plan, Storage, TensorType};
 
 pub mod cpu;
+mod shapes;
+mod stored;
 
 /// What can go wrong on a device. A backend never panics for want of memory.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
