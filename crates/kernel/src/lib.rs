@@ -80,5 +80,7 @@ pub use ir::{
     Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary, Value, VarId,
 };
 pub use passes::{PASSES, Pass, construct, optimise, specialise};
-pub use spirv::{ID_LIMIT, Module, Target, compile, compile_for, compile_unoptimised, emit, emit_for, param_offsets};
+pub use spirv::{
+    ID_LIMIT, Module, Target, compile, compile_for, compile_unoptimised, emit, emit_for, param_bytes, param_offsets,
+};
 pub use verify::{MAX_DEPTH, verify};

@@ -1,14 +1,15 @@
 //! Kernels on a Vulkan device, compared with the executor. The device is lavapipe, which computes on the CPU and is the same everywhere.
 //!
-//! Each test runs in a child of its own: a driver may crash, and lavapipe is told to compile fast, which it reads when it is loaded.
+//! Each test runs in a child of its own: a driver may crash, lavapipe is told to compile fast, which it reads when it is loaded, and the
+//! validation layer watches every call and every module.
 
 mod common;
 
 use common::{kernels, programs, random, same};
 use impasto_kernel::{
-    Data, Kernel, Launch, Scalar, Target, compile, compile_for, compile_unoptimised, emit_for, execute, specialise,
+    Data, Kernel, Launch, Scalar, Target, compile, compile_for, compile_unoptimised, emit_for, execute, param_bytes,
 };
-use impasto_vulkan::{Device, Kind, Loader};
+use impasto_vulkan::{Device, Interface, Kind, Loader};
 
 /// Runs the rest of a test in a child, and says whether this is it.
 fn in_child(test: &str) -> bool {
@@ -19,16 +20,17 @@ fn in_child(test: &str) -> bool {
         .args([test, "--exact", "--nocapture"])
         .env("IMPASTO_IN_CHILD", "1")
         .env("GALLIVM_PERF", "nopt")
+        .env("VK_INSTANCE_LAYERS", "VK_LAYER_KHRONOS_validation")
         .output()
         .unwrap();
     let text = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
     assert!(done.status.success() && text.contains("1 passed"), "{}: {text}", done.status);
+    assert!(!text.contains("Validation"), "{text}");
     false
 }
 
 fn open() -> Device {
-    let missing =
-        "there is no software Vulkan device: install mesa-vulkan-drivers and libvulkan1, as tools/test.sh does";
+    let missing = "there is no software Vulkan device that is watched: install mesa-vulkan-drivers, libvulkan1 and vulkan-validationlayers, as tools/test.sh does";
     let instance = Loader::open().expect(missing).create_instance().expect(missing);
     let all = instance.enumerate().expect(missing);
     let physical = all.iter().find(|p| p.describe().kind == Kind::Software).expect(missing);
@@ -40,7 +42,7 @@ fn bytes(data: &Data) -> Vec<u8> {
     data.bits.iter().flat_map(|b| b.to_le_bytes()[..n].to_vec()).collect()
 }
 
-fn run(device: &Device, words: &[u32], launch: &Launch) -> Vec<Data> {
+fn run(device: &Device, kernel: &Kernel, words: &[u32], launch: &Launch) -> Vec<Data> {
     let mut buffers = Vec::new();
     for data in &launch.buffers {
         let bytes = bytes(data);
@@ -48,10 +50,13 @@ fn run(device: &Device, words: &[u32], launch: &Launch) -> Vec<Data> {
         buffer.write(&bytes).unwrap();
         buffers.push(buffer);
     }
+    let constants = param_bytes(kernel, &launch.scalars).unwrap();
+    let interface =
+        Interface { entry: "main", buffers: buffers.len() as u32, constants: constants.len() as u32, subgroup: None };
     // SAFETY: spirv-val accepts what the compiler writes, which tests/spirv.rs sees to on the same kernels; the executor ran the
     // kernel on the same buffers, and would have refused an access outside of them.
-    let pipeline = unsafe { device.pipeline(words, buffers.len() as u32) }.unwrap();
-    device.run(&pipeline, &buffers.iter().collect::<Vec<_>>(), launch.groups).unwrap();
+    let pipeline = unsafe { device.pipeline(words, &interface) }.unwrap();
+    device.run(&pipeline, &buffers.iter().collect::<Vec<_>>(), &constants, launch.groups).unwrap();
     let read = |(data, buffer): (&Data, &impasto_vulkan::Buffer)| {
         let n = data.ty.bytes() as usize;
         let mut all = vec![0; data.bits.len() * n];
@@ -65,12 +70,11 @@ fn run(device: &Device, words: &[u32], launch: &Launch) -> Vec<Data> {
 fn compare(device: &Device, kernel: &Kernel, launch: &Launch, what: &str) {
     let mut expected = launch.clone();
     execute(kernel, &mut expected).unwrap_or_else(|e| panic!("{what}: {e}"));
-    let kernel = specialise(kernel, &launch.scalars).unwrap();
     // Without this a driver may take infinities and NaN for impossible.
     let target = Target { signed_zeros: true };
-    for (module, how) in [(compile_for(&kernel, target), "optimised"), (emit_for(&kernel, target), "unoptimised")] {
+    for (module, how) in [(compile_for(kernel, target), "optimised"), (emit_for(kernel, target), "unoptimised")] {
         let module = module.unwrap_or_else(|e| panic!("{what}, {how}: {e}"));
-        let got = run(device, &module.words, launch);
+        let got = run(device, kernel, &module.words, launch);
         same(&unsigned(&expected.buffers), &unsigned(&got)).unwrap_or_else(|e| panic!("{what}, {how}: {e}\n{kernel}"));
     }
 }
@@ -205,7 +209,7 @@ fn real_kernels_compute_what_plain_rust_computes_on_a_device() {
     let device = open();
     for case in kernels::all() {
         for module in [compile(&case.kernel).unwrap(), compile_unoptimised(&case.kernel).unwrap()] {
-            let got = run(&device, &module.words, &case.launch);
+            let got = run(&device, &case.kernel, &module.words, &case.launch);
             kernels::right(&case, &got).unwrap_or_else(|e| panic!("{e}"));
         }
     }

@@ -34,7 +34,7 @@ pub struct Target {
     pub signed_zeros: bool,
 }
 
-/// Where each scalar parameter lies in the push constants, in bytes.
+/// Where each scalar parameter lies in the push constants, in bytes: each at the next multiple of its size.
 pub fn param_offsets(kernel: &Kernel) -> Vec<u32> {
     let mut end = 0u32;
     let place = |ty: Scalar| {
@@ -43,6 +43,31 @@ pub fn param_offsets(kernel: &Kernel) -> Vec<u32> {
         at
     };
     kernel.params().iter().map(|p| p.ty).map(place).collect()
+}
+
+/// The push constants of a launch with these values of the scalar parameters, given as bits.
+///
+/// ```
+/// use impasto_kernel::{Builder, param_bytes};
+/// let kernel = Builder::kernel("k", [1, 1, 1], |k| {
+///     let (a, n) = (k.param::<u32>("a"), k.param::<u64>("n"));
+///     k.buffer_mut::<u64>("y").store(a, n);
+/// })?;
+/// assert_eq!(param_bytes(&kernel, &[7, 9])?, [7, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
+/// # Ok::<(), impasto_kernel::KernelError>(())
+/// ```
+pub fn param_bytes(kernel: &Kernel, values: &[u64]) -> Result<Vec<u8>, KernelError> {
+    let params = kernel.params();
+    if values.len() != params.len() {
+        let problem = format!("it has {} parameters, {} values were given", params.len(), values.len());
+        return Err(KernelError::Launch { kernel: kernel.name.clone(), problem });
+    }
+    let mut bytes = Vec::new();
+    for ((p, at), value) in params.iter().zip(param_offsets(kernel)).zip(values) {
+        bytes.resize(at as usize, 0);
+        bytes.extend_from_slice(&value.to_le_bytes()[..p.ty.bytes() as usize]);
+    }
+    Ok(bytes)
 }
 
 /// Optimises a kernel and writes its words.
