@@ -37,6 +37,7 @@ use impasto_graph::{Capabilities, DType, Data, Graph, HostTensor, Plan, Storage,
 pub mod cpu;
 mod shapes;
 mod stored;
+pub mod vulkan;
 
 /// What can go wrong on a device. A backend never panics for want of memory.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

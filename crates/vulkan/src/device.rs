@@ -1,4 +1,4 @@
-//! A device that is open: memory that host and device see, kernels, and running them.
+//! A device that is open: kernels, and running one.
 
 use std::ffi::CString;
 use std::sync::Arc;
@@ -8,21 +8,24 @@ use ash::vk;
 use crate::error::{Named, VulkanError};
 use crate::features::Features;
 use crate::instance::Inner;
+use crate::memory::Buffer;
 use crate::physical::Physical;
 
 /// An open device with one queue.
 #[derive(Clone)]
-pub struct Device(Arc<Opened>);
+pub struct Device(pub(crate) Arc<Opened>);
 
-struct Opened {
-    raw: ash::Device,
-    family: u32,
+pub(crate) struct Opened {
+    pub(crate) raw: ash::Device,
+    pub(crate) family: u32,
     queue: vk::Queue,
-    memory: vk::PhysicalDeviceMemoryProperties,
+    pub(crate) memory: vk::PhysicalDeviceMemoryProperties,
     features: Features,
     instance: Arc<Inner>,
-    /// Vulkan leaves it to us that a queue is used by one thread at a time.
-    turn: std::sync::Mutex<()>,
+    /// Counts the lists of commands that have ended; null where the device cannot.
+    timeline: vk::Semaphore,
+    /// Vulkan leaves it to us that a queue is used by one thread at a time. The number of lists that were handed to it.
+    turn: std::sync::Mutex<u64>,
 }
 
 impl Device {
@@ -36,39 +39,56 @@ impl Device {
         let queue = unsafe { raw.get_device_queue(family, 0) };
         // SAFETY: the handle belongs to the instance, which lives.
         let memory = unsafe { instance.raw.get_physical_device_memory_properties(physical.handle) };
-        let turn = std::sync::Mutex::new(());
-        Ok(Device(Arc::new(Opened { raw, family, queue, memory, features, instance, turn })))
+        let turn = std::sync::Mutex::new(0);
+        let timeline = vk::Semaphore::null();
+        // Owned from here on, so that an error below closes it.
+        let mut opened = Opened { raw, family, queue, memory, features, instance, timeline, turn };
+        if opened.features.timeline {
+            let mut kind = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
+            let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
+            // SAFETY: `info` is complete and lives until the call returns; the device has the feature.
+            opened.timeline = unsafe { opened.raw.create_semaphore(&info, None) }.named("vkCreateSemaphore")?;
+        }
+        Ok(Device(Arc::new(opened)))
+    }
+
+    /// Hands a list of commands to the queue; the number on the timeline at which it has ended.
+    pub(crate) fn submit(&self, list: vk::CommandBuffer) -> Result<u64, VulkanError> {
+        let opened = &*self.0;
+        if opened.timeline == vk::Semaphore::null() {
+            return Err(VulkanError::Lacks("timeline semaphores"));
+        }
+        let mut last = opened.turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (lists, semaphores, values) = ([list], [opened.timeline], [*last + 1]);
+        let mut timeline = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
+        let submit = vk::SubmitInfo::default().command_buffers(&lists).signal_semaphores(&semaphores);
+        let submits = [submit.push_next(&mut timeline)];
+        // SAFETY: the lock makes this the only thread on the queue; all handles are of this device.
+        unsafe { opened.raw.queue_submit(opened.queue, &submits, vk::Fence::null()) }.named("vkQueueSubmit")?;
+        *last += 1;
+        Ok(*last)
+    }
+
+    /// Waits until the timeline has reached a number.
+    pub(crate) fn wait_until(&self, number: u64) -> Result<(), VulkanError> {
+        if number == 0 {
+            return Ok(());
+        }
+        let (semaphores, values) = ([self.0.timeline], [number]);
+        let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
+        // SAFETY: `info` is complete and lives until the call returns; the semaphore is of this device.
+        unsafe { self.0.raw.wait_semaphores(&info, u64::MAX) }.named("vkWaitSemaphores")
+    }
+
+    /// Seconds of one tick of the device's clock, if it has one.
+    pub(crate) fn stamp_seconds(&self) -> Option<f64> {
+        let nanoseconds = f64::from(self.0.features.limits.tick_picoseconds) / 1e3;
+        (nanoseconds > 0.0).then_some(nanoseconds / 1e9)
     }
 
     /// What kernels may use.
     pub fn features(&self) -> &Features {
         &self.0.features
-    }
-
-    /// Memory for kernels that the host can read and write.
-    pub fn buffer(&self, bytes: u64) -> Result<Buffer, VulkanError> {
-        let device = &self.0.raw;
-        let usage = vk::BufferUsageFlags::STORAGE_BUFFER;
-        let info = vk::BufferCreateInfo::default().size(bytes.max(4)).usage(usage);
-        // SAFETY: `info` is complete and lives until the call returns.
-        let raw = unsafe { device.create_buffer(&info, None) }.named("vkCreateBuffer")?;
-        // Owned from here on, so that an error below frees it.
-        let mut buffer = Buffer { device: self.clone(), raw, memory: vk::DeviceMemory::null(), bytes };
-        // SAFETY: the buffer belongs to this device.
-        let needs = unsafe { device.get_buffer_memory_requirements(raw) };
-        let visible = vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
-        let count = (self.0.memory.memory_type_count as usize).min(vk::MAX_MEMORY_TYPES);
-        let fits = |&index: &usize| {
-            needs.memory_type_bits & (1 << index) != 0
-                && self.0.memory.memory_types[index].property_flags.contains(visible)
-        };
-        let index = (0..count).find(fits).ok_or(VulkanError::Lacks("memory that the host can see"))?;
-        let info = vk::MemoryAllocateInfo::default().allocation_size(needs.size).memory_type_index(index as u32);
-        // SAFETY: `info` is complete and lives until the call returns.
-        buffer.memory = unsafe { device.allocate_memory(&info, None) }.named("vkAllocateMemory")?;
-        // SAFETY: both belong to this device, and the buffer has no memory yet.
-        unsafe { device.bind_buffer_memory(raw, buffer.memory, 0) }.named("vkBindBufferMemory")?;
-        Ok(buffer)
     }
 
     /// A kernel: the entry point of SPIR-V words that the interface names.
@@ -280,60 +300,6 @@ impl Drop for Work<'_> {
     }
 }
 
-/// Device memory that the host can read and write between runs.
-pub struct Buffer {
-    device: Device,
-    raw: vk::Buffer,
-    memory: vk::DeviceMemory,
-    bytes: u64,
-}
-
-impl Buffer {
-    /// Copies bytes to the beginning of the buffer.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), VulkanError> {
-        self.check(bytes.len())?;
-        let device = &self.device.0.raw;
-        // SAFETY: the memory is visible to the host and not mapped; the copy stays within it, which `check` has made sure of.
-        unsafe {
-            let place =
-                device.map_memory(self.memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()).named("vkMapMemory")?;
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.cast(), bytes.len());
-            device.unmap_memory(self.memory);
-        }
-        Ok(())
-    }
-
-    /// Copies bytes from the beginning of the buffer.
-    pub fn read(&self, bytes: &mut [u8]) -> Result<(), VulkanError> {
-        self.check(bytes.len())?;
-        let device = &self.device.0.raw;
-        // SAFETY: as in `write`.
-        unsafe {
-            let place =
-                device.map_memory(self.memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()).named("vkMapMemory")?;
-            std::ptr::copy_nonoverlapping(place.cast_const().cast(), bytes.as_mut_ptr(), bytes.len());
-            device.unmap_memory(self.memory);
-        }
-        Ok(())
-    }
-
-    fn check(&self, bytes: usize) -> Result<(), VulkanError> {
-        let wanted = bytes as u64;
-        if wanted > self.bytes { Err(VulkanError::TooLarge { wanted, have: self.bytes }) } else { Ok(()) }
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        let device = &self.device.0.raw;
-        // SAFETY: runs are waited for, so nothing uses the buffer any more; null handles are allowed.
-        unsafe {
-            device.destroy_buffer(self.raw, None);
-            device.free_memory(self.memory, None);
-        }
-    }
-}
-
 /// What a kernel is called and takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interface<'a> {
@@ -349,13 +315,13 @@ pub struct Interface<'a> {
 
 /// A kernel, compiled.
 pub struct Pipeline {
-    device: Device,
-    buffers: u32,
-    constants: u32,
-    set: vk::DescriptorSetLayout,
-    layout: vk::PipelineLayout,
+    pub(crate) device: Device,
+    pub(crate) buffers: u32,
+    pub(crate) constants: u32,
+    pub(crate) set: vk::DescriptorSetLayout,
+    pub(crate) layout: vk::PipelineLayout,
     module: vk::ShaderModule,
-    raw: vk::Pipeline,
+    pub(crate) raw: vk::Pipeline,
 }
 
 impl Drop for Pipeline {
@@ -375,7 +341,10 @@ impl Drop for Opened {
     fn drop(&mut self) {
         // The instance is a field of this, so it ends after the device.
         let _ = &self.instance;
-        // SAFETY: buffers and pipelines hold the device, so this is its last use.
-        unsafe { self.raw.destroy_device(None) };
+        // SAFETY: buffers, pipelines and recordings hold the device, so this is its last use; null handles are allowed.
+        unsafe {
+            self.raw.destroy_semaphore(self.timeline, None);
+            self.raw.destroy_device(None);
+        }
     }
 }

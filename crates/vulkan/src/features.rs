@@ -47,6 +47,8 @@ pub struct Features {
     pub matrix: bool,
     /// The Vulkan memory model.
     pub memory_model: bool,
+    /// Counters on which host and device agree how far the work is; with Vulkan 1.2.
+    pub timeline: bool,
     /// How large a kernel may be.
     pub limits: KernelLimits,
 }
@@ -79,6 +81,12 @@ pub struct KernelLimits {
     pub constants: u32,
     /// Storage buffers.
     pub buffers: u32,
+    /// Bytes of a storage buffer that a kernel can reach.
+    pub binding: u64,
+    /// Where the part of a buffer that a kernel reaches may begin: at multiples of this.
+    pub alignment: u64,
+    /// A tick of the device's clock; 0 if its kernels are not timed.
+    pub tick_picoseconds: u32,
 }
 
 /// `VkPhysicalDeviceShaderBfloat16FeaturesKHR`.
@@ -122,6 +130,7 @@ struct Chain<'a> {
     storage8: vk::PhysicalDevice8BitStorageFeatures<'a>,
     small: vk::PhysicalDeviceShaderFloat16Int8Features<'a>,
     model: vk::PhysicalDeviceVulkanMemoryModelFeatures<'a>,
+    timeline: vk::PhysicalDeviceTimelineSemaphoreFeatures<'a>,
     sizes: vk::PhysicalDeviceSubgroupSizeControlFeatures<'a>,
     matrix: vk::PhysicalDeviceCooperativeMatrixFeaturesKHR<'a>,
     bfloat16: Bfloat16Features<'a>,
@@ -179,6 +188,12 @@ impl Physical {
                     .max_per_stage_descriptor_storage_buffers
                     .min(limits.max_descriptor_set_storage_buffers)
                     .min(limits.max_per_stage_resources),
+                binding: limits.max_storage_buffer_range.into(),
+                alignment: limits.min_storage_buffer_offset_alignment.max(4),
+                tick_picoseconds: match limits.timestamp_compute_and_graphics {
+                    0 => 0,
+                    _ => (limits.timestamp_period * 1e3) as u32,
+                },
             },
             ..Features::default()
         };
@@ -206,6 +221,10 @@ impl Physical {
         if part(MODEL) {
             all = all.push_next(&mut chain.model);
         }
+        // As an extension its functions have other names: the version it is.
+        if knows.core >= vk::API_VERSION_1_2 {
+            all = all.push_next(&mut chain.timeline);
+        }
         if part(SIZES) {
             all = all.push_next(&mut chain.sizes);
         }
@@ -226,6 +245,7 @@ impl Physical {
         found.f16 = chain.small.shader_float16 != 0;
         found.i8 = chain.small.shader_int8 != 0;
         found.memory_model = chain.model.vulkan_memory_model != 0 && chain.model.vulkan_memory_model_device_scope != 0;
+        found.timeline = chain.timeline.timeline_semaphore != 0;
         found.subgroup_choice = chain.sizes.subgroup_size_control != 0;
         found.matrix = chain.matrix.cooperative_matrix != 0;
         found.bf16 = chain.bfloat16.scalar != 0;
@@ -276,6 +296,7 @@ impl Physical {
         chain.storage8 = chain.storage8.storage_buffer8_bit_access(f.storage8);
         chain.small = chain.small.shader_float16(f.f16).shader_int8(f.i8);
         chain.model = chain.model.vulkan_memory_model(f.memory_model).vulkan_memory_model_device_scope(f.memory_model);
+        chain.timeline = chain.timeline.timeline_semaphore(f.timeline);
         chain.sizes = chain.sizes.subgroup_size_control(f.subgroup_choice);
         chain.matrix = chain.matrix.cooperative_matrix(f.matrix);
         (chain.bfloat16.scalar, chain.bfloat16.cooperative_matrix) = (f.bf16.into(), f.bf16_matrix.into());
@@ -304,6 +325,9 @@ impl Physical {
         }
         if wanted(f.memory_model, MODEL) {
             all = all.push_next(&mut chain.model);
+        }
+        if f.timeline {
+            all = all.push_next(&mut chain.timeline);
         }
         if wanted(f.subgroup_choice, SIZES) {
             all = all.push_next(&mut chain.sizes);

@@ -94,9 +94,9 @@ fn run_kernel(report: &mut Report, physical: &Physical) -> Result<Result<(), Str
     report.stage("allocate");
     let input = kernel::input();
     let bytes = u64::from(kernel::COUNT) * 4;
-    let mut source = device.buffer(bytes)?;
+    let source = device.buffer(bytes)?;
     source.write(&input.iter().flat_map(|number| number.to_ne_bytes()).collect::<Vec<_>>())?;
-    let mut result = device.buffer(bytes)?;
+    let result = device.buffer(bytes)?;
     // What the kernel does not write must not look right by chance.
     result.write(&vec![0xA5; bytes as usize])?;
     report.stage("build-kernel");
