@@ -174,6 +174,9 @@ pub trait Backend: Capabilities + Send + Sync {
     /// The device's name: `cpu`, `vulkan0`, ...
     fn name(&self) -> &str;
 
+    /// What it is and how it computes, in a few words.
+    fn about(&self) -> String;
+
     /// The element type in which what flows between layers is best kept here.
     fn activations(&self) -> DType;
 

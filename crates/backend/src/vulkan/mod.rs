@@ -42,6 +42,7 @@ pub struct Vulkan(Arc<Inner>);
 
 struct Inner {
     name: String,
+    label: String,
     device: Device,
     limits: Limits,
     /// What products multiply, and what flows between layers.
@@ -67,7 +68,8 @@ impl Vulkan {
         };
         let number = if features.storage16 && !options.exact { DType::F16 } else { DType::F32 };
         let pipelines = Pipelines::new(device.clone());
-        Ok(Vulkan(Arc::new(Inner { name: name.into(), device, limits, number, pipelines })))
+        let label = told.label;
+        Ok(Vulkan(Arc::new(Inner { name: name.into(), label, device, limits, number, pipelines })))
     }
 
     /// What products multiply, and what flows between layers.
@@ -159,6 +161,10 @@ impl Capabilities for Vulkan {
 impl Backend for Vulkan {
     fn name(&self) -> &str {
         &self.0.name
+    }
+
+    fn about(&self) -> String {
+        format!("{}, {}", self.0.label, self.0.number)
     }
 
     fn activations(&self) -> DType {
