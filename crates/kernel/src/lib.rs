@@ -65,15 +65,19 @@ mod exec;
 mod hash;
 mod ir;
 mod passes;
+pub mod prelude;
 mod spirv;
 mod text;
 mod verify;
 
+pub use builder::lang;
 pub use builder::{
-    Arms, Array, Buf, BufMut, Builder, Float, Int, IntoVal, Lit, Logic, Loop, Num, Shared32, Type, Val, Var, Vector,
+    Arms, Array, Buf, BufMut, Builder, Equal, Float, Int, IntoVal, Lit, Logic, Loop, Num, Shared32, Type, Val, Var,
+    Vec2, Vec3, Vec4, Vector,
 };
 pub use error::{Contributors, KernelError};
 pub use exec::{Data, Launch, execute};
+pub use impasto_kernel_macro::{KernelStruct, kernel, kernel_fn};
 pub use ir::{
     Access, Atomic, Binary, Builtin, Compare, Effect, Kernel, Memory, MemoryId, Op, OpId, OpKind, Region, RegionId,
     Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary, Value, VarId,
