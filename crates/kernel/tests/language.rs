@@ -137,6 +137,29 @@ fn what_rust_knows_is_decided_while_the_kernel_is_written() {
     }
 }
 
+#[kernel(workgroup = 1)]
+fn optional(#[comptime] has_bias: bool, #[comptime] mode: u32, bias: &[u32], y: &mut [u32]) {
+    // A literal is what the other arm is.
+    let b = if has_bias { bias[0] } else { 0 };
+    let scale = match mode {
+        0 => 1,
+        1 => b + 2,
+        _ => bias[1],
+    };
+    let step = if has_bias { mode } else { 5 };
+    let mut s = shared::<u32>(step + 1);
+    s[step] = scale * 10 + b;
+    y[0] = s[step] + if has_bias && bias[1] > 0 { 100 } else { 200 };
+}
+
+#[test]
+fn literals_are_of_the_stage_of_the_other_arm() {
+    for (has_bias, mode, want) in [(true, 0, 117), (true, 1, 197), (true, 2, 137), (false, 0, 210), (false, 1, 220)] {
+        let launch = Launch::new([1, 1, 1], vec![Data::from(&[7u32, 3][..]), Data::zeros(Scalar::U32, 1)]);
+        gives(optional(has_bias, mode), launch, &[want]);
+    }
+}
+
 #[kernel_fn]
 fn endless(x: u32) -> u32 {
     if x > 3 { endless(x - 1) + endless(x - 2) } else { x }

@@ -3,20 +3,21 @@
 use proc_macro2::{Ident, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{Block, Expr, Label, Lit, Pat, RangeLimits};
+use syn::{Block, Expr, Label, Lit, Pat, RangeLimits, Stmt};
 
 use crate::flow;
 use crate::scope::{Around, LoopKind, Returns, Rewriter, Want, name_at};
 
 impl Rewriter {
-    /// What an arm contains, and its end.
-    fn arm(&mut self, branch: &Ident, body: &Expr, want: Want) -> TokenStream {
+    /// What an arm contains, and its end. `mixed` says that some arms give literals and others do not.
+    fn arm(&mut self, branch: &Ident, body: &Expr, want: Want, mixed: bool) -> TokenStream {
         if want == Want::Unit || flow::diverges(body) {
             let body = self.statement(body);
             return quote!({ #body #branch.leave(); });
         }
         let (tokens, value) = (self.expr(body), name_at("value", body.span()));
-        quote_spanned!(body.span()=> { let #value = #tokens; #branch.give(#value); })
+        let give = if mixed && literal(body) { quote!(give_literal) } else { quote!(give) };
+        quote_spanned!(body.span()=> { let #value = #tokens; #branch.#give(#value); })
     }
 
     /// The beginning and the end of a branch whose arms are these.
@@ -46,9 +47,10 @@ impl Rewriter {
         let mut bodies = vec![&then_body];
         bodies.extend(i.else_branch.as_ref().map(|(_, e)| &**e));
         let (begin, end) = self.branch(want, &bodies, &i.cond);
-        let then = self.arm(&branch, &then_body, want);
+        let mixed = bodies.iter().any(|b| !literal(b));
+        let then = self.arm(&branch, &then_body, want, mixed);
         let otherwise = match &i.else_branch {
-            Some((_, e)) => self.arm(&branch, e, want),
+            Some((_, e)) => self.arm(&branch, e, want, mixed),
             None => quote!({ #branch.leave(); }),
         };
         quote_spanned!(i.cond.span()=> {
@@ -110,6 +112,7 @@ impl Rewriter {
             (self.expr(&m.expr), self.fresh("branch", m.expr.span()), name_at("selector", m.expr.span()));
         let bodies: Vec<&Expr> = m.arms.iter().map(|a| &*a.body).collect();
         let (begin, end) = self.branch(want, &bodies, &m.expr);
+        let mixed = bodies.iter().any(|b| !literal(b));
         let (mut arms, mut complete) = (TokenStream::new(), false);
         for a in &m.arms {
             if let Some((_, guard)) = &a.guard {
@@ -131,7 +134,7 @@ impl Rewriter {
                 }
                 pat => self.cases(pat, &mut patterns),
             }
-            let body = self.arm(&branch, &a.body, want);
+            let body = self.arm(&branch, &a.body, want, mixed);
             self.close();
             arms.extend(match complete {
                 true => quote!(if #branch.default() { #bind #body }),
@@ -358,6 +361,18 @@ impl Rewriter {
     fn target(&self, label: Option<&syn::Lifetime>) -> Option<&LoopKind> {
         let name = label.map(|l| l.ident.to_string());
         self.loops.iter().rev().find(|l| name.is_none() || l.label == name).map(|l| &l.kind)
+    }
+}
+
+/// Whether this is a number or a truth value as it is written.
+fn literal(e: &Expr) -> bool {
+    match e {
+        Expr::Lit(_) => true,
+        Expr::Unary(u) => literal(&u.expr),
+        Expr::Paren(p) => literal(&p.expr),
+        Expr::Group(g) => literal(&g.expr),
+        Expr::Block(b) => matches!(&b.block.stmts[..], [Stmt::Expr(e, None)] if literal(e)),
+        _ => false,
     }
 }
 

@@ -35,7 +35,11 @@ pub trait Int: Num {}
 pub trait Float: Num {}
 /// Whole numbers and truth values, and vectors of them: `& | ^ !`.
 pub trait Logic: Type {}
-/// Whole numbers of 32 bits, which have atomics.
+/// Whole numbers of 32 bits, which count loops and have atomics.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no whole number of 32 bits",
+    note = "this works on `u32` and `i32`"
+)]
 pub trait Shared32: Lit {}
 
 /// What can stand for a value: the value, or a constant of Rust.

@@ -79,6 +79,11 @@ macro_rules! selectors {
                 branch.given.expect("the macro writes an arm for every value, and each of them gives")
             }
         }
+        impl<'k, A: Literal<'k, O>, O> GivesLiteral<'k, A, O> for $t {
+            fn give_literal(branch: &mut Branch<'k, $t, O>, a: A) {
+                branch.given = Some(a.literal(branch.k));
+            }
+        }
     )* };
     (computed: $($t:ty)*) => { $(
         impl<'k> Selector<'k> for Val<'k, $t> {
@@ -111,6 +116,44 @@ selectors!(plain: bool i32 u32 i64 u64 usize);
 selectors!(computed: bool i32 u32);
 selectors!(cases: i32 u32);
 selectors!(no cases: bool i64 u64 usize);
+
+/// A literal in a branch that Rust decides: it is what the other arms are, a number of Rust or of the kernel.
+#[diagnostic::on_unimplemented(message = "the arms are of different types: `{O}` and `{Self}`")]
+pub trait Literal<'k, O> {
+    /// It.
+    fn literal(self, k: &'k Builder) -> O;
+}
+
+macro_rules! literals {
+    (plain: $($t:ty)*) => { $(impl<'k> Literal<'k, $t> for $t {
+        fn literal(self, _: &'k Builder) -> $t {
+            self
+        }
+    })* };
+    (value: $($t:ty)*) => { $(impl<'k> Literal<'k, Val<'k, $t>> for $t {
+        fn literal(self, k: &'k Builder) -> Val<'k, $t> {
+            k.lit(self)
+        }
+    })* };
+}
+literals!(plain: bool i32 u32 i64 u64 usize f32 f64);
+literals!(value: bool i32 u32 i64 u64 f32);
+
+/// What an arm gives that ends with a literal, where others do not.
+#[diagnostic::on_unimplemented(message = "the arms are of different types: `{O}` and `{A}`")]
+pub trait GivesLiteral<'k, A, O>: Selector<'k> {
+    /// Ends an arm.
+    fn give_literal(branch: &mut Branch<'k, Self, O>, a: A);
+}
+
+impl<'k, T, A: Lift<'k, O>, O: Results<'k>> GivesLiteral<'k, A, O> for Val<'k, T>
+where
+    Val<'k, T>: Selector<'k>,
+{
+    fn give_literal(branch: &mut Branch<'k, Self, O>, a: A) {
+        <Self as Gives<'k, A, O>>::give(branch, a);
+    }
+}
 
 /// An `if` or a `match` that is being written. Each arm is asked for; if it is to be written, what it contains follows, and then
 /// [`give`](Branch::give) or [`leave`](Branch::leave).
@@ -183,6 +226,14 @@ impl<'k, S: Selector<'k>, O> Branch<'k, S, O> {
         S: Gives<'k, A, O>,
     {
         S::give(self, a);
+    }
+
+    /// Ends an arm with its value, a literal, where other arms end with something else.
+    pub fn give_literal<A>(&mut self, a: A)
+    where
+        S: GivesLiteral<'k, A, O>,
+    {
+        S::give_literal(self, a);
     }
 
     /// `}` where all arms give.

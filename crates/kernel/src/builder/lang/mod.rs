@@ -11,7 +11,7 @@ mod control;
 mod functions;
 mod values;
 
-pub use control::{Branch, Condition, Gives, Pattern, Repeat, Selector};
+pub use control::{Branch, Condition, Gives, GivesLiteral, Literal, Pattern, Repeat, Selector};
 pub use functions::*;
 pub use values::*;
 
