@@ -1,6 +1,5 @@
 //! The language: a kernel as Rust values. [`Builder`] hands out [`Val`]s, [`Buf`]fers and [`Var`]iables whose types rustc checks; control
-//! flow is closures. Each construct of Rust has one call here, so that a macro can rewrite syntax into calls and leave types,
-//! inference and spans to rustc.
+//! flow is closures. [`lang`] is what `#[kernel]` rewrites syntax into: the same as pairs of calls, for values of both times.
 //!
 //! What types cannot prevent (a value used outside of its region, a name used twice) is an error of [`Builder::kernel`], never a panic:
 //! after the first mistake everything goes on without effect.
