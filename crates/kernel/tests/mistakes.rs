@@ -18,8 +18,11 @@ fn library() -> (PathBuf, PathBuf) {
 /// What rustc says: line, column, message.
 fn errors(file: &Path) -> Vec<(usize, usize, String)> {
     let (library, deps) = library();
+    let folder = tempfile::tempdir().unwrap();
     let done = Command::new(std::env::var("RUSTC").unwrap_or("rustc".to_owned()))
-        .args(["--edition=2024", "--crate-type=lib", "--emit=metadata", "--error-format=short", "-o", "/dev/null"])
+        .args(["--edition=2024", "--crate-type=lib", "--emit=metadata", "--error-format=short"])
+        .arg("--out-dir")
+        .arg(folder.path())
         .arg(file)
         .arg(format!("--extern=impasto_kernel={}", library.display()))
         .arg(format!("-Ldependency={}", deps.display()))

@@ -8,13 +8,14 @@ struct Leaving {
     /// The loops inside of what is looked at.
     inside: Vec<Option<String>>,
     returns: bool,
+    exits: Vec<Exit>,
+}
+
+/// A `break` or `continue` that leaves what is looked at; without a label, the loop directly around takes it.
+struct Exit {
     breaks: bool,
-    continues: bool,
-    /// Of these, those without a label, which the loop directly around takes.
-    plain_break: bool,
-    plain_continue: bool,
-    break_value: bool,
-    labels: Vec<(bool, String)>,
+    label: Option<String>,
+    value: bool,
 }
 
 impl Leaving {
@@ -39,22 +40,15 @@ impl<'a> Visit<'a> for Leaving {
     }
     fn visit_expr_break(&mut self, e: &'a syn::ExprBreak) {
         if !self.is_inside(e.label.as_ref()) {
-            self.breaks = true;
-            self.break_value |= e.expr.is_some();
-            match &e.label {
-                Some(l) => self.labels.push((true, l.ident.to_string())),
-                None => self.plain_break = true,
-            }
+            let label = e.label.as_ref().map(|l| l.ident.to_string());
+            self.exits.push(Exit { breaks: true, label, value: e.expr.is_some() });
         }
         visit::visit_expr_break(self, e);
     }
     fn visit_expr_continue(&mut self, e: &'a syn::ExprContinue) {
         if !self.is_inside(e.label.as_ref()) {
-            self.continues = true;
-            match &e.label {
-                Some(l) => self.labels.push((false, l.ident.to_string())),
-                None => self.plain_continue = true,
-            }
+            let label = e.label.as_ref().map(|l| l.ident.to_string());
+            self.exits.push(Exit { breaks: false, label, value: false });
         }
     }
     fn visit_expr_loop(&mut self, e: &'a syn::ExprLoop) {
@@ -74,7 +68,7 @@ impl<'a> Visit<'a> for Leaving {
 pub(crate) fn may_leave(stmt: &Stmt) -> bool {
     let mut l = Leaving::default();
     l.visit_stmt(stmt);
-    l.returns || l.breaks || l.continues
+    l.returns || !l.exits.is_empty()
 }
 
 /// Whether a `return` stands in here.
@@ -95,11 +89,11 @@ pub(crate) fn uses(label: Option<&syn::Label>, body: &Block) -> Uses {
     let mut l = Leaving::default();
     l.visit_block(body);
     let name = label.map(|l| l.name.ident.to_string());
-    let labelled = |breaks: bool| l.labels.iter().any(|(b, n)| *b == breaks && Some(n) == name.as_ref());
+    let own: Vec<&Exit> = l.exits.iter().filter(|e| e.label.is_none() || e.label == name).collect();
     Uses {
-        breaks: l.plain_break || labelled(true),
-        break_value: l.break_value,
-        continues: l.plain_continue || labelled(false),
+        breaks: own.iter().any(|e| e.breaks),
+        break_value: own.iter().any(|e| e.value),
+        continues: own.iter().any(|e| !e.breaks),
     }
 }
 

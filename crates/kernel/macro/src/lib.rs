@@ -51,7 +51,8 @@ use proc_macro::TokenStream;
 /// What Rust knows while the kernel is written is plain Rust: literals, constants, `#[comptime]` parameters, and what is computed
 /// from those alone with `let`. An `if` on a plain `bool` and a `match` on a plain number are decided then, and only the arm that is taken is
 /// written. `comptime!{ .. }` is any Rust expression, left as it is. `#[comptime]` before `let`, `for`, `while`, `loop`, `if` and `match`
-/// makes the statement itself Rust's (a loop is then unrolled); what its body does is the kernel's still.
+/// makes the statement itself Rust's (a loop is then unrolled); what its body does is the kernel's still. A `#[comptime] let mut` changes as
+/// the kernel is written, from top to bottom, whichever way the kernel will go.
 ///
 /// ```
 /// use impasto_kernel::prelude::*;

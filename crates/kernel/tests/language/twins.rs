@@ -309,7 +309,19 @@ twins! {
                 }
             }
         };
-        found * 3 + x * 2 + y
+        let z = 'all: loop {
+            i += 1;
+            loop {
+                i += 3;
+                if i % 7 == 0 {
+                    break 'all i * 2;
+                }
+                if i % 2 == 0 {
+                    continue 'all;
+                }
+            }
+        };
+        found * 3 + x * 2 + y + z
     }
     fn collatz(a: u32, b: i32, c: f32, u: &[u32], f: &[f32]) -> u32 {
         let mut n = a % 100 + 1;
