@@ -65,6 +65,19 @@ pub enum KernelError {
         /// What does not fit.
         problem: String,
     },
+    /// The kernel needs matrices that the target does not have.
+    #[error(
+        "kernel '{kernel}': it needs {needs}, and the target offers {offers}. Write it for one of those, or take its matrices apart with \
+         lower_matrices before it is compiled, which works on every device"
+    )]
+    NoMatrix {
+        /// The kernel.
+        kernel: String,
+        /// The product or the matrix.
+        needs: String,
+        /// The products that the target computes.
+        offers: String,
+    },
     /// The kernel needs more SPIR-V ids than every Vulkan driver must accept.
     #[error(
         "kernel '{kernel}': {stage} would need {count} ids, and the limit of SPIR-V is {limit}; nothing was written. Most ids \

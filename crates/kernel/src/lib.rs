@@ -67,17 +67,19 @@ mod ir;
 mod passes;
 mod spirv;
 mod text;
+mod uniform;
 mod verify;
 
 pub use builder::{
-    Arms, Array, Buf, BufMut, Builder, Float, Int, IntoVal, Lit, Logic, Loop, Num, Shared32, Type, Val, Var, Vector,
+    Accumulator, Arms, Array, Buf, BufMut, Builder, Elements, Factor, Float, Int, IntoVal, Lit, Logic, Loop, MatrixA,
+    MatrixB, MatrixOf, MatrixType, Num, Role, RoleA, RoleAccumulator, RoleB, Shared32, Type, Val, Var, Vector,
 };
 pub use error::{Contributors, KernelError};
 pub use exec::{Data, Launch, execute};
 pub use ir::{
-    Access, Atomic, Binary, Builtin, Compare, Effect, Kernel, Memory, MemoryId, Op, OpId, OpKind, Region, RegionId,
-    Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary, Value, VarId,
+    Access, Atomic, Binary, Builtin, Compare, Effect, Kernel, Layout, Matrix, MatrixShape, MatrixUse, Memory, MemoryId,
+    Op, OpId, OpKind, Region, RegionId, Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary, Value, VarId,
 };
-pub use passes::{PASSES, Pass, construct, optimise, specialise};
+pub use passes::{PASSES, Pass, construct, lower_matrices, optimise, specialise};
 pub use spirv::{ID_LIMIT, Module, Target, compile, compile_for, compile_unoptimised, emit, emit_for, param_offsets};
 pub use verify::{MAX_DEPTH, verify};

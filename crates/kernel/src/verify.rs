@@ -1,15 +1,21 @@
 //! The rules of the language, checked. Cost: one walk, linear in ops and operands.
 
 use crate::error::KernelError;
-use crate::ir::{Access, Atomic, Binary, Kernel, OpId, OpKind, RegionId, Scalar, Shape, Space, Subgroup, Ty, Unary};
+use crate::ir::{
+    Access, Atomic, Binary, Kernel, MatrixShape, MemoryId, OpId, OpKind, RegionId, Scalar, Shape, Space, Subgroup, Ty,
+    Unary,
+};
 use crate::text::op_text;
+use crate::uniform;
 
 /// Regions may nest this deep. Passes walk them by recursion, and this keeps their stack small.
 pub const MAX_DEPTH: usize = 128;
 /// Scalars in one value: larger arrays belong into memory.
-const MAX_LEAVES: u64 = 256;
+pub(crate) const MAX_LEAVES: u64 = 256;
 const MAX_WORKGROUP_ELEMENTS: u32 = 1 << 20;
 const MAX_PRIVATE_ELEMENTS: u32 = 1 << 14;
+/// Rows and columns of a matrix; no device has larger ones.
+const MAX_SIDE: u32 = 64;
 
 /// Checks types, scopes, terminators and the places of effects.
 ///
@@ -33,7 +39,9 @@ pub fn verify(kernel: &Kernel) -> Result<(), KernelError> {
         vars: vec![Scope::Unknown; kernel.vars.len()],
         around: Vec::new(),
     };
-    v.region(kernel.body()).map_err(|(op, problem)| KernelError::Invalid {
+    let checked = v.region(kernel.body());
+    let checked = checked.and_then(|()| uniform::check(kernel).map_err(|(op, problem)| (Some(op), problem)));
+    checked.map_err(|(op, problem)| KernelError::Invalid {
         kernel: kernel.name.clone(),
         op: op.map_or_else(|| "kernel".to_owned(), |op| op_text(kernel, op)),
         problem,
@@ -62,10 +70,23 @@ fn check_header(k: &Kernel) -> Result<(), String> {
         let n = match k.shape(Ty::from_table(i)) {
             Shape::Array(t, n) => of(&t).saturating_mul(u64::from(n)),
             Shape::Struct(members) => members.iter().fold(0u64, |a, t| a.saturating_add(of(t))),
+            Shape::Matrix(m) => {
+                let fits = |n: u32| (1..=MAX_SIDE).contains(&n);
+                if !fits(m.rows) || !fits(m.columns) || !m.scalar.is_float() {
+                    return Err(format!(
+                        "a matrix has 1 to {MAX_SIDE} rows and columns of f16, bf16 or f32, unlike {m}"
+                    ));
+                }
+                // No type may hold it: a device has no place for one in an array or a struct.
+                leaves.push(u64::MAX);
+                continue;
+            }
             _ => 0,
         };
         if !(1..=MAX_LEAVES).contains(&n) {
-            return Err(format!("a value has 1 to {MAX_LEAVES} scalars, not {n}; put larger arrays into memory"));
+            return Err(format!(
+                "a value has 1 to {MAX_LEAVES} scalars, not {n}, and no matrices; put larger arrays into memory"
+            ));
         }
         leaves.push(n);
     }
@@ -231,7 +252,8 @@ fn types(k: &Kernel, op: OpId) -> Result<(), String> {
     let results: Vec<Ty> = k.results(op).map(|v| k.ty(v)).collect();
     let kind = k.kind(op);
     let structure = kind.is_structure();
-    let produces = !matches!(kind, OpKind::Store(_) | OpKind::Barrier | OpKind::Var(_) | OpKind::Set(_)) && !structure;
+    let acts = matches!(kind, OpKind::Store(_) | OpKind::MatrixStore(..) | OpKind::Var(_) | OpKind::Set(_));
+    let produces = !acts && !kind.is_barrier() && !structure;
     if !structure {
         need(results.len() == usize::from(produces), "wrong number of results")?;
         need(k.regions(op).is_empty(), "this op has no regions")?;
@@ -260,7 +282,10 @@ fn types(k: &Kernel, op: OpId) -> Result<(), String> {
         OpKind::Binary(f) => {
             count(2)?;
             need(args[0] == results[0] && args[1] == results[0], "operands and result must have the same type")?;
-            binary_type(f, results[0])
+            match k.matrix(results[0]) {
+                Some(m) => matrix_arithmetic(f, m.scalar),
+                None => binary_type(f, results[0]),
+            }
         }
         OpKind::Compare(c) => {
             count(2)?;
@@ -278,6 +303,7 @@ fn types(k: &Kernel, op: OpId) -> Result<(), String> {
         OpKind::Select => {
             count(3)?;
             need(args[1] == results[0] && args[2] == results[0], "both values and the result must have the same type")?;
+            need(k.matrix(results[0]).is_none(), "a matrix cannot be selected: use an if, of the whole subgroup")?;
             let whole = args[0] == Ty::scalar(Scalar::Bool);
             need(
                 whole || results[0].with_scalar(Scalar::Bool) == Some(args[0]),
@@ -286,6 +312,12 @@ fn types(k: &Kernel, op: OpId) -> Result<(), String> {
         }
         OpKind::Convert => {
             count(1)?;
+            if let Some((from, to)) = k.matrix(args[0]).zip(k.matrix(results[0])) {
+                return need(
+                    from == crate::ir::Matrix { scalar: from.scalar, ..to },
+                    "only the type of elements changes",
+                );
+            }
             let ((a, n), (b, m)) = args[0].lanes().zip(results[0].lanes()).ok_or("only scalars and vectors convert")?;
             need(n == m, "the number of components stays")?;
             need(a == b || b != Scalar::Bool, "compare with zero to make a bool")?;
@@ -340,7 +372,7 @@ fn types(k: &Kernel, op: OpId) -> Result<(), String> {
             let buffer = matches!(k.memory(m).space, Space::Buffer(_));
             need(buffer && results[0] == Ty::scalar(Scalar::U32), "the length of a buffer, a u32")
         }
-        OpKind::Barrier => count(0),
+        OpKind::Barrier | OpKind::SubgroupBarrier => count(0),
         OpKind::Subgroup(f) => {
             count(if f == Subgroup::ShuffleXor { 2 } else { 1 })?;
             need(args[0] == results[0], "operand and result must have the same type")?;
@@ -350,6 +382,35 @@ fn types(k: &Kernel, op: OpId) -> Result<(), String> {
                 _ => need(matches!(s, Some(Scalar::I32 | Scalar::U32 | Scalar::F32)), "it works on i32, u32 and f32"),
             }?;
             need(f != Subgroup::ShuffleXor || args[1] == Ty::scalar(Scalar::U32), "the mask must be a u32")
+        }
+        OpKind::MatrixLoad(m, _) => {
+            count(2)?;
+            matrix_place(k, m, &args, results[0])
+        }
+        OpKind::MatrixStore(m, _) => {
+            count(3)?;
+            need(k.memory(m).space != Space::Buffer(Access::Read), "the buffer is read only")?;
+            matrix_place(k, m, &args, args[2])
+        }
+        OpKind::MatrixFill => {
+            count(1)?;
+            let m = k.matrix(results[0]).ok_or("the result is a matrix")?;
+            need(args[0] == Ty::scalar(m.scalar), "the operand is an element of the matrix")
+        }
+        OpKind::MatrixScale => {
+            count(2)?;
+            let m = k.matrix(results[0]).ok_or("the result is a matrix")?;
+            need(args[0] == results[0] && args[1] == Ty::scalar(m.scalar), "a matrix, and an element to scale by")?;
+            matrix_arithmetic(Binary::Mul, m.scalar)
+        }
+        OpKind::MatrixMulAdd => {
+            count(3)?;
+            let m = |i: usize| k.matrix(args[i]).ok_or("the operands are matrices");
+            let shape =
+                MatrixShape::of(m(0)?, m(1)?, m(2)?).ok_or("the matrices do not fit: (m, k) * (k, n) + (m, n)")?;
+            need(args[2] == results[0], "the result has the type of what is added")?;
+            let known = [(Scalar::F16, Scalar::F32), (Scalar::F16, Scalar::F16), (Scalar::Bf16, Scalar::F32)];
+            need(known.contains(&(shape.factor, shape.result)), "f16 is added up in f32 or f16, bf16 in f32")
         }
         OpKind::Var(v) | OpKind::Set(v) => {
             count(1)?;
@@ -396,6 +457,20 @@ fn types(k: &Kernel, op: OpId) -> Result<(), String> {
         }
         _ => Err("a terminator stands last in its region".to_owned()),
     }
+}
+
+/// The place of a matrix in memory: index and stride, and elements of its own type.
+fn matrix_place(k: &Kernel, m: MemoryId, args: &[Ty], matrix: Ty) -> Result<(), String> {
+    let u32_ty = Ty::scalar(Scalar::U32);
+    need(args[0] == u32_ty && args[1] == u32_ty, "index and stride must be u32")?;
+    let scalar = k.matrix(matrix).ok_or("what is loaded or stored is a matrix")?.scalar;
+    need(!matches!(k.memory(m).space, Space::Private(_)), "a private array is of one invocation, a matrix of many")?;
+    need(k.memory(m).ty == Ty::scalar(scalar), "the elements of the memory must be those of the matrix")
+}
+
+fn matrix_arithmetic(f: Binary, s: Scalar) -> Result<(), String> {
+    need(matches!(f, Binary::Add | Binary::Sub | Binary::Mul), "matrices can be added, subtracted and multiplied")?;
+    need(s.is_arithmetic(), "it works on f16 and f32; convert bf16 to f32")
 }
 
 fn float(ty: Ty) -> Result<(), String> {

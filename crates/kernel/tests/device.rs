@@ -4,9 +4,10 @@
 
 mod common;
 
-use common::{kernels, programs, random, same};
+use common::{gemm, kernels, programs, random, same};
 use impasto_kernel::{
-    Data, Kernel, Launch, Scalar, Target, compile, compile_for, compile_unoptimised, emit_for, execute, specialise,
+    Data, Kernel, Launch, Scalar, Target, compile, compile_for, compile_unoptimised, emit_for, execute, lower_matrices,
+    specialise,
 };
 use impasto_vulkan::{Device, Kind, Loader};
 
@@ -27,12 +28,17 @@ fn in_child(test: &str) -> bool {
 }
 
 fn open() -> Device {
+    open_with_subgroup().0
+}
+
+/// The device, and the invocations in its subgroups.
+fn open_with_subgroup() -> (Device, u32) {
     let missing =
         "there is no software Vulkan device: install mesa-vulkan-drivers and libvulkan1, as tools/test.sh does";
     let instance = Loader::open().expect(missing).create_instance().expect(missing);
     let all = instance.enumerate().expect(missing);
     let physical = all.iter().find(|p| p.describe().kind == Kind::Software).expect(missing);
-    Device::open(physical).expect(missing)
+    (Device::open(physical).expect(missing), physical.describe().subgroup.0)
 }
 
 fn bytes(data: &Data) -> Vec<u8> {
@@ -67,8 +73,8 @@ fn compare(device: &Device, kernel: &Kernel, launch: &Launch, what: &str) {
     execute(kernel, &mut expected).unwrap_or_else(|e| panic!("{what}: {e}"));
     let kernel = specialise(kernel, &launch.scalars).unwrap();
     // Without this a driver may take infinities and NaN for impossible.
-    let target = Target { signed_zeros: true };
-    for (module, how) in [(compile_for(&kernel, target), "optimised"), (emit_for(&kernel, target), "unoptimised")] {
+    let target = Target { signed_zeros: true, ..Target::default() };
+    for (module, how) in [(compile_for(&kernel, &target), "optimised"), (emit_for(&kernel, &target), "unoptimised")] {
         let module = module.unwrap_or_else(|e| panic!("{what}, {how}: {e}"));
         let got = run(device, &module.words, launch);
         same(&unsigned(&expected.buffers), &unsigned(&got)).unwrap_or_else(|e| panic!("{what}, {how}: {e}\n{kernel}"));
@@ -207,6 +213,25 @@ fn real_kernels_compute_what_plain_rust_computes_on_a_device() {
         for module in [compile(&case.kernel).unwrap(), compile_unoptimised(&case.kernel).unwrap()] {
             let got = run(&device, &module.words, &case.launch);
             kernels::right(&case, &got).unwrap_or_else(|e| panic!("{e}"));
+        }
+    }
+}
+
+#[test]
+fn products_of_matrices_give_the_same_bits_on_a_device_without_them() {
+    if !in_child("products_of_matrices_give_the_same_bits_on_a_device_without_them") {
+        return;
+    }
+    let (device, subgroup) = open_with_subgroup();
+    for seed in 0..programs(10) {
+        let case = gemm::case(seed, subgroup);
+        let kernel = gemm::kernel(&case);
+        let mut expected = gemm::launch(&case);
+        execute(&kernel, &mut expected).unwrap_or_else(|e| panic!("{case:?}: {e}"));
+        let lowered = lower_matrices(&kernel, subgroup).unwrap();
+        for (module, how) in [(compile(&lowered), "optimised"), (compile_unoptimised(&lowered), "unoptimised")] {
+            let got = run(&device, &module.unwrap().words, &gemm::launch(&case));
+            same(&expected.buffers, &got).unwrap_or_else(|e| panic!("{case:?}, {how}: {e}"));
         }
     }
 }

@@ -2,33 +2,12 @@
 
 mod common;
 
-use std::io::Write;
-use std::process::{Command, Stdio};
-
+use common::words::{dense, valid};
 use common::{programs, random};
-use impasto_kernel::{Builder, Kernel, Module, Target, compile, compile_for, compile_unoptimised};
-
-/// Asks `spirv-val`; without it nothing is proven, so that is a failure, too.
-fn valid(module: &Module) -> Result<(), String> {
-    let missing = |e| format!("spirv-val cannot be run ({e}): install spirv-tools, as tools/test.sh does");
-    let mut child = Command::new("spirv-val")
-        .args(["--target-env", "vulkan1.1", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(missing)?;
-    let bytes: Vec<u8> = module.words.iter().flat_map(|w| w.to_le_bytes()).collect();
-    child.stdin.take().unwrap().write_all(&bytes).map_err(|e| e.to_string())?;
-    let done = child.wait_with_output().map_err(|e| e.to_string())?;
-    match done.status.success() {
-        true => Ok(()),
-        false => Err(format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr))),
-    }
-}
+use impasto_kernel::{Builder, Kernel, Target, compile, compile_for, compile_unoptimised};
 
 fn check(kernel: &Kernel, what: &str) {
-    let exact = compile_for(kernel, Target { signed_zeros: true });
+    let exact = compile_for(kernel, &Target { signed_zeros: true, ..Target::default() });
     for (module, how) in
         [(compile(kernel), "optimised"), (compile_unoptimised(kernel), "unoptimised"), (exact, "exact")]
     {
@@ -36,31 +15,6 @@ fn check(kernel: &Kernel, what: &str) {
         dense(&module).unwrap_or_else(|e| panic!("{what}, {how}: {e}"));
         valid(&module).unwrap_or_else(|e| panic!("{what}, {how}: {e}\n{kernel}"));
     }
-}
-
-/// Every id below the bound is defined once.
-fn dense(module: &Module) -> Result<(), String> {
-    struct Ids(Vec<u32>);
-    impl rspirv::binary::Consumer for Ids {
-        fn initialize(&mut self) -> rspirv::binary::ParseAction {
-            rspirv::binary::ParseAction::Continue
-        }
-        fn finalize(&mut self) -> rspirv::binary::ParseAction {
-            rspirv::binary::ParseAction::Continue
-        }
-        fn consume_header(&mut self, _: rspirv::dr::ModuleHeader) -> rspirv::binary::ParseAction {
-            rspirv::binary::ParseAction::Continue
-        }
-        fn consume_instruction(&mut self, i: rspirv::dr::Instruction) -> rspirv::binary::ParseAction {
-            self.0.extend(i.result_id);
-            rspirv::binary::ParseAction::Continue
-        }
-    }
-    let mut ids = Ids(Vec::new());
-    rspirv::binary::parse_words(&module.words, &mut ids).map_err(|e| format!("{e:?}"))?;
-    ids.0.sort_unstable();
-    let all: Vec<u32> = (1..module.bound).collect();
-    if ids.0 == all { Ok(()) } else { Err(format!("{} ids of {}", ids.0.len(), module.bound)) }
 }
 
 #[test]

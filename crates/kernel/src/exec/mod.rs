@@ -6,6 +6,7 @@
 
 mod machine;
 mod mask;
+mod matrix;
 
 use crate::error::KernelError;
 use crate::ir::{Kernel, Memory, Scalar, Space, Value};

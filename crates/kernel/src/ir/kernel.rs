@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::op::OpKind;
-use super::types::{Scalar, Shape, Ty};
+use super::types::{Matrix, Scalar, Shape, Ty};
 
 macro_rules! index {
     ($(#[$doc:meta])* $name:ident) => {
@@ -252,7 +252,36 @@ impl Kernel {
         }
     }
 
-    /// Arrays and structs in the table; each is made of scalars, vectors and earlier ones.
+    /// The matrix, if the type is one.
+    pub fn matrix(&self, ty: Ty) -> Option<Matrix> {
+        match self.shapes.get(ty.table_index()?)? {
+            Shape::Matrix(m) => Some(*m),
+            _ => None,
+        }
+    }
+
+    /// The scalar that a scalar, a vector or a matrix is made of.
+    pub(crate) fn scalar_of(&self, ty: Ty) -> Option<Scalar> {
+        ty.lanes().map(|l| l.0).or_else(|| self.matrix(ty).map(|m| m.scalar))
+    }
+
+    /// Whether values of any matrix type were made here.
+    pub(crate) fn knows_matrices(&self) -> bool {
+        self.shapes.iter().any(|s| matches!(s, Shape::Matrix(_)))
+    }
+
+    /// Makes every matrix type another type, for all values that have it.
+    pub(crate) fn replace_matrices(&mut self, with: impl Fn(Matrix) -> Shape) {
+        for (i, shape) in self.shapes.iter_mut().enumerate() {
+            if let Shape::Matrix(m) = *shape {
+                self.shape_numbers.remove(shape);
+                *shape = with(m);
+                self.shape_numbers.entry(shape.clone()).or_insert(Ty::from_table(i));
+            }
+        }
+    }
+
+    /// Arrays, structs and matrices in the table; each is made of scalars, vectors and earlier ones.
     pub(crate) fn shape_count(&self) -> usize {
         self.shapes.len()
     }
@@ -272,17 +301,17 @@ impl Kernel {
     /// The type of a member of a composite.
     pub fn member(&self, ty: Ty, i: u32) -> Option<Ty> {
         match self.shape(ty) {
-            Shape::Scalar(_) => None,
+            Shape::Scalar(_) | Shape::Matrix(_) => None,
             Shape::Vector(s, n) => (i < n).then_some(Ty::scalar(s)),
             Shape::Array(t, n) => (i < n).then_some(t),
             Shape::Struct(members) => members.get(i as usize).copied(),
         }
     }
 
-    /// The number of members of a composite; a scalar has none.
+    /// The number of members of a composite; a scalar has none, nor has a matrix.
     pub fn members(&self, ty: Ty) -> u32 {
         match self.shape(ty) {
-            Shape::Scalar(_) => 0,
+            Shape::Scalar(_) | Shape::Matrix(_) => 0,
             Shape::Vector(_, n) | Shape::Array(_, n) => n,
             Shape::Struct(members) => members.len() as u32,
         }

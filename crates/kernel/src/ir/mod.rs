@@ -7,5 +7,5 @@ mod types;
 
 pub(crate) use assemble::Assembler;
 pub use kernel::{Access, Kernel, Memory, MemoryId, Op, OpId, Region, RegionId, ScalarParam, Space, Value, VarId};
-pub use op::{Atomic, Binary, Builtin, Compare, Effect, OpKind, Subgroup, Unary};
-pub use types::{Scalar, Shape, Ty};
+pub use op::{Atomic, Binary, Builtin, Compare, Effect, Layout, OpKind, Subgroup, Unary};
+pub use types::{Matrix, MatrixShape, MatrixUse, Scalar, Shape, Ty};

@@ -51,7 +51,7 @@ impl Needs<'_> {
                     let unread = matches!(k.memory(m).space, Space::Private(_)) && !self.loaded[m.index()];
                     !(unread && matches!(kind, OpKind::Store(_)))
                 }
-                Effect::Together => kind == OpKind::Barrier,
+                Effect::Together => kind.is_barrier(),
                 _ => kind == OpKind::Return,
             };
             if let OpKind::Break(t) | OpKind::Continue(t) = kind {

@@ -44,8 +44,8 @@ fn writes(k: &Kernel, r: RegionId, loops: &mut Map<OpId, Set>) -> Set {
     let mut all = Set::default();
     for &op in k.region_ops(r) {
         let own = match k.kind(op) {
-            OpKind::Store(m) | OpKind::Atomic(m, _) => Set::of(m),
-            OpKind::Barrier => Set(BARRIER),
+            OpKind::Store(m) | OpKind::Atomic(m, _) | OpKind::MatrixStore(m, _) => Set::of(m),
+            kind if kind.is_barrier() => Set(BARRIER),
             _ => Set::default(),
         };
         let inner = k.regions(op).iter().fold(own, |s, &r| Set(s.0 | writes(k, r, loops).0));
@@ -108,11 +108,11 @@ impl Rule for Forward {
                 }
                 self.learn(m, i, v);
             }
-            OpKind::Atomic(m, _) => {
+            OpKind::Atomic(m, _) | OpKind::MatrixStore(m, _) => {
                 rw.copy(self, op);
                 self.forget(old, Set::of(m));
             }
-            OpKind::Barrier => {
+            kind if kind.is_barrier() => {
                 rw.copy(self, op);
                 self.forget(old, Set(BARRIER));
             }

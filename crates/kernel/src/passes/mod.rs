@@ -6,6 +6,7 @@ mod exits;
 mod fold;
 mod forward;
 mod hoist;
+mod matrices;
 mod numbering;
 mod rewrite;
 mod select;
@@ -17,6 +18,7 @@ mod vectors;
 use crate::error::KernelError;
 use crate::ir::Kernel;
 use crate::verify::{is_ssa, verify};
+pub use matrices::lower_matrices;
 pub use specialise::specialise;
 
 /// One pass: a kernel in, a kernel out that does the same.

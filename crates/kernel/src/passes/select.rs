@@ -39,7 +39,8 @@ impl Rule for Select {
         let (then, other) = (old.regions(op)[0], old.regions(op)[1]);
         let (Some(a), Some(b)) = (cost(old, then), cost(old, other)) else { return rw.copy(self, op) };
         let c = rw.get(old.args(op)[0]);
-        if a + b + old.results(op).len() as u32 > CHEAP {
+        let matrices = old.results(op).any(|v| old.matrix(old.ty(v)).is_some());
+        if matrices || a + b + old.results(op).len() as u32 > CHEAP {
             return rw.copy(self, op);
         }
         let (Some(xs), Some(ys)) = (rw.inline(self, then), rw.inline(self, other)) else { return };

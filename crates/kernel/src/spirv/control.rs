@@ -32,7 +32,7 @@ pub(super) struct Emit<'a> {
     pub(super) known: Vec<(MemoryId, u32)>,
     frames: Vec<Frame>,
     block: u32,
-    pub(super) inputs: [u32; 7],
+    pub(super) inputs: [u32; Builtin::ALL.len()],
 }
 
 impl<'a> Emit<'a> {
@@ -55,7 +55,7 @@ impl<'a> Emit<'a> {
             known: Vec::new(),
             frames: Vec::new(),
             block: 0,
-            inputs: [0; 7],
+            inputs: [0; Builtin::ALL.len()],
         };
         e.function();
         e.w
@@ -90,8 +90,9 @@ impl<'a> Emit<'a> {
                 Builtin::LocalIndex => (B::LocalInvocationIndex, false),
                 Builtin::SubgroupSize => (B::SubgroupSize, false),
                 Builtin::SubgroupLane => (B::SubgroupLocalInvocationId, false),
+                Builtin::SubgroupId => (B::SubgroupId, false),
             };
-            if matches!(b, Builtin::SubgroupSize | Builtin::SubgroupLane) {
+            if matches!(b, Builtin::SubgroupSize | Builtin::SubgroupLane | Builtin::SubgroupId) {
                 self.w.capability(C::GroupNonUniform);
             }
             let scalar = Ty::scalar(Scalar::U32);
@@ -105,19 +106,23 @@ impl<'a> Emit<'a> {
         self.w.push(spirv::Op::FunctionEnd, &[]);
     }
 
-    /// Which memories and inputs are used.
-    fn used(&self) -> (Vec<bool>, [bool; 7]) {
+    /// Which memories and inputs are used, and whether matrices are.
+    fn used(&mut self) -> (Vec<bool>, [bool; Builtin::ALL.len()]) {
         let mut memories = vec![false; self.k.memories().len()];
-        let mut builtins = [false; 7];
+        let mut builtins = [false; Builtin::ALL.len()];
         let mut open = vec![self.k.body()];
         while let Some(r) = open.pop() {
             for &op in self.k.region_ops(r) {
                 open.extend_from_slice(self.k.regions(op));
+                self.w.vulkan_model |= self.k.kind(op).is_matrix();
                 match self.k.kind(op) {
                     OpKind::Builtin(b, _) => builtins[b as usize] = true,
-                    OpKind::Load(m) | OpKind::Store(m) | OpKind::Atomic(m, _) | OpKind::Len(m) => {
-                        memories[m.index()] = true
-                    }
+                    OpKind::Load(m)
+                    | OpKind::Store(m)
+                    | OpKind::Atomic(m, _)
+                    | OpKind::Len(m)
+                    | OpKind::MatrixLoad(m, _)
+                    | OpKind::MatrixStore(m, _) => memories[m.index()] = true,
                     _ => {}
                 }
             }
@@ -381,7 +386,7 @@ impl<'a> Emit<'a> {
 }
 
 /// The parts in the order of the specification.
-pub(super) fn module(mut w: Words<'_>, target: Target) -> Module {
+pub(super) fn module(mut w: Words<'_>, target: &Target) -> Module {
     let floats: Vec<u32> = [Scalar::F16, Scalar::F32]
         .iter()
         .filter(|&&s| w.has(s))
@@ -391,18 +396,29 @@ pub(super) fn module(mut w: Words<'_>, target: Target) -> Module {
     if !floats.is_empty() {
         w.capability(spirv::Capability::SignedZeroInfNanPreserve);
     }
+    if w.vulkan_model {
+        w.capability(spirv::Capability::VulkanMemoryModel);
+    }
     let mut words = vec![spirv::MAGIC_NUMBER, 0x0001_0300, 0, w.ids as u32, 0];
     for &c in w.capabilities.keys() {
         instruction(&mut words, spirv::Op::Capability, &[c]);
     }
-    if !floats.is_empty() {
-        instruction(&mut words, spirv::Op::Extension, &text("SPV_KHR_float_controls"));
+    let has = |c: spirv::Capability| w.capabilities.contains_key(&(c as u32));
+    for (used, extension) in [
+        (!floats.is_empty(), "SPV_KHR_float_controls"),
+        (w.vulkan_model, "SPV_KHR_vulkan_memory_model"),
+        (w.vulkan_model, "SPV_KHR_cooperative_matrix"),
+        (has(spirv::Capability::BFloat16TypeKHR), "SPV_KHR_bfloat16"),
+    ] {
+        if used {
+            instruction(&mut words, spirv::Op::Extension, &text(extension));
+        }
     }
     if let Some(id) = w.glsl {
         instruction(&mut words, spirv::Op::ExtInstImport, &[&[id][..], &text("GLSL.std.450")].concat());
     }
-    let (logical, glsl450) = (spirv::AddressingModel::Logical as u32, spirv::MemoryModel::GLSL450 as u32);
-    instruction(&mut words, spirv::Op::MemoryModel, &[logical, glsl450]);
+    let model = if w.vulkan_model { spirv::MemoryModel::Vulkan } else { spirv::MemoryModel::GLSL450 };
+    instruction(&mut words, spirv::Op::MemoryModel, &[spirv::AddressingModel::Logical as u32, model as u32]);
     // The function is the first id.
     let main = 1;
     let entry = [&[spirv::ExecutionModel::GLCompute as u32, main][..], &text("main"), &w.interface].concat();

@@ -2,14 +2,16 @@
 //!
 //! Ids are numbered while words are written, densely, after they were counted by the same code: a kernel over the limit is refused before
 //! the first word. Capabilities are those of what is used. The entry point is called `main`; buffer `i` of the kernel is binding `i`
-//! of set 0, scalar parameters are push constants.
+//! of set 0, scalar parameters are push constants. Kernels with matrices of a subgroup need `VK_KHR_cooperative_matrix` and the Vulkan memory
+//! model besides, with bf16 also `VK_KHR_shader_bfloat16`.
 
 mod control;
+mod matrix;
 mod ops;
 mod words;
 
 use crate::error::{Contributors, KernelError};
-use crate::ir::{Kernel, OpKind, Scalar, Space};
+use crate::ir::{Kernel, MatrixShape, OpKind, Scalar, Space};
 use crate::passes::{EXITS, optimise};
 use crate::verify::verify;
 use control::Emit;
@@ -27,11 +29,14 @@ pub struct Module {
 }
 
 /// What a device offers beyond the least that Vulkan 1.1 asks for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
     /// `shaderSignedZeroInfNanPreserve` for the floats of a kernel. Without it a driver may compute `-0` as `0`, and take an infinity or a NaN
     /// for impossible; with it, `+ - x` give the bits of the reference.
     pub signed_zeros: bool,
+    /// The products of matrices that a subgroup computes together. A kernel with others is refused: take its matrices apart with
+    /// [`lower_matrices`](crate::lower_matrices).
+    pub matrices: Vec<MatrixShape>,
 }
 
 /// Where each scalar parameter lies in the push constants, in bytes.
@@ -59,11 +64,11 @@ pub fn param_offsets(kernel: &Kernel) -> Vec<u32> {
 /// # Ok::<(), impasto_kernel::KernelError>(())
 /// ```
 pub fn compile(kernel: &Kernel) -> Result<Module, KernelError> {
-    compile_for(kernel, Target::default())
+    compile_for(kernel, &Target::default())
 }
 
 /// [`compile`] for a device that offers more.
-pub fn compile_for(kernel: &Kernel, target: Target) -> Result<Module, KernelError> {
+pub fn compile_for(kernel: &Kernel, target: &Target) -> Result<Module, KernelError> {
     refuse_early(kernel, ID_LIMIT)?;
     emit_for(&optimise(kernel)?, target)
 }
@@ -77,11 +82,11 @@ pub fn compile_unoptimised(kernel: &Kernel) -> Result<Module, KernelError> {
 
 /// Writes the words of a kernel as it is. Variables, if it still has any, are variables of the function.
 pub fn emit(kernel: &Kernel) -> Result<Module, KernelError> {
-    emit_for(kernel, Target::default())
+    emit_for(kernel, &Target::default())
 }
 
 /// [`emit`] for a device that offers more.
-pub fn emit_for(kernel: &Kernel, target: Target) -> Result<Module, KernelError> {
+pub fn emit_for(kernel: &Kernel, target: &Target) -> Result<Module, KernelError> {
     emit_below(kernel, target, ID_LIMIT)
 }
 
@@ -111,7 +116,8 @@ fn refuse_early(kernel: &Kernel, limit: u32) -> Result<(), KernelError> {
     })
 }
 
-fn emit_below(kernel: &Kernel, target: Target, limit: u32) -> Result<Module, KernelError> {
+fn emit_below(kernel: &Kernel, target: &Target, limit: u32) -> Result<Module, KernelError> {
+    matrix::check(kernel, target)?;
     let kernel = &EXITS.run(kernel)?;
     let counted = Emit::run(kernel, true);
     if counted.ids > u64::from(limit) {
@@ -144,8 +150,8 @@ mod tests {
         .unwrap();
         let kernel = optimise(&kernel).unwrap();
         let module = emit(&kernel).unwrap();
-        assert_eq!(emit_below(&kernel, Target::default(), module.bound).unwrap(), module);
-        match emit_below(&kernel, Target::default(), module.bound - 1) {
+        assert_eq!(emit_below(&kernel, &Target::default(), module.bound).unwrap(), module);
+        match emit_below(&kernel, &Target::default(), module.bound - 1) {
             Err(KernelError::TooManyIds { count, limit, largest, .. }) => {
                 assert_eq!((count, limit), (u64::from(module.bound), module.bound - 1));
                 assert!(!largest.0.is_empty());

@@ -30,9 +30,16 @@ fn scalar_of(ty: Ty) -> Scalar {
 
 impl Emit<'_> {
     /// An instruction with a result.
-    fn make(&mut self, by: &'static str, op: S, ty: Ty, operands: &[u32]) -> u32 {
+    pub(super) fn make(&mut self, by: &'static str, op: S, ty: Ty, operands: &[u32]) -> u32 {
         let (t, id) = (self.w.ty(ty), self.w.id(by));
         self.w.push(op, &[&[t, id][..], operands].concat());
+        id
+    }
+
+    /// An instruction of float arithmetic. It is exact to the source: a driver must not fuse it with another.
+    pub(super) fn exact(&mut self, by: &'static str, op: S, ty: Ty, operands: &[u32]) -> u32 {
+        let id = self.make(by, op, ty, operands);
+        self.w.decorate(id, &[spirv::Decoration::NoContraction as u32]);
         id
     }
 
@@ -80,6 +87,8 @@ impl Emit<'_> {
                 self.make(by, S::CompositeExtract, ty, &[self.inputs[b as usize], axis.into()])
             }
             OpKind::Builtin(b, _) => self.inputs[b as usize],
+            kind if kind.is_matrix() => self.matrix_op(op, by, ty, &args),
+            OpKind::Binary(_) | OpKind::Convert if k.matrix(ty).is_some() => self.matrix_op(op, by, ty, &args),
             OpKind::Unary(f) => self.unary(by, f, ty, args[0]),
             OpKind::Binary(f) => {
                 let divisor = self.constant_of(k.args(op)[1]);
@@ -98,11 +107,11 @@ impl Emit<'_> {
             OpKind::Insert(i) => self.make(by, S::CompositeInsert, ty, &[args[1], args[0], i]),
             OpKind::Load(m) => {
                 let at = self.element(by, m, args[0]);
-                self.make(by, S::Load, ty, &[at])
+                self.make(by, S::Load, ty, &[&[at], self.seen(m)].concat())
             }
             OpKind::Store(m) => {
                 let at = self.element(by, m, args[0]);
-                self.w.push(S::Store, &[at, args[1]]);
+                self.w.push(S::Store, &[&[at, args[1]], self.seen(m)].concat());
                 0
             }
             OpKind::Atomic(m, f) => self.atomic(by, m, f, &args),
@@ -111,10 +120,11 @@ impl Emit<'_> {
                 self.make(by, S::ArrayLength, ty, &[variable, 0])
             }
             OpKind::Barrier => {
-                // Scope: workgroup, twice. Semantics: acquire and release, of buffers and of workgroup memory.
-                let scope = self.w.constant(Scalar::U32, 2);
-                let semantics = self.w.constant(Scalar::U32, 0x8 | 0x40 | 0x100);
-                self.w.push(S::ControlBarrier, &[scope, scope, semantics]);
+                self.barrier(spirv::Scope::Workgroup);
+                0
+            }
+            OpKind::SubgroupBarrier => {
+                self.barrier(spirv::Scope::Subgroup);
                 0
             }
             OpKind::Subgroup(f) => self.subgroup(by, f, ty, &args),
@@ -136,7 +146,7 @@ impl Emit<'_> {
     }
 
     /// The place of an element; the same one is named once.
-    fn element(&mut self, by: &'static str, m: MemoryId, index: u32) -> u32 {
+    pub(super) fn element(&mut self, by: &'static str, m: MemoryId, index: u32) -> u32 {
         if let Some(&id) = self.places.get(&(m, index)) {
             return id;
         }
@@ -197,10 +207,7 @@ impl Emit<'_> {
                     Binary::Sub => S::FSub,
                     _ => S::FMul,
                 };
-                let id = self.make(by, op, ty, &[a, b]);
-                // Arithmetic is exact to the source: a driver must not fuse these.
-                self.w.decorate(id, &[spirv::Decoration::NoContraction as u32]);
-                return id;
+                return self.exact(by, op, ty, &[a, b]);
             }
             Binary::Add => S::IAdd,
             Binary::Sub => S::ISub,
@@ -385,9 +392,13 @@ impl Emit<'_> {
         let ty = self.k.memory(m).ty;
         let signed = scalar_of(ty).is_signed();
         let at = self.element(by, m, args[0]);
-        // Scope: the device for buffers, the workgroup for its memory; no order beyond the element.
-        let scope = if matches!(self.k.memory(m).space, Space::Workgroup(_)) { 2 } else { 1 };
-        let (scope, relaxed) = (self.w.constant(Scalar::U32, scope), self.w.constant(Scalar::U32, 0));
+        // No order beyond the element. The scope of the device needs a capability of its own under the Vulkan memory model.
+        let scope = match self.k.memory(m).space {
+            Space::Workgroup(_) => spirv::Scope::Workgroup,
+            _ if self.w.vulkan_model => spirv::Scope::QueueFamily,
+            _ => spirv::Scope::Device,
+        };
+        let (scope, relaxed) = (self.w.constant(Scalar::U32, scope as u64), self.w.constant(Scalar::U32, 0));
         let op = match f {
             Atomic::Add => S::AtomicIAdd,
             Atomic::Min if signed => S::AtomicSMin,

@@ -13,7 +13,9 @@ pub(super) enum Global {
     Void,
     Function,
     Type(Ty),
+    /// bf16 as 16 bits, and as the float that matrices are made of.
     Half,
+    Bfloat,
     Pointer(u32, u32),
     Const(Scalar, u64),
     Splat(Ty, u64),
@@ -42,6 +44,8 @@ pub(super) struct Words<'a> {
     pub(super) capabilities: BTreeMap<u32, ()>,
     pub(super) interface: Vec<u32>,
     pub(super) glsl: Option<u32>,
+    /// Whether this is under the Vulkan memory model, where accesses say that others see them, and not the older one.
+    pub(super) vulkan_model: bool,
 }
 
 /// One instruction: its length and number, then its operands.
@@ -69,6 +73,7 @@ impl<'a> Words<'a> {
             capabilities: BTreeMap::from([(spirv::Capability::Shader as u32, ())]),
             interface: Vec::new(),
             glsl: None,
+            vulkan_model: false,
         }
     }
 
@@ -91,7 +96,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    fn global(&mut self, op: spirv::Op, operands: &[u32]) {
+    pub(super) fn global(&mut self, op: spirv::Op, operands: &[u32]) {
         if !self.counting {
             instruction(&mut self.parts.globals, op, operands);
         }
@@ -116,7 +121,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    fn once(&mut self, key: Global, by: &'static str, write: impl FnOnce(&mut Self, u32)) -> u32 {
+    pub(super) fn once(&mut self, key: Global, by: &'static str, write: impl FnOnce(&mut Self, u32)) -> u32 {
         if let Some(&id) = self.globals.get(&key) {
             return id;
         }
@@ -184,6 +189,7 @@ impl<'a> Words<'a> {
                     w.global(spirv::Op::TypeStruct, &[&[id][..], &of].concat())
                 })
             }
+            Shape::Matrix(m) => self.matrix(ty, m),
         }
     }
 

@@ -2,8 +2,10 @@
 #![allow(dead_code, reason = "each test uses a part of this")]
 
 pub mod blowup;
+pub mod gemm;
 pub mod kernels;
 pub mod random;
+pub mod words;
 
 use impasto_kernel::{Data, Kernel, Scalar, execute};
 
