@@ -58,6 +58,7 @@
 //!
 //! [`Builder`] or text, [`verify`], [`optimise`]; [`execute`] runs a kernel at any stage.
 
+pub mod blowup;
 mod builder;
 mod error;
 mod eval;
