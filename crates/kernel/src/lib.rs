@@ -51,6 +51,11 @@
 //!
 //! **Effects** stay in order. Barriers and subgroup operations never move across control flow.
 //!
+//! **Matrices** are values that the invocations of a subgroup hold together (`matrix_load`, `matrix_mul_add`, `matrix_store`): what matrix units
+//! of devices compute. All invocations of a subgroup do the same matrix ops, or none; the verifier refuses what a lane decides about, and
+//! the executor stops where only running tells. A device without a matrix of that shape is an error of [`compile_for`], and
+//! [`lower_matrices`] makes a kernel for it that gives the same bits.
+//!
 //! A kernel is flat tables of numbers, about fifty bytes an op, written once: a pass reads one kernel and writes the next, and hoisting an op
 //! is writing it into a region further out. Everything is linear or n log n.
 //!

@@ -84,9 +84,10 @@ fn check_header(k: &Kernel) -> Result<(), String> {
             _ => 0,
         };
         if !(1..=MAX_LEAVES).contains(&n) {
-            return Err(format!(
-                "a value has 1 to {MAX_LEAVES} scalars, not {n}, and no matrices; put larger arrays into memory"
-            ));
+            return Err(match n {
+                u64::MAX => "an array or a struct holds no matrices; use values, or variables, for each".to_owned(),
+                n => format!("a value has 1 to {MAX_LEAVES} scalars, not {n}; put larger arrays into memory"),
+            });
         }
         leaves.push(n);
     }

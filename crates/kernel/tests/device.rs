@@ -6,8 +6,8 @@ mod common;
 
 use common::{gemm, kernels, programs, random, same};
 use impasto_kernel::{
-    Data, Kernel, Launch, Scalar, Target, compile, compile_for, compile_unoptimised, emit_for, execute, lower_matrices,
-    specialise,
+    Data, Kernel, Launch, MatrixShape, Scalar, Target, compile, compile_for, compile_unoptimised, emit_for, execute,
+    lower_matrices, specialise,
 };
 use impasto_vulkan::{Device, Kind, Loader};
 
@@ -234,4 +234,40 @@ fn products_of_matrices_give_the_same_bits_on_a_device_without_them() {
             same(&expected.buffers, &got).unwrap_or_else(|e| panic!("{case:?}, {how}: {e}"));
         }
     }
+}
+
+/// By hand, where there is such a device: `cargo test --release -p impasto-kernel --test device -- --ignored --nocapture`.
+#[test]
+#[ignore = "needs a device with matrix units"]
+fn products_are_right_on_a_device_with_matrix_units() {
+    let instance = Loader::open().unwrap().create_instance().unwrap();
+    let all = instance.enumerate().unwrap();
+    let (physical, about) = all
+        .iter()
+        .map(|p| (p, p.describe()))
+        .find(|(_, d)| !d.cooperative.is_empty())
+        .expect("no device here has matrix units");
+    let device = Device::open(physical).unwrap();
+    let scalar = |name: &str| Scalar::ALL.into_iter().find(|s| s.name() == name);
+    let shape = |c: &impasto_vulkan::CooperativeMatrix| {
+        let (factor, result) = scalar(&c.factor).zip(scalar(&c.result))?;
+        Some(MatrixShape { factor, result, m: c.m, n: c.n, k: c.k })
+    };
+    let target = Target { matrices: about.cooperative.iter().filter_map(shape).collect(), ..Target::default() };
+    println!("{}: {:?}", about.label, target.matrices);
+    let (mut ran, mut worst) = (std::collections::BTreeMap::new(), 0f32);
+    for seed in 0..programs(100) {
+        let case = gemm::case(seed, about.subgroup.0);
+        let kernel = gemm::kernel(&case);
+        let Ok(module) = compile_for(&kernel, &target) else { continue };
+        let mut expected = gemm::launch(&case);
+        execute(&kernel, &mut expected).unwrap();
+        let got = run(&device, &module.words, &gemm::launch(&case));
+        let error = gemm::error(&case, &expected.buffers[2], &got[2]);
+        assert!(error < 1.0, "{case:?}: {error} of what is allowed");
+        worst = worst.max(error);
+        *ran.entry(case.shape.to_string()).or_insert(0) += 1;
+    }
+    println!("{ran:?}, largest error {worst} of what is allowed");
+    assert!(!ran.is_empty(), "the device has none of the shapes that are tried");
 }

@@ -271,3 +271,15 @@ pub fn expected(case: &Case) -> Data {
     }
     z
 }
+
+/// The largest difference, as a part of what another order of adding up and a rounding of each sum may cause.
+pub fn error(case: &Case, a: &Data, b: &Data) -> f32 {
+    let s = case.shape.result;
+    let step = if s == Scalar::F16 || case.ending == Ending::Rounded { 1.0 / 1024.0 } else { f32::EPSILON };
+    // Factors are below 3 in size, and the ending squares sums.
+    let terms = (case.shape.k * case.tiles[2]) as f32;
+    let size =
+        |x: f32| x.abs() + 9.0 * terms * if case.ending == Ending::Arithmetic { x.abs().sqrt() * 2.0 } else { 1.0 };
+    let one = |(&x, &y): (&u64, &u64)| (value(s, x) - value(s, y)).abs() / (size(value(s, x)) * step * terms.sqrt());
+    a.bits.iter().zip(&b.bits).map(one).fold(0.0, f32::max)
+}
