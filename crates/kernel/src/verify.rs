@@ -38,6 +38,7 @@ pub fn verify(kernel: &Kernel) -> Result<(), KernelError> {
         visible: vec![false; kernel.value_count()],
         vars: vec![Scope::Unknown; kernel.vars.len()],
         around: Vec::new(),
+        types: Vec::new(),
     };
     let checked = v.region(kernel.body());
     let checked = checked.and_then(|()| uniform::check(kernel).map_err(|(op, problem)| (Some(op), problem)));
@@ -133,6 +134,8 @@ struct Verifier<'a> {
     vars: Vec<Scope>,
     /// The ops whose regions are open, with those regions, innermost last.
     around: Vec<(OpId, RegionId)>,
+    /// The types of the operands of one op; kept, since ops are many.
+    types: Vec<Ty>,
 }
 
 type Problem = (Option<OpId>, String);
@@ -189,7 +192,9 @@ impl Verifier<'_> {
             }
             _ => {}
         }
-        types(k, op).map_err(own)?;
+        self.types.clear();
+        self.types.extend(k.args(op).iter().map(|&v| k.ty(v)));
+        types(k, op, &self.types).map_err(own)?;
         for &r in k.regions(op) {
             self.around.push((op, r));
             self.region(r)?;
@@ -248,9 +253,8 @@ fn need(ok: bool, problem: &str) -> Result<(), String> {
 }
 
 /// Checks the types of operands, results and region arguments of one op.
-fn types(k: &Kernel, op: OpId) -> Result<(), String> {
-    let args: Vec<Ty> = k.args(op).iter().map(|&v| k.ty(v)).collect();
-    let results: Vec<Ty> = k.results(op).map(|v| k.ty(v)).collect();
+fn types(k: &Kernel, op: OpId, args: &[Ty]) -> Result<(), String> {
+    let results = k.result_types(op);
     let kind = k.kind(op);
     let structure = kind.is_structure();
     let acts = matches!(kind, OpKind::Store(_) | OpKind::MatrixStore(..) | OpKind::Var(_) | OpKind::Set(_));
@@ -259,7 +263,10 @@ fn types(k: &Kernel, op: OpId) -> Result<(), String> {
         need(results.len() == usize::from(produces), "wrong number of results")?;
         need(k.regions(op).is_empty(), "this op has no regions")?;
     }
-    let count = |n: usize| need(args.len() == n, &format!("it takes {n} operands, not {}", args.len()));
+    let count = |n: usize| match args.len() {
+        m if m == n => Ok(()),
+        m => Err(format!("it takes {n} operands, not {m}")),
+    };
     let u32_index = || need(args[0] == Ty::scalar(Scalar::U32), "the index must be a u32");
     match kind {
         OpKind::Const(c) => {
@@ -386,12 +393,12 @@ fn types(k: &Kernel, op: OpId) -> Result<(), String> {
         }
         OpKind::MatrixLoad(m, _) => {
             count(2)?;
-            matrix_place(k, m, &args, results[0])
+            matrix_place(k, m, args, results[0])
         }
         OpKind::MatrixStore(m, _) => {
             count(3)?;
             need(k.memory(m).space != Space::Buffer(Access::Read), "the buffer is read only")?;
-            matrix_place(k, m, &args, args[2])
+            matrix_place(k, m, args, args[2])
         }
         OpKind::MatrixFill => {
             count(1)?;
@@ -454,7 +461,7 @@ fn types(k: &Kernel, op: OpId) -> Result<(), String> {
             need(step >= 1 && step <= i32::MAX as u32, "the step must be positive")?;
             let inner = k.region_args(k.regions(op)[0]).map(|v| k.ty(v));
             need(inner.eq(args[1..].iter().copied()), "the arguments of the region are index and carried values")?;
-            need(results == args[2..], "the results are the carried values")
+            need(*results == args[2..], "the results are the carried values")
         }
         _ => Err("a terminator stands last in its region".to_owned()),
     }

@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use crate::hash::Map;
+
 use super::op::OpKind;
 use super::types::{Matrix, Scalar, Shape, Ty};
 
@@ -116,7 +118,7 @@ pub struct Kernel {
     pub(super) shapes: Vec<Shape>,
     pub(super) shape_numbers: HashMap<Shape, Ty>,
     pub(super) consts: Vec<u64>,
-    pub(super) const_numbers: HashMap<u64, u32>,
+    pub(super) const_numbers: Map<u64, u32>,
     pub(super) cases: Vec<Vec<(u64, u32)>>,
     pub(super) ops: Vec<Op>,
     pub(super) operands: Vec<Value>,
@@ -143,7 +145,7 @@ impl Kernel {
             shapes: Vec::new(),
             shape_numbers: HashMap::new(),
             consts: Vec::new(),
-            const_numbers: HashMap::new(),
+            const_numbers: Map::default(),
             cases: Vec::new(),
             ops: Vec::new(),
             operands: Vec::new(),
@@ -155,7 +157,7 @@ impl Kernel {
         }
     }
 
-    /// The same parameters, memory, variables and types, with no ops.
+    /// The same parameters, memory, variables, types, constants and case tables, with no ops yet, and room for as many.
     pub(crate) fn header(&self) -> Kernel {
         Kernel {
             params: self.params.clone(),
@@ -163,6 +165,15 @@ impl Kernel {
             vars: self.vars.clone(),
             shapes: self.shapes.clone(),
             shape_numbers: self.shape_numbers.clone(),
+            consts: self.consts.clone(),
+            const_numbers: self.const_numbers.clone(),
+            cases: self.cases.clone(),
+            ops: Vec::with_capacity(self.ops.len()),
+            operands: Vec::with_capacity(self.operands.len()),
+            values: Vec::with_capacity(self.values.len()),
+            regions: Vec::with_capacity(self.regions.len()),
+            nested: Vec::with_capacity(self.nested.len()),
+            lists: Vec::with_capacity(self.lists.len()),
             ..Kernel::empty(&self.name, self.workgroup)
         }
     }
@@ -207,6 +218,12 @@ impl Kernel {
     pub fn results(&self, op: OpId) -> impl ExactSizeIterator<Item = Value> + Clone + use<> {
         let o = &self.ops[op.index()];
         (o.results..o.results + o.n_results).map(Value)
+    }
+
+    /// The types of the results of an op.
+    pub(crate) fn result_types(&self, op: OpId) -> &[Ty] {
+        let o = &self.ops[op.index()];
+        &self.values[range(o.results, o.n_results)]
     }
 
     /// The only result of an op that has one.
@@ -330,6 +347,11 @@ impl Kernel {
     /// Ops in the tables, also those that no region lists.
     pub fn op_count(&self) -> usize {
         self.ops.len()
+    }
+
+    /// The kinds of the ops in the tables, in no order.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = OpKind> {
+        self.ops.iter().map(|op| op.kind)
     }
 
     /// Values in the tables.

@@ -29,16 +29,16 @@ impl Rule for Numbering {
             Effect::Reads(m) => old.memory(m).space == Space::Buffer(Access::Read),
             _ => false,
         };
-        let mut args = rw.args(op);
+        let args = old.args(op);
         if !repeatable || args.len() > MOST {
             return rw.copy(self, op);
         }
         let kind = rw.kind(op);
-        if matches!(kind, OpKind::Binary(b) if b.commutes()) {
-            args.sort_unstable();
-        }
         let mut key = [u32::MAX; MOST];
-        key.iter_mut().zip(&args).for_each(|(k, v)| *k = v.0);
+        key.iter_mut().zip(args).for_each(|(k, &v)| *k = rw.get(v).0);
+        if matches!(kind, OpKind::Binary(b) if b.commutes()) {
+            key[..args.len()].sort_unstable();
+        }
         let key = (kind, old.ty(old.result(op)), key);
         if let Some(&v) = self.known.get(&key) {
             return rw.replace(op, v);

@@ -12,8 +12,12 @@ pub(super) fn run(k: &Kernel) -> Kernel {
 
 impl Rule for Vectors {
     fn op(&mut self, rw: &mut Rewrite<'_>, op: OpId) {
+        let kind = rw.old.kind(op);
+        if !matches!(kind, OpKind::Extract(_) | OpKind::Make | OpKind::Insert(_)) {
+            return rw.copy(self, op);
+        }
         let args = rw.args(op);
-        let found = match rw.old.kind(op) {
+        let found = match kind {
             OpKind::Extract(i) => match member(&rw.asm, args[0], i) {
                 None if under(&rw.asm, args[0], i) != args[0] => {
                     // Inserts of other members are nothing to this one.

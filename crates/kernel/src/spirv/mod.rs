@@ -118,11 +118,16 @@ fn refuse_early(kernel: &Kernel, limit: u32) -> Result<(), KernelError> {
 
 fn emit_below(kernel: &Kernel, target: &Target, limit: u32) -> Result<Module, KernelError> {
     matrix::check(kernel, target)?;
-    let kernel = &EXITS.run(kernel)?;
+    let made;
+    let kernel = if EXITS.applies(kernel) {
+        made = EXITS.run(kernel)?;
+        &made
+    } else {
+        kernel
+    };
     let counted = Emit::run(kernel, true);
     if counted.ids > u64::from(limit) {
-        let mut largest: Vec<(String, u64)> = counted.tally.iter().map(|(&n, &c)| (n.to_owned(), c)).collect();
-        largest.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        let mut largest = counted.largest();
         largest.truncate(4);
         return Err(KernelError::TooManyIds {
             kernel: kernel.name.clone(),

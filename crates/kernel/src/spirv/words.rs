@@ -37,8 +37,8 @@ pub(super) struct Words<'a> {
     pub(super) k: &'a Kernel,
     counting: bool,
     pub(super) ids: u64,
-    /// What takes the ids.
-    pub(super) tally: BTreeMap<&'static str, u64>,
+    /// What takes the ids, by the address of its name, which is the fastest key.
+    tally: Map<usize, (&'static str, u64)>,
     pub(super) parts: Parts,
     pub(super) globals: Map<Global, u32>,
     pub(super) capabilities: BTreeMap<u32, ()>,
@@ -67,7 +67,7 @@ impl<'a> Words<'a> {
             k,
             counting,
             ids: 1,
-            tally: BTreeMap::new(),
+            tally: Map::default(),
             parts: Parts::default(),
             globals: Map::default(),
             capabilities: BTreeMap::from([(spirv::Capability::Shader as u32, ())]),
@@ -81,9 +81,19 @@ impl<'a> Words<'a> {
     pub(super) fn id(&mut self, by: &'static str) -> u32 {
         let id = self.ids;
         self.ids += 1;
-        *self.tally.entry(by).or_default() += 1;
+        self.tally.entry(by.as_ptr().addr()).or_insert((by, 0)).1 += 1;
         // Only a count goes beyond 32 bits: nothing is written unless the bound is far below.
         id as u32
+    }
+
+    /// What takes ids, the largest first.
+    pub(super) fn largest(&self) -> Vec<(String, u64)> {
+        // The same name may stand at several addresses.
+        let mut by_name = BTreeMap::new();
+        self.tally.values().for_each(|&(name, n)| *by_name.entry(name).or_insert(0) += n);
+        let mut largest: Vec<(String, u64)> = by_name.into_iter().map(|(name, n)| (name.to_owned(), n)).collect();
+        largest.sort_by_key(|l| std::cmp::Reverse(l.1));
+        largest
     }
 
     pub(super) fn capability(&mut self, c: spirv::Capability) {
