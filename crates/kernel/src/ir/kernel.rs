@@ -349,7 +349,12 @@ impl Kernel {
         self.ops.len()
     }
 
-    /// The kinds of the ops in the tables, in no order.
+    /// The ops in the tables, also those that no region lists.
+    pub(crate) fn ops(&self) -> impl Iterator<Item = OpId> + use<> {
+        (0..self.ops.len() as u32).map(OpId)
+    }
+
+    /// The kinds of the ops in the tables, in the same order.
     pub(crate) fn kinds(&self) -> impl Iterator<Item = OpKind> {
         self.ops.iter().map(|op| op.kind)
     }

@@ -112,6 +112,11 @@ impl Ty {
         }
     }
 
+    /// The number.
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+
     pub(crate) fn from_table(index: usize) -> Ty {
         Ty(TABLE + index as u32)
     }

@@ -273,8 +273,11 @@ impl Rule for Constants<'_> {
     }
 }
 
-pub(super) fn run(k: &Kernel) -> Kernel {
+pub(super) fn run(k: &Kernel) -> Option<Kernel> {
     let mut facts = Facts::new(k);
     facts.solve();
-    Rewrite::run(k, &mut Constants(facts))
+    // Constants that were written as such are no news.
+    let known = facts.facts.iter().filter(|f| matches!(f, Fact::Const(_))).count();
+    let written = k.kinds().zip(&facts.ran).filter(|&(kind, &ran)| ran && matches!(kind, OpKind::Const(_))).count();
+    (known > written).then(|| Rewrite::run(k, &mut Constants(facts)))
 }

@@ -242,7 +242,7 @@ impl Rule for Dead<'_> {
     }
 }
 
-pub(super) fn run(k: &Kernel) -> Kernel {
+pub(super) fn run(k: &Kernel) -> Option<Kernel> {
     let mut loaded = vec![false; k.memories().len()];
     let mut open = vec![k.body()];
     while let Some(r) = open.pop() {
@@ -266,5 +266,5 @@ pub(super) fn run(k: &Kernel) -> Kernel {
     };
     needs.survey(k.body(), &mut Vec::new());
     needs.solve();
-    Rewrite::run(k, &mut Dead { needs, owner: Map::default(), around: Vec::new() })
+    Some(Rewrite::run(k, &mut Dead { needs, owner: Map::default(), around: Vec::new() }))
 }

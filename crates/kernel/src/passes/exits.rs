@@ -235,7 +235,10 @@ impl Rule for Exits {
     }
 }
 
-pub(super) fn run(k: &Kernel) -> Kernel {
+pub(super) fn run(k: &Kernel) -> Option<Kernel> {
+    if !k.kinds().any(|kind| matches!(kind, OpKind::Loop | OpKind::For(_))) {
+        return None;
+    }
     let mut e = Exits {
         through: Map::default(),
         owner: Map::default(),
@@ -244,5 +247,5 @@ pub(super) fn run(k: &Kernel) -> Kernel {
         broken: k.broken(),
     };
     survey(k, k.body(), &mut Vec::new(), &mut e);
-    Rewrite::run(k, &mut e)
+    Some(Rewrite::run(k, &mut e))
 }

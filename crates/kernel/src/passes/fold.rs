@@ -19,7 +19,7 @@ enum Came {
     Op(OpKind, Vec<Value>),
 }
 
-pub(super) fn run(k: &Kernel) -> Kernel {
+pub(super) fn run(k: &Kernel) -> Option<Kernel> {
     let mut exits = vec![0; k.region_count()];
     let mut open = vec![k.body()];
     while let Some(r) = open.pop() {
@@ -30,7 +30,7 @@ pub(super) fn run(k: &Kernel) -> Kernel {
             }
         }
     }
-    Rewrite::run(k, &mut Fold { exits })
+    Some(Rewrite::run(k, &mut Fold { exits }))
 }
 
 impl Rule for Fold {

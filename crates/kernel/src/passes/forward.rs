@@ -139,9 +139,12 @@ impl Rule for Forward {
     }
 }
 
-pub(super) fn run(k: &Kernel) -> Kernel {
+pub(super) fn run(k: &Kernel) -> Option<Kernel> {
+    if !k.kinds().any(|kind| matches!(kind, OpKind::Load(_))) {
+        return None;
+    }
     let mut loops = Map::default();
     writes(k, k.body(), &mut loops);
     let ages = vec![Age::default(); k.memories().len()];
-    Rewrite::run(k, &mut Forward { known: Map::default(), ages, scopes: vec![Vec::new()], writes: loops })
+    Some(Rewrite::run(k, &mut Forward { known: Map::default(), ages, scopes: vec![Vec::new()], writes: loops }))
 }

@@ -10,8 +10,8 @@ struct Hoist {
     loops: Vec<bool>,
 }
 
-pub(super) fn run(k: &Kernel) -> Kernel {
-    Rewrite::run(k, &mut Hoist { levels: Vec::new(), loops: vec![false] })
+pub(super) fn run(k: &Kernel) -> Option<Kernel> {
+    Some(Rewrite::run(k, &mut Hoist { levels: Vec::new(), loops: vec![false] }))
 }
 
 impl Hoist {

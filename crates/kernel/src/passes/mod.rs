@@ -16,7 +16,7 @@ mod unroll;
 mod vectors;
 
 use crate::error::KernelError;
-use crate::ir::{Kernel, OpKind};
+use crate::ir::Kernel;
 use crate::verify::{is_ssa, verify};
 pub use matrices::lower_matrices;
 pub use specialise::specialise;
@@ -26,29 +26,23 @@ pub use specialise::specialise;
 pub struct Pass {
     /// The name in file tests and messages.
     pub name: &'static str,
-    run: fn(&Kernel) -> Kernel,
-    /// The ops that it begins with: a kernel with none of them stays as it is.
-    about: fn(OpKind) -> bool,
+    /// Nothing, where the kernel would only be copied and a look at it shows that.
+    run: fn(&Kernel) -> Option<Kernel>,
 }
 
 /// SSA construction: the only pass that reads variables, so it comes first.
-const SSA: Pass = Pass { name: "ssa", run: ssa::run, about: |_| true };
-const FOLD: Pass = Pass { name: "fold", run: fold::run, about: |_| true };
-const VECTORS: Pass = Pass {
-    name: "vectors",
-    run: vectors::run,
-    about: |op| matches!(op, OpKind::Make | OpKind::Extract(_) | OpKind::Insert(_)),
-};
-const CONSTANTS: Pass = Pass { name: "constants", run: constants::run, about: |_| true };
-const NUMBERING: Pass = Pass { name: "numbering", run: numbering::run, about: |_| true };
-const FORWARD: Pass = Pass { name: "forward", run: forward::run, about: |op| matches!(op, OpKind::Load(_)) };
-const HOIST: Pass = Pass { name: "hoist", run: hoist::run, about: |_| true };
-const SELECT: Pass = Pass { name: "select", run: select::run, about: |op| op == OpKind::If };
-const UNROLL: Pass = Pass { name: "unroll", run: unroll::run, about: |op| matches!(op, OpKind::For(_)) };
-const DEAD: Pass = Pass { name: "dead", run: dead::run, about: |_| true };
+const SSA: Pass = Pass { name: "ssa", run: ssa::run };
+const FOLD: Pass = Pass { name: "fold", run: fold::run };
+const VECTORS: Pass = Pass { name: "vectors", run: vectors::run };
+const CONSTANTS: Pass = Pass { name: "constants", run: constants::run };
+const NUMBERING: Pass = Pass { name: "numbering", run: numbering::run };
+const FORWARD: Pass = Pass { name: "forward", run: forward::run };
+const HOIST: Pass = Pass { name: "hoist", run: hoist::run };
+const SELECT: Pass = Pass { name: "select", run: select::run };
+const UNROLL: Pass = Pass { name: "unroll", run: unroll::run };
+const DEAD: Pass = Pass { name: "dead", run: dead::run };
 /// Loops left by more than one level: what SPIR-V cannot say. Part of emission, not of the pipeline.
-pub(crate) const EXITS: Pass =
-    Pass { name: "exits", run: exits::run, about: |op| matches!(op, OpKind::Loop | OpKind::For(_)) };
+pub(crate) const EXITS: Pass = Pass { name: "exits", run: exits::run };
 
 /// All passes, for tests that try each.
 pub const PASSES: &[Pass] = &[SSA, FOLD, VECTORS, CONSTANTS, NUMBERING, FORWARD, HOIST, SELECT, UNROLL, DEAD, EXITS];
@@ -66,13 +60,13 @@ impl Pass {
         PASSES.iter().copied().find(|p| p.name == name)
     }
 
-    /// Whether the pass might change the kernel; it would only copy others.
-    pub(crate) fn applies(self, kernel: &Kernel) -> bool {
-        kernel.kinds().any(self.about)
-    }
-
     /// Runs the pass. Debug builds verify what it made.
     pub fn run(self, kernel: &Kernel) -> Result<Kernel, KernelError> {
+        Ok(self.apply(kernel)?.unwrap_or_else(|| kernel.clone()))
+    }
+
+    /// Runs the pass; nothing, if the kernel stays as it is.
+    pub(crate) fn apply(self, kernel: &Kernel) -> Result<Option<Kernel>, KernelError> {
         if self.name != SSA.name && self.name != EXITS.name && !is_ssa(kernel) {
             return Err(KernelError::Build {
                 kernel: kernel.name.clone(),
@@ -80,8 +74,8 @@ impl Pass {
             });
         }
         let made = (self.run)(kernel);
-        if cfg!(debug_assertions) {
-            self.check(&made)?;
+        if let (true, Some(made)) = (cfg!(debug_assertions), &made) {
+            self.check(made)?;
         }
         Ok(made)
     }
@@ -112,8 +106,8 @@ pub fn optimise(kernel: &Kernel) -> Result<Kernel, KernelError> {
     verify(kernel)?;
     let mut now = SSA.run(kernel)?;
     for pass in &PIPELINE[1..] {
-        if pass.applies(&now) {
-            now = pass.run(&now)?;
+        if let Some(made) = pass.apply(&now)? {
+            now = made;
         }
     }
     DEAD.check(&now)?;

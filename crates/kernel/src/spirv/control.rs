@@ -5,7 +5,7 @@ use crate::hash::Map;
 
 use rspirv::spirv;
 
-use super::words::{Words, instruction, text};
+use super::words::{Mode, Words, instruction, text};
 use super::{Module, Target};
 use crate::ir::{Builtin, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space, Ty, Value};
 
@@ -17,6 +17,14 @@ enum Frame {
     Repeat { region: RegionId, merge: u32, next: u32, breaks: Vec<From>, continues: Vec<From> },
 }
 
+/// The type of a pointer to an element, the variable, and the first index, where the elements are a member of a block.
+#[derive(Clone, Copy)]
+pub(super) struct Base {
+    pub(super) pointer: u32,
+    pub(super) variable: u32,
+    pub(super) member: Option<u32>,
+}
+
 pub(super) struct Emit<'a> {
     pub(super) k: &'a Kernel,
     pub(super) w: Words<'a>,
@@ -24,20 +32,24 @@ pub(super) struct Emit<'a> {
     pub(super) ids: Vec<u32>,
     pub(super) bindings: Vec<u32>,
     /// The bits of values that are constants.
-    pub(super) constants: Map<Value, u64>,
+    pub(super) constants: Vec<Option<u64>>,
     /// The variable of the function for each variable that SSA construction has not taken away.
     pub(super) vars: Vec<u32>,
     /// The ids of places in memory, by memory and index, and which became known in the regions that are open.
     pub(super) places: Map<(MemoryId, u32), u32>,
     pub(super) known: Vec<(MemoryId, u32)>,
+    /// For each memory, the ids with which the place of an element begins, once they are known.
+    pub(super) bases: Vec<Option<Base>>,
+    /// The ids of the operands of one op.
+    pub(super) operands: Vec<u32>,
     frames: Vec<Frame>,
     block: u32,
     pub(super) inputs: [u32; Builtin::ALL.len()],
 }
 
 impl<'a> Emit<'a> {
-    /// Goes through a kernel; with `counting`, nothing is written.
-    pub(super) fn run(k: &'a Kernel, counting: bool) -> Words<'a> {
+    /// Goes through a kernel.
+    pub(super) fn run(k: &'a Kernel, mode: Mode) -> Words<'a> {
         let mut n = 0;
         let mut bindings = Vec::new();
         for m in k.memories() {
@@ -46,13 +58,15 @@ impl<'a> Emit<'a> {
         }
         let mut e = Emit {
             k,
-            w: Words::new(k, counting),
+            w: Words::new(k, mode),
             ids: vec![0; k.value_count()],
             bindings,
-            constants: Map::default(),
+            constants: vec![None; k.value_count()],
             vars: Vec::new(),
             places: Map::default(),
             known: Vec::new(),
+            bases: vec![None; k.memories().len()],
+            operands: Vec::new(),
             frames: Vec::new(),
             block: 0,
             inputs: [0; Builtin::ALL.len()],
@@ -401,7 +415,7 @@ pub(super) fn module(mut w: Words<'_>, target: &Target) -> Module {
     }
     let mut words = vec![spirv::MAGIC_NUMBER, 0x0001_0300, 0, w.ids as u32, 0];
     for &c in w.capabilities.keys() {
-        instruction(&mut words, spirv::Op::Capability, &[c]);
+        instruction(&mut words, spirv::Op::Capability, &[&[c]]);
     }
     let has = |c: spirv::Capability| w.capabilities.contains_key(&(c as u32));
     for (used, extension) in [
@@ -411,23 +425,23 @@ pub(super) fn module(mut w: Words<'_>, target: &Target) -> Module {
         (has(spirv::Capability::BFloat16TypeKHR), "SPV_KHR_bfloat16"),
     ] {
         if used {
-            instruction(&mut words, spirv::Op::Extension, &text(extension));
+            instruction(&mut words, spirv::Op::Extension, &[&text(extension)]);
         }
     }
     if let Some(id) = w.glsl {
-        instruction(&mut words, spirv::Op::ExtInstImport, &[&[id][..], &text("GLSL.std.450")].concat());
+        instruction(&mut words, spirv::Op::ExtInstImport, &[&[id], &text("GLSL.std.450")]);
     }
     let model = if w.vulkan_model { spirv::MemoryModel::Vulkan } else { spirv::MemoryModel::GLSL450 };
-    instruction(&mut words, spirv::Op::MemoryModel, &[spirv::AddressingModel::Logical as u32, model as u32]);
+    instruction(&mut words, spirv::Op::MemoryModel, &[&[spirv::AddressingModel::Logical as u32, model as u32]]);
     // The function is the first id.
     let main = 1;
-    let entry = [&[spirv::ExecutionModel::GLCompute as u32, main][..], &text("main"), &w.interface].concat();
+    let entry = [&[spirv::ExecutionModel::GLCompute as u32, main][..], &text("main"), &w.interface];
     instruction(&mut words, spirv::Op::EntryPoint, &entry);
     let [x, y, z] = w.k.workgroup;
-    instruction(&mut words, spirv::Op::ExecutionMode, &[main, spirv::ExecutionMode::LocalSize as u32, x, y, z]);
+    instruction(&mut words, spirv::Op::ExecutionMode, &[&[main, spirv::ExecutionMode::LocalSize as u32, x, y, z]]);
     for bits in floats {
         let mode = spirv::ExecutionMode::SignedZeroInfNanPreserve as u32;
-        instruction(&mut words, spirv::Op::ExecutionMode, &[main, mode, bits]);
+        instruction(&mut words, spirv::Op::ExecutionMode, &[&[main, mode, bits]]);
     }
     let bound = w.ids as u32;
     words.extend(w.parts.decorations);

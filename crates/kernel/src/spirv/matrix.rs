@@ -100,8 +100,7 @@ impl Emit<'_> {
             OpKind::MatrixStore(m, layout) => {
                 let at = self.element(by, m, args[0]);
                 let layout = self.layout(layout);
-                let operands = [&[at, args[2], layout, args[1]], self.seen(m)].concat();
-                self.w.push(S::CooperativeMatrixStoreKHR, &operands);
+                self.w.push_parts(S::CooperativeMatrixStoreKHR, &[&[at, args[2], layout, args[1]], self.seen(m)]);
                 0
             }
             OpKind::MatrixMulAdd => self.make(by, S::CooperativeMatrixMulAddKHR, ty, args),

@@ -15,6 +15,7 @@ use crate::ir::{Kernel, MatrixShape, OpKind, Scalar, Space};
 use crate::passes::{EXITS, optimise};
 use crate::verify::verify;
 use control::Emit;
+use words::Mode;
 
 /// The largest bound on ids that every Vulkan driver must accept.
 pub const ID_LIMIT: u32 = 4_194_303;
@@ -118,16 +119,11 @@ fn refuse_early(kernel: &Kernel, limit: u32) -> Result<(), KernelError> {
 
 fn emit_below(kernel: &Kernel, target: &Target, limit: u32) -> Result<Module, KernelError> {
     matrix::check(kernel, target)?;
-    let made;
-    let kernel = if EXITS.applies(kernel) {
-        made = EXITS.run(kernel)?;
-        &made
-    } else {
-        kernel
-    };
-    let counted = Emit::run(kernel, true);
+    let made = EXITS.apply(kernel)?;
+    let kernel = made.as_ref().unwrap_or(kernel);
+    let counted = Emit::run(kernel, Mode::Count);
     if counted.ids > u64::from(limit) {
-        let mut largest = counted.largest();
+        let mut largest = Emit::run(kernel, Mode::Tally).largest();
         largest.truncate(4);
         return Err(KernelError::TooManyIds {
             kernel: kernel.name.clone(),
@@ -137,7 +133,7 @@ fn emit_below(kernel: &Kernel, target: &Target, limit: u32) -> Result<Module, Ke
             largest: Contributors(largest),
         });
     }
-    Ok(control::module(Emit::run(kernel, false), target))
+    Ok(control::module(Emit::run(kernel, Mode::Write), target))
 }
 
 #[cfg(test)]

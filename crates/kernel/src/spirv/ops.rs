@@ -2,7 +2,7 @@
 
 use rspirv::spirv::{self, Capability as C, Op as S};
 
-use super::control::Emit;
+use super::control::{Base, Emit};
 use crate::ir::{Atomic, Binary, Compare, MemoryId, OpId, OpKind, Scalar, Shape, Space, Subgroup, Ty, Unary, Value};
 
 /// The instruction of a comparison.
@@ -32,7 +32,7 @@ impl Emit<'_> {
     /// An instruction with a result.
     pub(super) fn make(&mut self, by: &'static str, op: S, ty: Ty, operands: &[u32]) -> u32 {
         let (t, id) = (self.w.ty(ty), self.w.id(by));
-        self.w.push(op, &[&[t, id][..], operands].concat());
+        self.w.push_parts(op, &[&[t, id], operands]);
         id
     }
 
@@ -63,16 +63,25 @@ impl Emit<'_> {
         self.make(by, S::Select, ty, &[c, a, b])
     }
 
+    /// An op without regions.
     pub(super) fn plain(&mut self, op: OpId) {
+        // The list is kept: there are many ops.
+        let mut args = std::mem::take(&mut self.operands);
+        args.clear();
+        args.extend(self.k.args(op).iter().map(|&v| self.value(v)));
+        self.write(op, &args);
+        self.operands = args;
+    }
+
+    fn write(&mut self, op: OpId, args: &[u32]) {
         let k = self.k;
         let kind = k.kind(op);
         let by = kind.name();
-        let args: Vec<u32> = k.args(op).iter().map(|&v| self.value(v)).collect();
         let arg_ty = |i: usize| k.ty(k.args(op)[i]);
         let ty = if k.results(op).len() > 0 { k.ty(k.result(op)) } else { Ty::scalar(Scalar::U32) };
         let id = match kind {
             OpKind::Const(c) => {
-                self.constants.insert(k.result(op), k.const_bits(c));
+                self.constants[k.result(op).index()] = Some(k.const_bits(c));
                 self.w.constant(scalar_of(ty), k.const_bits(c))
             }
             OpKind::Param(p) => {
@@ -87,34 +96,36 @@ impl Emit<'_> {
                 self.make(by, S::CompositeExtract, ty, &[self.inputs[b as usize], axis.into()])
             }
             OpKind::Builtin(b, _) => self.inputs[b as usize],
-            kind if kind.is_matrix() => self.matrix_op(op, by, ty, &args),
-            OpKind::Binary(_) | OpKind::Convert if k.matrix(ty).is_some() => self.matrix_op(op, by, ty, &args),
+            kind if kind.is_matrix() => self.matrix_op(op, by, ty, args),
+            OpKind::Binary(_) | OpKind::Convert if k.matrix(ty).is_some() => self.matrix_op(op, by, ty, args),
             OpKind::Unary(f) => self.unary(by, f, ty, args[0]),
             OpKind::Binary(f) => {
                 let divisor = self.constant_of(k.args(op)[1]);
                 self.binary(by, f, ty, args[0], args[1], divisor)
             }
-            OpKind::Compare(c) => self.make(by, compare(c, scalar_of(arg_ty(0))), ty, &args),
-            OpKind::Fma => self.glsl(by, spirv::GlslStd450Op::Fma, ty, &args),
+            OpKind::Compare(c) => self.make(by, compare(c, scalar_of(arg_ty(0))), ty, args),
+            OpKind::Fma => self.glsl(by, spirv::GlslStd450Op::Fma, ty, args),
             OpKind::Select => self.select(by, ty, arg_ty(0), args[0], args[1], args[2]),
             OpKind::Convert => self.convert(by, arg_ty(0), ty, args[0]),
             OpKind::Bitcast => {
                 let (a, b) = (self.w.ty(arg_ty(0)), self.w.ty(ty));
-                if a == b { args[0] } else { self.make(by, S::Bitcast, ty, &args) }
+                if a == b { args[0] } else { self.make(by, S::Bitcast, ty, args) }
             }
-            OpKind::Make => self.make(by, S::CompositeConstruct, ty, &args),
+            OpKind::Make => self.make(by, S::CompositeConstruct, ty, args),
             OpKind::Extract(i) => self.make(by, S::CompositeExtract, ty, &[args[0], i]),
             OpKind::Insert(i) => self.make(by, S::CompositeInsert, ty, &[args[1], args[0], i]),
             OpKind::Load(m) => {
                 let at = self.element(by, m, args[0]);
-                self.make(by, S::Load, ty, &[&[at], self.seen(m)].concat())
+                let (t, id) = (self.w.ty(ty), self.w.id(by));
+                self.w.push_parts(S::Load, &[&[t, id, at], self.seen(m)]);
+                id
             }
             OpKind::Store(m) => {
                 let at = self.element(by, m, args[0]);
-                self.w.push(S::Store, &[&[at, args[1]], self.seen(m)].concat());
+                self.w.push_parts(S::Store, &[&[at, args[1]], self.seen(m)]);
                 0
             }
-            OpKind::Atomic(m, f) => self.atomic(by, m, f, &args),
+            OpKind::Atomic(m, f) => self.atomic(by, m, f, args),
             OpKind::Len(m) => {
                 let variable = self.w.memory(m.0, self.bindings[m.index()]);
                 self.make(by, S::ArrayLength, ty, &[variable, 0])
@@ -127,7 +138,7 @@ impl Emit<'_> {
                 self.barrier(spirv::Scope::Subgroup);
                 0
             }
-            OpKind::Subgroup(f) => self.subgroup(by, f, ty, &args),
+            OpKind::Subgroup(f) => self.subgroup(by, f, ty, args),
             OpKind::Get(v) => self.make(by, S::Load, ty, &[self.vars[v.index()]]),
             OpKind::Var(v) | OpKind::Set(v) => {
                 self.w.push(S::Store, &[self.vars[v.index()], args[0]]);
@@ -142,7 +153,7 @@ impl Emit<'_> {
 
     /// The bits of a value that is a constant.
     fn constant_of(&self, v: Value) -> Option<u64> {
-        self.constants.get(&v).copied()
+        self.constants[v.index()]
     }
 
     /// The place of an element; the same one is named once.
@@ -150,6 +161,19 @@ impl Emit<'_> {
         if let Some(&id) = self.places.get(&(m, index)) {
             return id;
         }
+        let base = match self.bases[m.index()] {
+            Some(base) => base,
+            None => self.base(m),
+        };
+        let id = self.w.id(by);
+        self.w.push_parts(S::AccessChain, &[&[base.pointer, id, base.variable], base.member.as_slice(), &[index]]);
+        self.places.insert((m, index), id);
+        self.known.push((m, index));
+        id
+    }
+
+    /// What the place of every element of a memory begins with.
+    fn base(&mut self, m: MemoryId) -> Base {
         let variable = self.w.memory(m.0, self.bindings[m.index()]);
         let element = self.w.ty(self.k.memory(m).ty);
         let (class, inside) = match self.k.memory(m).space {
@@ -158,13 +182,8 @@ impl Emit<'_> {
             Space::Private(_) => (spirv::StorageClass::Function, false),
         };
         let pointer = self.w.pointer(class, element);
-        let first = inside.then(|| self.w.constant(Scalar::U32, 0));
-        let id = self.w.id(by);
-        let operands: Vec<u32> = [pointer, id, variable].into_iter().chain(first).chain([index]).collect();
-        self.w.push(S::AccessChain, &operands);
-        self.places.insert((m, index), id);
-        self.known.push((m, index));
-        id
+        let member = inside.then(|| self.w.constant(Scalar::U32, 0));
+        *self.bases[m.index()].insert(Base { pointer, variable, member })
     }
 
     fn unary(&mut self, by: &'static str, f: Unary, ty: Ty, a: u32) -> u32 {

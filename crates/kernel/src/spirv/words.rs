@@ -25,6 +25,17 @@ pub(super) enum Global {
     Builtin(u32),
 }
 
+/// What a walk through a kernel is for.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Mode {
+    /// To count ids; nothing is written.
+    Count,
+    /// To say what takes the ids, of a kernel that has too many.
+    Tally,
+    /// To write words.
+    Write,
+}
+
 /// The parts of a module, in the order of the specification.
 #[derive(Default)]
 pub(super) struct Parts {
@@ -35,12 +46,13 @@ pub(super) struct Parts {
 
 pub(super) struct Words<'a> {
     pub(super) k: &'a Kernel,
-    counting: bool,
+    mode: Mode,
     pub(super) ids: u64,
-    /// What takes the ids, by the address of its name, which is the fastest key.
-    tally: Map<usize, (&'static str, u64)>,
+    tally: BTreeMap<&'static str, u64>,
     pub(super) parts: Parts,
     pub(super) globals: Map<Global, u32>,
+    /// The ids of types, by their numbers, where they are known: they are asked for more than all else.
+    types: Vec<u32>,
     pub(super) capabilities: BTreeMap<u32, ()>,
     pub(super) interface: Vec<u32>,
     pub(super) glsl: Option<u32>,
@@ -48,10 +60,11 @@ pub(super) struct Words<'a> {
     pub(super) vulkan_model: bool,
 }
 
-/// One instruction: its length and number, then its operands.
-pub(super) fn instruction(to: &mut Vec<u32>, op: spirv::Op, operands: &[u32]) {
-    to.push(((operands.len() as u32 + 1) << 16) | op as u32);
-    to.extend_from_slice(operands);
+/// One instruction: its length and number, then its operands, in parts that follow each other.
+pub(super) fn instruction(to: &mut Vec<u32>, op: spirv::Op, operands: &[&[u32]]) {
+    let length: usize = operands.iter().map(|part| part.len()).sum();
+    to.push(((length as u32 + 1) << 16) | op as u32);
+    operands.iter().for_each(|part| to.extend_from_slice(part));
 }
 
 /// Text as words: bytes, a zero, and zeros to the end of the word.
@@ -62,14 +75,15 @@ pub(super) fn text(s: &str) -> Vec<u32> {
 }
 
 impl<'a> Words<'a> {
-    pub(super) fn new(k: &'a Kernel, counting: bool) -> Words<'a> {
+    pub(super) fn new(k: &'a Kernel, mode: Mode) -> Words<'a> {
         Words {
             k,
-            counting,
+            mode,
             ids: 1,
-            tally: Map::default(),
+            tally: BTreeMap::new(),
             parts: Parts::default(),
             globals: Map::default(),
+            types: Vec::new(),
             capabilities: BTreeMap::from([(spirv::Capability::Shader as u32, ())]),
             interface: Vec::new(),
             glsl: None,
@@ -81,17 +95,16 @@ impl<'a> Words<'a> {
     pub(super) fn id(&mut self, by: &'static str) -> u32 {
         let id = self.ids;
         self.ids += 1;
-        self.tally.entry(by.as_ptr().addr()).or_insert((by, 0)).1 += 1;
+        if self.mode == Mode::Tally {
+            *self.tally.entry(by).or_default() += 1;
+        }
         // Only a count goes beyond 32 bits: nothing is written unless the bound is far below.
         id as u32
     }
 
-    /// What takes ids, the largest first.
+    /// What takes ids, the largest first; known after a tally.
     pub(super) fn largest(&self) -> Vec<(String, u64)> {
-        // The same name may stand at several addresses.
-        let mut by_name = BTreeMap::new();
-        self.tally.values().for_each(|&(name, n)| *by_name.entry(name).or_insert(0) += n);
-        let mut largest: Vec<(String, u64)> = by_name.into_iter().map(|(name, n)| (name.to_owned(), n)).collect();
+        let mut largest: Vec<(String, u64)> = self.tally.iter().map(|(&name, &n)| (name.to_owned(), n)).collect();
         largest.sort_by_key(|l| std::cmp::Reverse(l.1));
         largest
     }
@@ -101,20 +114,25 @@ impl<'a> Words<'a> {
     }
 
     pub(super) fn decorate(&mut self, id: u32, operands: &[u32]) {
-        if !self.counting {
-            instruction(&mut self.parts.decorations, spirv::Op::Decorate, &[&[id], operands].concat());
+        if self.mode == Mode::Write {
+            instruction(&mut self.parts.decorations, spirv::Op::Decorate, &[&[id], operands]);
         }
     }
 
     pub(super) fn global(&mut self, op: spirv::Op, operands: &[u32]) {
-        if !self.counting {
-            instruction(&mut self.parts.globals, op, operands);
+        if self.mode == Mode::Write {
+            instruction(&mut self.parts.globals, op, &[operands]);
         }
     }
 
     /// An instruction of the function.
     pub(super) fn push(&mut self, op: spirv::Op, operands: &[u32]) {
-        if !self.counting {
+        self.push_parts(op, &[operands]);
+    }
+
+    /// An instruction of the function, of operands in parts that follow each other.
+    pub(super) fn push_parts(&mut self, op: spirv::Op, operands: &[&[u32]]) {
+        if self.mode == Mode::Write {
             instruction(&mut self.parts.function, op, operands);
         }
     }
@@ -180,9 +198,17 @@ impl<'a> Words<'a> {
     }
 
     pub(super) fn ty(&mut self, ty: Ty) -> u32 {
-        if let Some(&id) = self.globals.get(&Global::Type(ty)) {
-            return id;
+        let number = ty.index();
+        if self.types.len() <= number {
+            self.types.resize(number + 1, 0);
         }
+        if self.types[number] == 0 {
+            self.types[number] = self.declare(ty);
+        }
+        self.types[number]
+    }
+
+    fn declare(&mut self, ty: Ty) -> u32 {
         match self.k.shape(ty) {
             Shape::Scalar(s) => self.scalar(s),
             Shape::Vector(s, n) => {
@@ -266,9 +292,9 @@ impl<'a> Words<'a> {
     }
 
     fn member_offset(&mut self, block: u32, member: u32, offset: u32) {
-        if !self.counting {
+        if self.mode == Mode::Write {
             let operands = [block, member, spirv::Decoration::Offset as u32, offset];
-            instruction(&mut self.parts.decorations, spirv::Op::MemberDecorate, &operands);
+            instruction(&mut self.parts.decorations, spirv::Op::MemberDecorate, &[&operands]);
         }
     }
 
