@@ -59,6 +59,7 @@
 //! [`Builder`] or text, [`verify`], [`optimise`]; [`execute`] runs a kernel at any stage.
 
 mod builder;
+mod compiler;
 mod error;
 mod eval;
 mod exec;
@@ -66,20 +67,21 @@ mod hash;
 mod ir;
 mod passes;
 mod spirv;
+mod target;
 mod text;
 mod verify;
 
 pub use builder::{
     Arms, Array, Buf, BufMut, Builder, Float, Int, IntoVal, Lit, Logic, Loop, Num, Shared32, Type, Val, Var, Vector,
 };
+pub use compiler::{Compiler, compile, compile_for, compile_unoptimised};
 pub use error::{Contributors, KernelError};
 pub use exec::{Data, Launch, execute};
 pub use ir::{
-    Access, Atomic, Binary, Builtin, Compare, Effect, Kernel, Memory, MemoryId, Op, OpId, OpKind, Region, RegionId,
-    Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary, Value, VarId,
+    Access, Atomic, Binary, Builtin, Compare, Effect, Kernel, Layout, Memory, MemoryId, Op, OpId, OpKind, Region,
+    RegionId, Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary, Value, VarId,
 };
 pub use passes::{PASSES, Pass, construct, optimise, specialise};
-pub use spirv::{
-    ID_LIMIT, Module, Target, compile, compile_for, compile_unoptimised, emit, emit_for, param_bytes, param_offsets,
-};
+pub use spirv::{Entry, ID_LIMIT, Module, param_bytes, param_offsets};
+pub use target::{Feature, Target, TargetLimits};
 pub use verify::{MAX_DEPTH, verify};

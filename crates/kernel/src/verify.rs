@@ -1,15 +1,15 @@
 //! The rules of the language, checked. Cost: one walk, linear in ops and operands.
 
 use crate::error::KernelError;
-use crate::ir::{Access, Atomic, Binary, Kernel, OpId, OpKind, RegionId, Scalar, Shape, Space, Subgroup, Ty, Unary};
+use crate::ir::{
+    Access, Atomic, Binary, Kernel, MAX_SCALARS, OpId, OpKind, RegionId, Scalar, Space, Subgroup, Ty, Unary,
+};
 use crate::text::op_text;
 
 /// Regions may nest this deep. Passes walk them by recursion, and this keeps their stack small.
 pub const MAX_DEPTH: usize = 128;
-/// Scalars in one value: larger arrays belong into memory.
-const MAX_LEAVES: u64 = 256;
-const MAX_WORKGROUP_ELEMENTS: u32 = 1 << 20;
-const MAX_PRIVATE_ELEMENTS: u32 = 1 << 14;
+const MAX_WORKGROUP_SCALARS: u64 = 1 << 22;
+const MAX_PRIVATE_SCALARS: u64 = 1 << 16;
 
 /// Checks types, scopes, terminators and the places of effects.
 ///
@@ -53,21 +53,11 @@ fn check_header(k: &Kernel) -> Result<(), String> {
     if k.name.is_empty() || !k.name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
         return Err("a name is made of letters, digits and _".to_owned());
     }
-    let mut leaves: Vec<u64> = Vec::new();
     for i in 0..k.shape_count() {
-        let of = |t: &Ty| match t.lanes() {
-            Some((_, n)) => u64::from(n),
-            None => t.table_index().and_then(|i| leaves.get(i)).copied().unwrap_or(u64::MAX),
-        };
-        let n = match k.shape(Ty::from_table(i)) {
-            Shape::Array(t, n) => of(&t).saturating_mul(u64::from(n)),
-            Shape::Struct(members) => members.iter().fold(0u64, |a, t| a.saturating_add(of(t))),
-            _ => 0,
-        };
-        if !(1..=MAX_LEAVES).contains(&n) {
-            return Err(format!("a value has 1 to {MAX_LEAVES} scalars, not {n}; put larger arrays into memory"));
+        let n = k.scalars(Ty::from_table(i));
+        if !(1..=MAX_SCALARS).contains(&n) {
+            return Err(format!("a value has 1 to {MAX_SCALARS} scalars, not {n}; put larger arrays into memory"));
         }
-        leaves.push(n);
     }
     for p in &k.params {
         if p.ty == Scalar::Bool {
@@ -75,23 +65,17 @@ fn check_header(k: &Kernel) -> Result<(), String> {
         }
     }
     for m in &k.memories {
-        let Some((scalar, lanes)) = m.ty.lanes() else {
-            return Err(format!("'{}' must have scalars or vectors as elements", m.name));
+        let scalars = k.scalars(m.ty);
+        let (n, most) = match m.space {
+            Space::Buffer(_) if k.any_scalar(m.ty, |s| s == Scalar::Bool) => {
+                return Err(format!("the buffer '{}' cannot hold bool, which has no layout: use u32", m.name));
+            }
+            Space::Buffer(_) => continue,
+            Space::Workgroup(n) => (n, MAX_WORKGROUP_SCALARS),
+            Space::Private(n) => (n, MAX_PRIVATE_SCALARS),
         };
-        match m.space {
-            Space::Buffer(_) if scalar == Scalar::Bool || lanes == 3 => {
-                return Err(format!(
-                    "the buffer '{}' cannot hold bool, nor vectors of 3: use u32, or vectors of 4",
-                    m.name
-                ));
-            }
-            Space::Workgroup(n) if !(1..=MAX_WORKGROUP_ELEMENTS).contains(&n) => {
-                return Err(format!("'{}' must have 1 to {MAX_WORKGROUP_ELEMENTS} elements, not {n}", m.name));
-            }
-            Space::Private(n) if !(1..=MAX_PRIVATE_ELEMENTS).contains(&n) => {
-                return Err(format!("'{}' must have 1 to {MAX_PRIVATE_ELEMENTS} elements, not {n}", m.name));
-            }
-            _ => {}
+        if !(1..=most).contains(&(u64::from(n) * scalars)) {
+            return Err(format!("'{}' must have 1 to {most} scalars, not {n} times {scalars}", m.name));
         }
     }
     Ok(())

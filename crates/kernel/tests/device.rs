@@ -6,10 +6,8 @@
 mod common;
 
 use common::{kernels, programs, random, same};
-use impasto_kernel::{
-    Data, Kernel, Launch, Scalar, Target, compile, compile_for, compile_unoptimised, emit_for, execute, param_bytes,
-};
-use impasto_vulkan::{Device, Interface, Kind, Loader};
+use impasto_kernel::{Compiler, Data, Kernel, KernelError, Launch, Module, Scalar, Target, execute, param_bytes};
+use impasto_vulkan::{Device, Kind, Loader};
 
 /// Runs the rest of a test in a child, and says whether this is it.
 fn in_child(test: &str) -> bool {
@@ -42,7 +40,7 @@ fn bytes(data: &Data) -> Vec<u8> {
     data.bits.iter().flat_map(|b| b.to_le_bytes()[..n].to_vec()).collect()
 }
 
-fn run(device: &Device, kernel: &Kernel, words: &[u32], launch: &Launch) -> Vec<Data> {
+fn run(device: &Device, kernel: &Kernel, module: &Module, launch: &Launch) -> Vec<Data> {
     let mut buffers = Vec::new();
     for data in &launch.buffers {
         let bytes = bytes(data);
@@ -51,11 +49,10 @@ fn run(device: &Device, kernel: &Kernel, words: &[u32], launch: &Launch) -> Vec<
         buffers.push(buffer);
     }
     let constants = param_bytes(kernel, &launch.scalars).unwrap();
-    let interface =
-        Interface { entry: "main", buffers: buffers.len() as u32, constants: constants.len() as u32, subgroup: None };
+    let entry = module.entries.iter().find(|e| e.name == kernel.name).unwrap();
     // SAFETY: spirv-val accepts what the compiler writes, which tests/spirv.rs sees to on the same kernels; the executor ran the
     // kernel on the same buffers, and would have refused an access outside of them.
-    let pipeline = unsafe { device.pipeline(words, &interface) }.unwrap();
+    let pipeline = unsafe { device.pipeline(&module.words, &entry.interface()) }.unwrap();
     device.run(&pipeline, &buffers.iter().collect::<Vec<_>>(), &constants, launch.groups).unwrap();
     let read = |(data, buffer): (&Data, &impasto_vulkan::Buffer)| {
         let n = data.ty.bytes() as usize;
@@ -67,14 +64,21 @@ fn run(device: &Device, kernel: &Kernel, words: &[u32], launch: &Launch) -> Vec<
     launch.buffers.iter().zip(&buffers).map(read).collect()
 }
 
+/// The module of a kernel for this device, optimised and not.
+fn both(device: &Device, kernel: &Kernel) -> [(Result<Module, KernelError>, &'static str); 2] {
+    let (target, one) = (Target::from(device.features()), std::slice::from_ref(kernel));
+    [
+        (Compiler::new(target).compile(one), "optimised"),
+        (Compiler::new(target).unoptimised().compile(one), "unoptimised"),
+    ]
+}
+
 fn compare(device: &Device, kernel: &Kernel, launch: &Launch, what: &str) {
     let mut expected = launch.clone();
     execute(kernel, &mut expected).unwrap_or_else(|e| panic!("{what}: {e}"));
-    // Without this a driver may take infinities and NaN for impossible.
-    let target = Target { signed_zeros: true };
-    for (module, how) in [(compile_for(kernel, target), "optimised"), (emit_for(kernel, target), "unoptimised")] {
+    for (module, how) in both(device, kernel) {
         let module = module.unwrap_or_else(|e| panic!("{what}, {how}: {e}"));
-        let got = run(device, kernel, &module.words, launch);
+        let got = run(device, kernel, &module, launch);
         same(&unsigned(&expected.buffers), &unsigned(&got)).unwrap_or_else(|e| panic!("{what}, {how}: {e}\n{kernel}"));
     }
 }
@@ -208,9 +212,9 @@ fn real_kernels_compute_what_plain_rust_computes_on_a_device() {
     }
     let device = open();
     for case in kernels::all() {
-        for module in [compile(&case.kernel).unwrap(), compile_unoptimised(&case.kernel).unwrap()] {
-            let got = run(&device, &case.kernel, &module.words, &case.launch);
-            kernels::right(&case, &got).unwrap_or_else(|e| panic!("{e}"));
+        for (module, how) in both(&device, &case.kernel) {
+            let got = run(&device, &case.kernel, &module.unwrap(), &case.launch);
+            kernels::right(&case, &got).unwrap_or_else(|e| panic!("{how}: {e}"));
         }
     }
 }

@@ -5,6 +5,9 @@ pub mod blowup;
 pub mod kernels;
 pub mod random;
 
+use std::io::Write;
+use std::process::{Command, Stdio};
+
 use impasto_kernel::{Data, Kernel, Scalar, execute};
 
 /// Runs a kernel of [`random`] on the inputs of its seed, and gives what it wrote.
@@ -26,6 +29,25 @@ pub fn same(a: &[Data], b: &[Data]) -> Result<(), String> {
         }
     }
     if a.len() == b.len() { Ok(()) } else { Err("other buffers".to_owned()) }
+}
+
+/// Asks `spirv-val`; without it nothing is proven, so that is a failure, too.
+pub fn valid(words: &[u32]) -> Result<(), String> {
+    let missing = |e| format!("spirv-val cannot be run ({e}): install spirv-tools, as tools/test.sh does");
+    let mut child = Command::new("spirv-val")
+        .args(["--target-env", "vulkan1.1", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(missing)?;
+    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    child.stdin.take().unwrap().write_all(&bytes).map_err(|e| e.to_string())?;
+    let done = child.wait_with_output().map_err(|e| e.to_string())?;
+    match done.status.success() {
+        true => Ok(()),
+        false => Err(format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr))),
+    }
 }
 
 /// How many random programs a test tries: `ci`, or as many as the variable says.
