@@ -222,13 +222,30 @@ impl From<&impasto_vulkan::Features> for Target {
 fn needs(k: &Kernel) -> Vec<(Feature, OpId)> {
     let mut found = Vec::new();
     let mut seen = 0u32;
+    let mut converted = None;
     region_needs(k, k.body(), &mut |feature, op| {
         if seen & feature.bit() == 0 {
             seen |= feature.bit();
             found.push((feature, op));
         }
     });
+    if seen & (Feature::F16.bit() | Feature::Storage16.bit() | Feature::Constants16.bit()) == 0 {
+        // The type is there with memory of 16 bits, or with arithmetic on it.
+        first_convert(k, k.body(), &mut converted);
+        found.extend(converted.map(|op| (Feature::F16, op)));
+    }
     found
+}
+
+/// The first conversion from or to f16.
+fn first_convert(k: &Kernel, r: RegionId, found: &mut Option<OpId>) {
+    for &op in k.region_ops(r) {
+        let mut types = k.args(op).iter().copied().chain(k.results(op)).map(|v| k.ty(v));
+        if found.is_none() && k.kind(op) == OpKind::Convert && types.any(|t| k.any_scalar(t, is_f16)) {
+            *found = Some(op);
+        }
+        k.regions(op).iter().for_each(|&r| first_convert(k, r, found));
+    }
 }
 
 fn region_needs(k: &Kernel, r: RegionId, need: &mut dyn FnMut(Feature, OpId)) {

@@ -86,9 +86,10 @@ fn compare(device: &Device, kernel: &Kernel, launch: &Launch, what: &str) {
 /// Zeros without their sign: lavapipe computes a product with the constant 0 as 0, also of negative numbers and in spite of the module's
 /// wish. The random kernels do not divide, so nothing else depends on that sign.
 fn unsigned(buffers: &[Data]) -> Vec<Data> {
-    let plain = |d: &Data| match d.ty {
-        Scalar::F32 => Data { ty: d.ty, bits: d.bits.iter().map(|&b| if b == 1 << 31 { 0 } else { b }).collect() },
-        _ => d.clone(),
+    let plain = |d: &Data| {
+        let sign = 1 << (d.ty.bits() - 1);
+        let positive = |&b: &u64| if d.ty.is_float() && b == sign { 0 } else { b };
+        Data { ty: d.ty, bits: d.bits.iter().map(positive).collect() }
     };
     buffers.iter().map(plain).collect()
 }
@@ -203,6 +204,118 @@ fn what_others_leave_undefined_is_defined_on_a_device() {
         Data::zeros(Scalar::I64, 2000),
     ];
     compare(&device, &kernel, &Launch::new([1, 1, 1], buffers), "edges");
+}
+
+#[test]
+fn small_floats_round_and_lie_on_a_device_as_they_do_here() {
+    if !in_child("small_floats_round_and_lie_on_a_device_as_they_do_here") {
+        return;
+    }
+    let device = open();
+    // Ties and what lies beside them, the largest and what is above it, the smallest, infinities and NaN, one with only low bits set.
+    let mut words: Vec<u32> =
+        vec![0, 1 << 31, 0x7F80_0000, 0xFF80_0000, 0x7F80_0001, 0xFFC0_0000, 0x7F7F_FFFF, 0x7F7F_7FFF];
+    words.extend([0x3F80_8000, 0x3F81_8000, 0x3F80_7FFF, 0x3F80_8001, 0xBF81_8000, 0x0080_8000, 0x7F7F_8000]);
+    let floats = [2049.0, 2051.0, 65504.0, 65519.0, 65520.0, -65520.0, 1e-4, 6.1e-5, 1.0 / 3.0, -1e5, 0.1];
+    words.extend(floats.map(f32::to_bits));
+    words.resize(words.len().next_multiple_of(3), 7);
+    let n = words.len() / 3;
+    let kernel: Kernel = format!(
+        "kernel small(1, 1, 1) {{
+  buffer x: f32 read
+  buffer b: bf16x3 write
+  buffer h: f16x3 write
+  buffer m: [{{bf16x2, f16x2, u64x3, bf16, i64}}; 2] write
+  buffer y: f32x3 write
+  %0 = const 0 : u32
+  %1 = const 1 : u32
+  %2 = const {n} : u32
+  %3 = const 3 : u32
+  %4 = const 2 : u32
+  for @0 %5: u32 = %0 to %2 step 1 () {{
+    %6 = mul %5, %3 : u32
+    %7 = add %6, %1 : u32
+    %8 = add %6, %4 : u32
+    %9 = load x[%6] : f32
+    %10 = load x[%7] : f32
+    %11 = load x[%8] : f32
+    %12 = make %9, %10, %11 : f32x3
+    %13 = convert %12 : bf16x3
+    %14 = convert %12 : f16x3
+    store b[%5], %13
+    store h[%5], %14
+    %15 = convert %13 : f32x3
+    store y[%5], %15
+    %16 = load m[%5] : [{{bf16x2, f16x2, u64x3, bf16, i64}}; 2]
+    %17 = extract %16[1] : {{bf16x2, f16x2, u64x3, bf16, i64}}
+    %18 = extract %13[0] : bf16
+    %19 = insert %17[3], %18 : {{bf16x2, f16x2, u64x3, bf16, i64}}
+    %20 = extract %14[1] : f16
+    %21 = extract %14[2] : f16
+    %22 = make %20, %21 : f16x2
+    %23 = insert %19[1], %22 : {{bf16x2, f16x2, u64x3, bf16, i64}}
+    %24 = insert %16[0], %23 : [{{bf16x2, f16x2, u64x3, bf16, i64}}; 2]
+    store m[%5], %24
+    continue @0
+  }}
+  return
+}}"
+    )
+    .parse()
+    .unwrap();
+    let layout = kernel.layout(kernel.memories()[3].ty).unwrap();
+    // 4 + 4 bytes and a gap up to 32, three numbers of 8 bytes, 2 bytes and a gap, 8 bytes, and a gap up to 96.
+    assert_eq!((layout.align, layout.stride()), (32, 192));
+    let mut rng = random::Rng::new(1);
+    // Numbers of 16 bits that are no NaN, so that they come back bit by bit.
+    let word = |rng: &mut random::Rng| rng.bits() & 0x3FFF_3FFF;
+    let launch = Launch::new(
+        [1, 1, 1],
+        vec![
+            Data { ty: Scalar::F32, bits: words.iter().map(|&w| w.into()).collect() },
+            Data::zeros(Scalar::Bf16, 4 * n),
+            Data::zeros(Scalar::F16, 4 * n),
+            Data { ty: Scalar::U32, bits: (0..48 * n).map(|_| word(&mut rng)).collect() },
+            Data { ty: Scalar::F32, bits: vec![9; 4 * n] },
+        ],
+    );
+    let mut here = launch.clone();
+    execute(&kernel, &mut here).unwrap();
+    for (element, three) in words.chunks(3).enumerate() {
+        for (i, &w) in three.iter().enumerate() {
+            let want = half::bf16::from_f32(f32::from_bits(w));
+            assert_eq!(here.buffers[1].bits[4 * element + i], u64::from(want.to_bits()), "{w:#x}");
+            assert_eq!(f32::from_bits(w).is_nan(), want.is_nan(), "{w:#x}");
+        }
+        assert_eq!(here.buffers[4].bits[4 * element + 3], 9, "the gap is left alone");
+    }
+    // A NaN of 16 bits lies inside of words there, so those elements are left out.
+    let nan = |e: usize| words[3 * e..3 * e + 3].iter().any(|&w| f32::from_bits(w).is_nan());
+    for (module, how) in both(&device, &kernel) {
+        let mut got = run(&device, &kernel, &module.unwrap(), &launch);
+        for e in (0..n).filter(|&e| nan(e)) {
+            got[3].bits[48 * e..48 * (e + 1)].copy_from_slice(&here.buffers[3].bits[48 * e..48 * (e + 1)]);
+        }
+        same(&unsigned(&here.buffers), &unsigned(&got)).unwrap_or_else(|e| panic!("{how}: {e}"));
+    }
+}
+
+#[test]
+fn kernels_of_one_module_run_by_their_names() {
+    if !in_child("kernels_of_one_module_run_by_their_names") {
+        return;
+    }
+    let device = open();
+    let cases = kernels::all();
+    let all: Vec<Kernel> = cases.iter().map(|c| c.kernel.clone()).collect();
+    let target = Target::from(device.features());
+    for compiler in [Compiler::new(target), Compiler::new(target).unoptimised()] {
+        let module = compiler.compile(&all).unwrap();
+        for case in &cases {
+            let got = run(&device, &case.kernel, &module, &case.launch);
+            kernels::right(case, &got).unwrap_or_else(|e| panic!("{e}"));
+        }
+    }
 }
 
 #[test]

@@ -35,6 +35,15 @@ fn cases() -> Vec<Case> {
         ),
         case(
             F::F16,
+            &[],
+            "convert",
+            kernel(|k| {
+                let x = k.buffer_mut::<f32>("x");
+                x.store(0, x.load(0).to::<f16>().to::<f32>());
+            }),
+        ),
+        case(
+            F::F16,
             &[F::Storage16],
             "if",
             kernel(|k| {

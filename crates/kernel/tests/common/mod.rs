@@ -21,7 +21,12 @@ pub fn outputs(kernel: &Kernel, seed: u64) -> Result<Vec<Data>, String> {
 pub fn same(a: &[Data], b: &[Data]) -> Result<(), String> {
     for (i, (x, y)) in a.iter().zip(b).enumerate() {
         for (j, (&p, &q)) in x.bits.iter().zip(&y.bits).enumerate() {
-            let nan = |b: u64| x.ty == Scalar::F32 && f32::from_bits(b as u32).is_nan();
+            let nan = |b: u64| match x.ty {
+                Scalar::F32 => f32::from_bits(b as u32).is_nan(),
+                Scalar::F16 => half::f16::from_bits(b as u16).is_nan(),
+                Scalar::Bf16 => half::bf16::from_bits(b as u16).is_nan(),
+                _ => false,
+            };
             if p != q && !(nan(p) && nan(q)) {
                 let show = |b: u64| format!("{b:#x} ({:?})", f32::from_bits(b as u32));
                 return Err(format!("buffer {i}, element {j}: {} and {}", show(p), show(q)));
