@@ -74,7 +74,7 @@ mod verify;
 pub use builder::{
     Arms, Array, Buf, BufMut, Builder, Float, Int, IntoVal, Lit, Logic, Loop, Num, Shared32, Type, Val, Var, Vector,
 };
-pub use compiler::{Compiler, compile, compile_for, compile_unoptimised};
+pub use compiler::{Compiler, Messages, compile, compile_for, compile_unoptimised};
 pub use error::{Contributors, KernelError};
 pub use exec::{Data, Launch, execute};
 pub use ir::{

@@ -95,10 +95,20 @@ impl Pass {
 /// # Ok::<(), impasto_kernel::KernelError>(())
 /// ```
 pub fn optimise(kernel: &Kernel) -> Result<Kernel, KernelError> {
+    optimise_seen(kernel, &mut |_, _| ())
+}
+
+/// [`optimise`], with a look at the kernel after each pass.
+pub(crate) fn optimise_seen(
+    kernel: &Kernel,
+    look: &mut dyn FnMut(&'static str, &Kernel),
+) -> Result<Kernel, KernelError> {
     verify(kernel)?;
     let mut now = SSA.run(kernel)?;
+    look(SSA.name, &now);
     for pass in &PIPELINE[1..] {
         now = pass.run(&now)?;
+        look(pass.name, &now);
     }
     DEAD.check(&now)?;
     Ok(now)

@@ -5,6 +5,7 @@
 //! its kernels, called as the kernel is, also if it is the only one; buffer `i` of a kernel is binding `i` of set 0, scalar parameters
 //! are push constants.
 
+mod check;
 mod control;
 mod memory;
 mod ops;
@@ -17,8 +18,8 @@ use rspirv::spirv;
 use crate::error::{Contributors, KernelError};
 use crate::hash::Map;
 use crate::ir::{Kernel, MemoryId, OpKind, Scalar, Space, Value};
-use crate::passes::EXITS;
 use crate::target::{Feature, Target};
+pub(crate) use check::check;
 use control::Emit;
 use words::{Own, Words, instruction, text};
 
@@ -163,15 +164,15 @@ fn too_many(
     KernelError::TooManyIds { kernel, stage, count, limit, largest: Contributors(largest) }
 }
 
-/// Writes the words of a module. Its kernels must be valid; variables, if they still have any, are variables of their functions.
+/// Writes the words of a module. Its kernels are valid, and no loop is left by more than one level; variables, if they still have any, are
+/// variables of their functions.
 pub(crate) fn emit(kernels: &[Kernel], target: &Target, limit: u32) -> Result<Module, KernelError> {
     let entries: Vec<Entry> = kernels.iter().map(Entry::of).collect();
     let mut features = BTreeSet::new();
     for k in kernels {
         features.extend(target.check(k)?);
     }
-    let kernels = kernels.iter().map(|k| EXITS.run(k)).collect::<Result<Vec<Kernel>, _>>()?;
-    let (counted, own) = write(&kernels, true);
+    let (counted, own) = write(kernels, true);
     if counted.ids > u64::from(limit) {
         // The error names the kernel that takes most, and what takes most in all of them.
         let worst = kernels.iter().zip(&own).max_by_key(|(_, own)| own.tally.values().sum::<u64>());
@@ -183,8 +184,12 @@ pub(crate) fn emit(kernels: &[Kernel], target: &Target, limit: u32) -> Result<Mo
         return Err(too_many(worst.map(|(k, _)| k), "emission of SPIR-V", counted.ids, limit, largest));
     }
     drop(counted);
-    let (w, own) = write(&kernels, false);
-    Ok(assemble(w, &own, entries, features, target))
+    let (w, own) = write(kernels, false);
+    let module = assemble(w, &own, entries, features, target);
+    match check(&module.words) {
+        Ok(()) => Ok(module),
+        Err(problem) => Err(KernelError::Words { kernel: module.entries[0].name.clone(), problem }),
+    }
 }
 
 /// Goes through all kernels; with `counting`, nothing is written. Beside the words is what belongs to each kernel.
