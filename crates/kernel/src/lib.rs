@@ -65,6 +65,7 @@
 
 pub mod blowup;
 mod builder;
+mod compiler;
 mod error;
 mod eval;
 mod exec;
@@ -72,6 +73,7 @@ mod hash;
 mod ir;
 mod passes;
 mod spirv;
+mod target;
 mod text;
 mod uniform;
 mod verify;
@@ -80,12 +82,15 @@ pub use builder::{
     Accumulator, Arms, Array, Buf, BufMut, Builder, Elements, Factor, Float, Int, IntoVal, Lit, Logic, Loop, MatrixA,
     MatrixB, MatrixOf, MatrixType, Num, Role, RoleA, RoleAccumulator, RoleB, Shared32, Type, Val, Var, Vector,
 };
+pub use compiler::{Compiler, Messages, compile, compile_for, compile_unoptimised};
 pub use error::{Contributors, KernelError};
 pub use exec::{Data, Launch, execute};
 pub use ir::{
-    Access, Atomic, Binary, Builtin, Compare, Effect, Kernel, Layout, Matrix, MatrixShape, MatrixUse, Memory, MemoryId,
-    Op, OpId, OpKind, Region, RegionId, Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary, Value, VarId,
+    Access, Atomic, Binary, Builtin, Compare, Effect, Kernel, Layout, Matrix, MatrixLayout, MatrixShape, MatrixUse,
+    Memory, MemoryId, Op, OpId, OpKind, Region, RegionId, Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary,
+    Value, VarId,
 };
 pub use passes::{PASSES, Pass, construct, lower_matrices, optimise, specialise};
-pub use spirv::{ID_LIMIT, Module, Target, compile, compile_for, compile_unoptimised, emit, emit_for, param_offsets};
+pub use spirv::{Entry, ID_LIMIT, Module, param_bytes, param_offsets};
+pub use target::{Feature, Target, TargetLimits};
 pub use verify::{MAX_DEPTH, verify};

@@ -2,18 +2,16 @@
 
 use crate::error::KernelError;
 use crate::ir::{
-    Access, Atomic, Binary, Kernel, MatrixShape, MemoryId, OpId, OpKind, RegionId, Scalar, Shape, Space, Subgroup, Ty,
-    Unary,
+    Access, Atomic, Binary, Kernel, MAX_SCALARS, Matrix, MatrixShape, MemoryId, OpId, OpKind, RegionId, Scalar, Shape,
+    Space, Subgroup, Ty, Unary,
 };
 use crate::text::op_text;
 use crate::uniform;
 
 /// Regions may nest this deep. Passes walk them by recursion, and this keeps their stack small.
 pub const MAX_DEPTH: usize = 128;
-/// Scalars in one value: larger arrays belong into memory.
-pub(crate) const MAX_LEAVES: u64 = 256;
-const MAX_WORKGROUP_ELEMENTS: u32 = 1 << 20;
-const MAX_PRIVATE_ELEMENTS: u32 = 1 << 14;
+const MAX_WORKGROUP_SCALARS: u64 = 1 << 22;
+const MAX_PRIVATE_SCALARS: u64 = 1 << 16;
 /// Rows and columns of a matrix; no device has larger ones.
 const MAX_SIDE: u32 = 64;
 
@@ -62,35 +60,16 @@ fn check_header(k: &Kernel) -> Result<(), String> {
     if k.name.is_empty() || !k.name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
         return Err("a name is made of letters, digits and _".to_owned());
     }
-    let mut leaves: Vec<u64> = Vec::new();
     for i in 0..k.shape_count() {
-        let of = |t: &Ty| match t.lanes() {
-            Some((_, n)) => u64::from(n),
-            None => t.table_index().and_then(|i| leaves.get(i)).copied().unwrap_or(u64::MAX),
-        };
-        let n = match k.shape(Ty::from_table(i)) {
-            Shape::Array(t, n) => of(&t).saturating_mul(u64::from(n)),
-            Shape::Struct(members) => members.iter().fold(0u64, |a, t| a.saturating_add(of(t))),
-            Shape::Matrix(m) => {
-                let fits = |n: u32| (1..=MAX_SIDE).contains(&n);
-                if !fits(m.rows) || !fits(m.columns) || !m.scalar.is_float() {
-                    return Err(format!(
-                        "a matrix has 1 to {MAX_SIDE} rows and columns of f16, bf16 or f32, unlike {m}"
-                    ));
-                }
-                // No type may hold it: a device has no place for one in an array or a struct.
-                leaves.push(u64::MAX);
-                continue;
-            }
-            _ => 0,
-        };
-        if !(1..=MAX_LEAVES).contains(&n) {
-            return Err(match n {
-                u64::MAX => "an array or a struct holds no matrices; use values, or variables, for each".to_owned(),
-                n => format!("a value has 1 to {MAX_LEAVES} scalars, not {n}; put larger arrays into memory"),
-            });
+        if let Some(m) = k.matrix(Ty::from_table(i)) {
+            check_matrix(m)?;
+            continue;
         }
-        leaves.push(n);
+        check_members(k, Ty::from_table(i))?;
+        let n = k.scalars(Ty::from_table(i));
+        if !(1..=MAX_SCALARS).contains(&n) {
+            return Err(format!("a value has 1 to {MAX_SCALARS} scalars, not {n}; put larger arrays into memory"));
+        }
     }
     for p in &k.params {
         if p.ty == Scalar::Bool {
@@ -98,26 +77,42 @@ fn check_header(k: &Kernel) -> Result<(), String> {
         }
     }
     for m in &k.memories {
-        let Some((scalar, lanes)) = m.ty.lanes() else {
-            return Err(format!("'{}' must have scalars or vectors as elements", m.name));
+        if k.matrix(m.ty).is_some() {
+            return Err(format!(
+                "'{}' cannot hold matrices; its elements are scalars, and a matrix is loaded from them",
+                m.name
+            ));
+        }
+        let scalars = k.scalars(m.ty);
+        let (n, most) = match m.space {
+            Space::Buffer(_) if k.any_scalar(m.ty, |s| s == Scalar::Bool) => {
+                return Err(format!("the buffer '{}' cannot hold bool, which has no layout: use u32", m.name));
+            }
+            Space::Buffer(_) => continue,
+            Space::Workgroup(n) => (n, MAX_WORKGROUP_SCALARS),
+            Space::Private(n) => (n, MAX_PRIVATE_SCALARS),
         };
-        match m.space {
-            Space::Buffer(_) if scalar == Scalar::Bool || lanes == 3 => {
-                return Err(format!(
-                    "the buffer '{}' cannot hold bool, nor vectors of 3: use u32, or vectors of 4",
-                    m.name
-                ));
-            }
-            Space::Workgroup(n) if !(1..=MAX_WORKGROUP_ELEMENTS).contains(&n) => {
-                return Err(format!("'{}' must have 1 to {MAX_WORKGROUP_ELEMENTS} elements, not {n}", m.name));
-            }
-            Space::Private(n) if !(1..=MAX_PRIVATE_ELEMENTS).contains(&n) => {
-                return Err(format!("'{}' must have 1 to {MAX_PRIVATE_ELEMENTS} elements, not {n}", m.name));
-            }
-            _ => {}
+        if !(1..=most).contains(&(u64::from(n) * scalars)) {
+            return Err(format!("'{}' must have 1 to {most} scalars, not {n} times {scalars}", m.name));
         }
     }
     Ok(())
+}
+
+fn check_matrix(m: Matrix) -> Result<(), String> {
+    let fits = |n: u32| (1..=MAX_SIDE).contains(&n);
+    let ok = fits(m.rows) && fits(m.columns) && m.scalar.is_float();
+    need(ok, &format!("a matrix has 1 to {MAX_SIDE} rows and columns of f16, bf16 or f32, unlike {m}"))
+}
+
+/// A device has no place for a matrix in an array or a struct.
+fn check_members(k: &Kernel, ty: Ty) -> Result<(), String> {
+    let holds = match k.shape(ty) {
+        Shape::Array(of, _) => k.matrix(of).is_some(),
+        Shape::Struct(members) => members.iter().any(|&m| k.matrix(m).is_some()),
+        _ => false,
+    };
+    need(!holds, "an array or a struct holds no matrices; use values, or variables, for each")
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -321,10 +316,7 @@ fn types(k: &Kernel, op: OpId, args: &[Ty]) -> Result<(), String> {
         OpKind::Convert => {
             count(1)?;
             if let Some((from, to)) = k.matrix(args[0]).zip(k.matrix(results[0])) {
-                return need(
-                    from == crate::ir::Matrix { scalar: from.scalar, ..to },
-                    "only the type of elements changes",
-                );
+                return need(from == Matrix { scalar: from.scalar, ..to }, "only the type of elements changes");
             }
             let ((a, n), (b, m)) = args[0].lanes().zip(results[0].lanes()).ok_or("only scalars and vectors convert")?;
             need(n == m, "the number of components stays")?;

@@ -3,11 +3,12 @@
 
 mod common;
 
-use common::{gemm, programs, random::Rng, same, words};
+use common::{dense, gemm, programs, random::Rng, same, valid_by};
 use half::f16;
 use impasto_kernel::{
-    Accumulator, Builder, Data, Kernel, KernelError, Launch, Layout, MatrixA, MatrixB, MatrixShape, PASSES, Scalar,
-    Target, Val, compile, compile_for, construct, emit_for, execute, lower_matrices, optimise, verify,
+    Accumulator, Builder, Compiler, Data, Feature, Kernel, KernelError, Launch, MatrixA, MatrixB, MatrixLayout,
+    MatrixShape, Module, PASSES, Scalar, Target, Val, compile, compile_for, construct, execute, lower_matrices,
+    optimise, verify,
 };
 
 fn run(kernel: &Kernel, case: &gemm::Case) -> Result<Vec<Data>, String> {
@@ -64,6 +65,10 @@ fn passes_in_any_order_keep_products() {
     }
 }
 
+fn unoptimised(kernel: &Kernel, target: Target) -> Result<Module, KernelError> {
+    Compiler::new(target).unoptimised().compile(std::slice::from_ref(kernel))
+}
+
 /// Modules with matrices are younger than the `spirv-val` of Debian. `IMPASTO_SPIRV_VAL` names one that knows them; without it, the words
 /// are still read by `rspirv`, ids counted and capabilities compared.
 #[test]
@@ -73,24 +78,21 @@ fn words_are_well_formed_and_ask_for_what_they_use() {
         let case = gemm::case(seed, 32);
         let kernel = gemm::kernel(&case);
         for (how, module) in [
-            ("optimised", compile_for(&kernel, &gemm::target())),
-            ("unoptimised", emit_for(&kernel, &gemm::target())),
-            ("exact", compile_for(&kernel, &Target { signed_zeros: true, ..gemm::target() })),
+            ("optimised", compile_for(&kernel, gemm::target())),
+            ("unoptimised", unoptimised(&kernel, gemm::target())),
+            ("exact", compile_for(&kernel, gemm::target().with(Feature::SignedZerosF16).with(Feature::SignedZerosF32))),
         ] {
             let module = module.unwrap_or_else(|e| panic!("{case:?}, {how}: {e}"));
-            words::dense(&module).unwrap_or_else(|e| panic!("{case:?}, {how}: {e}"));
+            dense(&module).unwrap_or_else(|e| panic!("{case:?}, {how}: {e}"));
             if let Ok(validator) = std::env::var("IMPASTO_SPIRV_VAL") {
-                words::valid_by(&validator, &module).unwrap_or_else(|e| panic!("{case:?}, {how}: {e}"));
+                valid_by(&validator, &module.words).unwrap_or_else(|e| panic!("{case:?}, {how}: {e}"));
             }
             let read = rspirv::dr::load_words(&module.words).unwrap_or_else(|e| panic!("{case:?}, {how}: {e}"));
             let has = |c: C| read.capabilities.iter().any(|i| i.operands[0] == rspirv::dr::Operand::Capability(c));
             let bf16 = case.shape.factor == Scalar::Bf16;
             assert!(has(C::CooperativeMatrixKHR) && has(C::VulkanMemoryModel), "{case:?}, {how}");
-            assert_eq!(
-                (has(C::BFloat16TypeKHR), has(C::BFloat16CooperativeMatrixKHR)),
-                (bf16, bf16),
-                "{case:?}, {how}"
-            );
+            // The type comes with the matrices of it.
+            assert_eq!(has(C::BFloat16CooperativeMatrixKHR), bf16, "{case:?}, {how}");
             let products = read.all_inst_iter().filter(|i| i.class.opname == "CooperativeMatrixMulAddKHR").count();
             assert!(products > 0, "{case:?}, {how}");
         }
@@ -105,24 +107,24 @@ fn every_op_on_bf16_and_f32_matrices_is_a_module_and_can_be_lowered() {
         let counts = k.buffer_mut::<u32>("counts");
         let tile = k.shared::<bf16>("tile", 256);
         let half = k.matrix_fill::<MatrixB<bf16, 16, 16>>(bf16::from_f32(0.5));
-        let a = k.matrix_load::<MatrixA<bf16, 16, 16>>(x, 0, 16, Layout::Row);
-        k.matrix_store(tile, 0, 16, Layout::Column, a);
+        let a = k.matrix_load::<MatrixA<bf16, 16, 16>>(x, 0, 16, MatrixLayout::Row);
+        k.matrix_store(tile, 0, 16, MatrixLayout::Column, a);
         k.barrier();
-        let b = k.matrix_load::<MatrixA<bf16, 16, 16>>(tile, 0, 16, Layout::Row);
+        let b = k.matrix_load::<MatrixA<bf16, 16, 16>>(tile, 0, 16, MatrixLayout::Row);
         let zero = k.matrix_fill::<Accumulator<f32, 16, 16>>(0.0);
         let c = k.matrix_mul_add(b, half, zero);
         let c = k.if_value(k.workgroup_id(0).eq(0), || c.elements_as::<bf16>().elements_as::<f32>(), || c + c);
         counts.atomic_add(0, 1);
-        k.matrix_store(y, 0, 16, Layout::Row, (c - zero) * c * k.lit(3.0f32));
+        k.matrix_store(y, 0, 16, MatrixLayout::Row, (c - zero) * c * k.lit(3.0f32));
     })
     .unwrap();
     let shape = MatrixShape { factor: Scalar::Bf16, result: Scalar::F32, m: 16, n: 16, k: 16 };
     let rounded = MatrixShape { factor: Scalar::Bf16, result: Scalar::Bf16, ..shape };
-    let target = Target { matrices: vec![shape, rounded], ..Target::default() };
-    for module in [compile_for(&kernel, &target).unwrap(), emit_for(&kernel, &target).unwrap()] {
-        words::dense(&module).unwrap();
+    let target = Target::ANY.with_products(vec![shape, rounded]);
+    for module in [compile_for(&kernel, target.clone()).unwrap(), unoptimised(&kernel, target).unwrap()] {
+        dense(&module).unwrap();
         if let Ok(validator) = std::env::var("IMPASTO_SPIRV_VAL") {
-            words::valid_by(&validator, &module).unwrap();
+            valid_by(&validator, &module.words).unwrap();
         }
     }
     let mut input = Data::zeros(Scalar::Bf16, 256);
@@ -144,15 +146,24 @@ fn every_op_on_bf16_and_f32_matrices_is_a_module_and_can_be_lowered() {
 fn a_target_without_the_shape_is_refused_with_what_is_missing() {
     let case = gemm::case(0, 32);
     let kernel = gemm::kernel(&case);
-    let text = compile(&kernel).unwrap_err().to_string();
+    let text = compile_for(&kernel, Target::LEAST).unwrap_err().to_string();
     assert!(text.contains("products 16x16x16 of f16 into f32") || text.contains("(f16, 16, 16)"), "{text}");
     assert!(text.contains("offers none") && text.contains("lower_matrices"), "{text}");
     let other = MatrixShape { k: 8, ..case.shape };
-    let target = Target { matrices: vec![other], ..Target::default() };
-    let text = compile_for(&kernel, &target).unwrap_err().to_string();
+    let target = Target::ANY.with_products(vec![other]);
+    let text = compile_for(&kernel, target).unwrap_err().to_string();
     assert!(text.contains("offers 16x16x8 of f16 into f32"), "{text}");
-    assert!(matches!(compile(&kernel), Err(KernelError::NoMatrix { .. })));
-    compile(&lower_matrices(&kernel, 32).unwrap()).unwrap();
+    // Products alone are not enough.
+    for (seed, feature) in [(0, Feature::Matrix), (0, Feature::MemoryModel), (2, Feature::MatrixBf16)] {
+        let kernel = gemm::kernel(&gemm::case(seed, 32));
+        match compile_for(&kernel, gemm::target().without(feature)) {
+            Err(KernelError::Lacks { feature: lacks, .. }) => assert_eq!(lacks, feature),
+            other => panic!("{feature}: {other:?}"),
+        }
+    }
+    compile(&kernel).unwrap();
+    let lowered = lower_matrices(&kernel, 32).unwrap();
+    compile_for(&lowered, Target::LEAST.with(Feature::F16).with(Feature::Storage16)).unwrap();
     for wrong in [0, 3, 256] {
         assert!(lower_matrices(&kernel, wrong).unwrap_err().to_string().contains("power of two"));
     }
@@ -166,7 +177,7 @@ fn with(body: impl FnOnce(&Builder)) -> Result<Kernel, String> {
 fn matrix_ops_that_a_lane_decides_about_are_refused() {
     type A = MatrixA<f16, 16, 16>;
     let load = |k: &Builder, at: u32| {
-        k.matrix_store(k.buffer_mut::<f16>("y"), at, 16, Layout::Row, k.matrix_fill::<A>(f16::ONE));
+        k.matrix_store(k.buffer_mut::<f16>("y"), at, 16, MatrixLayout::Row, k.matrix_fill::<A>(f16::ONE));
     };
     let refused = [
         with(|k| k.if_(k.subgroup_lane().eq(0), || load(k, 0))),
@@ -203,7 +214,7 @@ fn matrix_ops_that_a_lane_decides_about_are_refused() {
     }
     let operand = with(|k| {
         let x = k.buffer::<f16>("x");
-        k.matrix_load::<A>(x, k.subgroup_lane() * 16u32, 16, Layout::Row);
+        k.matrix_load::<A>(x, k.subgroup_lane() * 16u32, 16, MatrixLayout::Row);
     });
     assert!(operand.unwrap_err().contains("an operand depends on the lane"));
     // What all lanes agree on may decide, and so may what only the programmer knows to be the same.
@@ -224,14 +235,14 @@ fn the_executor_stops_at_what_cannot_be_seen_before() {
         k.matrix_fill(f16::ONE)
     }
     let y = |k: &Builder, index: u32, stride: u32| {
-        k.matrix_store(k.buffer_mut::<f16>("y"), index, stride, Layout::Row, fill(k));
+        k.matrix_store(k.buffer_mut::<f16>("y"), index, stride, MatrixLayout::Row, fill(k));
     };
     let text = stops(&|k| k.if_(k.local_index().lt(5), || y(k, 0, 16)), 32);
     assert!(text.contains("not all 32 invocations of the subgroup reach this"), "{text}");
     let text = stops(&|k| y(k, 0, 16), 64);
     assert!(text.contains("not all 64 invocations"), "{text}");
     let sum = |k: &Builder| {
-        let x = k.matrix_load::<A>(k.buffer::<f16>("x"), 0, 16, Layout::Row);
+        let x = k.matrix_load::<A>(k.buffer::<f16>("x"), 0, 16, MatrixLayout::Row);
         k.if_(k.local_index().lt(5), || _ = x + x);
     };
     let text = stops(&sum, 32);
@@ -242,8 +253,10 @@ fn the_executor_stops_at_what_cannot_be_seen_before() {
     };
     let text = stops(&waits, 32);
     assert!(text.contains("not all 32 invocations"), "{text}");
-    let text =
-        stops(&|k| k.matrix_store(k.buffer_mut::<f16>("y"), k.local_index() * 16u32, 16, Layout::Row, fill(k)), 32);
+    let text = stops(
+        &|k| k.matrix_store(k.buffer_mut::<f16>("y"), k.local_index() * 16u32, 16, MatrixLayout::Row, fill(k)),
+        32,
+    );
     assert!(text.contains("not the same in the whole subgroup"), "{text}");
     let text = stops(&|k| y(k, 4, 16), 32);
     assert!(text.contains("index 4 and stride 16 must be multiples of 8"), "{text}");

@@ -27,11 +27,14 @@
 mod device;
 mod error;
 #[allow(unsafe_code)]
+mod features;
+#[allow(unsafe_code)]
 mod instance;
 #[allow(unsafe_code)]
 mod physical;
 
-pub use device::{Buffer, Device, Pipeline};
+pub use device::{Buffer, Device, Interface, Pipeline};
 pub use error::VulkanError;
+pub use features::{Features, KernelLimits, Together};
 pub use instance::{Instance, Loader};
 pub use physical::{CooperativeMatrix, Description, Kind, Physical};

@@ -106,9 +106,9 @@ fn run_kernel(report: &mut Report, physical: &Physical) -> Result<Result<(), Str
     };
     #[allow(unsafe_code)]
     // SAFETY: the module is ours, with two buffers, and each thread touches its own number in them.
-    let pipeline = unsafe { device.pipeline(&words, 2) }?;
+    let pipeline = unsafe { device.pipeline(&words, &kernel::INTERFACE) }?;
     report.stage("dispatch");
-    device.run(&pipeline, &[&source, &result], [kernel::COUNT / kernel::GROUP, 1, 1])?;
+    device.run(&pipeline, &[&source, &result], &[], [kernel::COUNT / kernel::GROUP, 1, 1])?;
     report.stage("compare");
     let mut bytes = vec![0; bytes as usize];
     result.read(&mut bytes)?;

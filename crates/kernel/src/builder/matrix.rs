@@ -11,7 +11,7 @@ use half::{bf16, f16};
 
 use super::types::{Float, IntoVal, Lit, Type};
 use super::{Buf, BufMut, Builder, Val};
-use crate::ir::{Binary, Kernel, Layout, Matrix, MatrixUse, MemoryId, OpKind, Shape, Ty};
+use crate::ir::{Binary, Kernel, Matrix, MatrixLayout, MatrixUse, MemoryId, OpKind, Shape, Ty};
 
 /// What a matrix may be in a product, as a type.
 pub trait Role: Copy + std::fmt::Debug + 'static {
@@ -95,18 +95,18 @@ impl Builder {
     ///
     /// ```
     /// use half::f16;
-    /// use impasto_kernel::{Accumulator, Builder, Layout, MatrixA, MatrixB};
+    /// use impasto_kernel::{Accumulator, Builder, MatrixLayout, MatrixA, MatrixB};
     /// let kernel = Builder::kernel("product", [32, 1, 1], |k| {
     ///     let (x, y) = (k.buffer::<f16>("x"), k.buffer::<f16>("y"));
     ///     let z = k.buffer_mut::<f32>("z");
     ///     let n = k.param::<u32>("n");
     ///     let sum = k.var(k.matrix_fill::<Accumulator<f32, 16, 16>>(0.0));
     ///     k.for_step(0u32, n, 16, |_, i| {
-    ///         let a = k.matrix_load::<MatrixA<f16, 16, 16>>(x, i, n, Layout::Row);
-    ///         let b = k.matrix_load::<MatrixB<f16, 16, 16>>(y, i, n, Layout::Column);
+    ///         let a = k.matrix_load::<MatrixA<f16, 16, 16>>(x, i, n, MatrixLayout::Row);
+    ///         let b = k.matrix_load::<MatrixB<f16, 16, 16>>(y, i, n, MatrixLayout::Column);
     ///         sum.set(k.matrix_mul_add(a, b, sum.get()));
     ///     });
-    ///     k.matrix_store(z, 0, 16, Layout::Row, sum.get() * k.lit(0.5));
+    ///     k.matrix_store(z, 0, 16, MatrixLayout::Row, sum.get() * k.lit(0.5));
     /// })?;
     /// # Ok::<(), impasto_kernel::KernelError>(())
     /// ```
@@ -115,7 +115,7 @@ impl Builder {
         from: impl Elements<M::Element>,
         index: impl IntoVal<'k, u32>,
         stride: impl IntoVal<'k, u32>,
-        layout: Layout,
+        layout: MatrixLayout,
     ) -> Val<'k, M> {
         let (index, stride) = (index.into_val(self), stride.into_val(self));
         self.emit(OpKind::MatrixLoad(from.memory(), layout), &[index.id, stride.id])
@@ -127,7 +127,7 @@ impl Builder {
         to: BufMut<'k, M::Element>,
         index: impl IntoVal<'k, u32>,
         stride: impl IntoVal<'k, u32>,
-        layout: Layout,
+        layout: MatrixLayout,
         matrix: Val<'k, M>,
     ) {
         let (index, stride) = (index.into_val(self), stride.into_val(self));

@@ -1,12 +1,12 @@
 //! One workgroup in lockstep. Registers are columns: for each scalar of each value, one number for each invocation.
 
+use super::Launch;
+use super::data::{Data, Places};
 use super::mask::Mask;
-use super::{Data, Launch};
 use crate::error::KernelError;
 use crate::eval;
 use crate::ir::{
-    Atomic, Binary, Builtin, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Shape, Space, Subgroup, Ty,
-    Value,
+    Atomic, Binary, Builtin, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space, Subgroup, Ty, Value,
 };
 use crate::text::op_text;
 
@@ -27,8 +27,10 @@ pub(super) struct Machine<'a> {
     pub(super) regs: Vec<u64>,
     /// Workgroup and private arrays; buffers have none. Nothing was written where there is `None`.
     arrays: Vec<Vec<Option<u64>>>,
-    /// The number of each memory among the buffers.
+    /// The number of each memory among the buffers, scalars of its elements, and where they lie in a buffer.
     buffers: Vec<usize>,
+    widths: Vec<usize>,
+    places: Vec<Places>,
     frames: Vec<Frame>,
     group: [u32; 3],
     ops: u64,
@@ -37,15 +39,9 @@ pub(super) struct Machine<'a> {
 /// The op and the invocation that stopped the run, and why.
 pub(super) struct Stop(pub(super) OpId, pub(super) usize, pub(super) String);
 
+/// Scalars of a type of a verified kernel. Of a matrix every lane holds all, so that values move as others do.
 pub(super) fn leaves(k: &Kernel, ty: Ty) -> u32 {
-    match k.shape(ty) {
-        Shape::Scalar(_) => 1,
-        Shape::Vector(_, n) => n,
-        Shape::Array(t, n) => n * leaves(k, t),
-        Shape::Struct(members) => members.iter().map(|&t| leaves(k, t)).sum(),
-        // Every lane holds the whole, so that values move as all others do.
-        Shape::Matrix(m) => m.elements(),
-    }
+    k.scalars(ty) as u32
 }
 
 impl<'a> Machine<'a> {
@@ -76,6 +72,8 @@ impl<'a> Machine<'a> {
             regs: vec![0; next as usize * lanes],
             arrays: vec![Vec::new(); k.memories.len()],
             buffers,
+            widths: k.memories.iter().map(|m| leaves(k, m.ty) as usize).collect(),
+            places: k.memories.iter().map(|m| Places::new(k, m.ty)).collect(),
             frames: Vec::new(),
             group: [0; 3],
             ops: 0,
@@ -84,8 +82,7 @@ impl<'a> Machine<'a> {
 
     pub(super) fn workgroup(&mut self, group: [u32; 3], launch: &mut Launch) -> Result<(), KernelError> {
         self.group = group;
-        for (array, m) in self.arrays.iter_mut().zip(&self.k.memories) {
-            let width = m.ty.lanes().map_or(1, |l| l.1) as usize;
+        for ((array, m), &width) in self.arrays.iter_mut().zip(&self.k.memories).zip(&self.widths) {
             array.clear();
             match m.space {
                 Space::Buffer(_) => {}
@@ -325,9 +322,8 @@ impl<'a> Machine<'a> {
                 OpKind::Store(m) => self.store(op, m, lane, launch).map_err(|p| Stop(op, lane, p))?,
                 OpKind::Atomic(m, f) => self.atomic(op, m, f, lane, launch).map_err(|p| Stop(op, lane, p))?,
                 OpKind::Len(m) => {
-                    let width = k.memory(m).ty.lanes().map_or(1, |l| l.1);
-                    let n = launch.buffers[self.buffers[m.index()]].bits.len() as u64 / u64::from(width);
-                    self.set(k.result(op), lane, n);
+                    let n = self.places[m.index()].elements(&launch.buffers[self.buffers[m.index()]]);
+                    self.set(k.result(op), lane, n as u64);
                 }
                 OpKind::Var(v) | OpKind::Set(v) => {
                     let n = self.width(args[0]);
@@ -387,65 +383,62 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Where the first scalar of the element that an op names stands, and how many there are.
-    fn element(&self, op: OpId, m: MemoryId, lane: usize, buffers: &[Data]) -> Result<(usize, usize), String> {
-        let index = self.get(self.k.args(op)[0], lane) as usize;
-        self.place(m, index, lane, buffers)
+    /// The element that an op names, if it exists.
+    fn element(&self, op: OpId, m: MemoryId, lane: usize, buffers: &[Data]) -> Result<usize, String> {
+        self.place(m, self.get(self.k.args(op)[0], lane) as usize, lane, buffers)
     }
 
-    /// Where the first scalar of an element stands, if it exists, and how many there are.
-    pub(super) fn place(
-        &self,
-        m: MemoryId,
-        index: usize,
-        lane: usize,
-        buffers: &[Data],
-    ) -> Result<(usize, usize), String> {
+    /// An element that exists: its index in a buffer, or where its first scalar stands in an array.
+    pub(super) fn place(&self, m: MemoryId, index: usize, lane: usize, buffers: &[Data]) -> Result<usize, String> {
         let mem = self.k.memory(m);
-        let width = mem.ty.lanes().map_or(1, |l| l.1) as usize;
-        let (n, base) = match mem.space {
-            Space::Buffer(_) => (buffers[self.buffers[m.index()]].bits.len() / width, 0),
-            Space::Workgroup(n) => (n as usize, 0),
-            Space::Private(n) => (n as usize, n as usize * width * lane),
+        let width = self.widths[m.index()];
+        let (n, at) = match mem.space {
+            Space::Buffer(_) => (self.places[m.index()].elements(&buffers[self.buffers[m.index()]]), index),
+            Space::Workgroup(n) => (n as usize, index * width),
+            Space::Private(n) => (n as usize, (n as usize * lane + index) * width),
         };
         if index >= n {
             return Err(format!("index {index} is outside of '{}', which has {n} elements", mem.name));
         }
-        Ok((base + index * width, width))
+        Ok(at)
     }
 
     fn load(&mut self, op: OpId, m: MemoryId, lane: usize, launch: &Launch) -> Result<(), String> {
-        let (at, width) = self.element(op, m, lane, &launch.buffers)?;
+        let at = self.element(op, m, lane, &launch.buffers)?;
         let column = self.columns[self.k.result(op).index()];
-        for i in 0..width {
-            let bits = self.take(m, at + i, launch)?;
+        for i in 0..self.widths[m.index()] {
+            let bits = self.take(m, at, i, launch)?;
             let to = self.at(column + i as u32, lane);
             self.regs[to] = bits;
         }
         Ok(())
     }
 
-    pub(super) fn take(&self, m: MemoryId, at: usize, launch: &Launch) -> Result<u64, String> {
+    /// One scalar of an element.
+    pub(super) fn take(&self, m: MemoryId, at: usize, scalar: usize, launch: &Launch) -> Result<u64, String> {
         match self.k.memory(m).space {
-            Space::Buffer(_) => Ok(launch.buffers[self.buffers[m.index()]].bits[at]),
-            _ => self.arrays[m.index()][at]
+            Space::Buffer(_) => Ok(self.places[m.index()].get(&launch.buffers[self.buffers[m.index()]], at, scalar)),
+            _ => self.arrays[m.index()][at + scalar]
                 .ok_or_else(|| format!("nobody has written this element of '{}'", self.k.memory(m).name)),
         }
     }
 
-    pub(super) fn put(&mut self, m: MemoryId, at: usize, bits: u64, launch: &mut Launch) {
+    /// Writes one scalar of an element.
+    pub(super) fn put(&mut self, m: MemoryId, at: usize, scalar: usize, bits: u64, launch: &mut Launch) {
         match self.k.memory(m).space {
-            Space::Buffer(_) => launch.buffers[self.buffers[m.index()]].bits[at] = bits,
-            _ => self.arrays[m.index()][at] = Some(bits),
+            Space::Buffer(_) => {
+                self.places[m.index()].put(&mut launch.buffers[self.buffers[m.index()]], at, scalar, bits)
+            }
+            _ => self.arrays[m.index()][at + scalar] = Some(bits),
         }
     }
 
     fn store(&mut self, op: OpId, m: MemoryId, lane: usize, launch: &mut Launch) -> Result<(), String> {
-        let (at, width) = self.element(op, m, lane, &launch.buffers)?;
+        let at = self.element(op, m, lane, &launch.buffers)?;
         let column = self.columns[self.k.args(op)[1].index()];
-        for i in 0..width {
+        for i in 0..self.widths[m.index()] {
             let bits = self.regs[self.at(column + i as u32, lane)];
-            self.put(m, at + i, bits, launch);
+            self.put(m, at, i, bits, launch);
         }
         Ok(())
     }
@@ -466,8 +459,8 @@ impl<'a> Machine<'a> {
             Atomic::CompareExchange if eval::compare(Compare::Eq, s, old, x) => self.get(args[2], lane),
             Atomic::CompareExchange => old,
         };
-        let (at, _) = self.element(op, m, lane, &launch.buffers)?;
-        self.put(m, at, new, launch);
+        let at = self.element(op, m, lane, &launch.buffers)?;
+        self.put(m, at, 0, new, launch);
         Ok(())
     }
 

@@ -6,10 +6,10 @@ use super::Launch;
 use super::machine::{Machine, Stop};
 use super::mask::Mask;
 use crate::eval;
-use crate::ir::{Binary, Layout, Matrix, MemoryId, OpId, OpKind, Scalar, Value};
+use crate::ir::{Binary, Matrix, MatrixLayout, MemoryId, OpId, OpKind, Scalar, Value};
 
 /// A multiple of this many elements is aligned as devices need it: 16 bytes, or all that lies together.
-fn alignment(m: Matrix, layout: Layout) -> u32 {
+fn alignment(m: Matrix, layout: MatrixLayout) -> u32 {
     (16 / m.scalar.bytes()).min(m.run(layout))
 }
 
@@ -51,11 +51,11 @@ impl Machine<'_> {
             let made = match kind {
                 OpKind::MatrixLoad(m, layout) => {
                     let places = self.places(op, k.result(op), m, layout, first, launch);
-                    places.and_then(|places| places.into_iter().map(|at| self.take(m, at, launch)).collect())
+                    places.and_then(|places| places.into_iter().map(|at| self.take(m, at, 0, launch)).collect())
                 }
                 OpKind::MatrixStore(m, layout) => self.places(op, args[2], m, layout, first, launch).map(|places| {
                     for (at, bits) in places.into_iter().zip(self.elements(args[2], first)) {
-                        self.put(m, at, bits, launch);
+                        self.put(m, at, 0, bits, launch);
                     }
                     Vec::new()
                 }),
@@ -84,7 +84,7 @@ impl Machine<'_> {
         op: OpId,
         matrix: Value,
         m: MemoryId,
-        layout: Layout,
+        layout: MatrixLayout,
         lane: usize,
         launch: &Launch,
     ) -> Result<Vec<usize>, String> {
@@ -107,7 +107,7 @@ impl Machine<'_> {
             for column in 0..shape.columns {
                 let (strides, rest) = Matrix::place(layout, row, column);
                 let at = index + u64::from(strides) * stride + u64::from(rest);
-                places.push(self.place(m, at as usize, lane, &launch.buffers)?.0);
+                places.push(self.place(m, at as usize, lane, &launch.buffers)?);
             }
         }
         Ok(places)

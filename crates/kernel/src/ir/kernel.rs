@@ -68,7 +68,7 @@ pub enum Space {
 pub struct Memory {
     /// The name in messages and in the textual form.
     pub name: String,
-    /// The type of an element: a scalar or a vector.
+    /// The type of an element.
     pub ty: Ty,
     /// Where the elements lie.
     pub space: Space,

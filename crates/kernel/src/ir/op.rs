@@ -124,7 +124,7 @@ pub enum Subgroup {
 /// How the elements of a matrix lie in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the variants say what lies together")]
-pub enum Layout {
+pub enum MatrixLayout {
     // Each row lies together, the next one a stride further.
     Row,
     // Each column lies together, the next one a stride further.
@@ -189,9 +189,9 @@ pub enum OpKind {
     // subgroups are full. What lies in memory must be there: a barrier stands between a store and a load by others.
     /// `index, stride`: a matrix from memory whose elements are of its scalar. Index and stride are multiples of 16 bytes, or of a whole
     /// row (column, in that layout) where that is shorter.
-    MatrixLoad(MemoryId, Layout),
+    MatrixLoad(MemoryId, MatrixLayout),
     /// `index, stride, matrix`: a matrix to memory, as above; the stride is no shorter than a row, so that no element has two values.
-    MatrixStore(MemoryId, Layout),
+    MatrixStore(MemoryId, MatrixLayout),
     /// `scalar`: a matrix with this in every element.
     MatrixFill,
     /// `matrix, scalar`: each element times the scalar, as a product of scalars; f16 and f32.
@@ -280,7 +280,7 @@ names!(Atomic {
     Add "atomic_add", Min "atomic_min", Max "atomic_max", And "atomic_and", Or "atomic_or", Xor "atomic_xor",
     Exchange "atomic_exchange", CompareExchange "atomic_compare_exchange",
 });
-names!(Layout { Row "row", Column "column" });
+names!(MatrixLayout { Row "row", Column "column" });
 names!(Subgroup {
     Add "subgroup_add", Min "subgroup_min", Max "subgroup_max", ExclusiveAdd "subgroup_exclusive_add",
     BroadcastFirst "subgroup_broadcast_first", ShuffleXor "subgroup_shuffle_xor", All "subgroup_all", Any "subgroup_any",

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::op::Layout;
+use super::op::MatrixLayout;
 
 /// A number or a truth value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -176,16 +176,16 @@ impl Matrix {
     }
 
     /// The place of an element in memory, from that of the first: (factor of the stride, rest).
-    pub(crate) fn place(layout: Layout, row: u32, column: u32) -> (u32, u32) {
+    pub(crate) fn place(layout: MatrixLayout, row: u32, column: u32) -> (u32, u32) {
         match layout {
-            Layout::Row => (row, column),
-            Layout::Column => (column, row),
+            MatrixLayout::Row => (row, column),
+            MatrixLayout::Column => (column, row),
         }
     }
 
     /// Elements that lie one behind the other in memory.
-    pub(crate) fn run(self, layout: Layout) -> u32 {
-        if layout == Layout::Row { self.columns } else { self.rows }
+    pub(crate) fn run(self, layout: MatrixLayout) -> u32 {
+        if layout == MatrixLayout::Row { self.columns } else { self.rows }
     }
 }
 

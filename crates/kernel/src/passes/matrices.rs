@@ -12,10 +12,10 @@ use super::rewrite::{Rewrite, Rule};
 use crate::error::KernelError;
 use crate::hash::Map;
 use crate::ir::{
-    Binary, Builtin, Compare, Kernel, Layout, Matrix, Memory, MemoryId, OpId, OpKind, RegionId, Scalar, Shape, Space,
-    Ty, Value,
+    Binary, Builtin, Compare, Kernel, MAX_SCALARS, Matrix, MatrixLayout, Memory, MemoryId, OpId, OpKind, RegionId,
+    Scalar, Shape, Space, Ty, Value,
 };
-use crate::verify::{MAX_LEAVES, verify};
+use crate::verify::verify;
 
 const U32: Ty = Ty::scalar(Scalar::U32);
 const F32: Ty = Ty::scalar(Scalar::F32);
@@ -116,10 +116,10 @@ impl Matrices {
     }
 
     /// Where the elements lie in memory.
-    fn places(&self, rw: &mut Rewrite<'_>, m: Matrix, layout: Layout, from: Value, stride: Value) -> Vec<Value> {
+    fn places(&self, rw: &mut Rewrite<'_>, m: Matrix, layout: MatrixLayout, from: Value, stride: Value) -> Vec<Value> {
         let mut places = Vec::new();
         for e in self.share(m) {
-            let (strides, rest) = if layout == Layout::Row { (e.row, e.column) } else { (e.column, e.row) };
+            let (strides, rest) = if layout == MatrixLayout::Row { (e.row, e.column) } else { (e.column, e.row) };
             let begin = index(rw, strides, stride, from);
             places.push(binary(rw, Binary::Add, U32, begin, rest));
         }
@@ -200,7 +200,7 @@ impl Matrices {
         }
     }
 
-    fn store(&self, rw: &mut Rewrite<'_>, op: OpId, to: MemoryId, layout: Layout) {
+    fn store(&self, rw: &mut Rewrite<'_>, op: OpId, to: MemoryId, layout: MatrixLayout) {
         let args = rw.args(op);
         let Some(m) = rw.old.matrix(rw.old.ty(rw.old.args(op)[2])) else { return };
         let places = self.places(rw, m, layout, args[0], args[1]);
@@ -248,15 +248,17 @@ fn largest_factors(k: &Kernel, r: RegionId) -> u32 {
 ///
 /// ```
 /// use half::f16;
-/// use impasto_kernel::{Accumulator, Builder, Layout, MatrixA, MatrixB, compile, lower_matrices};
+/// use impasto_kernel::{Accumulator, Builder, MatrixA, MatrixB, MatrixLayout, Feature, Target, compile_for, lower_matrices};
 /// let kernel = Builder::kernel("product", [32, 1, 1], |k| {
 ///     let (x, z) = (k.buffer::<f16>("x"), k.buffer_mut::<f32>("z"));
-///     let a = k.matrix_load::<MatrixA<f16, 16, 16>>(x, 0, 16, Layout::Row);
-///     let b = k.matrix_load::<MatrixB<f16, 16, 16>>(x, 256, 16, Layout::Row);
-///     k.matrix_store(z, 0, 16, Layout::Row, k.matrix_mul_add(a, b, k.matrix_fill::<Accumulator<f32, 16, 16>>(0.0)));
+///     let a = k.matrix_load::<MatrixA<f16, 16, 16>>(x, 0, 16, MatrixLayout::Row);
+///     let b = k.matrix_load::<MatrixB<f16, 16, 16>>(x, 256, 16, MatrixLayout::Row);
+///     k.matrix_store(z, 0, 16, MatrixLayout::Row, k.matrix_mul_add(a, b, k.matrix_fill::<Accumulator<f32, 16, 16>>(0.0)));
 /// })?;
-/// assert!(compile(&kernel).unwrap_err().to_string().contains("16x16x16 of f16 into f32"));
-/// compile(&lower_matrices(&kernel, 8)?)?;
+/// let target = Target::LEAST.with(Feature::F16).with(Feature::Storage16);
+/// let error = compile_for(&kernel, target.clone()).unwrap_err().to_string();
+/// assert!(error.contains("16x16x16 of f16 into f32"), "{error}");
+/// compile_for(&lower_matrices(&kernel, 8)?, target)?;
 /// # Ok::<(), impasto_kernel::KernelError>(())
 /// ```
 pub fn lower_matrices(kernel: &Kernel, smallest: u32) -> Result<Kernel, KernelError> {
@@ -269,9 +271,9 @@ pub fn lower_matrices(kernel: &Kernel, smallest: u32) -> Result<Kernel, KernelEr
         return Err(refuse(format!("a subgroup has a power of two invocations up to 128, not {smallest}")));
     }
     for m in (0..kernel.shape_count()).filter_map(|i| kernel.matrix(Ty::from_table(i))) {
-        if u64::from(share(m, smallest)) > MAX_LEAVES {
+        if u64::from(share(m, smallest)) > MAX_SCALARS {
             let problem = format!(
-                "a share of {m} in subgroups of {smallest} is more than {MAX_LEAVES} elements; use smaller matrices, or \
+                "a share of {m} in subgroups of {smallest} is more than {MAX_SCALARS} elements; use smaller matrices, or \
                  devices with larger subgroups"
             );
             return Err(refuse(problem));

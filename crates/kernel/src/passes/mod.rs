@@ -103,12 +103,22 @@ impl Pass {
 /// # Ok::<(), impasto_kernel::KernelError>(())
 /// ```
 pub fn optimise(kernel: &Kernel) -> Result<Kernel, KernelError> {
+    optimise_seen(kernel, &mut |_, _| ())
+}
+
+/// [`optimise`], with a look at the kernel after each pass.
+pub(crate) fn optimise_seen(
+    kernel: &Kernel,
+    look: &mut dyn FnMut(&'static str, &Kernel),
+) -> Result<Kernel, KernelError> {
     verify(kernel)?;
     let mut now = SSA.run(kernel)?;
+    look(SSA.name, &now);
     for pass in &PIPELINE[1..] {
         if let Some(made) = pass.apply(&now)? {
             now = made;
         }
+        look(pass.name, &now);
     }
     DEAD.check(&now)?;
     Ok(now)

@@ -1,56 +1,19 @@
 //! Matrices of a subgroup as cooperative matrices (`SPV_KHR_cooperative_matrix`), under the Vulkan memory model, which they need.
 
-use rspirv::spirv::{self, Capability as C, Op as S};
+use rspirv::spirv::{self, Op as S};
 
-use super::Target;
 use super::control::Emit;
 use super::words::{Global, Words};
-use crate::error::KernelError;
-use crate::ir::{
-    Access, Binary, Kernel, Layout, Matrix, MatrixShape, MemoryId, OpId, OpKind, Scalar, Space, Ty, Value,
-};
+use crate::ir::{Access, Binary, Matrix, MatrixLayout, MemoryId, OpId, OpKind, Scalar, Space, Ty};
 
-/// Refuses matrices that the target does not know.
-pub(super) fn check(k: &Kernel, target: &Target) -> Result<(), KernelError> {
-    if !k.knows_matrices() {
-        return Ok(());
-    }
-    let refuse = |needs: String| {
-        let offers = match &target.matrices[..] {
-            [] => "none".to_owned(),
-            some => some.iter().map(MatrixShape::to_string).collect::<Vec<_>>().join(", "),
-        };
-        Err(KernelError::NoMatrix { kernel: k.name.clone(), needs, offers })
-    };
-    // A product says more than a part of it.
-    let mut part = None;
-    let mut open = vec![k.body()];
-    while let Some(r) = open.pop() {
-        for &op in k.region_ops(r) {
-            open.extend_from_slice(k.regions(op));
-            let matrix = |v: Value| k.matrix(k.ty(v));
-            if let (OpKind::MatrixMulAdd, &[a, b, c]) = (k.kind(op), k.args(op)) {
-                let shape = matrix(a).zip(matrix(b)).zip(matrix(c)).and_then(|((a, b), c)| MatrixShape::of(a, b, c));
-                if let Some(shape) = shape.filter(|s| !target.matrices.contains(s)) {
-                    return refuse(format!("products {shape}"));
-                }
-            }
-            let unknown = |m: &Matrix| !target.matrices.iter().any(|s| s.has(*m));
-            part = part.or_else(|| k.results(op).filter_map(matrix).find(unknown));
-        }
-    }
-    part.map_or(Ok(()), |m| refuse(format!("products with {m}")))
-}
-
-impl Words<'_> {
+impl Words {
     /// The type of a matrix.
-    pub(super) fn matrix(&mut self, ty: Ty, m: Matrix) -> u32 {
-        self.capability(C::CooperativeMatrixKHR);
+    pub(super) fn matrix(&mut self, m: Matrix) -> u32 {
         let of = self.component(m.scalar);
         let scope = self.constant(Scalar::U32, spirv::Scope::Subgroup as u64);
         let (rows, columns) = (self.constant(Scalar::U32, m.rows.into()), self.constant(Scalar::U32, m.columns.into()));
         let role = self.constant(Scalar::U32, m.role as u64);
-        self.once(Global::Type(ty), "types", |w, id| {
+        self.once(Global::Matrix(m), "types", |w, id| {
             w.global(S::TypeCooperativeMatrixKHR, &[id, of, scope, rows, columns, role]);
         })
     }
@@ -60,8 +23,6 @@ impl Words<'_> {
         if s != Scalar::Bf16 {
             return self.scalar(s);
         }
-        self.capability(C::BFloat16TypeKHR);
-        self.capability(C::BFloat16CooperativeMatrixKHR);
         self.once(Global::Bfloat, "types", |w, id| {
             w.global(S::TypeFloat, &[id, 16, spirv::FPEncoding::BFloat16KHR as u32]);
         })
@@ -93,12 +54,14 @@ impl Emit<'_> {
         let k = self.k;
         match k.kind(op) {
             OpKind::MatrixLoad(m, layout) => {
-                let at = self.element(by, m, args[0]);
+                let at = self.scalar_place(by, m, args[0]);
                 let layout = self.layout(layout);
-                self.make(by, S::CooperativeMatrixLoadKHR, ty, &[&[at, layout, args[1]], self.seen(m)].concat())
+                let (t, id) = (self.w.ty(k, ty), self.w.id(by));
+                self.w.push_parts(S::CooperativeMatrixLoadKHR, &[&[t, id, at, layout, args[1]], self.seen(m)]);
+                id
             }
             OpKind::MatrixStore(m, layout) => {
-                let at = self.element(by, m, args[0]);
+                let at = self.scalar_place(by, m, args[0]);
                 let layout = self.layout(layout);
                 self.w.push_parts(S::CooperativeMatrixStoreKHR, &[&[at, args[2], layout, args[1]], self.seen(m)]);
                 0
@@ -118,8 +81,11 @@ impl Emit<'_> {
             _ => {
                 let mut x = args[0];
                 if k.scalar_of(ty) == Some(Scalar::Bf16) {
-                    let (t, id) = (self.w.component(Scalar::Bf16), self.w.id(by));
-                    self.w.push(S::Bitcast, &[t, id, x]);
+                    // A value of bf16 is its bits in a word.
+                    let (short, float) = (self.w.short(), self.w.component(Scalar::Bf16));
+                    let (bits, id) = (self.w.id(by), self.w.id(by));
+                    self.w.push(S::UConvert, &[short, bits, x]);
+                    self.w.push(S::Bitcast, &[float, id, bits]);
                     x = id;
                 }
                 self.make(by, S::CompositeConstruct, ty, &[x])
@@ -127,9 +93,9 @@ impl Emit<'_> {
         }
     }
 
-    fn layout(&mut self, layout: Layout) -> u32 {
+    fn layout(&mut self, layout: MatrixLayout) -> u32 {
         use spirv::CooperativeMatrixLayout as L;
-        let number = if layout == Layout::Row { L::RowMajorKHR } else { L::ColumnMajorKHR };
+        let number = if layout == MatrixLayout::Row { L::RowMajorKHR } else { L::ColumnMajorKHR };
         self.w.constant(Scalar::U32, number as u64)
     }
 }

@@ -1,8 +1,8 @@
 //! Ops without regions as instructions. What the op table defines and SPIR-V leaves undefined is guarded here.
 
-use rspirv::spirv::{self, Capability as C, Op as S};
+use rspirv::spirv::{self, Op as S};
 
-use super::control::{Base, Emit};
+use super::control::Emit;
 use crate::ir::{Atomic, Binary, Compare, MemoryId, OpId, OpKind, Scalar, Shape, Space, Subgroup, Ty, Unary, Value};
 
 /// The instruction of a comparison.
@@ -31,7 +31,7 @@ fn scalar_of(ty: Ty) -> Scalar {
 impl Emit<'_> {
     /// An instruction with a result.
     pub(super) fn make(&mut self, by: &'static str, op: S, ty: Ty, operands: &[u32]) -> u32 {
-        let (t, id) = (self.w.ty(ty), self.w.id(by));
+        let (t, id) = (self.w.ty(self.k, ty), self.w.id(by));
         self.w.push_parts(op, &[&[t, id], operands]);
         id
     }
@@ -84,14 +84,7 @@ impl Emit<'_> {
                 self.constants[k.result(op).index()] = Some(k.const_bits(c));
                 self.w.constant(scalar_of(ty), k.const_bits(c))
             }
-            OpKind::Param(p) => {
-                let block = self.w.params();
-                let (t, member) = (self.w.ty(ty), self.w.constant(Scalar::U32, p.into()));
-                let pointer = self.w.pointer(spirv::StorageClass::PushConstant, t);
-                let at = self.w.id(by);
-                self.w.push(S::AccessChain, &[pointer, at, block, member]);
-                self.make(by, S::Load, ty, &[at])
-            }
+            OpKind::Param(p) => self.param(by, p),
             OpKind::Builtin(b, axis) if b.has_axes() => {
                 self.make(by, S::CompositeExtract, ty, &[self.inputs[b as usize], axis.into()])
             }
@@ -107,27 +100,18 @@ impl Emit<'_> {
             OpKind::Fma => self.glsl(by, spirv::GlslStd450Op::Fma, ty, args),
             OpKind::Select => self.select(by, ty, arg_ty(0), args[0], args[1], args[2]),
             OpKind::Convert => self.convert(by, arg_ty(0), ty, args[0]),
-            OpKind::Bitcast => {
-                let (a, b) = (self.w.ty(arg_ty(0)), self.w.ty(ty));
-                if a == b { args[0] } else { self.make(by, S::Bitcast, ty, args) }
-            }
+            OpKind::Bitcast => self.bitcast(by, arg_ty(0), ty, args[0]),
             OpKind::Make => self.make(by, S::CompositeConstruct, ty, args),
             OpKind::Extract(i) => self.make(by, S::CompositeExtract, ty, &[args[0], i]),
             OpKind::Insert(i) => self.make(by, S::CompositeInsert, ty, &[args[1], args[0], i]),
-            OpKind::Load(m) => {
-                let at = self.element(by, m, args[0]);
-                let (t, id) = (self.w.ty(ty), self.w.id(by));
-                self.w.push_parts(S::Load, &[&[t, id, at], self.seen(m)]);
-                id
-            }
+            OpKind::Load(m) => self.load(by, m, args[0]),
             OpKind::Store(m) => {
-                let at = self.element(by, m, args[0]);
-                self.w.push_parts(S::Store, &[&[at, args[1]], self.seen(m)]);
+                self.store(by, m, args[0], args[1]);
                 0
             }
             OpKind::Atomic(m, f) => self.atomic(by, m, f, args),
             OpKind::Len(m) => {
-                let variable = self.w.memory(m.0, self.bindings[m.index()]);
+                let variable = self.variable(m);
                 self.make(by, S::ArrayLength, ty, &[variable, 0])
             }
             OpKind::Barrier => {
@@ -156,34 +140,39 @@ impl Emit<'_> {
         self.constants[v.index()]
     }
 
-    /// The place of an element; the same one is named once.
-    pub(super) fn element(&mut self, by: &'static str, m: MemoryId, index: u32) -> u32 {
-        if let Some(&id) = self.places.get(&(m, index)) {
-            return id;
-        }
-        let base = match self.bases[m.index()] {
-            Some(base) => base,
-            None => self.base(m),
-        };
-        let id = self.w.id(by);
-        self.w.push_parts(S::AccessChain, &[&[base.pointer, id, base.variable], base.member.as_slice(), &[index]]);
-        self.places.insert((m, index), id);
-        self.known.push((m, index));
-        id
+    /// One scalar parameter. They are a block, of which only bf16 is narrower than its values.
+    fn param(&mut self, by: &'static str, p: u32) -> u32 {
+        let s = self.k.params()[p as usize].ty;
+        let (block, member) = (self.w.params(self.k), self.w.constant(Scalar::U32, p.into()));
+        let laid = if s == Scalar::Bf16 { self.w.short() } else { self.w.scalar(s) };
+        let pointer = self.w.pointer(spirv::StorageClass::PushConstant, laid);
+        let (at, id) = (self.w.id(by), self.w.id(by));
+        self.w.push(S::AccessChain, &[pointer, at, block, member]);
+        self.w.push(S::Load, &[laid, id, at]);
+        if s == Scalar::Bf16 { self.make(by, S::UConvert, Ty::scalar(s), &[id]) } else { id }
     }
 
-    /// What the place of every element of a memory begins with.
-    fn base(&mut self, m: MemoryId) -> Base {
-        let variable = self.w.memory(m.0, self.bindings[m.index()]);
-        let element = self.w.ty(self.k.memory(m).ty);
-        let (class, inside) = match self.k.memory(m).space {
-            Space::Buffer(_) => (spirv::StorageClass::StorageBuffer, true),
-            Space::Workgroup(_) => (spirv::StorageClass::Workgroup, false),
-            Space::Private(_) => (spirv::StorageClass::Function, false),
+    /// The same bits. Those of bf16 are the lower half of its values.
+    fn bitcast(&mut self, by: &'static str, from: Ty, to: Ty, a: u32) -> u32 {
+        let n = to.lanes().map_or(1, |l| l.1);
+        let short = |e: &mut Self| {
+            let of = e.w.short();
+            if n == 1 { of } else { e.w.vector(of, n) }
         };
-        let pointer = self.w.pointer(class, element);
-        let member = inside.then(|| self.w.constant(Scalar::U32, 0));
-        *self.bases[m.index()].insert(Base { pointer, variable, member })
+        match (scalar_of(from), scalar_of(to)) {
+            (f, t) if f == t => a,
+            (Scalar::Bf16, _) => {
+                let (t, id) = (short(self), self.w.id(by));
+                self.w.push(S::UConvert, &[t, id, a]);
+                self.make(by, S::Bitcast, to, &[id])
+            }
+            (_, Scalar::Bf16) => {
+                let (t, id) = (short(self), self.w.id(by));
+                self.w.push(S::Bitcast, &[t, id, a]);
+                self.make(by, S::UConvert, to, &[id])
+            }
+            _ => self.make(by, S::Bitcast, to, &[a]),
+        }
     }
 
     fn unary(&mut self, by: &'static str, f: Unary, ty: Ty, a: u32) -> u32 {
@@ -333,9 +322,8 @@ impl Emit<'_> {
             }
             (Scalar::Bf16, _) => {
                 // The bits of a bf16 are the upper half of those of the f32.
-                let wide = self.make(by, S::UConvert, with(Scalar::U32), &[a]);
                 let half = self.w.splat(with(Scalar::U32), 16);
-                let bits = self.make(by, S::ShiftLeftLogical, with(Scalar::U32), &[wide, half]);
+                let bits = self.make(by, S::ShiftLeftLogical, with(Scalar::U32), &[a, half]);
                 self.make(by, S::Bitcast, to, &[bits])
             }
             (_, Scalar::Bf16) => self.narrow(by, to, a),
@@ -375,8 +363,7 @@ impl Emit<'_> {
         let size = self.make(by, S::BitwiseAnd, word, &[bits, rest]);
         let nan = self.make(by, S::UGreaterThan, bools, &[size, infinite]);
         let kept = self.make(by, S::BitwiseOr, word, &[upper, quiet]);
-        let all = self.pick(by, word, nan, kept, rounded);
-        self.make(by, S::UConvert, to, &[all])
+        self.pick(by, word, nan, kept, rounded)
     }
 
     /// f32 to an integer: saturates, and NaN gives 0.
@@ -443,34 +430,24 @@ impl Emit<'_> {
             _ => unsigned,
         };
         let (reduce, exclusive) = (spirv::GroupOperation::Reduce as u32, spirv::GroupOperation::ExclusiveScan as u32);
-        let (op, capability, group) = match f {
-            Subgroup::Add => (
-                pick(S::GroupNonUniformFAdd, S::GroupNonUniformIAdd, S::GroupNonUniformIAdd),
-                C::GroupNonUniformArithmetic,
-                Some(reduce),
-            ),
-            Subgroup::ExclusiveAdd => (
-                pick(S::GroupNonUniformFAdd, S::GroupNonUniformIAdd, S::GroupNonUniformIAdd),
-                C::GroupNonUniformArithmetic,
-                Some(exclusive),
-            ),
-            Subgroup::Min => (
-                pick(S::GroupNonUniformFMin, S::GroupNonUniformSMin, S::GroupNonUniformUMin),
-                C::GroupNonUniformArithmetic,
-                Some(reduce),
-            ),
-            Subgroup::Max => (
-                pick(S::GroupNonUniformFMax, S::GroupNonUniformSMax, S::GroupNonUniformUMax),
-                C::GroupNonUniformArithmetic,
-                Some(reduce),
-            ),
-            Subgroup::BroadcastFirst => (S::GroupNonUniformBroadcastFirst, C::GroupNonUniformBallot, None),
-            Subgroup::ShuffleXor => (S::GroupNonUniformShuffleXor, C::GroupNonUniformShuffle, None),
-            Subgroup::All => (S::GroupNonUniformAll, C::GroupNonUniformVote, None),
-            Subgroup::Any => (S::GroupNonUniformAny, C::GroupNonUniformVote, None),
+        let (op, group) = match f {
+            Subgroup::Add => {
+                (pick(S::GroupNonUniformFAdd, S::GroupNonUniformIAdd, S::GroupNonUniformIAdd), Some(reduce))
+            }
+            Subgroup::ExclusiveAdd => {
+                (pick(S::GroupNonUniformFAdd, S::GroupNonUniformIAdd, S::GroupNonUniformIAdd), Some(exclusive))
+            }
+            Subgroup::Min => {
+                (pick(S::GroupNonUniformFMin, S::GroupNonUniformSMin, S::GroupNonUniformUMin), Some(reduce))
+            }
+            Subgroup::Max => {
+                (pick(S::GroupNonUniformFMax, S::GroupNonUniformSMax, S::GroupNonUniformUMax), Some(reduce))
+            }
+            Subgroup::BroadcastFirst => (S::GroupNonUniformBroadcastFirst, None),
+            Subgroup::ShuffleXor => (S::GroupNonUniformShuffleXor, None),
+            Subgroup::All => (S::GroupNonUniformAll, None),
+            Subgroup::Any => (S::GroupNonUniformAny, None),
         };
-        self.w.capability(C::GroupNonUniform);
-        self.w.capability(capability);
         let scope = self.w.constant(Scalar::U32, 3);
         let operands: Vec<u32> = std::iter::once(scope).chain(group).chain(args.iter().copied()).collect();
         self.make(by, op, ty, &operands)

@@ -8,8 +8,8 @@ use half::{bf16, f16};
 use super::lex::{Token, lex};
 use crate::error::KernelError;
 use crate::ir::{
-    Access, Assembler, Atomic, Binary, Builtin, Compare, Kernel, Layout, Matrix, MatrixUse, Memory, MemoryId, OpKind,
-    RegionId, Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary, Value, VarId,
+    Access, Assembler, Atomic, Binary, Builtin, Compare, Kernel, Matrix, MatrixLayout, MatrixUse, Memory, MemoryId,
+    OpKind, RegionId, Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary, Value, VarId,
 };
 use crate::verify::MAX_DEPTH;
 
@@ -298,7 +298,8 @@ impl<'a> Parser<'a> {
                 args = self.list()?;
                 self.expect(']')?;
                 let word = self.word()?;
-                let layout = find(Layout::ALL, word).ok_or_else(|| format!("'{word}' is no layout: row or column"))?;
+                let layout =
+                    find(MatrixLayout::ALL, word).ok_or_else(|| format!("'{word}' is no layout: row or column"))?;
                 if name == "matrix_store" {
                     self.expect(',')?;
                     args.extend(self.list()?);

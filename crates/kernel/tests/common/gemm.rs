@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use impasto_kernel::{
-    Accumulator, Buf, Builder, Data, Factor, Float, IntoVal, Kernel, Launch, Layout, Lit, MatrixA, MatrixB,
+    Accumulator, Buf, Builder, Data, Factor, Float, IntoVal, Kernel, Launch, Lit, MatrixA, MatrixB, MatrixLayout,
     MatrixShape, Scalar, Target, Val,
 };
 
@@ -13,12 +13,12 @@ use super::random::Rng;
 pub struct Lies {
     pub from: u32,
     pub stride: u32,
-    pub layout: Layout,
+    pub layout: MatrixLayout,
 }
 
 impl Lies {
     fn at(self, row: u32, column: u32) -> u32 {
-        let (far, near) = if self.layout == Layout::Row { (row, column) } else { (column, row) };
+        let (far, near) = if self.layout == MatrixLayout::Row { (row, column) } else { (column, row) };
         self.from + far * self.stride + near
     }
 }
@@ -84,7 +84,7 @@ shapes!(
 pub fn target() -> Target {
     // An ending rounds to f16, so there are accumulators of f16 of every size.
     let narrow = |s: &MatrixShape| MatrixShape { factor: Scalar::F16, result: Scalar::F16, ..*s };
-    Target { matrices: SHAPES.iter().copied().chain(SHAPES.iter().map(narrow)).collect(), ..Target::default() }
+    Target::ANY.with_products(SHAPES.iter().copied().chain(SHAPES.iter().map(narrow)).collect())
 }
 
 pub fn case(seed: u64, subgroup: u32) -> Case {
@@ -93,8 +93,8 @@ pub fn case(seed: u64, subgroup: u32) -> Case {
     let tiles = [1 + rng.below(3) as u32, 1 + rng.below(3) as u32, 1 + rng.below(4) as u32];
     let (m, n, k) = (shape.m * tiles[0], shape.n * tiles[1], shape.k * tiles[2]);
     let mut lies = |rows: u32, columns: u32, tile: (u32, u32), bytes: u32| {
-        let layout = if rng.below(2) == 0 { Layout::Row } else { Layout::Column };
-        let (run, all) = if layout == Layout::Row { (tile.1, columns) } else { (tile.0, rows) };
+        let layout = if rng.below(2) == 0 { MatrixLayout::Row } else { MatrixLayout::Column };
+        let (run, all) = if layout == MatrixLayout::Row { (tile.1, columns) } else { (tile.0, rows) };
         // What devices need: multiples of 16 bytes, or of a run.
         let step = run.min(16 / bytes);
         Lies {
@@ -113,7 +113,7 @@ pub fn case(seed: u64, subgroup: u32) -> Case {
 
 /// The place of a tile in memory.
 fn place<'k>(k: &'k Builder, lies: Lies, row: Val<'k, u32>, column: Val<'k, u32>) -> Val<'k, u32> {
-    let (far, near) = if lies.layout == Layout::Row { (row, column) } else { (column, row) };
+    let (far, near) = if lies.layout == MatrixLayout::Row { (row, column) } else { (column, row) };
     far * lies.stride + near + k.lit(lies.from)
 }
 
@@ -170,7 +170,7 @@ where
                     Ending::Rounded => store(sum.get().elements_as::<f16>().elements_as::<S>()),
                     Ending::Positive => {
                         let begin = b.subgroup_id() * (M * N) as u32;
-                        b.matrix_store(tile, begin, N as u32, Layout::Row, sum.get());
+                        b.matrix_store(tile, begin, N as u32, MatrixLayout::Row, sum.get());
                         b.subgroup_barrier();
                         let i = b.var(b.subgroup_lane());
                         b.while_(
