@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{programs, random, valid};
-use impasto_kernel::{Builder, Feature, Kernel, Module, Target, compile, compile_for, compile_unoptimised};
+use common::{dense, programs, random, valid};
+use impasto_kernel::{Builder, Feature, Kernel, Target, compile, compile_for, compile_unoptimised};
 
 fn check(kernel: &Kernel, what: &str) {
     let exact = compile_for(kernel, Target::ANY.with(Feature::SignedZerosF16).with(Feature::SignedZerosF32));
@@ -14,31 +14,6 @@ fn check(kernel: &Kernel, what: &str) {
         dense(&module).unwrap_or_else(|e| panic!("{what}, {how}: {e}"));
         valid(&module.words).unwrap_or_else(|e| panic!("{what}, {how}: {e}\n{kernel}"));
     }
-}
-
-/// Every id below the bound is defined once.
-fn dense(module: &Module) -> Result<(), String> {
-    struct Ids(Vec<u32>);
-    impl rspirv::binary::Consumer for Ids {
-        fn initialize(&mut self) -> rspirv::binary::ParseAction {
-            rspirv::binary::ParseAction::Continue
-        }
-        fn finalize(&mut self) -> rspirv::binary::ParseAction {
-            rspirv::binary::ParseAction::Continue
-        }
-        fn consume_header(&mut self, _: rspirv::dr::ModuleHeader) -> rspirv::binary::ParseAction {
-            rspirv::binary::ParseAction::Continue
-        }
-        fn consume_instruction(&mut self, i: rspirv::dr::Instruction) -> rspirv::binary::ParseAction {
-            self.0.extend(i.result_id);
-            rspirv::binary::ParseAction::Continue
-        }
-    }
-    let mut ids = Ids(Vec::new());
-    rspirv::binary::parse_words(&module.words, &mut ids).map_err(|e| format!("{e:?}"))?;
-    ids.0.sort_unstable();
-    let all: Vec<u32> = (1..module.bound).collect();
-    if ids.0 == all { Ok(()) } else { Err(format!("{} ids of {}", ids.0.len(), module.bound)) }
 }
 
 #[test]

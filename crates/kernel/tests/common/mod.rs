@@ -8,7 +8,7 @@ pub mod random;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use impasto_kernel::{Data, Kernel, Scalar, execute};
+use impasto_kernel::{Builder, Data, Kernel, Module, Scalar, execute};
 
 /// Runs a kernel of [`random`] on the inputs of its seed, and gives what it wrote.
 pub fn outputs(kernel: &Kernel, seed: u64) -> Result<Vec<Data>, String> {
@@ -53,6 +53,44 @@ pub fn valid(words: &[u32]) -> Result<(), String> {
         true => Ok(()),
         false => Err(format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr))),
     }
+}
+
+/// Every id below the bound is defined once.
+pub fn dense(module: &Module) -> Result<(), String> {
+    struct Ids(Vec<u32>);
+    impl rspirv::binary::Consumer for Ids {
+        fn initialize(&mut self) -> rspirv::binary::ParseAction {
+            rspirv::binary::ParseAction::Continue
+        }
+        fn finalize(&mut self) -> rspirv::binary::ParseAction {
+            rspirv::binary::ParseAction::Continue
+        }
+        fn consume_header(&mut self, _: rspirv::dr::ModuleHeader) -> rspirv::binary::ParseAction {
+            rspirv::binary::ParseAction::Continue
+        }
+        fn consume_instruction(&mut self, i: rspirv::dr::Instruction) -> rspirv::binary::ParseAction {
+            self.0.extend(i.result_id);
+            rspirv::binary::ParseAction::Continue
+        }
+    }
+    let mut ids = Ids(Vec::new());
+    rspirv::binary::parse_words(&module.words, &mut ids).map_err(|e| format!("{e:?}"))?;
+    ids.0.sort_unstable();
+    let all: Vec<u32> = (1..module.bound).collect();
+    if ids.0 == all { Ok(()) } else { Err(format!("{} ids of {}", ids.0.len(), module.bound)) }
+}
+
+/// Writes to so many places in each of seven buffers.
+pub fn places(name: &str, n: u32) -> Kernel {
+    let made = Builder::kernel(name, [1, 1, 1], |k| {
+        let y = ["a", "b", "c", "d", "e", "f", "g"].map(|y| k.buffer_mut::<u32>(y));
+        let i = k.global_id(0);
+        for at in 0..n {
+            let at = k.lit(at);
+            y.iter().for_each(|y| y.store(at, i));
+        }
+    });
+    made.unwrap()
 }
 
 /// How many random programs a test tries: `ci`, or as many as the variable says.
