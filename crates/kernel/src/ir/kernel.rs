@@ -257,6 +257,11 @@ impl Kernel {
         self.shapes.len()
     }
 
+    /// Types that there are numbers for.
+    pub(crate) fn type_count(&self) -> usize {
+        Ty::from_table(self.shapes.len()).number()
+    }
+
     /// The number of a type. Scalars and vectors give the numbers that they always have.
     pub(crate) fn intern(&mut self, shape: Shape) -> Option<Ty> {
         match shape {

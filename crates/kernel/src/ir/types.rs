@@ -110,6 +110,11 @@ impl Ty {
         }
     }
 
+    /// Below [`Kernel::type_count`](crate::ir::Kernel::type_count).
+    pub(crate) fn number(self) -> usize {
+        self.0 as usize
+    }
+
     pub(crate) fn from_table(index: usize) -> Ty {
         Ty(TABLE + index as u32)
     }
