@@ -1,7 +1,10 @@
 //! Large kernels: compiled in time and memory that grow with their size, or refused at once.
 
+mod common;
+
 use std::time::Instant;
 
+use common::places;
 use impasto_kernel::blowup::Case;
 use impasto_kernel::{Builder, Compiler, KernelError, Target, compile, execute, optimise};
 
@@ -37,19 +40,6 @@ fn time_grows_with_the_kernel_and_not_with_its_square() {
     let (small, large) = (time(500), time(4000));
     // 8 times the kernel: a square would be 64 times the time. Machines are noisy, so the line is drawn between.
     assert!(large < small * 32, "500: {small:?}, 4000: {large:?}");
-}
-
-/// Writes to so many places in each of seven buffers.
-fn places(name: &str, n: u32) -> impasto_kernel::Kernel {
-    let made = Builder::kernel(name, [1, 1, 1], |k| {
-        let y = ["a", "b", "c", "d", "e", "f", "g"].map(|y| k.buffer_mut::<u32>(y));
-        let i = k.global_id(0);
-        for at in 0..n {
-            let at = k.lit(at);
-            y.iter().for_each(|y| y.store(at, i));
-        }
-    });
-    made.unwrap()
 }
 
 #[test]

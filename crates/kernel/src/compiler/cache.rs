@@ -138,3 +138,54 @@ fn read(all: &[u8], name: Name) -> Option<Vec<u32>> {
     let words = || words.chunks_exact(4).map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]])).collect();
     (whole && checksum(rest) == sum).then(words)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel() -> Kernel {
+        "kernel k(1, 1, 1) {\n  return\n}".parse().unwrap()
+    }
+
+    #[test]
+    fn another_compiler_has_other_entries() {
+        let (kernels, target) = ([kernel()], Target::LEAST);
+        let name = |compiler: &str| Name::by(compiler, &kernels, &target, true);
+        assert_eq!(Name::of(&kernels, &target, true), name(COMPILER));
+        assert_ne!(name("0.1.0-1"), name("0.1.0-2"));
+        assert!(COMPILER.starts_with(env!("CARGO_PKG_VERSION")) && COMPILER.len() > 16, "{COMPILER}");
+    }
+
+    #[test]
+    fn the_oldest_entries_go_and_those_in_use_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let messages = Messages::default();
+        let words = vec![7u32; 100];
+        // Ten entries of 436 bytes.
+        let cache = Cache { folder: folder.path().to_owned(), most: 4400 };
+        let names: Vec<Name> = (0..11).map(Name).collect();
+        let age = |name: Name, seconds: u64| {
+            let file = File::options().append(true).open(cache.path(name)).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
+        };
+        for (i, &name) in (0..).zip(&names[..10]) {
+            cache.put(name, &words, &messages);
+            age(name, 1000 - i);
+        }
+        fs::write(folder.path().join("new-1-1-kernel-x"), "left behind").unwrap();
+        fs::write(folder.path().join("someone else's"), "kept").unwrap();
+        let left = File::options().append(true).open(folder.path().join("new-1-1-kernel-x")).unwrap();
+        left.set_modified(SystemTime::now() - 2 * STALE).unwrap();
+        // The oldest is read, so it is not the oldest any more.
+        assert_eq!(cache.get(names[0]).as_ref(), Some(&words));
+        cache.put(names[10], &words, &messages);
+        let kept: Vec<usize> = (0..11).filter(|&i| cache.get(names[i]).is_some()).collect();
+        assert_eq!(kept, [0, 5, 6, 7, 8, 9, 10]);
+        let others = fs::read_dir(folder.path())
+            .unwrap()
+            .flatten()
+            .filter(|e| !e.file_name().to_string_lossy().starts_with("kernel-"));
+        assert_eq!(others.map(|e| e.file_name()).collect::<Vec<_>>(), ["someone else's"]);
+        assert_eq!(messages.to_string(), "");
+    }
+}

@@ -303,6 +303,11 @@ impl Kernel {
         self.shapes.len()
     }
 
+    /// Types that there are numbers for.
+    pub(crate) fn type_count(&self) -> usize {
+        Ty::from_table(self.shapes.len()).number()
+    }
+
     /// The number of a type. Scalars and vectors give the numbers that they always have.
     pub(crate) fn intern(&mut self, shape: Shape) -> Option<Ty> {
         match shape {
@@ -337,6 +342,11 @@ impl Kernel {
     /// The bits of a constant.
     pub fn const_bits(&self, index: u32) -> u64 {
         self.consts[index as usize]
+    }
+
+    /// Constants in the pool.
+    pub(crate) fn const_count(&self) -> usize {
+        self.consts.len()
     }
 
     /// The cases of a `switch`: a value of the selector, and the region that it runs.

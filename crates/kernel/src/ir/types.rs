@@ -112,8 +112,8 @@ impl Ty {
         }
     }
 
-    /// The number.
-    pub(crate) fn index(self) -> usize {
+    /// Below [`Kernel::type_count`](crate::ir::Kernel::type_count).
+    pub(crate) fn number(self) -> usize {
         self.0 as usize
     }
 

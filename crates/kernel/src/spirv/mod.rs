@@ -17,8 +17,7 @@ use std::collections::BTreeSet;
 use rspirv::spirv;
 
 use crate::error::{Contributors, KernelError};
-use crate::hash::Map;
-use crate::ir::{Kernel, MemoryId, OpKind, Scalar, Space, Value};
+use crate::ir::{Kernel, MemoryId, OpKind, Scalar, Space};
 use crate::target::{Feature, Target};
 pub(crate) use check::check;
 use control::Emit;
@@ -111,13 +110,28 @@ pub fn param_bytes(kernel: &Kernel, values: &[u64]) -> Result<Vec<u8>, KernelErr
 }
 
 /// Refuses kernels that write to too many places, before time is spent on them. Every place with a constant index that is surely written to
-/// takes an id, and so does its index; no pass removes the last store to a place that others see. Cost: n log n.
+/// takes an id, and so does its index; no pass removes the last store to a place that others see. Cost: linear, and n log n in
+/// the constants.
 pub(crate) fn refuse_early(kernels: &[Kernel], limit: u32) -> Result<(), KernelError> {
+    let stores: Vec<Vec<(MemoryId, u32)>> = kernels.iter().map(sure_stores).collect();
+    if 2 * stores.iter().map(Vec::len).sum::<usize>() < limit as usize {
+        return Ok(());
+    }
     let (mut places, mut indices) = (Vec::new(), Vec::new());
-    for k in kernels {
-        let own = constant_places(k);
-        indices.extend(own.iter().map(|&(_, i)| i));
-        places.push(own.len() as u64);
+    for (k, stores) in kernels.iter().zip(stores) {
+        let mut by_memory = vec![Vec::new(); k.memories().len()];
+        stores.into_iter().for_each(|(m, c)| by_memory[m.index()].push(c));
+        // The last memory that each constant was an index of.
+        let mut last = vec![usize::MAX; k.const_count()];
+        let mut own = 0u64;
+        for (m, constants) in by_memory.iter().enumerate() {
+            for &c in constants {
+                let before = std::mem::replace(&mut last[c as usize], m);
+                own += u64::from(before != m);
+                indices.extend((before == usize::MAX).then(|| k.const_bits(c)));
+            }
+        }
+        places.push(own);
     }
     indices.sort_unstable();
     indices.dedup();
@@ -132,24 +146,23 @@ pub(crate) fn refuse_early(kernels: &[Kernel], limit: u32) -> Result<(), KernelE
     Err(too_many(worst.map(|(k, _)| k), "any translation to SPIR-V", count, limit, largest))
 }
 
-/// The places with constant indices that a kernel surely writes to.
-fn constant_places(k: &Kernel) -> Vec<(MemoryId, u64)> {
-    let mut consts: Map<Value, u64> = Map::default();
-    let mut places = Vec::new();
+/// The stores with constant indices that surely run, of what others see: the memory, and the number of the constant.
+fn sure_stores(k: &Kernel) -> Vec<(MemoryId, u32)> {
+    let mut constants = vec![u32::MAX; k.value_count()];
+    let mut found = Vec::new();
     for &op in k.region_ops(k.body()) {
         match k.kind(op) {
-            OpKind::Const(c) => drop(consts.insert(k.result(op), k.const_bits(c))),
+            OpKind::Const(c) => constants[k.result(op).index()] = c,
             OpKind::Store(m) | OpKind::Atomic(m, _) if !matches!(k.memory(m).space, Space::Private(_)) => {
-                places.extend(consts.get(&k.args(op)[0]).map(|&i| (m, i)));
+                let at = k.args(op).first().map_or(u32::MAX, |v| constants[v.index()]);
+                found.extend((at != u32::MAX).then_some((m, at)));
             }
             // Something in there may end the invocation.
             kind if kind.is_structure() => break,
             _ => {}
         }
     }
-    places.sort_unstable();
-    places.dedup();
-    places
+    found
 }
 
 fn too_many(

@@ -64,7 +64,7 @@ pub(super) struct Own {
     /// The variable of each memory, and of the parameters; 0 where there is none yet.
     pub(super) memories: Vec<u32>,
     pub(super) params: u32,
-    /// The ids of types, by their numbers, where they are known: they are asked for more than all else.
+    /// The id of each type of the kernel, by its number.
     types: Vec<u32>,
     /// The floats that it computes with.
     pub(super) floats: [bool; 2],
@@ -112,11 +112,7 @@ impl Words {
 
     /// Begins a kernel.
     pub(super) fn begin(&mut self, k: &Kernel) {
-        self.own = Own {
-            memories: vec![0; k.memories().len()],
-            types: vec![0; Ty::from_table(k.shape_count()).index()],
-            ..Own::default()
-        };
+        self.own = Own { memories: vec![0; k.memories().len()], types: vec![0; k.type_count()], ..Own::default() };
     }
 
     /// A new id, taken by this kind of thing.
@@ -196,7 +192,25 @@ impl Words {
 
     /// The type of values of a scalar. bf16 is a format of storage: a value is its bits in a word.
     pub(super) fn scalar(&mut self, s: Scalar) -> u32 {
+        self.lanes(s, 1)
+    }
+
+    /// The scalar of values, or a vector of it.
+    pub(super) fn lanes(&mut self, s: Scalar, n: u32) -> u32 {
         let s = value_scalar(s);
+        let number = Ty::vector(s, n).unwrap_or(Ty::scalar(s)).number();
+        if self.own.types[number] == 0 {
+            self.own.types[number] = if n == 1 {
+                self.new_scalar(s)
+            } else {
+                let of = self.scalar(s);
+                self.vector(of, n)
+            };
+        }
+        self.own.types[number]
+    }
+
+    fn new_scalar(&mut self, s: Scalar) -> u32 {
         if let Some(i) = [Scalar::F16, Scalar::F32].iter().position(|&f| f == s) {
             self.own.floats[i] = true;
         }
@@ -211,33 +225,26 @@ impl Words {
         self.once(Global::Vector(of, n), "types", |w, id| w.global(spirv::Op::TypeVector, &[id, of, n]))
     }
 
-    /// The scalar of values, or a vector of it.
-    pub(super) fn lanes(&mut self, s: Scalar, n: u32) -> u32 {
-        let of = self.scalar(s);
-        if n == 1 { of } else { self.vector(of, n) }
-    }
-
     /// The type of values.
     pub(super) fn ty(&mut self, k: &Kernel, ty: Ty) -> u32 {
-        let number = ty.index();
-        if self.own.types[number] != 0 {
-            return self.own.types[number];
+        if let Some((s, n)) = ty.lanes() {
+            return self.lanes(s, n);
         }
-        let id = match k.shape(ty) {
-            Shape::Array(t, n) => {
-                let of = self.ty(k, t);
-                self.array(of, n)
-            }
-            Shape::Struct(members) => {
-                let of = members.into_iter().map(|t| self.ty(k, t)).collect();
-                self.structure(of)
-            }
-            Shape::Scalar(s) => self.scalar(s),
-            Shape::Vector(s, n) => self.lanes(s, n),
-            Shape::Matrix(m) => self.matrix(m),
-        };
-        self.own.types[number] = id;
-        id
+        if self.own.types[ty.number()] == 0 {
+            self.own.types[ty.number()] = match k.shape(ty) {
+                Shape::Array(t, n) => {
+                    let of = self.ty(k, t);
+                    self.array(of, n)
+                }
+                Shape::Struct(members) => {
+                    let of = members.into_iter().map(|t| self.ty(k, t)).collect();
+                    self.structure(of)
+                }
+                Shape::Scalar(s) | Shape::Vector(s, _) => self.scalar(s),
+                Shape::Matrix(m) => self.matrix(m),
+            };
+        }
+        self.own.types[ty.number()]
     }
 
     pub(super) fn array(&mut self, of: u32, n: u32) -> u32 {

@@ -8,7 +8,7 @@ pub mod random;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use impasto_kernel::{Data, Kernel, Module, Scalar, execute};
+use impasto_kernel::{Builder, Data, Kernel, Module, Scalar, execute};
 
 /// Runs a kernel of [`random`] on the inputs of its seed, and gives what it wrote.
 pub fn outputs(kernel: &Kernel, seed: u64) -> Result<Vec<Data>, String> {
@@ -83,6 +83,19 @@ pub fn dense(module: &Module) -> Result<(), String> {
     ids.0.sort_unstable();
     let all: Vec<u32> = (1..module.bound).collect();
     if ids.0 == all { Ok(()) } else { Err(format!("{} ids of {}", ids.0.len(), module.bound)) }
+}
+
+/// Writes to so many places in each of seven buffers.
+pub fn places(name: &str, n: u32) -> Kernel {
+    let made = Builder::kernel(name, [1, 1, 1], |k| {
+        let y = ["a", "b", "c", "d", "e", "f", "g"].map(|y| k.buffer_mut::<u32>(y));
+        let i = k.global_id(0);
+        for at in 0..n {
+            let at = k.lit(at);
+            y.iter().for_each(|y| y.store(at, i));
+        }
+    });
+    made.unwrap()
 }
 
 /// How many random programs a test tries: `ci`, or as many as the variable says.
