@@ -7,7 +7,7 @@ use rspirv::spirv::Capability;
 
 use crate::error::KernelError;
 use crate::ir::{
-    Builtin, Kernel, Matrix, MatrixShape, MemoryId, OpId, OpKind, RegionId, Scalar, Space, Subgroup, Value,
+    Builtin, Kernel, Matrix, MatrixShape, MemoryId, OpId, OpKind, RegionId, Scalar, Space, Subgroup, Ty, Value,
 };
 use crate::text::op_text;
 
@@ -292,7 +292,13 @@ fn needs(k: &Kernel) -> Vec<(Feature, OpId)> {
     let mut found = Vec::new();
     let mut seen = 0u32;
     let mut converted = None;
-    region_needs(k, k.body(), &mut |feature, op| {
+    // Most types ask for nothing, and there are few types.
+    let asks = |i: usize| {
+        let ty = Ty(i as u32);
+        k.matrix(ty).is_some() || k.any_scalar(ty, |s| is_long(s) || s.bits() == 16)
+    };
+    let asking: Vec<bool> = (0..k.type_count()).map(asks).collect();
+    region_needs(k, k.body(), &asking, &mut |feature, op| {
         if seen & feature.bit() == 0 {
             seen |= feature.bit();
             found.push((feature, op));
@@ -317,10 +323,10 @@ fn first_convert(k: &Kernel, r: RegionId, found: &mut Option<OpId>) {
     }
 }
 
-fn region_needs(k: &Kernel, r: RegionId, need: &mut dyn FnMut(Feature, OpId)) {
+fn region_needs(k: &Kernel, r: RegionId, asking: &[bool], need: &mut dyn FnMut(Feature, OpId)) {
     for &op in k.region_ops(r) {
-        op_needs(k, op, &mut |feature| need(feature, op));
-        k.regions(op).iter().for_each(|&r| region_needs(k, r, need));
+        op_needs(k, op, asking, &mut |feature| need(feature, op));
+        k.regions(op).iter().for_each(|&r| region_needs(k, r, asking, need));
     }
 }
 
@@ -336,7 +342,7 @@ fn is_bf16(s: Scalar) -> bool {
     s == Scalar::Bf16
 }
 
-fn op_needs(k: &Kernel, op: OpId, need: &mut dyn FnMut(Feature)) {
+fn op_needs(k: &Kernel, op: OpId, asking: &[bool], need: &mut dyn FnMut(Feature)) {
     let kind = k.kind(op);
     match kind {
         OpKind::Load(m) | OpKind::Store(m) | OpKind::Atomic(m, _) | OpKind::Len(m) => memory_needs(k, m, need),
@@ -369,6 +375,9 @@ fn op_needs(k: &Kernel, op: OpId, need: &mut dyn FnMut(Feature)) {
     }
     let values = k.args(op).iter().copied().chain(k.results(op));
     let mut types = values.chain(k.regions(op).iter().flat_map(|&r| k.region_args(r))).map(|v| k.ty(v));
+    if !types.clone().any(|t| asking[t.number()]) {
+        return;
+    }
     let any = |is| types.clone().any(|t| k.any_scalar(t, is));
     if any(is_long) {
         need(Feature::I64);
