@@ -4,6 +4,8 @@
 //! validation layer watches every call and every module.
 
 mod common;
+#[path = "language/twins.rs"]
+mod twins;
 
 use common::{gemm, kernels, programs, random, same};
 use impasto_kernel::{
@@ -309,7 +311,7 @@ fn kernels_of_one_module_run_by_their_names() {
         return;
     }
     let device = open();
-    let cases = kernels::all();
+    let cases = kernels::all(0);
     let all: Vec<Kernel> = cases.iter().map(|c| c.kernel.clone()).collect();
     let target = Target::from(device.features());
     for compiler in [Compiler::new(target.clone()), Compiler::new(target).unoptimised()] {
@@ -327,10 +329,29 @@ fn real_kernels_compute_what_plain_rust_computes_on_a_device() {
         return;
     }
     let device = open();
-    for case in kernels::all() {
+    for case in kernels::all(0) {
         for (module, how) in both(&device, &case.kernel) {
             let got = run(&device, &case.kernel, &module.unwrap(), &case.launch);
             kernels::right(&case, &got).unwrap_or_else(|e| panic!("{how}: {e}"));
+        }
+    }
+}
+
+#[test]
+fn the_language_computes_what_the_same_rust_computes_on_a_device() {
+    if !in_child("the_language_computes_what_the_same_rust_computes_on_a_device") {
+        return;
+    }
+    let device = open();
+    for twin in twins::all() {
+        let kernel = (twin.kernel)().unwrap();
+        for (module, how) in both(&device, &kernel) {
+            let module = module.unwrap();
+            for seed in 0..3 {
+                let (launch, want) = twin.launch(seed);
+                let got = run(&device, &kernel, &module, &launch);
+                assert_eq!(got[5].bits, want, "{}, {how}, seed {seed}", twin.name);
+            }
         }
     }
 }

@@ -113,9 +113,9 @@ fn every_op_on_bf16_and_f32_matrices_is_a_module_and_can_be_lowered() {
         let b = k.matrix_load::<MatrixA<bf16, 16, 16>>(tile, 0, 16, MatrixLayout::Row);
         let zero = k.matrix_fill::<Accumulator<f32, 16, 16>>(0.0);
         let c = k.matrix_mul_add(b, half, zero);
-        let c = k.if_value(k.workgroup_id(0).eq(0), || c.elements_as::<bf16>().elements_as::<f32>(), || c + c);
+        let c = k.if_value(k.workgroup_id(0).eq(0), || c.elements_as::<bf16>().elements_as::<f32>(), || c.plus(c));
         counts.atomic_add(0, 1);
-        k.matrix_store(y, 0, 16, MatrixLayout::Row, (c - zero) * c * k.lit(3.0f32));
+        k.matrix_store(y, 0, 16, MatrixLayout::Row, c.minus(zero).times(c).scaled(3.0));
     })
     .unwrap();
     let shape = MatrixShape { factor: Scalar::Bf16, result: Scalar::F32, m: 16, n: 16, k: 16 };
@@ -243,7 +243,7 @@ fn the_executor_stops_at_what_cannot_be_seen_before() {
     assert!(text.contains("not all 64 invocations"), "{text}");
     let sum = |k: &Builder| {
         let x = k.matrix_load::<A>(k.buffer::<f16>("x"), 0, 16, MatrixLayout::Row);
-        k.if_(k.local_index().lt(5), || _ = x + x);
+        k.if_(k.local_index().lt(5), || _ = x.plus(x));
     };
     let text = stops(&sum, 32);
     assert!(text.contains("add") && text.contains("not all 32 invocations"), "{text}");
@@ -264,4 +264,55 @@ fn the_executor_stops_at_what_cannot_be_seen_before() {
     assert!(text.contains("overwrite each other"), "{text}");
     let text = stops(&|k| y(k, 4000, 16), 32);
     assert!(text.contains("outside of 'y'"), "{text}");
+}
+
+mod written {
+    use impasto_kernel::prelude::*;
+
+    /// A row of tiles of `x * y`, two accumulators in registers.
+    #[kernel(workgroup = 32)]
+    pub fn product(n: u32, x: &[f16], y: &[f16], z: &mut [f32]) {
+        let row = workgroup_id(0) * 16;
+        let mut left = matrix_fill::<Accumulator<f32, 16, 16>>(0.0);
+        let mut right = matrix_fill::<Accumulator<f32, 16, 16>>(0.0);
+        for i in (0..n).step_by(16) {
+            let a = matrix_load::<MatrixA<f16, 16, 16>>(x, row * n + i, n, MatrixLayout::Row);
+            let b = matrix_load::<MatrixB<f16, 16, 16>>(y, i, n, MatrixLayout::Column);
+            left = matrix_mul_add(a, b, left);
+            right = matrix_mul_add(a, b, right.scaled(0.5));
+        }
+        matrix_store(z, row * 32, 32, MatrixLayout::Row, left);
+        matrix_store(z, row * 32 + 16, 32, MatrixLayout::Row, right);
+    }
+}
+
+#[test]
+fn matrices_can_be_written_in_the_language() {
+    let kernel = written::product().unwrap();
+    let n = 48usize;
+    let data = |seed: usize| {
+        let number = |i: usize| f16::from_f32(((i * 37 + seed) % 101) as f32 / 25.0 - 2.0);
+        (0..32 * n).map(number).collect::<Vec<f16>>()
+    };
+    let (x, y) = (data(5), data(11));
+    let bits = |v: &[f16]| Data { ty: Scalar::F16, bits: v.iter().map(|h| h.to_bits().into()).collect() };
+    let mut expected = vec![0f32; 32 * 32];
+    for row in 0..32 {
+        for column in 0..16 {
+            let (mut left, mut right) = (0f32, 0f32);
+            for i in 0..n {
+                right = if i % 16 == 0 { right * 0.5 } else { right };
+                let product = x[row * n + i].to_f32() * y[column * n + i].to_f32();
+                (left, right) = (left + product, right + product);
+            }
+            expected[row * 32 + column] = left;
+            expected[row * 32 + 16 + column] = right;
+        }
+    }
+    for kernel in [optimise(&kernel).unwrap(), optimise(&lower_matrices(&kernel, 16).unwrap()).unwrap(), kernel] {
+        let mut launch = Launch::new([2, 1, 1], vec![bits(&x), bits(&y), Data::zeros(Scalar::F32, 32 * 32)]);
+        launch.scalars = vec![n as u64];
+        execute(&kernel, &mut launch).unwrap_or_else(|e| panic!("{e}\n{kernel}"));
+        assert_eq!(launch.buffers[2].to_f32().unwrap(), expected);
+    }
 }

@@ -5,7 +5,6 @@
 //! it. What can be seen of that in the kernel is refused when it is built; the executor stops at the rest.
 
 use std::marker::PhantomData;
-use std::ops::{Add, Mul, Sub};
 
 use half::{bf16, f16};
 
@@ -106,7 +105,7 @@ impl Builder {
     ///         let b = k.matrix_load::<MatrixB<f16, 16, 16>>(y, i, n, MatrixLayout::Column);
     ///         sum.set(k.matrix_mul_add(a, b, sum.get()));
     ///     });
-    ///     k.matrix_store(z, 0, 16, MatrixLayout::Row, sum.get() * k.lit(0.5));
+    ///     k.matrix_store(z, 0, 16, MatrixLayout::Row, sum.get().scaled(0.5));
     /// })?;
     /// # Ok::<(), impasto_kernel::KernelError>(())
     /// ```
@@ -158,25 +157,30 @@ impl<'k, U: Role, T: Lit, const ROWS: usize, const COLUMNS: usize> Val<'k, Matri
     }
 }
 
-macro_rules! by_elements {
-    ($($trait:ident $method:ident),*) => {
-        $(impl<'k, U: Role, T: Lit + Float, const ROWS: usize, const COLUMNS: usize> $trait
-            for Val<'k, MatrixOf<U, T, ROWS, COLUMNS>>
-        {
-            type Output = Self;
-            fn $method(self, other: Self) -> Self {
-                self.k.emit(OpKind::Binary(Binary::$trait), &[self.id, other.id])
-            }
-        })*
-    };
-}
-by_elements!(Add add, Sub sub, Mul mul);
+// Methods and no operators: more types with `+` would make rustc guess the types of literals otherwise in kernels without matrices.
+impl<'k, U: Role, T: Lit + Float, const ROWS: usize, const COLUMNS: usize> Val<'k, MatrixOf<U, T, ROWS, COLUMNS>> {
+    fn by_elements(self, f: Binary, other: Self) -> Self {
+        self.k.emit(OpKind::Binary(f), &[self.id, other.id])
+    }
 
-impl<'k, U: Role, T: Lit + Float, const ROWS: usize, const COLUMNS: usize> Mul<Val<'k, T>>
-    for Val<'k, MatrixOf<U, T, ROWS, COLUMNS>>
-{
-    type Output = Self;
-    fn mul(self, by: Val<'k, T>) -> Self {
+    /// The sum, element by element.
+    pub fn plus(self, other: Self) -> Self {
+        self.by_elements(Binary::Add, other)
+    }
+
+    /// The difference, element by element.
+    pub fn minus(self, other: Self) -> Self {
+        self.by_elements(Binary::Sub, other)
+    }
+
+    /// The product, element by element.
+    pub fn times(self, other: Self) -> Self {
+        self.by_elements(Binary::Mul, other)
+    }
+
+    /// Each element times a number.
+    pub fn scaled(self, by: impl IntoVal<'k, T>) -> Self {
+        let by = by.into_val(self.k);
         self.k.emit(OpKind::MatrixScale, &[self.id, by.id])
     }
 }

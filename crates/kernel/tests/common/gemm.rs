@@ -165,7 +165,7 @@ where
                     Ending::Plain => store(sum.get()),
                     Ending::Arithmetic => {
                         let v = sum.get();
-                        store(v * b.lit(one(0.75)) + v * v - v);
+                        store(v.scaled(one(0.75)).plus(v.times(v)).minus(v));
                     }
                     Ending::Rounded => store(sum.get().elements_as::<f16>().elements_as::<S>()),
                     Ending::Positive => {
