@@ -1,7 +1,6 @@
 //! What several tests use: random kernels, and inputs for them.
 #![allow(dead_code, reason = "each test uses a part of this")]
 
-pub mod blowup;
 pub mod kernels;
 pub mod random;
 
