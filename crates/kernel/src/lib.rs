@@ -66,6 +66,8 @@
 //! memory (`private`), since registers of a GPU have no addresses.
 //!
 //! **Memory** is buffers, workgroup arrays and private arrays, read and written by explicit ops with an index. Two buffers never overlap.
+//! Elements may have any type; in buffers they lie by the rules of std430, which [`Kernel::layout`] tells to hosts: a vector of 3 takes the
+//! place of 4. `bf16` is a format of storage: 16 bits that convert from and to f32, by whole-number arithmetic that every device has.
 //! An index out of bounds is a mistake of the program: the executor names it, a device does what its robust access does.
 //!
 //! **Every operation is total.** What other languages leave undefined has a value here (`x / 0 = x`, shifts modulo the width,
@@ -83,7 +85,9 @@
 //!
 //! # The way through
 //!
-//! `#[kernel]`, [`Builder`] or text, [`verify`], [`optimise`]; [`execute`] runs a kernel at any stage.
+//! `#[kernel]`, [`Builder`] or text, [`verify`], [`optimise`], words; [`execute`] runs a kernel at any stage. The one way to words is the [`Compiler`]: it takes
+//! the kernels of a module and the [`Target`] that a device is, and gives a [`Module`] or an error that names the kernel at fault,
+//! never less than all of them. It can dump every stage and keep words between runs.
 
 pub mod blowup;
 mod builder;
