@@ -68,6 +68,7 @@ fn vulkan(name: &str, options: &BackendOptions) -> Result<Arc<dyn Backend>, Back
         exact: options.cpu.precision == Precision::F32,
         memory: options.memory,
         max_buffer: options.max_buffer,
+        cache: impasto_store::user_folder().map(|folder| folder.join("kernels")),
     };
     Ok(Arc::new(Vulkan::open(name, &physical, &options)?))
 }

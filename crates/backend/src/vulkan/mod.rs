@@ -17,6 +17,7 @@ mod pipelines;
 mod session;
 mod weights;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use impasto_graph::{Capabilities, DType, Graph, Limits, Op, Plan, Used, Value};
@@ -26,7 +27,7 @@ use crate::{Backend, BackendError, Session, WeightSource, Weights};
 use pipelines::Pipelines;
 
 /// How a Vulkan device is to be used.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct VulkanOptions {
     /// Compute in 32-bit floats also where the device has smaller ones.
     pub exact: bool,
@@ -34,6 +35,8 @@ pub struct VulkanOptions {
     pub memory: Option<u64>,
     /// The largest single piece of memory and the largest binding; by default what the device allows.
     pub max_buffer: Option<u64>,
+    /// Where compiled kernels are kept between runs; by default nowhere.
+    pub cache: Option<PathBuf>,
 }
 
 /// A Vulkan device. Cheap to clone; clones are the same device.
@@ -67,7 +70,7 @@ impl Vulkan {
             max_binding: features.limits.binding.min(most),
         };
         let number = if features.storage16 && !options.exact { DType::F16 } else { DType::F32 };
-        let pipelines = Pipelines::new(device.clone());
+        let pipelines = Pipelines::new(device.clone(), options.cache.as_deref());
         let label = told.label;
         Ok(Vulkan(Arc::new(Inner { name: name.into(), label, device, limits, number, pipelines })))
     }

@@ -1,20 +1,28 @@
 //! Kernels, compiled for a device: each once, several at a time.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use impasto_kernel::{Kernel, Space, compile};
-use impasto_vulkan::{Device, Interface, Pipeline};
+use impasto_kernel::{Compiler, Feature, Kernel, Target, TargetLimits};
+use impasto_vulkan::{Device, Features, Interface, Pipeline};
 
 /// Compiled kernels by their text.
 pub(super) struct Pipelines {
     device: Device,
+    compiler: Compiler,
     made: Mutex<HashMap<String, Arc<Pipeline>>>,
 }
 
 impl Pipelines {
-    pub(super) fn new(device: Device) -> Pipelines {
-        Pipelines { device, made: Mutex::default() }
+    /// With a folder, words are kept there between runs.
+    pub(super) fn new(device: Device, cache: Option<&Path>) -> Pipelines {
+        let compiler = Compiler::new(target(device.features()));
+        let compiler = match cache {
+            Some(folder) => compiler.cache_in(folder),
+            None => compiler,
+        };
+        Pipelines { device, compiler, made: Mutex::default() }
     }
 
     /// The pipelines of these kernels, in order. What is missing is compiled on all cores.
@@ -48,12 +56,43 @@ impl Pipelines {
     }
 
     fn compile(&self, kernel: &Kernel) -> Result<Pipeline, String> {
-        let module = compile(kernel).map_err(|e| e.to_string())?;
-        let buffers = kernel.memories().iter().filter(|m| matches!(m.space, Space::Buffer(_))).count() as u32;
-        let interface = Interface { entry: "main", buffers, constants: 0, subgroup: None };
+        let module = self.compiler.compile(std::slice::from_ref(kernel)).map_err(|e| e.to_string())?;
+        let entry = module.entries.first().ok_or("the compiler wrote no entry point")?;
+        let interface =
+            Interface { entry: &entry.name, buffers: entry.buffers, constants: entry.constants, subgroup: None };
         // SAFETY: the compiler verifies what it writes; kernels are written for the shapes of the tensors that they are given, and stay
         // inside of them, which the tests of every op make sure of.
         let made = unsafe { self.device.pipeline(&module.words, &interface) };
         made.map_err(|e| format!("kernel '{}': {e}", kernel.name))
     }
+}
+
+/// What the compiler may use of a device.
+fn target(f: &Features) -> Target {
+    let has = [
+        (f.f16, Feature::F16),
+        (f.i16, Feature::I16),
+        (f.i64, Feature::I64),
+        (f.storage16, Feature::Storage16),
+        (f.constants16, Feature::Constants16),
+        (f.subgroup.vote, Feature::SubgroupVote),
+        (f.subgroup.arithmetic, Feature::SubgroupArithmetic),
+        (f.subgroup.ballot, Feature::SubgroupBallot),
+        (f.subgroup.shuffle, Feature::SubgroupShuffle),
+        (f.memory_model, Feature::MemoryModel),
+        (f.matrix, Feature::Matrix),
+        (f.bf16_matrix, Feature::MatrixBf16),
+        (f.signed_zeros16, Feature::SignedZerosF16),
+        (f.signed_zeros32, Feature::SignedZerosF32),
+    ];
+    let mut target = Target::LEAST;
+    target.vulkan = f.version;
+    target.limits = TargetLimits {
+        workgroup: f.limits.workgroup,
+        invocations: f.limits.invocations,
+        shared: f.limits.shared,
+        constants: f.limits.constants,
+        buffers: f.limits.buffers,
+    };
+    has.into_iter().filter(|(has, _)| *has).fold(target, |target, (_, feature)| target.with(feature))
 }
