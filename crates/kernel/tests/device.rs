@@ -4,6 +4,8 @@
 //! validation layer watches every call and every module.
 
 mod common;
+#[path = "language/twins.rs"]
+mod twins;
 
 use common::{kernels, programs, random, same};
 use impasto_kernel::{Compiler, Data, Kernel, KernelError, Launch, Module, Scalar, Target, execute, param_bytes};
@@ -306,7 +308,11 @@ fn kernels_of_one_module_run_by_their_names() {
         return;
     }
     let device = open();
-    let cases = kernels::all();
+    let mut cases = kernels::all(0);
+    for (i, case) in cases.iter_mut().enumerate() {
+        // Some are one kernel, specialised in two ways.
+        case.kernel.name = format!("{}_{i}", case.kernel.name);
+    }
     let all: Vec<Kernel> = cases.iter().map(|c| c.kernel.clone()).collect();
     let target = Target::from(device.features());
     for compiler in [Compiler::new(target), Compiler::new(target).unoptimised()] {
@@ -324,10 +330,29 @@ fn real_kernels_compute_what_plain_rust_computes_on_a_device() {
         return;
     }
     let device = open();
-    for case in kernels::all() {
+    for case in kernels::all(0) {
         for (module, how) in both(&device, &case.kernel) {
             let got = run(&device, &case.kernel, &module.unwrap(), &case.launch);
             kernels::right(&case, &got).unwrap_or_else(|e| panic!("{how}: {e}"));
+        }
+    }
+}
+
+#[test]
+fn the_language_computes_what_the_same_rust_computes_on_a_device() {
+    if !in_child("the_language_computes_what_the_same_rust_computes_on_a_device") {
+        return;
+    }
+    let device = open();
+    for twin in twins::all() {
+        let kernel = (twin.kernel)().unwrap();
+        for (module, how) in both(&device, &kernel) {
+            let module = module.unwrap_or_else(|e| panic!("{how}: {e}"));
+            for seed in 0..3 {
+                let (launch, want) = twin.launch(seed);
+                let got = run(&device, &kernel, &module, &launch);
+                assert_eq!(got[5].bits, want, "{}, seed {seed}", twin.name);
+            }
         }
     }
 }

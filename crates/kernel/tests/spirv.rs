@@ -24,6 +24,13 @@ fn random_kernels_are_valid_modules_with_dense_ids() {
 }
 
 #[test]
+fn real_kernels_are_valid_modules_with_dense_ids() {
+    for case in common::kernels::all(0) {
+        check(&case.kernel, &case.kernel.name);
+    }
+}
+
+#[test]
 fn every_type_and_op_is_a_valid_module() {
     use half::{bf16, f16};
     let kernel = Builder::kernel("all", [8, 2, 1], |k| {

@@ -7,9 +7,11 @@ mod fold;
 mod forward;
 mod hoist;
 mod numbering;
+mod once;
 mod rewrite;
 mod select;
 mod specialise;
+mod split;
 mod ssa;
 mod unroll;
 mod vectors;
@@ -27,7 +29,9 @@ pub struct Pass {
     run: fn(&Kernel) -> Kernel,
 }
 
-/// SSA construction: the only pass that reads variables, so it comes first.
+/// Works on variables, and comes before all else.
+const SPLIT: Pass = Pass { name: "split", run: split::run };
+/// SSA construction: behind it there are no variables.
 const SSA: Pass = Pass { name: "ssa", run: ssa::run };
 const FOLD: Pass = Pass { name: "fold", run: fold::run };
 const VECTORS: Pass = Pass { name: "vectors", run: vectors::run };
@@ -37,18 +41,20 @@ const FORWARD: Pass = Pass { name: "forward", run: forward::run };
 const HOIST: Pass = Pass { name: "hoist", run: hoist::run };
 const SELECT: Pass = Pass { name: "select", run: select::run };
 const UNROLL: Pass = Pass { name: "unroll", run: unroll::run };
+const ONCE: Pass = Pass { name: "once", run: once::run };
 const DEAD: Pass = Pass { name: "dead", run: dead::run };
 /// Loops left by more than one level: what SPIR-V cannot say. Part of emission, not of the pipeline.
 pub(crate) const EXITS: Pass = Pass { name: "exits", run: exits::run };
 
 /// All passes, for tests that try each.
-pub const PASSES: &[Pass] = &[SSA, FOLD, VECTORS, CONSTANTS, NUMBERING, FORWARD, HOIST, SELECT, UNROLL, DEAD, EXITS];
+pub const PASSES: &[Pass] =
+    &[SPLIT, SSA, FOLD, VECTORS, CONSTANTS, NUMBERING, FORWARD, HOIST, SELECT, UNROLL, ONCE, DEAD, EXITS];
 
 /// The pipeline, in order. Unused results go first, since SSA construction makes some; the second round sees what unrolling and
 /// forwarding laid open.
 const PIPELINE: &[Pass] = &[
-    SSA, DEAD, FOLD, VECTORS, CONSTANTS, FOLD, NUMBERING, UNROLL, FOLD, FORWARD, VECTORS, CONSTANTS, FOLD, SELECT,
-    FOLD, HOIST, NUMBERING, FORWARD, DEAD,
+    SPLIT, SSA, DEAD, FOLD, VECTORS, ONCE, CONSTANTS, FOLD, NUMBERING, UNROLL, FOLD, FORWARD, VECTORS, CONSTANTS, ONCE,
+    FOLD, SELECT, FOLD, HOIST, NUMBERING, FORWARD, DEAD,
 ];
 
 impl Pass {
@@ -59,7 +65,7 @@ impl Pass {
 
     /// Runs the pass. Debug builds verify what it made.
     pub fn run(self, kernel: &Kernel) -> Result<Kernel, KernelError> {
-        if self.name != SSA.name && self.name != EXITS.name && !is_ssa(kernel) {
+        if ![SPLIT.name, SSA.name, EXITS.name].contains(&self.name) && !is_ssa(kernel) {
             return Err(KernelError::Build {
                 kernel: kernel.name.clone(),
                 problem: format!("the pass '{}' works on values, and there are variables: run 'ssa' first", self.name),
@@ -104,9 +110,16 @@ pub(crate) fn optimise_seen(
     look: &mut dyn FnMut(&'static str, &Kernel),
 ) -> Result<Kernel, KernelError> {
     verify(kernel)?;
-    let mut now = SSA.run(kernel)?;
+    let mut now = None;
+    // Most kernels have nothing to split, and a large one is not copied for that.
+    if split::finds(kernel) {
+        let split = SPLIT.run(kernel)?;
+        look(SPLIT.name, &split);
+        now = Some(split);
+    }
+    let mut now = SSA.run(now.as_ref().unwrap_or(kernel))?;
     look(SSA.name, &now);
-    for pass in &PIPELINE[1..] {
+    for pass in &PIPELINE[2..] {
         now = pass.run(&now)?;
         look(pass.name, &now);
     }
