@@ -67,6 +67,19 @@ pub enum KernelError {
         /// What does not fit.
         problem: String,
     },
+    /// The kernel needs matrices that the target does not have.
+    #[error(
+        "kernel '{kernel}': it needs {needs}, and the target offers {offers}. Write it for one of those, or take its matrices apart with \
+         lower_matrices before it is compiled, which works on every device"
+    )]
+    NoMatrix {
+        /// The kernel.
+        kernel: String,
+        /// The product or the matrix.
+        needs: String,
+        /// The products that the target computes.
+        offers: String,
+    },
     /// The kernel needs what the device lacks.
     #[error(
         "kernel '{kernel}': `{op}` needs {feature}, which the device does not have; use other types or operations there, or another \

@@ -15,8 +15,8 @@ pub(crate) struct Mix(u64);
 
 impl Mix {
     fn add(&mut self, x: u64) {
-        // An odd multiplier spreads every bit upwards; the fold brings the upper half back down.
-        let wide = u128::from(self.0 ^ x).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_0C2B);
+        // An odd multiplier spreads every bit upwards; the fold brings the upper half back down. The turn keeps equal neighbours apart.
+        let wide = u128::from(self.0.rotate_left(23) ^ x) * 0x9E37_79B9_7F4A_7C15;
         self.0 = (wide as u64) ^ (wide >> 64) as u64;
     }
 }

@@ -75,6 +75,11 @@
 //!
 //! **Effects** stay in order. Barriers and subgroup operations never move across control flow.
 //!
+//! **Matrices** are values that the invocations of a subgroup hold together (`matrix_load`, `matrix_mul_add`, `matrix_store`): what matrix units
+//! of devices compute. All invocations of a subgroup do the same matrix ops, or none; the verifier refuses what a lane decides about, and
+//! the executor stops where only running tells. A device without a matrix of that shape is an error of [`compile_for`], and
+//! [`lower_matrices`] makes a kernel for it that gives the same bits.
+//!
 //! A kernel is flat tables of numbers, about fifty bytes an op, written once: a pass reads one kernel and writes the next, and hoisting an op
 //! is writing it into a region further out. Everything is linear or n log n.
 //!
@@ -97,22 +102,25 @@ pub mod prelude;
 mod spirv;
 mod target;
 mod text;
+mod uniform;
 mod verify;
 
 pub use builder::lang;
 pub use builder::{
-    Arms, Array, Buf, BufMut, Builder, Equal, Float, Int, IntoVal, Lit, Logic, Loop, Num, Shared32, Type, Val, Var,
-    Vec2, Vec3, Vec4, Vector,
+    Accumulator, Arms, Array, Buf, BufMut, Builder, Elements, Equal, Factor, Float, Int, IntoVal, Lit, Logic, Loop,
+    MatrixA, MatrixB, MatrixOf, MatrixType, Num, Role, RoleA, RoleAccumulator, RoleB, Shared32, Type, Val, Var, Vec2,
+    Vec3, Vec4, Vector,
 };
 pub use compiler::{Compiler, Messages, compile, compile_for, compile_unoptimised};
 pub use error::{Contributors, KernelError};
 pub use exec::{Data, Launch, execute};
 pub use impasto_kernel_macro::{KernelStruct, kernel, kernel_fn};
 pub use ir::{
-    Access, Atomic, Binary, Builtin, Compare, Effect, Kernel, Layout, Memory, MemoryId, Op, OpId, OpKind, Region,
-    RegionId, Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary, Value, VarId,
+    Access, Atomic, Binary, Builtin, Compare, Effect, Kernel, Layout, Matrix, MatrixLayout, MatrixShape, MatrixUse,
+    Memory, MemoryId, Op, OpId, OpKind, Region, RegionId, Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary,
+    Value, VarId,
 };
-pub use passes::{PASSES, Pass, construct, optimise, specialise};
+pub use passes::{PASSES, Pass, construct, lower_matrices, optimise, specialise};
 pub use spirv::{Entry, ID_LIMIT, Module, param_bytes, param_offsets};
 pub use target::{Feature, Target, TargetLimits};
 pub use verify::{MAX_DEPTH, verify};

@@ -6,7 +6,9 @@ use std::fmt;
 use rspirv::spirv::Capability;
 
 use crate::error::KernelError;
-use crate::ir::{Builtin, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space, Subgroup};
+use crate::ir::{
+    Builtin, Kernel, Matrix, MatrixShape, MemoryId, OpId, OpKind, RegionId, Scalar, Space, Subgroup, Ty, Value,
+};
 use crate::text::op_text;
 
 macro_rules! features {
@@ -53,6 +55,12 @@ features! {
     SubgroupBallot GroupNonUniformBallot "broadcasts in a subgroup (VK_SUBGROUP_FEATURE_BALLOT_BIT)",
     /// Values from lane to lane.
     SubgroupShuffle GroupNonUniformShuffle "shuffles in a subgroup (VK_SUBGROUP_FEATURE_SHUFFLE_BIT)",
+    /// The Vulkan memory model, under which matrices come.
+    MemoryModel VulkanMemoryModel "the Vulkan memory model (vulkanMemoryModel)",
+    /// Matrices of a subgroup.
+    Matrix CooperativeMatrixKHR "matrices of a subgroup (VK_KHR_cooperative_matrix)",
+    /// Matrices of bf16.
+    MatrixBf16 BFloat16CooperativeMatrixKHR "matrices of bf16 (VK_KHR_shader_bfloat16)",
     /// f16 keeps the signs of zeros, infinities and NaN. Kernels can do without: a driver may then compute `-0` as `0`, and take an
     /// infinity or a NaN for impossible; with it, `+ - x` give the bits of the reference.
     SignedZerosF16 SignedZeroInfNanPreserve "signed zeros of f16 (shaderSignedZeroInfNanPreserveFloat16)",
@@ -63,6 +71,18 @@ features! {
 impl Feature {
     fn bit(self) -> u32 {
         1 << self as u32
+    }
+
+    /// The extension of SPIR-V that it came with, if modules must name it.
+    pub(crate) fn extension(self) -> Option<&'static str> {
+        match self {
+            Feature::MemoryModel => Some("SPV_KHR_vulkan_memory_model"),
+            Feature::Matrix => Some("SPV_KHR_cooperative_matrix"),
+            Feature::MatrixBf16 => Some("SPV_KHR_bfloat16"),
+            // Modules ask for both in one word.
+            Feature::SignedZerosF32 => Some("SPV_KHR_float_controls"),
+            _ => None,
+        }
     }
 
     /// Whether kernels do without it where it is missing.
@@ -99,12 +119,15 @@ pub struct TargetLimits {
 /// assert!(compile_for(&kernel, Target::LEAST.with(Feature::I64)).is_ok());
 /// # Ok::<(), impasto_kernel::KernelError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     /// The version of Vulkan, major and minor.
     pub vulkan: (u32, u32),
     /// How large a kernel may be.
     pub limits: TargetLimits,
+    /// The products of matrices that a subgroup computes; `None` where all are taken for granted. For others there is
+    /// [`lower_matrices`](crate::lower_matrices).
+    pub products: Option<Vec<MatrixShape>>,
     features: u32,
 }
 
@@ -117,6 +140,7 @@ impl Target {
     pub const LEAST: Target = Target {
         vulkan: LOWEST,
         limits: TargetLimits { workgroup: [128, 128, 64], invocations: 128, shared: 16384, constants: 128, buffers: 4 },
+        products: Some(Vec::new()),
         features: 1 << Feature::Subgroup as u32,
     };
 
@@ -130,24 +154,31 @@ impl Target {
             constants: u32::MAX,
             buffers: u32::MAX,
         },
+        products: None,
         features: (1 << Feature::SignedZerosF16 as u32) - 1,
     };
 
     /// Whether the device has it.
-    pub fn has(self, feature: Feature) -> bool {
+    pub fn has(&self, feature: Feature) -> bool {
         self.features & feature.bit() != 0
     }
 
     /// The same device, with this.
     #[must_use]
-    pub fn with(self, feature: Feature) -> Target {
-        Target { features: self.features | feature.bit(), ..self }
+    pub fn with(&self, feature: Feature) -> Target {
+        Target { features: self.features | feature.bit(), ..self.clone() }
+    }
+
+    /// The same device, with these products of matrices and no others.
+    #[must_use]
+    pub fn with_products(&self, products: Vec<MatrixShape>) -> Target {
+        Target { products: Some(products), ..self.clone() }
     }
 
     /// The same device, without this.
     #[must_use]
-    pub fn without(self, feature: Feature) -> Target {
-        Target { features: self.features & !feature.bit(), ..self }
+    pub fn without(&self, feature: Feature) -> Target {
+        Target { features: self.features & !feature.bit(), ..self.clone() }
     }
 
     /// Refuses a kernel that is too large for the device.
@@ -178,9 +209,39 @@ impl Target {
         refuse("bytes of scalar parameters".into(), crate::spirv::param_size(k).into(), limits.constants)
     }
 
+    /// Refuses matrices that the device does not know.
+    fn check_products(&self, k: &Kernel) -> Result<(), KernelError> {
+        let Some(products) = self.products.as_ref().filter(|_| k.knows_matrices()) else { return Ok(()) };
+        let refuse = |needs: String| {
+            let offers: Vec<String> = products.iter().map(MatrixShape::to_string).collect();
+            let offers = if offers.is_empty() { "none".to_owned() } else { offers.join(", ") };
+            Err(KernelError::NoMatrix { kernel: k.name.clone(), needs, offers })
+        };
+        // A product says more than a part of it.
+        let mut part = None;
+        let mut open = vec![k.body()];
+        while let Some(r) = open.pop() {
+            for &op in k.region_ops(r) {
+                open.extend_from_slice(k.regions(op));
+                let matrix = |v: Value| k.matrix(k.ty(v));
+                if let (OpKind::MatrixMulAdd, &[a, b, c]) = (k.kind(op), k.args(op)) {
+                    let three = matrix(a).zip(matrix(b)).zip(matrix(c));
+                    let shape = three.and_then(|((a, b), c)| MatrixShape::of(a, b, c));
+                    if let Some(shape) = shape.filter(|s| !products.contains(s)) {
+                        return refuse(format!("products {shape}"));
+                    }
+                }
+                let unknown = |m: &Matrix| !products.iter().any(|s| s.has(*m));
+                part = part.or_else(|| k.results(op).filter_map(matrix).find(unknown));
+            }
+        }
+        part.map_or(Ok(()), |m| refuse(format!("products with {m}")))
+    }
+
     /// Refuses a kernel that needs what the device lacks.
     pub(crate) fn check(&self, k: &Kernel) -> Result<Vec<Feature>, KernelError> {
         self.check_limits(k)?;
+        self.check_products(k)?;
         let needs = needs(k);
         match needs.iter().find(|&&(feature, _)| !self.has(feature)) {
             Some(&(feature, op)) => Err(KernelError::Lacks { kernel: k.name.clone(), op: op_text(k, op), feature }),
@@ -210,10 +271,18 @@ impl From<&impasto_vulkan::Features> for Target {
             Feature::SubgroupArithmetic => have.subgroup.arithmetic,
             Feature::SubgroupBallot => have.subgroup.ballot,
             Feature::SubgroupShuffle => have.subgroup.shuffle,
+            Feature::MemoryModel => have.memory_model,
+            Feature::Matrix => have.matrix,
+            Feature::MatrixBf16 => have.bf16_matrix,
             Feature::SignedZerosF16 => have.signed_zeros16,
             Feature::SignedZerosF32 => have.signed_zeros32,
         };
-        let none = Target { vulkan: have.version, limits, features: 0 };
+        let product = |p: &impasto_vulkan::CooperativeMatrix| {
+            let scalar = |name: &str| Scalar::ALL.into_iter().find(|s| s.name() == name);
+            Some(MatrixShape { factor: scalar(&p.factor)?, result: scalar(&p.result)?, m: p.m, n: p.n, k: p.k })
+        };
+        let products = have.products.iter().filter_map(product).collect();
+        let none = Target { vulkan: have.version, limits, products: Some(products), features: 0 };
         Feature::ALL.iter().filter(|f| has(f)).fold(none, |target, &f| target.with(f))
     }
 }
@@ -223,7 +292,13 @@ fn needs(k: &Kernel) -> Vec<(Feature, OpId)> {
     let mut found = Vec::new();
     let mut seen = 0u32;
     let mut converted = None;
-    region_needs(k, k.body(), &mut |feature, op| {
+    // Most types ask for nothing, and there are few types.
+    let asks = |i: usize| {
+        let ty = Ty(i as u32);
+        k.matrix(ty).is_some() || k.any_scalar(ty, |s| is_long(s) || s.bits() == 16)
+    };
+    let asking: Vec<bool> = (0..k.type_count()).map(asks).collect();
+    region_needs(k, k.body(), &asking, &mut |feature, op| {
         if seen & feature.bit() == 0 {
             seen |= feature.bit();
             found.push((feature, op));
@@ -248,10 +323,10 @@ fn first_convert(k: &Kernel, r: RegionId, found: &mut Option<OpId>) {
     }
 }
 
-fn region_needs(k: &Kernel, r: RegionId, need: &mut dyn FnMut(Feature, OpId)) {
+fn region_needs(k: &Kernel, r: RegionId, asking: &[bool], need: &mut dyn FnMut(Feature, OpId)) {
     for &op in k.region_ops(r) {
-        op_needs(k, op, &mut |feature| need(feature, op));
-        k.regions(op).iter().for_each(|&r| region_needs(k, r, need));
+        op_needs(k, op, asking, &mut |feature| need(feature, op));
+        k.regions(op).iter().for_each(|&r| region_needs(k, r, asking, need));
     }
 }
 
@@ -267,10 +342,17 @@ fn is_bf16(s: Scalar) -> bool {
     s == Scalar::Bf16
 }
 
-fn op_needs(k: &Kernel, op: OpId, need: &mut dyn FnMut(Feature)) {
+fn op_needs(k: &Kernel, op: OpId, asking: &[bool], need: &mut dyn FnMut(Feature)) {
     let kind = k.kind(op);
     match kind {
         OpKind::Load(m) | OpKind::Store(m) | OpKind::Atomic(m, _) | OpKind::Len(m) => memory_needs(k, m, need),
+        OpKind::MatrixLoad(m, _) | OpKind::MatrixStore(m, _) => {
+            memory_needs(k, m, need);
+            // The place in memory is one of 16 bits, which is not converted.
+            if is_bf16(k.scalar_of(k.memory(m).ty).unwrap_or(Scalar::F32)) {
+                need(Feature::I16);
+            }
+        }
         OpKind::Param(_) => {
             // All parameters are one block, so one that is read brings the others along.
             if k.params().iter().any(|p| p.ty.bits() == 16) {
@@ -280,7 +362,9 @@ fn op_needs(k: &Kernel, op: OpId, need: &mut dyn FnMut(Feature)) {
                 need(Feature::I64);
             }
         }
-        OpKind::Builtin(Builtin::SubgroupSize | Builtin::SubgroupLane, _) => need(Feature::Subgroup),
+        OpKind::Builtin(Builtin::SubgroupSize | Builtin::SubgroupLane | Builtin::SubgroupId, _) => {
+            need(Feature::Subgroup)
+        }
         OpKind::Subgroup(f) => need(match f {
             Subgroup::All | Subgroup::Any => Feature::SubgroupVote,
             Subgroup::BroadcastFirst => Feature::SubgroupBallot,
@@ -291,9 +375,22 @@ fn op_needs(k: &Kernel, op: OpId, need: &mut dyn FnMut(Feature)) {
     }
     let values = k.args(op).iter().copied().chain(k.results(op));
     let mut types = values.chain(k.regions(op).iter().flat_map(|&r| k.region_args(r))).map(|v| k.ty(v));
+    if !types.clone().any(|t| asking[t.number()]) {
+        return;
+    }
     let any = |is| types.clone().any(|t| k.any_scalar(t, is));
     if any(is_long) {
         need(Feature::I64);
+    }
+    for m in types.clone().filter_map(|t| k.matrix(t)) {
+        need(Feature::MemoryModel);
+        need(Feature::Matrix);
+        if m.scalar == Scalar::Bf16 {
+            need(Feature::MatrixBf16);
+        }
+    }
+    if kind == OpKind::MatrixFill && any(is_bf16) {
+        need(Feature::I16);
     }
     if kind == OpKind::Bitcast && any(is_bf16) && any(is_f16) {
         need(Feature::I16);

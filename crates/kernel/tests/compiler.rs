@@ -94,7 +94,7 @@ fn a_dump_is_every_stage_and_the_words_that_are_shipped() {
     let own = folder.path().join("first-and-1");
     assert_eq!(fs::read(own.join("shipped.spv")).unwrap(), bytes(&module));
     let stages: Vec<String> = names(&own).into_iter().filter(|n| n.ends_with(".txt")).collect();
-    assert_eq!(stages[..3], ["000-first-built.txt", "001-first-ssa.txt", "002-first-dead.txt"]);
+    assert_eq!(stages[..3], ["000-first-built.txt", "001-first-split.txt", "002-first-ssa.txt"]);
     assert_eq!(stages.last().unwrap(), &format!("{:03}-second-exits.txt", stages.len() - 1));
     assert_eq!(names(&own).len(), stages.len() + 1, "nothing else is there");
     for stage in &stages {

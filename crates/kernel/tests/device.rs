@@ -7,8 +7,11 @@ mod common;
 #[path = "language/twins.rs"]
 mod twins;
 
-use common::{kernels, programs, random, same};
-use impasto_kernel::{Compiler, Data, Kernel, KernelError, Launch, Module, Scalar, Target, execute, param_bytes};
+use common::{gemm, kernels, programs, random, same};
+use impasto_kernel::{
+    Compiler, Data, Kernel, KernelError, Launch, Module, Scalar, Target, compile_for, execute, lower_matrices,
+    param_bytes,
+};
 use impasto_vulkan::{Device, Kind, Loader};
 
 /// Runs the rest of a test in a child, and says whether this is it.
@@ -70,7 +73,7 @@ fn run(device: &Device, kernel: &Kernel, module: &Module, launch: &Launch) -> Ve
 fn both(device: &Device, kernel: &Kernel) -> [(Result<Module, KernelError>, &'static str); 2] {
     let (target, one) = (Target::from(device.features()), std::slice::from_ref(kernel));
     [
-        (Compiler::new(target).compile(one), "optimised"),
+        (Compiler::new(target.clone()).compile(one), "optimised"),
         (Compiler::new(target).unoptimised().compile(one), "unoptimised"),
     ]
 }
@@ -315,7 +318,7 @@ fn kernels_of_one_module_run_by_their_names() {
     }
     let all: Vec<Kernel> = cases.iter().map(|c| c.kernel.clone()).collect();
     let target = Target::from(device.features());
-    for compiler in [Compiler::new(target), Compiler::new(target).unoptimised()] {
+    for compiler in [Compiler::new(target.clone()), Compiler::new(target).unoptimised()] {
         let module = compiler.compile(&all).unwrap();
         for case in &cases {
             let got = run(&device, &case.kernel, &module, &case.launch);
@@ -347,12 +350,64 @@ fn the_language_computes_what_the_same_rust_computes_on_a_device() {
     for twin in twins::all() {
         let kernel = (twin.kernel)().unwrap();
         for (module, how) in both(&device, &kernel) {
-            let module = module.unwrap_or_else(|e| panic!("{how}: {e}"));
+            let module = module.unwrap();
             for seed in 0..3 {
                 let (launch, want) = twin.launch(seed);
                 let got = run(&device, &kernel, &module, &launch);
-                assert_eq!(got[5].bits, want, "{}, seed {seed}", twin.name);
+                assert_eq!(got[5].bits, want, "{}, {how}, seed {seed}", twin.name);
             }
         }
     }
+}
+
+#[test]
+fn products_of_matrices_give_the_same_bits_on_a_device_without_them() {
+    if !in_child("products_of_matrices_give_the_same_bits_on_a_device_without_them") {
+        return;
+    }
+    let device = open();
+    let subgroup = device.features().subgroup_sizes.0;
+    for seed in 0..programs(10) {
+        let case = gemm::case(seed, subgroup);
+        let kernel = gemm::kernel(&case);
+        let mut expected = gemm::launch(&case);
+        execute(&kernel, &mut expected).unwrap_or_else(|e| panic!("{case:?}: {e}"));
+        let error = compile_for(&kernel, Target::from(device.features())).unwrap_err();
+        assert!(matches!(error, KernelError::NoMatrix { .. }), "{error}");
+        let lowered = lower_matrices(&kernel, subgroup).unwrap();
+        for (module, how) in both(&device, &lowered) {
+            let got = run(&device, &lowered, &module.unwrap(), &gemm::launch(&case));
+            same(&unsigned(&expected.buffers), &unsigned(&got)).unwrap_or_else(|e| panic!("{case:?}, {how}: {e}"));
+        }
+    }
+}
+
+/// By hand, where there is such a device: `cargo test --release -p impasto-kernel --test device -- --ignored --nocapture`.
+#[test]
+#[ignore = "needs a device with matrix units"]
+fn products_are_right_on_a_device_with_matrix_units() {
+    let instance = Loader::open().unwrap().create_instance().unwrap();
+    let all = instance.enumerate().unwrap();
+    let physical = all.iter().find(|p| !p.features().products.is_empty()).expect("no device here has matrix units");
+    let device = Device::open(physical).unwrap();
+    let target = Target::from(device.features());
+    println!("{}: {:?}", physical.describe().label, target.products);
+    let (mut ran, mut worst) = (std::collections::BTreeMap::new(), 0f32);
+    for seed in 0..programs(100) {
+        let case = gemm::case(seed, device.features().subgroup_sizes.0);
+        let kernel = gemm::kernel(&case);
+        let module = match compile_for(&kernel, target.clone()) {
+            Err(KernelError::NoMatrix { .. }) => continue,
+            module => module.unwrap_or_else(|e| panic!("{case:?}: {e}")),
+        };
+        let mut expected = gemm::launch(&case);
+        execute(&kernel, &mut expected).unwrap();
+        let got = run(&device, &kernel, &module, &gemm::launch(&case));
+        let error = gemm::error(&case, &expected.buffers[2], &got[2]);
+        assert!(error < 1.0, "{case:?}: {error} of what is allowed");
+        worst = worst.max(error);
+        *ran.entry(case.shape.to_string()).or_insert(0) += 1;
+    }
+    println!("{ran:?}, largest error {worst} of what is allowed");
+    assert!(!ran.is_empty(), "the device has none of the shapes that are tried");
 }

@@ -81,7 +81,8 @@ fn many_stores_to_one_place_need_few_ids() {
 
 #[test]
 fn an_op_costs_tens_of_bytes() {
-    let kernel = optimise(&"sparse 4000 4000 4".parse::<Case>().unwrap().kernel().unwrap()).unwrap();
+    let kernel =
+        optimise(&Case { repeats: false, variables: 4000, joins: 4000, changes: 4 }.kernel().unwrap()).unwrap();
     let each = kernel.bytes() as f64 / kernel.op_count() as f64;
     println!("{} ops, {each:.1} bytes each", kernel.op_count());
     // Tables grow by doubling, so up to half of them may be empty.

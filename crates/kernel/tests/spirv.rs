@@ -64,7 +64,12 @@ fn every_type_and_op_is_a_valid_module() {
         u.atomic_and(0, u.atomic_or(1, u.atomic_xor(2, u.atomic_min(3, u.atomic_max(4, 5)))));
         u.atomic_compare_exchange(0, 1, 2);
         let q = u.load(at).subgroup_add() + u.load(at).subgroup_exclusive_add() + k.subgroup_size() + k.subgroup_lane();
-        let q = q.subgroup_min() + q.subgroup_max() + q.subgroup_broadcast_first() + q.subgroup_shuffle_xor(1);
+        k.subgroup_barrier();
+        let q = q.subgroup_min()
+            + q.subgroup_max()
+            + k.subgroup_id()
+            + q.subgroup_broadcast_first()
+            + q.subgroup_shuffle_xor(1);
         f.store(0, x.subgroup_min() + x.subgroup_add());
         u.store(at, q.gt(3).subgroup_all().select(q, q.count_ones()));
         let pair = k.if_value(q.gt(3), || k.pair(x, q), || k.pair(y, q + 1u32));

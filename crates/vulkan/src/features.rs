@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use ash::{ext, khr, vk};
 
-use crate::physical::{Extensions, Physical};
+use crate::physical::{CooperativeMatrix, Extensions, Physical};
 
 /// Younger than ash.
 const BFLOAT16: &CStr = c"VK_KHR_shader_bfloat16";
@@ -45,6 +45,8 @@ pub struct Features {
     pub subgroup_choice: bool,
     /// Matrices that a subgroup multiplies together.
     pub matrix: bool,
+    /// The products of matrices that it computes.
+    pub products: Vec<CooperativeMatrix>,
     /// The Vulkan memory model.
     pub memory_model: bool,
     /// How large a kernel may be.
@@ -228,6 +230,7 @@ impl Physical {
         found.memory_model = chain.model.vulkan_memory_model != 0 && chain.model.vulkan_memory_model_device_scope != 0;
         found.subgroup_choice = chain.sizes.subgroup_size_control != 0;
         found.matrix = chain.matrix.cooperative_matrix != 0;
+        found.products = if found.matrix { self.cooperative() } else { Vec::new() };
         found.bf16 = chain.bfloat16.scalar != 0;
         found.bf16_matrix = chain.bfloat16.cooperative_matrix != 0;
     }

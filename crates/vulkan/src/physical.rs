@@ -186,7 +186,7 @@ impl Physical {
         Extensions(found.unwrap_or_default())
     }
 
-    fn cooperative(&self) -> Vec<CooperativeMatrix> {
+    pub(crate) fn cooperative(&self) -> Vec<CooperativeMatrix> {
         let calls = khr::cooperative_matrix::Instance::new(&self.instance.entry, &self.instance.raw);
         // SAFETY: the device has the extension.
         let found = unsafe { calls.get_physical_device_cooperative_matrix_properties(self.handle) };

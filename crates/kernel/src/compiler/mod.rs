@@ -106,7 +106,7 @@ impl Compiler {
         for k in kernels {
             dump.stage("built", k);
             let last = if self.optimise { optimise_seen(k, &mut |pass, k| dump.stage(pass, k))? } else { k.clone() };
-            let last = EXITS.run(&last)?;
+            let last = EXITS.apply(&last)?.unwrap_or(last);
             dump.stage(EXITS.name, &last);
             made.push(last);
         }

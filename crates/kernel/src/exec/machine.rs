@@ -19,12 +19,12 @@ struct Frame {
 }
 
 pub(super) struct Machine<'a> {
-    k: &'a Kernel,
-    lanes: usize,
+    pub(super) k: &'a Kernel,
+    pub(super) lanes: usize,
     /// The first column of each value, and of each variable.
-    columns: Vec<u32>,
+    pub(super) columns: Vec<u32>,
     vars: Vec<u32>,
-    regs: Vec<u64>,
+    pub(super) regs: Vec<u64>,
     /// Workgroup and private arrays; buffers have none. Nothing was written where there is `None`.
     arrays: Vec<Vec<Option<u64>>>,
     /// The number of each memory among the buffers, scalars of its elements, and where they lie in a buffer.
@@ -37,9 +37,9 @@ pub(super) struct Machine<'a> {
 }
 
 /// The op and the invocation that stopped the run, and why.
-struct Stop(OpId, usize, String);
+pub(super) struct Stop(pub(super) OpId, pub(super) usize, pub(super) String);
 
-/// Scalars of a type of a verified kernel.
+/// Scalars of a type of a verified kernel. Of a matrix every lane holds all, so that values move as others do.
 pub(super) fn leaves(k: &Kernel, ty: Ty) -> u32 {
     k.scalars(ty) as u32
 }
@@ -102,11 +102,11 @@ impl<'a> Machine<'a> {
         )
     }
 
-    fn at(&self, column: u32, lane: usize) -> usize {
+    pub(super) fn at(&self, column: u32, lane: usize) -> usize {
         column as usize * self.lanes + lane
     }
 
-    fn get(&self, v: Value, lane: usize) -> u64 {
+    pub(super) fn get(&self, v: Value, lane: usize) -> u64 {
         self.regs[self.at(self.columns[v.index()], lane)]
     }
 
@@ -285,6 +285,7 @@ impl<'a> Machine<'a> {
             Builtin::LocalIndex => i,
             Builtin::SubgroupSize => launch.subgroup,
             Builtin::SubgroupLane => i % launch.subgroup,
+            Builtin::SubgroupId => i / launch.subgroup,
         }
     }
 
@@ -302,6 +303,11 @@ impl<'a> Machine<'a> {
                     .map_or(Ok(()), |l| Err(Stop(op, l, "this invocation does not reach the barrier".to_owned())));
             }
             OpKind::Subgroup(f) => return self.subgroup(op, f, mask, launch),
+            OpKind::SubgroupBarrier => return self.whole_subgroups(op, mask, launch).map(drop),
+            kind if kind.is_matrix() => return self.matrix(op, kind, mask, launch),
+            OpKind::Binary(_) | OpKind::Convert if k.matrix(k.ty(args[0])).is_some() => {
+                self.whole_subgroups(op, mask, launch)?;
+            }
             _ => {}
         }
         for lane in mask.lanes() {
@@ -352,14 +358,14 @@ impl<'a> Machine<'a> {
                     let whole = self.width(args[0]) == 1;
                     for i in 0..n {
                         let x = |m: &Self, a: usize| m.regs[m.at(column(m, a) + i, lane)];
-                        let s = |a: usize| k.ty(args[a]).lanes().map_or(Scalar::U64, |l| l.0);
+                        let s = |a: usize| k.scalar_of(k.ty(args[a])).unwrap_or(Scalar::U64);
                         let bits = match kind {
                             OpKind::Unary(f) => eval::unary(f, s(0), x(self, 0)),
                             OpKind::Binary(f) => eval::binary(f, s(0), x(self, 0), x(self, 1)),
                             OpKind::Compare(c) => eval::compare(c, s(0), x(self, 0), x(self, 1)).into(),
                             OpKind::Fma => eval::fma(s(0), x(self, 0), x(self, 1), x(self, 2)),
                             OpKind::Convert => {
-                                let to = k.ty(k.result(op)).lanes().map_or(Scalar::U64, |l| l.0);
+                                let to = k.scalar_of(k.ty(k.result(op))).unwrap_or(Scalar::U64);
                                 eval::convert(s(0), to, x(self, 0))
                             }
                             OpKind::Select => {
@@ -377,11 +383,15 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// An element that exists: its index in a buffer, or where its first scalar stands in an array.
+    /// The element that an op names, if it exists.
     fn element(&self, op: OpId, m: MemoryId, lane: usize, buffers: &[Data]) -> Result<usize, String> {
+        self.place(m, self.get(self.k.args(op)[0], lane) as usize, lane, buffers)
+    }
+
+    /// An element that exists: its index in a buffer, or where its first scalar stands in an array.
+    pub(super) fn place(&self, m: MemoryId, index: usize, lane: usize, buffers: &[Data]) -> Result<usize, String> {
         let mem = self.k.memory(m);
         let width = self.widths[m.index()];
-        let index = self.get(self.k.args(op)[0], lane) as usize;
         let (n, at) = match mem.space {
             Space::Buffer(_) => (self.places[m.index()].elements(&buffers[self.buffers[m.index()]]), index),
             Space::Workgroup(n) => (n as usize, index * width),
@@ -397,19 +407,24 @@ impl<'a> Machine<'a> {
         let at = self.element(op, m, lane, &launch.buffers)?;
         let column = self.columns[self.k.result(op).index()];
         for i in 0..self.widths[m.index()] {
-            let bits = match self.k.memory(m).space {
-                Space::Buffer(_) => self.places[m.index()].get(&launch.buffers[self.buffers[m.index()]], at, i),
-                _ => self.arrays[m.index()][at + i]
-                    .ok_or_else(|| format!("nobody has written this element of '{}'", self.k.memory(m).name))?,
-            };
+            let bits = self.take(m, at, i, launch)?;
             let to = self.at(column + i as u32, lane);
             self.regs[to] = bits;
         }
         Ok(())
     }
 
+    /// One scalar of an element.
+    pub(super) fn take(&self, m: MemoryId, at: usize, scalar: usize, launch: &Launch) -> Result<u64, String> {
+        match self.k.memory(m).space {
+            Space::Buffer(_) => Ok(self.places[m.index()].get(&launch.buffers[self.buffers[m.index()]], at, scalar)),
+            _ => self.arrays[m.index()][at + scalar]
+                .ok_or_else(|| format!("nobody has written this element of '{}'", self.k.memory(m).name)),
+        }
+    }
+
     /// Writes one scalar of an element.
-    fn put(&mut self, m: MemoryId, at: usize, scalar: usize, bits: u64, launch: &mut Launch) {
+    pub(super) fn put(&mut self, m: MemoryId, at: usize, scalar: usize, bits: u64, launch: &mut Launch) {
         match self.k.memory(m).space {
             Space::Buffer(_) => {
                 self.places[m.index()].put(&mut launch.buffers[self.buffers[m.index()]], at, scalar, bits)

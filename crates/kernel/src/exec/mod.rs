@@ -7,6 +7,7 @@
 mod data;
 mod machine;
 mod mask;
+mod matrix;
 
 use crate::error::KernelError;
 use crate::ir::{Kernel, Memory, Space, Value};

@@ -5,7 +5,7 @@
 //! each of them begins at a multiple of their alignment. A struct is aligned as its widest member.
 
 use super::kernel::Kernel;
-use super::types::{Scalar, Shape, Ty};
+use super::types::{Matrix, Scalar, Shape, Ty};
 
 /// Scalars in one value: larger arrays belong into memory.
 pub(crate) const MAX_SCALARS: u64 = 256;
@@ -65,6 +65,7 @@ impl Kernel {
             Shape::Vector(_, n) => n.into(),
             Shape::Array(of, n) => self.scalars(of).saturating_mul(n.into()),
             Shape::Struct(members) => members.iter().fold(0, |sum: u64, &m| sum.saturating_add(self.scalars(m))),
+            Shape::Matrix(m) => u64::from(m.rows) * u64::from(m.columns),
         }
     }
 
@@ -72,6 +73,8 @@ impl Kernel {
     pub(crate) fn lay_out(&self, ty: Ty) -> Layout {
         match self.shape(ty) {
             Shape::Scalar(s) => Layout { align: bytes(s), size: bytes(s), scalars: vec![(0, s)] },
+            // A matrix lies in memory by its elements, and is no element of any.
+            Shape::Matrix(m) => self.lay_out(Ty::scalar(m.scalar)),
             Shape::Vector(s, n) => Layout {
                 align: bytes(s) * n.next_power_of_two(),
                 size: bytes(s) * n,
@@ -114,7 +117,7 @@ impl Kernel {
     /// Whether any scalar of a type is such a one.
     pub(crate) fn any_scalar(&self, ty: Ty, is: fn(Scalar) -> bool) -> bool {
         match self.shape(ty) {
-            Shape::Scalar(s) | Shape::Vector(s, _) => is(s),
+            Shape::Scalar(s) | Shape::Vector(s, _) | Shape::Matrix(Matrix { scalar: s, .. }) => is(s),
             Shape::Array(of, _) => self.any_scalar(of, is),
             Shape::Struct(members) => members.iter().any(|&m| self.any_scalar(m, is)),
         }

@@ -58,12 +58,16 @@ fn survey(k: &Kernel, r: RegionId, loops: &mut Vec<RegionId>, e: &mut Exits) {
 fn zero(rw: &mut Rewrite<'_>, ty: Ty) -> Value {
     match rw.old.shape(ty) {
         Shape::Scalar(s) => rw.asm.constant(s, 0),
+        Shape::Matrix(m) => {
+            let zero = rw.asm.constant(m.scalar, 0);
+            rw.asm.value(OpKind::MatrixFill, &[zero], ty)
+        }
         shape => {
             let members: Vec<Ty> = match shape {
                 Shape::Vector(s, n) => vec![Ty::scalar(s); n as usize],
                 Shape::Array(t, n) => vec![t; n as usize],
                 Shape::Struct(members) => members,
-                Shape::Scalar(_) => Vec::new(),
+                Shape::Scalar(_) | Shape::Matrix(_) => Vec::new(),
             };
             let values: Vec<Value> = members.into_iter().map(|t| zero(rw, t)).collect();
             rw.asm.value(OpKind::Make, &values, ty)
@@ -231,7 +235,10 @@ impl Rule for Exits {
     }
 }
 
-pub(super) fn run(k: &Kernel) -> Kernel {
+pub(super) fn run(k: &Kernel) -> Option<Kernel> {
+    if !k.kinds().any(|kind| matches!(kind, OpKind::Loop | OpKind::For(_))) {
+        return None;
+    }
     let mut e = Exits {
         through: Map::default(),
         owner: Map::default(),
@@ -240,5 +247,5 @@ pub(super) fn run(k: &Kernel) -> Kernel {
         broken: k.broken(),
     };
     survey(k, k.body(), &mut Vec::new(), &mut e);
-    Rewrite::run(k, &mut e)
+    Some(Rewrite::run(k, &mut e))
 }

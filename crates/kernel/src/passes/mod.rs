@@ -6,6 +6,7 @@ mod exits;
 mod fold;
 mod forward;
 mod hoist;
+mod matrices;
 mod numbering;
 mod once;
 mod rewrite;
@@ -19,6 +20,7 @@ mod vectors;
 use crate::error::KernelError;
 use crate::ir::Kernel;
 use crate::verify::{is_ssa, verify};
+pub use matrices::lower_matrices;
 pub use specialise::specialise;
 
 /// One pass: a kernel in, a kernel out that does the same.
@@ -26,7 +28,8 @@ pub use specialise::specialise;
 pub struct Pass {
     /// The name in file tests and messages.
     pub name: &'static str,
-    run: fn(&Kernel) -> Kernel,
+    /// Nothing, where the kernel would only be copied and a look at it shows that.
+    run: fn(&Kernel) -> Option<Kernel>,
 }
 
 /// Works on variables, and comes before all else.
@@ -65,6 +68,11 @@ impl Pass {
 
     /// Runs the pass. Debug builds verify what it made.
     pub fn run(self, kernel: &Kernel) -> Result<Kernel, KernelError> {
+        Ok(self.apply(kernel)?.unwrap_or_else(|| kernel.clone()))
+    }
+
+    /// Runs the pass; nothing, if the kernel stays as it is.
+    pub(crate) fn apply(self, kernel: &Kernel) -> Result<Option<Kernel>, KernelError> {
         if ![SPLIT.name, SSA.name, EXITS.name].contains(&self.name) && !is_ssa(kernel) {
             return Err(KernelError::Build {
                 kernel: kernel.name.clone(),
@@ -72,8 +80,8 @@ impl Pass {
             });
         }
         let made = (self.run)(kernel);
-        if cfg!(debug_assertions) {
-            self.check(&made)?;
+        if let (true, Some(made)) = (cfg!(debug_assertions), &made) {
+            self.check(made)?;
         }
         Ok(made)
     }
@@ -110,17 +118,15 @@ pub(crate) fn optimise_seen(
     look: &mut dyn FnMut(&'static str, &Kernel),
 ) -> Result<Kernel, KernelError> {
     verify(kernel)?;
-    let mut now = None;
-    // Most kernels have nothing to split, and a large one is not copied for that.
-    if split::finds(kernel) {
-        let split = SPLIT.run(kernel)?;
-        look(SPLIT.name, &split);
-        now = Some(split);
-    }
-    let mut now = SSA.run(now.as_ref().unwrap_or(kernel))?;
+    let split = SPLIT.apply(kernel)?;
+    let kernel = split.as_ref().unwrap_or(kernel);
+    look(SPLIT.name, kernel);
+    let mut now = SSA.run(kernel)?;
     look(SSA.name, &now);
     for pass in &PIPELINE[2..] {
-        now = pass.run(&now)?;
+        if let Some(made) = pass.apply(&now)? {
+            now = made;
+        }
         look(pass.name, &now);
     }
     DEAD.check(&now)?;

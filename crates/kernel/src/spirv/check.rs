@@ -135,6 +135,8 @@ impl Check<'_> {
             (S::TypeBool, _) => Ok((Class::Bool, 1, 1)),
             (S::TypeInt, &[_, bits, _]) => Ok((Class::Int, bits, 1)),
             (S::TypeFloat, &[_, bits, ..]) => Ok((Class::Float, bits, 1)),
+            // Arithmetic on a matrix is that of its elements.
+            (S::TypeCooperativeMatrixKHR, &[_, of, ..]) => self.lanes(of),
             (S::TypeVector, &[_, of, n]) => self.lanes(of).map(|(class, bits, _)| (class, bits, n)),
             _ => Err(format!("the type {ty} is no scalar or vector")),
         }
@@ -267,7 +269,7 @@ impl Check<'_> {
                 Ok(())
             }
             (S::Return | S::Unreachable | S::Branch | S::BranchConditional | S::Switch, _) => self.terminator(op, w),
-            (S::Store, &[to, value]) => self.is(value, self.pointee(self.ty(to)?)?.1),
+            (S::Store, &[to, value, ..]) => self.is(value, self.pointee(self.ty(to)?)?.1),
             (S::ControlBarrier, ids) => ids.iter().try_for_each(|&id| self.ty(id).map(drop)),
             (S::CooperativeMatrixStoreKHR, &[to, value, ref rest @ ..]) => {
                 self.pointee(self.ty(to)?)?;
@@ -323,6 +325,13 @@ impl Check<'_> {
                 need(of == class, "it lies elsewhere than its type says")?;
                 first.iter().try_for_each(|&id| self.is(id, to))
             }
+            (S::CompositeConstruct, &[x]) if self.made(ty)?.0 == S::TypeCooperativeMatrixKHR => {
+                need(self.lanes(self.ty(x)?)? == self.lanes(ty)?, "it is no element of the matrix")
+            }
+            (S::MatrixTimesScalar, &[m, x]) => {
+                self.is(m, ty)?;
+                need(self.lanes(self.ty(x)?)? == self.lanes(ty)?, "it is no element of the matrix")
+            }
             (S::ConstantComposite | S::CompositeConstruct, parts) => {
                 for (i, &part) in (0..).zip(parts) {
                     self.is(part, self.member(ty, i)?)?;
@@ -349,7 +358,7 @@ impl Check<'_> {
                 }
                 need(self.pointee(ty)? == (class, to), "it points to something else")
             }
-            (S::Load, &[from]) => need(self.pointee(self.ty(from)?)?.1 == ty, "the pointer is to another type"),
+            (S::Load, &[from, ..]) => need(self.pointee(self.ty(from)?)?.1 == ty, "the pointer is to another type"),
             (S::ArrayLength, &[from, i]) => {
                 let of = self.member(self.pointee(self.ty(from)?)?.1, i)?;
                 need(self.made(of)?.0 == S::TypeRuntimeArray, "the array has a fixed length")?;

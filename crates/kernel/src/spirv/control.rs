@@ -23,15 +23,17 @@ pub(super) struct Emit<'a> {
     pub(super) ids: Vec<u32>,
     pub(super) bindings: Vec<u32>,
     /// The bits of values that are constants.
-    pub(super) constants: Map<Value, u64>,
+    pub(super) constants: Vec<Option<u64>>,
     /// The variable of the function for each variable that SSA construction has not taken away.
     pub(super) vars: Vec<u32>,
     /// The ids of places in memory, by memory, index and part of the element, and which became known in the regions that are open.
     pub(super) places: Map<(MemoryId, u32, u32), u32>,
     pub(super) known: Vec<(MemoryId, u32, u32)>,
+    /// The ids of the operands of one op.
+    pub(super) operands: Vec<u32>,
     frames: Vec<Frame>,
     block: u32,
-    pub(super) inputs: [u32; 7],
+    pub(super) inputs: [u32; Builtin::ALL.len()],
 }
 
 impl<'a> Emit<'a> {
@@ -49,13 +51,14 @@ impl<'a> Emit<'a> {
             w,
             ids: vec![0; k.value_count()],
             bindings,
-            constants: Map::default(),
+            constants: vec![None; k.value_count()],
             vars: Vec::new(),
             places: Map::default(),
             known: Vec::new(),
+            operands: Vec::new(),
             frames: Vec::new(),
             block: 0,
-            inputs: [0; 7],
+            inputs: [0; Builtin::ALL.len()],
         };
         e.function();
         e.w
@@ -91,6 +94,7 @@ impl<'a> Emit<'a> {
                 Builtin::LocalIndex => (B::LocalInvocationIndex, false),
                 Builtin::SubgroupSize => (B::SubgroupSize, false),
                 Builtin::SubgroupLane => (B::SubgroupLocalInvocationId, false),
+                Builtin::SubgroupId => (B::SubgroupId, false),
             };
             let ty = self.w.lanes(Scalar::U32, if wide { 3 } else { 1 });
             let variable = self.w.builtin(input, ty);
@@ -103,18 +107,21 @@ impl<'a> Emit<'a> {
     }
 
     /// Which memories and inputs are used.
-    fn used(&self) -> (Vec<bool>, [bool; 7]) {
+    fn used(&self) -> (Vec<bool>, [bool; Builtin::ALL.len()]) {
         let mut memories = vec![false; self.k.memories().len()];
-        let mut builtins = [false; 7];
+        let mut builtins = [false; Builtin::ALL.len()];
         let mut open = vec![self.k.body()];
         while let Some(r) = open.pop() {
             for &op in self.k.region_ops(r) {
                 open.extend_from_slice(self.k.regions(op));
                 match self.k.kind(op) {
                     OpKind::Builtin(b, _) => builtins[b as usize] = true,
-                    OpKind::Load(m) | OpKind::Store(m) | OpKind::Atomic(m, _) | OpKind::Len(m) => {
-                        memories[m.index()] = true
-                    }
+                    OpKind::Load(m)
+                    | OpKind::Store(m)
+                    | OpKind::Atomic(m, _)
+                    | OpKind::Len(m)
+                    | OpKind::MatrixLoad(m, _)
+                    | OpKind::MatrixStore(m, _) => memories[m.index()] = true,
                     _ => {}
                 }
             }

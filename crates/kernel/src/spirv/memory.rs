@@ -46,6 +46,7 @@ impl Words {
                 let of = members.into_iter().map(|t| self.laid(k, space, t)).collect();
                 if buffer { self.laid_struct(of, offsets) } else { self.structure(of) }
             }
+            Shape::Matrix(m) => self.laid_lanes(space, m.scalar, 1),
         }
     }
 
@@ -104,8 +105,7 @@ impl Emit<'_> {
         let first = inside.then(|| self.w.constant(Scalar::U32, 0));
         let path: Vec<u32> = part.path.iter().map(|&i| self.w.constant(Scalar::U32, i.into())).collect();
         let id = self.w.id(by);
-        let operands: Vec<u32> = [pointer, id, variable].into_iter().chain(first).chain([index]).chain(path).collect();
-        self.w.push(S::AccessChain, &operands);
+        self.w.push_parts(S::AccessChain, &[&[pointer, id, variable], first.as_slice(), &[index], &path]);
         self.places.insert(key, id);
         self.known.push(key);
         id
@@ -114,6 +114,13 @@ impl Emit<'_> {
     /// The place of an element that lies in memory as a value does.
     pub(super) fn element(&mut self, by: &'static str, m: MemoryId, index: u32) -> u32 {
         let laid = self.w.ty(self.k, self.k.memory(m).ty);
+        self.place(by, m, index, &Part { path: Vec::new(), number: 0 }, laid)
+    }
+
+    /// The place of an element that is a scalar, as it lies in memory.
+    pub(super) fn scalar_place(&mut self, by: &'static str, m: MemoryId, index: u32) -> u32 {
+        let (space, (s, _)) = (self.k.memory(m).space, self.k.memory(m).ty.lanes().unwrap_or((Scalar::U32, 1)));
+        let laid = self.w.laid_lanes(space, s, 1);
         self.place(by, m, index, &Part { path: Vec::new(), number: 0 }, laid)
     }
 
@@ -132,7 +139,9 @@ impl Emit<'_> {
         let ty = self.k.memory(m).ty;
         if self.is_plain(m) {
             let at = self.element(by, m, index);
-            return self.make(by, S::Load, ty, &[at]);
+            let (t, id) = (self.w.ty(self.k, ty), self.w.id(by));
+            self.w.push_parts(S::Load, &[&[t, id, at], self.seen(m)]);
+            return id;
         }
         self.load_part(by, m, index, ty, &mut Part { path: Vec::new(), number: 0 })
     }
@@ -152,14 +161,14 @@ impl Emit<'_> {
         let at = self.place(by, m, index, part, laid);
         part.number += 1;
         let id = self.w.id(by);
-        self.w.push(S::Load, &[laid, id, at]);
+        self.w.push_parts(S::Load, &[&[laid, id, at], self.seen(m)]);
         if s == Scalar::Bf16 { self.make(by, S::UConvert, ty, &[id]) } else { id }
     }
 
     pub(super) fn store(&mut self, by: &'static str, m: MemoryId, index: u32, value: u32) {
         if self.is_plain(m) {
             let at = self.element(by, m, index);
-            return self.w.push(S::Store, &[at, value]);
+            return self.w.push_parts(S::Store, &[&[at, value], self.seen(m)]);
         }
         let ty = self.k.memory(m).ty;
         self.store_part(by, m, index, ty, value, &mut Part { path: Vec::new(), number: 0 });
@@ -185,6 +194,6 @@ impl Emit<'_> {
             self.w.push(S::UConvert, &[laid, id, value]);
             value = id;
         }
-        self.w.push(S::Store, &[at, value]);
+        self.w.push_parts(S::Store, &[&[at, value], self.seen(m)]);
     }
 }

@@ -3,10 +3,11 @@
 //! Ids are numbered while words are written, densely, after they were counted by the same code over the whole module: one over the limit is
 //! refused before the first word. Capabilities and extensions are those of what is used. A module has an entry point for each of
 //! its kernels, called as the kernel is, also if it is the only one; buffer `i` of a kernel is binding `i` of set 0, scalar parameters
-//! are push constants.
+//! are push constants. Kernels with matrices of a subgroup come under the Vulkan memory model, and all others of their module with them.
 
 mod check;
 mod control;
+mod matrix;
 mod memory;
 mod ops;
 mod words;
@@ -20,7 +21,7 @@ use crate::ir::{Kernel, MemoryId, OpKind, Scalar, Space};
 use crate::target::{Feature, Target};
 pub(crate) use check::check;
 use control::Emit;
-use words::{Own, Words, instruction, text};
+use words::{Mode, Own, Words, instruction, text};
 
 /// The largest bound on ids that every Vulkan driver must accept.
 pub const ID_LIMIT: u32 = 4_194_303;
@@ -185,8 +186,9 @@ pub(crate) fn emit(kernels: &[Kernel], target: &Target, limit: u32) -> Result<Mo
     for k in kernels {
         features.extend(target.check(k)?);
     }
-    let (counted, own) = write(kernels, true);
-    if counted.ids > u64::from(limit) {
+    let counted = write(kernels, Mode::Count, &features).0.ids;
+    if counted > u64::from(limit) {
+        let own = write(kernels, Mode::Tally, &features).1;
         // The error names the kernel that takes most, and what takes most in all of them.
         let worst = kernels.iter().zip(&own).max_by_key(|(_, own)| own.tally.values().sum::<u64>());
         let mut largest = Vec::new();
@@ -194,10 +196,9 @@ pub(crate) fn emit(kernels: &[Kernel], target: &Target, limit: u32) -> Result<Mo
             let of = if kernels.len() == 1 { String::new() } else { format!(" of '{}'", k.name) };
             largest.extend(own.tally.iter().map(|(what, &n)| (format!("{what}{of}"), n)));
         }
-        return Err(too_many(worst.map(|(k, _)| k), "emission of SPIR-V", counted.ids, limit, largest));
+        return Err(too_many(worst.map(|(k, _)| k), "emission of SPIR-V", counted, limit, largest));
     }
-    drop(counted);
-    let (w, own) = write(kernels, false);
+    let (w, own) = write(kernels, Mode::Write, &features);
     let module = assemble(w, &own, entries, features, target);
     match check(&module.words) {
         Ok(()) => Ok(module),
@@ -205,9 +206,10 @@ pub(crate) fn emit(kernels: &[Kernel], target: &Target, limit: u32) -> Result<Mo
     }
 }
 
-/// Goes through all kernels; with `counting`, nothing is written. Beside the words is what belongs to each kernel.
-fn write(kernels: &[Kernel], counting: bool) -> (Words, Vec<Own>) {
-    let mut w = Words::new(counting);
+/// Goes through all kernels. Beside the words is what belongs to each kernel.
+fn write(kernels: &[Kernel], mode: Mode, features: &BTreeSet<Feature>) -> (Words, Vec<Own>) {
+    let mut w = Words::new(mode);
+    w.vulkan_model = features.contains(&Feature::MemoryModel);
     let mut own = Vec::new();
     for k in kernels {
         w = Emit::run(k, w);
@@ -235,28 +237,27 @@ fn assemble(w: Words, own: &[Own], entries: Vec<Entry>, mut features: BTreeSet<F
     let mut words = vec![spirv::MAGIC_NUMBER, 0x0001_0300, 0, w.ids as u32, 0];
     let capabilities: BTreeSet<u32> = features.iter().map(|f| f.capability() as u32).collect();
     for c in std::iter::once(spirv::Capability::Shader as u32).chain(capabilities) {
-        instruction(&mut words, spirv::Op::Capability, &[c]);
+        instruction(&mut words, spirv::Op::Capability, &[&[c]]);
     }
-    if exact {
-        instruction(&mut words, spirv::Op::Extension, &text("SPV_KHR_float_controls"));
+    for extension in features.iter().filter_map(|f| f.extension()) {
+        instruction(&mut words, spirv::Op::Extension, &[&text(extension)]);
     }
     if let Some(id) = w.glsl {
-        instruction(&mut words, spirv::Op::ExtInstImport, &[&[id][..], &text("GLSL.std.450")].concat());
+        instruction(&mut words, spirv::Op::ExtInstImport, &[&[id], &text("GLSL.std.450")]);
     }
-    let (logical, glsl450) = (spirv::AddressingModel::Logical as u32, spirv::MemoryModel::GLSL450 as u32);
-    instruction(&mut words, spirv::Op::MemoryModel, &[logical, glsl450]);
+    let model = if w.vulkan_model { spirv::MemoryModel::Vulkan } else { spirv::MemoryModel::GLSL450 };
+    instruction(&mut words, spirv::Op::MemoryModel, &[&[spirv::AddressingModel::Logical as u32, model as u32]]);
     for (own, entry) in own.iter().zip(&entries) {
         let head = [spirv::ExecutionModel::GLCompute as u32, own.main];
-        let operands = [&head[..], &text(&entry.name), &own.interface].concat();
-        instruction(&mut words, spirv::Op::EntryPoint, &operands);
+        instruction(&mut words, spirv::Op::EntryPoint, &[&head, &text(&entry.name), &own.interface]);
     }
     for (own, entry) in own.iter().zip(&entries) {
         let [x, y, z] = entry.workgroup;
         let mode = spirv::ExecutionMode::LocalSize as u32;
-        instruction(&mut words, spirv::Op::ExecutionMode, &[own.main, mode, x, y, z]);
+        instruction(&mut words, spirv::Op::ExecutionMode, &[&[own.main, mode, x, y, z]]);
         for bits in signed(own) {
             let mode = spirv::ExecutionMode::SignedZeroInfNanPreserve as u32;
-            instruction(&mut words, spirv::Op::ExecutionMode, &[own.main, mode, bits]);
+            instruction(&mut words, spirv::Op::ExecutionMode, &[&[own.main, mode, bits]]);
         }
     }
     let bound = w.ids as u32;

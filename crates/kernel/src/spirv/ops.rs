@@ -32,7 +32,14 @@ impl Emit<'_> {
     /// An instruction with a result.
     pub(super) fn make(&mut self, by: &'static str, op: S, ty: Ty, operands: &[u32]) -> u32 {
         let (t, id) = (self.w.ty(self.k, ty), self.w.id(by));
-        self.w.push(op, &[&[t, id][..], operands].concat());
+        self.w.push_parts(op, &[&[t, id], operands]);
+        id
+    }
+
+    /// An instruction of float arithmetic. It is exact to the source: a driver must not fuse it with another.
+    pub(super) fn exact(&mut self, by: &'static str, op: S, ty: Ty, operands: &[u32]) -> u32 {
+        let id = self.make(by, op, ty, operands);
+        self.w.decorate(id, &[spirv::Decoration::NoContraction as u32]);
         id
     }
 
@@ -56,16 +63,25 @@ impl Emit<'_> {
         self.make(by, S::Select, ty, &[c, a, b])
     }
 
+    /// An op without regions.
     pub(super) fn plain(&mut self, op: OpId) {
+        // The list is kept: there are many ops.
+        let mut args = std::mem::take(&mut self.operands);
+        args.clear();
+        args.extend(self.k.args(op).iter().map(|&v| self.value(v)));
+        self.write(op, &args);
+        self.operands = args;
+    }
+
+    fn write(&mut self, op: OpId, args: &[u32]) {
         let k = self.k;
         let kind = k.kind(op);
         let by = kind.name();
-        let args: Vec<u32> = k.args(op).iter().map(|&v| self.value(v)).collect();
         let arg_ty = |i: usize| k.ty(k.args(op)[i]);
         let ty = if k.results(op).len() > 0 { k.ty(k.result(op)) } else { Ty::scalar(Scalar::U32) };
         let id = match kind {
             OpKind::Const(c) => {
-                self.constants.insert(k.result(op), k.const_bits(c));
+                self.constants[k.result(op).index()] = Some(k.const_bits(c));
                 self.w.constant(scalar_of(ty), k.const_bits(c))
             }
             OpKind::Param(p) => self.param(by, p),
@@ -73,17 +89,19 @@ impl Emit<'_> {
                 self.make(by, S::CompositeExtract, ty, &[self.inputs[b as usize], axis.into()])
             }
             OpKind::Builtin(b, _) => self.inputs[b as usize],
+            kind if kind.is_matrix() => self.matrix_op(op, by, ty, args),
+            OpKind::Binary(_) | OpKind::Convert if k.matrix(ty).is_some() => self.matrix_op(op, by, ty, args),
             OpKind::Unary(f) => self.unary(by, f, ty, args[0]),
             OpKind::Binary(f) => {
                 let divisor = self.constant_of(k.args(op)[1]);
                 self.binary(by, f, ty, args[0], args[1], divisor)
             }
-            OpKind::Compare(c) => self.make(by, compare(c, scalar_of(arg_ty(0))), ty, &args),
-            OpKind::Fma => self.glsl(by, spirv::GlslStd450Op::Fma, ty, &args),
+            OpKind::Compare(c) => self.make(by, compare(c, scalar_of(arg_ty(0))), ty, args),
+            OpKind::Fma => self.glsl(by, spirv::GlslStd450Op::Fma, ty, args),
             OpKind::Select => self.select(by, ty, arg_ty(0), args[0], args[1], args[2]),
             OpKind::Convert => self.convert(by, arg_ty(0), ty, args[0]),
             OpKind::Bitcast => self.bitcast(by, arg_ty(0), ty, args[0]),
-            OpKind::Make => self.make(by, S::CompositeConstruct, ty, &args),
+            OpKind::Make => self.make(by, S::CompositeConstruct, ty, args),
             OpKind::Extract(i) => self.make(by, S::CompositeExtract, ty, &[args[0], i]),
             OpKind::Insert(i) => self.make(by, S::CompositeInsert, ty, &[args[1], args[0], i]),
             OpKind::Load(m) => self.load(by, m, args[0]),
@@ -91,19 +109,20 @@ impl Emit<'_> {
                 self.store(by, m, args[0], args[1]);
                 0
             }
-            OpKind::Atomic(m, f) => self.atomic(by, m, f, &args),
+            OpKind::Atomic(m, f) => self.atomic(by, m, f, args),
             OpKind::Len(m) => {
                 let variable = self.variable(m);
                 self.make(by, S::ArrayLength, ty, &[variable, 0])
             }
             OpKind::Barrier => {
-                // Scope: workgroup, twice. Semantics: acquire and release, of buffers and of workgroup memory.
-                let scope = self.w.constant(Scalar::U32, 2);
-                let semantics = self.w.constant(Scalar::U32, 0x8 | 0x40 | 0x100);
-                self.w.push(S::ControlBarrier, &[scope, scope, semantics]);
+                self.barrier(spirv::Scope::Workgroup);
                 0
             }
-            OpKind::Subgroup(f) => self.subgroup(by, f, ty, &args),
+            OpKind::SubgroupBarrier => {
+                self.barrier(spirv::Scope::Subgroup);
+                0
+            }
+            OpKind::Subgroup(f) => self.subgroup(by, f, ty, args),
             OpKind::Get(v) => self.make(by, S::Load, ty, &[self.vars[v.index()]]),
             OpKind::Var(v) | OpKind::Set(v) => {
                 self.w.push(S::Store, &[self.vars[v.index()], args[0]]);
@@ -118,7 +137,7 @@ impl Emit<'_> {
 
     /// The bits of a value that is a constant.
     fn constant_of(&self, v: Value) -> Option<u64> {
-        self.constants.get(&v).copied()
+        self.constants[v.index()]
     }
 
     /// One scalar parameter. They are a block, of which only bf16 is narrower than its values.
@@ -196,10 +215,7 @@ impl Emit<'_> {
                     Binary::Sub => S::FSub,
                     _ => S::FMul,
                 };
-                let id = self.make(by, op, ty, &[a, b]);
-                // Arithmetic is exact to the source: a driver must not fuse these.
-                self.w.decorate(id, &[spirv::Decoration::NoContraction as u32]);
-                return id;
+                return self.exact(by, op, ty, &[a, b]);
             }
             Binary::Add => S::IAdd,
             Binary::Sub => S::ISub,
@@ -382,9 +398,13 @@ impl Emit<'_> {
         let ty = self.k.memory(m).ty;
         let signed = scalar_of(ty).is_signed();
         let at = self.element(by, m, args[0]);
-        // Scope: the device for buffers, the workgroup for its memory; no order beyond the element.
-        let scope = if matches!(self.k.memory(m).space, Space::Workgroup(_)) { 2 } else { 1 };
-        let (scope, relaxed) = (self.w.constant(Scalar::U32, scope), self.w.constant(Scalar::U32, 0));
+        // No order beyond the element. The scope of the device needs a capability of its own under the Vulkan memory model.
+        let scope = match self.k.memory(m).space {
+            Space::Workgroup(_) => spirv::Scope::Workgroup,
+            _ if self.w.vulkan_model => spirv::Scope::QueueFamily,
+            _ => spirv::Scope::Device,
+        };
+        let (scope, relaxed) = (self.w.constant(Scalar::U32, scope as u64), self.w.constant(Scalar::U32, 0));
         let op = match f {
             Atomic::Add => S::AtomicIAdd,
             Atomic::Min if signed => S::AtomicSMin,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use rspirv::spirv;
 
 use crate::hash::Map;
-use crate::ir::{Kernel, Scalar, Shape, Ty};
+use crate::ir::{Kernel, Matrix, Scalar, Shape, Ty};
 
 /// What a type, a constant or an input is, to write each once. Numbers are ids of what it is made of.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -17,6 +17,9 @@ pub(super) enum Global {
     Scalar(Scalar),
     /// An integer of 16 bits: how bf16 lies in memory.
     Short,
+    /// bf16 as the float that matrices are made of.
+    Bfloat,
+    Matrix(Matrix),
     Vector(u32, u32),
     Array(u32, u32),
     Struct(Vec<u32>),
@@ -31,6 +34,17 @@ pub(super) enum Global {
     Splat(u32, u32, u32),
     Null(u32),
     Builtin(u32),
+}
+
+/// What a walk through the kernels is for.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Mode {
+    /// To count ids; nothing is written.
+    Count,
+    /// To say what takes the ids, of kernels that have too many.
+    Tally,
+    /// To write words.
+    Write,
 }
 
 /// The parts of a module, in the order of the specification.
@@ -54,23 +68,26 @@ pub(super) struct Own {
     types: Vec<u32>,
     /// The floats that it computes with.
     pub(super) floats: [bool; 2],
-    /// What takes the ids.
+    /// What takes the ids; known after a tally.
     pub(super) tally: BTreeMap<&'static str, u64>,
 }
 
 pub(super) struct Words {
-    counting: bool,
+    mode: Mode,
     pub(super) ids: u64,
     pub(super) parts: Parts,
     pub(super) globals: Map<Global, u32>,
     pub(super) glsl: Option<u32>,
+    /// Whether this is under the Vulkan memory model, where accesses say that others see them, and not the older one.
+    pub(super) vulkan_model: bool,
     pub(super) own: Own,
 }
 
-/// One instruction: its length and number, then its operands.
-pub(super) fn instruction(to: &mut Vec<u32>, op: spirv::Op, operands: &[u32]) {
-    to.push(((operands.len() as u32 + 1) << 16) | op as u32);
-    to.extend_from_slice(operands);
+/// One instruction: its length and number, then its operands, in parts that follow each other.
+pub(super) fn instruction(to: &mut Vec<u32>, op: spirv::Op, operands: &[&[u32]]) {
+    let length: usize = operands.iter().map(|part| part.len()).sum();
+    to.push(((length as u32 + 1) << 16) | op as u32);
+    operands.iter().for_each(|part| to.extend_from_slice(part));
 }
 
 /// Text as words: bytes, a zero, and zeros to the end of the word.
@@ -81,8 +98,16 @@ pub(super) fn text(s: &str) -> Vec<u32> {
 }
 
 impl Words {
-    pub(super) fn new(counting: bool) -> Words {
-        Words { counting, ids: 1, parts: Parts::default(), globals: Map::default(), glsl: None, own: Own::default() }
+    pub(super) fn new(mode: Mode) -> Words {
+        Words {
+            mode,
+            vulkan_model: false,
+            ids: 1,
+            parts: Parts::default(),
+            globals: Map::default(),
+            glsl: None,
+            own: Own::default(),
+        }
     }
 
     /// Begins a kernel.
@@ -94,35 +119,42 @@ impl Words {
     pub(super) fn id(&mut self, by: &'static str) -> u32 {
         let id = self.ids;
         self.ids += 1;
-        *self.own.tally.entry(by).or_default() += 1;
+        if self.mode == Mode::Tally {
+            *self.own.tally.entry(by).or_default() += 1;
+        }
         // Only a count goes beyond 32 bits: nothing is written unless the bound is far below.
         id as u32
     }
 
     pub(super) fn decorate(&mut self, id: u32, operands: &[u32]) {
-        if !self.counting {
-            instruction(&mut self.parts.decorations, spirv::Op::Decorate, &[&[id], operands].concat());
+        if self.mode == Mode::Write {
+            instruction(&mut self.parts.decorations, spirv::Op::Decorate, &[&[id], operands]);
         }
     }
 
     fn member_offsets(&mut self, of: u32, offsets: &[u32]) {
-        if !self.counting {
+        if self.mode == Mode::Write {
             for (member, &offset) in (0..).zip(offsets) {
                 let operands = [of, member, spirv::Decoration::Offset as u32, offset];
-                instruction(&mut self.parts.decorations, spirv::Op::MemberDecorate, &operands);
+                instruction(&mut self.parts.decorations, spirv::Op::MemberDecorate, &[&operands]);
             }
         }
     }
 
     pub(super) fn global(&mut self, op: spirv::Op, operands: &[u32]) {
-        if !self.counting {
-            instruction(&mut self.parts.globals, op, operands);
+        if self.mode == Mode::Write {
+            instruction(&mut self.parts.globals, op, &[operands]);
         }
     }
 
     /// An instruction of the function.
     pub(super) fn push(&mut self, op: spirv::Op, operands: &[u32]) {
-        if !self.counting {
+        self.push_parts(op, &[operands]);
+    }
+
+    /// An instruction of the function, of operands in parts that follow each other.
+    pub(super) fn push_parts(&mut self, op: spirv::Op, operands: &[&[u32]]) {
+        if self.mode == Mode::Write {
             instruction(&mut self.parts.functions, op, operands);
         }
     }
@@ -209,6 +241,7 @@ impl Words {
                     self.structure(of)
                 }
                 Shape::Scalar(s) | Shape::Vector(s, _) => self.scalar(s),
+                Shape::Matrix(m) => self.matrix(m),
             };
         }
         self.own.types[ty.number()]

@@ -1,6 +1,7 @@
 //! What several tests use: random kernels, and inputs for them.
 #![allow(dead_code, reason = "each test uses a part of this")]
 
+pub mod gemm;
 pub mod kernels;
 pub mod random;
 
@@ -37,8 +38,13 @@ pub fn same(a: &[Data], b: &[Data]) -> Result<(), String> {
 
 /// Asks `spirv-val`; without it nothing is proven, so that is a failure, too.
 pub fn valid(words: &[u32]) -> Result<(), String> {
-    let missing = |e| format!("spirv-val cannot be run ({e}): install spirv-tools, as tools/test.sh does");
-    let mut child = Command::new("spirv-val")
+    valid_by("spirv-val", words)
+}
+
+/// Asks another validator.
+pub fn valid_by(validator: &str, words: &[u32]) -> Result<(), String> {
+    let missing = |e| format!("{validator} cannot be run ({e}): install spirv-tools, as tools/test.sh does");
+    let mut child = Command::new(validator)
         .args(["--target-env", "vulkan1.1", "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
