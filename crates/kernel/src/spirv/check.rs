@@ -430,7 +430,8 @@ impl Check<'_> {
             (S::FConvert, _) => self.converts(Float, Float, |a, b| a != b, ty, args),
             (S::Bitcast, &[a]) => {
                 let (x, y) = (self.lanes(self.ty(a)?)?, self.lanes(ty)?);
-                need(x.0 != Bool && y.0 != Bool && x.1 * x.2 == y.1 * y.2, "the sizes differ")
+                let bits = |t: (Class, u32, u32)| u64::from(t.1) * u64::from(t.2);
+                need(x.0 != Bool && y.0 != Bool && bits(x) == bits(y), "the sizes differ")
             }
             (S::AtomicCompareExchange, &[at, scope, equal, unequal, new, expected]) => {
                 self.same(Int, ty, &[new, expected])?;

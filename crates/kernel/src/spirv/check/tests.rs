@@ -88,7 +88,9 @@ fn no_damage_is_a_panic_and_most_are_seen() {
     let words = words();
     let (mut tried, mut seen) = (0, 0);
     for place in 0..words.len() {
-        for wrong in [0, 1, words[place] ^ 1, words[place].wrapping_add(1 << 16), words[place] + 7, u32::MAX] {
+        for wrong in
+            [0, 1, words[place] ^ 1, words[place].wrapping_add(1 << 16), words[place].wrapping_add(7), u32::MAX]
+        {
             if wrong != words[place] {
                 let mut damaged = words.clone();
                 damaged[place] = wrong;
