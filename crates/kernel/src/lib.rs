@@ -120,7 +120,7 @@ pub use ir::{
     Memory, MemoryId, Op, OpId, OpKind, Region, RegionId, Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary,
     Value, VarId,
 };
-pub use passes::{PASSES, Pass, construct, lower_matrices, optimise, specialise};
+pub use passes::{PASSES, Pass, construct, lower_matrices, optimise, optimise_seen, specialise};
 pub use spirv::{Entry, ID_LIMIT, Module, param_bytes, param_offsets};
 pub use target::{Feature, Target, TargetLimits};
 pub use verify::{MAX_DEPTH, verify};

@@ -7,7 +7,7 @@
 mod attention;
 mod conv;
 mod elementwise;
-mod kernels;
+pub mod kernels;
 mod linear;
 mod lookup;
 mod memory;

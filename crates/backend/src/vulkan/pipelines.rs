@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use impasto_kernel::{Compiler, Feature, Kernel, Target, TargetLimits};
-use impasto_vulkan::{Device, Features, Interface, Pipeline};
+use impasto_kernel::{Compiler, Kernel, Target};
+use impasto_vulkan::{Device, Interface, Pipeline};
 
 /// Compiled kernels by their text.
 pub(super) struct Pipelines {
@@ -17,7 +17,7 @@ pub(super) struct Pipelines {
 impl Pipelines {
     /// With a folder, words are kept there between runs.
     pub(super) fn new(device: Device, cache: Option<&Path>) -> Pipelines {
-        let compiler = Compiler::new(target(device.features()));
+        let compiler = Compiler::new(Target::from(device.features()));
         let compiler = match cache {
             Some(folder) => compiler.cache_in(folder),
             None => compiler,
@@ -65,34 +65,4 @@ impl Pipelines {
         let made = unsafe { self.device.pipeline(&module.words, &interface) };
         made.map_err(|e| format!("kernel '{}': {e}", kernel.name))
     }
-}
-
-/// What the compiler may use of a device.
-fn target(f: &Features) -> Target {
-    let has = [
-        (f.f16, Feature::F16),
-        (f.i16, Feature::I16),
-        (f.i64, Feature::I64),
-        (f.storage16, Feature::Storage16),
-        (f.constants16, Feature::Constants16),
-        (f.subgroup.vote, Feature::SubgroupVote),
-        (f.subgroup.arithmetic, Feature::SubgroupArithmetic),
-        (f.subgroup.ballot, Feature::SubgroupBallot),
-        (f.subgroup.shuffle, Feature::SubgroupShuffle),
-        (f.memory_model, Feature::MemoryModel),
-        (f.matrix, Feature::Matrix),
-        (f.bf16_matrix, Feature::MatrixBf16),
-        (f.signed_zeros16, Feature::SignedZerosF16),
-        (f.signed_zeros32, Feature::SignedZerosF32),
-    ];
-    let mut target = Target::LEAST;
-    target.vulkan = f.version;
-    target.limits = TargetLimits {
-        workgroup: f.limits.workgroup,
-        invocations: f.limits.invocations,
-        shared: f.limits.shared,
-        constants: f.limits.constants,
-        buffers: f.limits.buffers,
-    };
-    has.into_iter().filter(|(has, _)| *has).fold(target, |target, (_, feature)| target.with(feature))
 }

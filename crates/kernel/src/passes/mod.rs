@@ -113,10 +113,7 @@ pub fn optimise(kernel: &Kernel) -> Result<Kernel, KernelError> {
 }
 
 /// [`optimise`], with a look at the kernel after each pass.
-pub(crate) fn optimise_seen(
-    kernel: &Kernel,
-    look: &mut dyn FnMut(&'static str, &Kernel),
-) -> Result<Kernel, KernelError> {
+pub fn optimise_seen(kernel: &Kernel, look: &mut dyn FnMut(&'static str, &Kernel)) -> Result<Kernel, KernelError> {
     verify(kernel)?;
     let split = SPLIT.apply(kernel)?;
     let kernel = split.as_ref().unwrap_or(kernel);

@@ -67,6 +67,14 @@ impl Entry {
     }
 }
 
+impl Module {
+    /// The words as the assembly language of SPIR-V.
+    pub fn disassemble(&self) -> Result<String, String> {
+        use rspirv::binary::Disassemble;
+        rspirv::dr::load_words(&self.words).map(|module| module.disassemble()).map_err(|error| error.to_string())
+    }
+}
+
 /// Bytes of the push constants of a kernel.
 pub(crate) fn param_size(kernel: &Kernel) -> u32 {
     let last = kernel.params().last().zip(param_offsets(kernel).last().copied());

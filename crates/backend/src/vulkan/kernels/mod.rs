@@ -8,6 +8,10 @@ pub(super) mod lookup;
 pub(super) mod movement;
 pub(super) mod norm;
 
+mod samples;
+
+pub use samples::{Sample, samples};
+
 use half::{bf16, f16};
 use impasto_graph::{DType, Unary};
 use impasto_kernel::{Buf, BufMut, Builder, Val};
