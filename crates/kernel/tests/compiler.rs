@@ -44,7 +44,7 @@ fn bytes(module: &Module) -> Vec<u8> {
 
 #[test]
 fn modules_of_several_random_kernels_are_valid_with_dense_ids() {
-    for seed in (0..programs(60)).step_by(3) {
+    for seed in programs(60).step_by(3) {
         let kernels: Vec<Kernel> = (seed..seed + 3).map(|s| random::kernel(s, 10 + (s % 30) as usize)).collect();
         for compiler in [Compiler::new(Target::ANY), Compiler::new(Target::ANY).unoptimised()] {
             let module = compiler.compile(&kernels).unwrap_or_else(|e| panic!("seed {seed}: {e}"));

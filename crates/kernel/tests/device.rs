@@ -105,7 +105,7 @@ fn random_kernels_give_the_same_bits_on_a_device() {
         return;
     }
     let device = open();
-    for seed in 0..programs(100) {
+    for seed in programs(100) {
         let kernel = random::kernel_for_mesa(seed, 10 + (seed % 30) as usize);
         compare(&device, &kernel, &random::launch(seed), &format!("seed {seed}"));
     }
@@ -367,7 +367,7 @@ fn products_of_matrices_give_the_same_bits_on_a_device_without_them() {
     }
     let device = open();
     let subgroup = device.features().subgroup_sizes.0;
-    for seed in 0..programs(10) {
+    for seed in programs(10) {
         let case = gemm::case(seed, subgroup);
         let kernel = gemm::kernel(&case);
         let mut expected = gemm::launch(&case);
@@ -393,7 +393,7 @@ fn products_are_right_on_a_device_with_matrix_units() {
     let target = Target::from(device.features());
     println!("{}: {:?}", physical.describe().label, target.products);
     let (mut ran, mut worst) = (std::collections::BTreeMap::new(), 0f32);
-    for seed in 0..programs(100) {
+    for seed in programs(100) {
         let case = gemm::case(seed, device.features().subgroup_sizes.0);
         let kernel = gemm::kernel(&case);
         let module = match compile_for(&kernel, target.clone()) {

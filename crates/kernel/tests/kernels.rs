@@ -10,7 +10,7 @@ use impasto_kernel::{Module, compile, compile_unoptimised, execute, optimise};
 
 #[test]
 fn real_kernels_compute_what_plain_rust_computes() {
-    for seed in 0..common::programs(3) {
+    for seed in common::programs(3) {
         for case in all(seed) {
             for kernel in [case.kernel.clone(), optimise(&case.kernel).unwrap()] {
                 let mut launch = case.launch.clone();

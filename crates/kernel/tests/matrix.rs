@@ -19,7 +19,7 @@ fn run(kernel: &Kernel, case: &gemm::Case) -> Result<Vec<Data>, String> {
 
 #[test]
 fn products_are_those_of_plain_rust_with_and_without_matrices() {
-    for seed in 0..programs(60) {
+    for seed in programs(60) {
         let case = gemm::case(seed, [4, 8, 16, 32][seed as usize / 3 % 4]);
         let fail = |what: &str, e: String| -> ! { panic!("{case:?}, {what}: {e}") };
         let kernel = gemm::kernel(&case);
@@ -44,7 +44,7 @@ fn products_are_those_of_plain_rust_with_and_without_matrices() {
 
 #[test]
 fn passes_in_any_order_keep_products() {
-    for seed in 0..programs(60) {
+    for seed in programs(60) {
         let case = gemm::case(seed, 8);
         let mut rng = Rng::new(seed ^ 5);
         let kernel = gemm::kernel(&case);
@@ -74,7 +74,7 @@ fn unoptimised(kernel: &Kernel, target: Target) -> Result<Module, KernelError> {
 #[test]
 fn words_are_well_formed_and_ask_for_what_they_use() {
     use rspirv::spirv::Capability as C;
-    for seed in 0..programs(40) {
+    for seed in programs(40) {
         let case = gemm::case(seed, 32);
         let kernel = gemm::kernel(&case);
         for (how, module) in [

@@ -7,7 +7,7 @@ use impasto_kernel::{Builder, Kernel, KernelError, execute, verify};
 
 #[test]
 fn reading_what_was_printed_gives_the_same_kernel() {
-    for seed in 0..programs(100) {
+    for seed in programs(100) {
         let kernel = random::kernel(seed, 30);
         let text = kernel.to_string();
         let again: Kernel = text.parse().unwrap_or_else(|e| panic!("seed {seed}: {e}\n{text}"));
@@ -21,7 +21,7 @@ fn reading_what_was_printed_gives_the_same_kernel() {
 #[test]
 fn damaged_text_is_an_error_or_a_kernel_and_never_a_panic() {
     let mut rng = random::Rng::new(1);
-    for seed in 0..programs(60) {
+    for seed in programs(60) {
         let matrices = seed % 4 == 0;
         let text = if matrices {
             gemm::kernel(&gemm::case(seed, 32)).to_string()

@@ -8,7 +8,7 @@ use super::case::Case;
 use super::cpus::{EVERY, machines};
 use super::machine::{Factors, same_bits};
 use super::reference::{interpret, numbers};
-use super::rng::Rng;
+use super::rng::{Rng, seed};
 
 /// How far a result may be from the reference: relative error in the L2 norm.
 #[derive(Clone, Copy)]
@@ -33,17 +33,18 @@ const EXPENSIVE: u64 = 4_000_000;
 pub struct Exam {
     what: &'static str,
     worst: BTreeMap<String, [f64; 2]>,
+    /// Cases so far. It begins anywhere, so that where not all are tried each run tries others.
     seen: usize,
 }
 
 impl Exam {
     pub fn new(what: &'static str) -> Exam {
-        Exam { what, worst: BTreeMap::new(), seen: rand_start() }
+        Exam { what, worst: BTreeMap::new(), seen: seed() as usize }
     }
 
     /// Run the case on every path and precision and compare all of its results.
     pub fn check(&mut self, case: &Case, bar: Bar, rng: &mut Rng) {
-        self.seen += 1;
+        self.seen = self.seen.wrapping_add(1);
         if case.graph.flops() > 0 && !self.seen.is_multiple_of(EVERY) {
             return;
         }
@@ -86,11 +87,6 @@ impl Exam {
             }
         }
     }
-}
-
-/// Other cases in each run, where not all are tried.
-fn rand_start() -> usize {
-    super::rng::seed() as usize % EVERY
 }
 
 impl Drop for Exam {

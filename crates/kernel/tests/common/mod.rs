@@ -98,7 +98,12 @@ pub fn places(name: &str, n: u32) -> Kernel {
     made.unwrap()
 }
 
-/// How many random programs a test tries: `ci`, or as many as the variable says.
-pub fn programs(ci: u64) -> u64 {
-    std::env::var("IMPASTO_KERNEL_PROGRAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(ci)
+/// Which random programs a test tries: the first so many, or as many as the variable says, or those of its range such as `596..10000`.
+pub fn programs(ci: u64) -> std::ops::Range<u64> {
+    let Ok(text) = std::env::var("IMPASTO_KERNEL_PROGRAMS") else { return 0..ci };
+    let (from, to) = text.split_once("..").unwrap_or(("0", &text));
+    match (from.parse(), to.parse()) {
+        (Ok(from), Ok(to)) => from..to,
+        _ => panic!("IMPASTO_KERNEL_PROGRAMS is {text}, neither a number nor a range"),
+    }
 }
