@@ -49,7 +49,7 @@ fn run(device: &Device, kernel: &Kernel, module: &Module, launch: &Launch) -> Ve
     let mut buffers = Vec::new();
     for data in &launch.buffers {
         let bytes = bytes(data);
-        let mut buffer = device.buffer(bytes.len() as u64).unwrap();
+        let buffer = device.buffer(bytes.len() as u64).unwrap();
         buffer.write(&bytes).unwrap();
         buffers.push(buffer);
     }

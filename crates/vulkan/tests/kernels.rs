@@ -87,7 +87,7 @@ fn interface(entry: &str) -> Interface<'_> {
 }
 
 fn apply(device: &Device, interface: &Interface<'_>, numbers: [u32; 4], c: u32) -> Vec<u32> {
-    let mut buffer = device.buffer(16).expect("memory");
+    let buffer = device.buffer(16).expect("memory");
     buffer.write(&numbers.map(u32::to_ne_bytes).concat()).expect("it is written");
     // SAFETY: the module is ours, with this interface, and four invocations touch four numbers.
     let pipeline = unsafe { device.pipeline(&words(), interface) }.expect("it is built");
