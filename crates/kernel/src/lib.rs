@@ -62,6 +62,7 @@ mod builder;
 mod error;
 mod eval;
 mod exec;
+mod grad;
 mod hash;
 mod ir;
 mod passes;
@@ -74,6 +75,7 @@ pub use builder::{
 };
 pub use error::{Contributors, KernelError};
 pub use exec::{Data, Launch, execute};
+pub use grad::{Derivatives, Grad, Jvp, KeptLoop, Report, Role};
 pub use ir::{
     Access, Atomic, Binary, Builtin, Compare, Effect, Kernel, Memory, MemoryId, Op, OpId, OpKind, Region, RegionId,
     Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary, Value, VarId,

@@ -6,6 +6,7 @@
 
 mod machine;
 mod mask;
+mod wide;
 
 use crate::error::KernelError;
 use crate::ir::{Kernel, Memory, Scalar, Space, Value};
@@ -32,6 +33,16 @@ impl Data {
     /// The scalars as f32, if that is what they are.
     pub fn to_f32(&self) -> Option<Vec<f32>> {
         (self.ty == Scalar::F32).then(|| self.bits.iter().map(|&b| f32::from_bits(b as u32)).collect())
+    }
+
+    /// Numbers for a launch that computes f32 as f64.
+    pub fn wide(x: &[f64]) -> Data {
+        Data { ty: Scalar::F32, bits: x.iter().map(|x| x.to_bits()).collect() }
+    }
+
+    /// The numbers of a launch that computed f32 as f64.
+    pub fn to_f64(&self) -> Option<Vec<f64>> {
+        (self.ty == Scalar::F32).then(|| self.bits.iter().map(|&b| f64::from_bits(b)).collect())
     }
 
     /// The scalars as u32, if that is what they are.
@@ -71,12 +82,14 @@ pub struct Launch {
     pub subgroup: u32,
     /// A run that takes more ops than this is stopped with an error.
     pub max_ops: u64,
+    /// Every f32 is computed as an f64, and the bits in buffers and parameters are those of f64: for derivatives by differences.
+    pub wide: bool,
 }
 
 impl Launch {
     /// A launch of so many workgroups with these buffers, no parameters, and subgroups of 32.
     pub fn new(groups: [u32; 3], buffers: Vec<Data>) -> Launch {
-        Launch { groups, scalars: Vec::new(), buffers, subgroup: 32, max_ops: 1 << 32 }
+        Launch { groups, scalars: Vec::new(), buffers, subgroup: 32, max_ops: 1 << 32, wide: false }
     }
 }
 
@@ -100,7 +113,7 @@ impl Launch {
 pub fn execute(kernel: &Kernel, launch: &mut Launch) -> Result<(), KernelError> {
     verify(kernel)?;
     check(kernel, launch).map_err(|problem| KernelError::Launch { kernel: kernel.name.clone(), problem })?;
-    let mut machine = machine::Machine::new(kernel);
+    let mut machine = machine::Machine::new(kernel, launch.wide);
     let [nx, ny, nz] = launch.groups;
     for z in 0..nz {
         for y in 0..ny {
@@ -116,8 +129,9 @@ fn check(kernel: &Kernel, launch: &Launch) -> Result<(), String> {
     if launch.scalars.len() != kernel.params.len() {
         return Err(format!("it takes {} scalars, {} were given", kernel.params.len(), launch.scalars.len()));
     }
+    let mask = |s: Scalar| if launch.wide && s == Scalar::F32 { u64::MAX } else { s.mask() };
     for (p, &bits) in kernel.params.iter().zip(&launch.scalars) {
-        if bits & !p.ty.mask() != 0 {
+        if bits & !mask(p.ty) != 0 {
             return Err(format!("the parameter '{}' is a {}, and {bits:#x} is none", p.name, p.ty));
         }
     }
@@ -129,7 +143,7 @@ fn check(kernel: &Kernel, launch: &Launch) -> Result<(), String> {
         let Some((s, lanes)) = m.ty.lanes() else { continue };
         if data.ty != s
             || !data.bits.len().is_multiple_of(lanes as usize)
-            || data.bits.iter().any(|b| b & !s.mask() != 0)
+            || data.bits.iter().any(|b| b & !mask(s) != 0)
         {
             return Err(format!(
                 "the buffer '{}' was given {} scalars of {}, which do not fit",

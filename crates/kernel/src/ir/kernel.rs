@@ -44,10 +44,13 @@ index! {
 
 /// Whether a kernel may write a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "the variants say it")]
 pub enum Access {
+    /// It only reads it.
     Read,
+    /// It reads and writes it.
     ReadWrite,
+    /// It reads and writes it, each invocation its own elements; they mean nothing before and after a launch. Differentiation makes these.
+    Tape,
 }
 
 /// Where elements lie, and who sees them.

@@ -3,6 +3,7 @@
 mod constants;
 mod dead;
 mod exits;
+mod float_atomics;
 mod fold;
 mod forward;
 mod hoist;
@@ -41,8 +42,12 @@ const DEAD: Pass = Pass { name: "dead", run: dead::run };
 /// Loops left by more than one level: what SPIR-V cannot say. Part of emission, not of the pipeline.
 pub(crate) const EXITS: Pass = Pass { name: "exits", run: exits::run };
 
+/// Atomic sums of floats. Part of emission.
+pub(crate) const FLOAT_ATOMICS: Pass = Pass { name: "float_atomics", run: float_atomics::run };
+
 /// All passes, for tests that try each.
-pub const PASSES: &[Pass] = &[SSA, FOLD, VECTORS, CONSTANTS, NUMBERING, FORWARD, HOIST, SELECT, UNROLL, DEAD, EXITS];
+pub const PASSES: &[Pass] =
+    &[SSA, FOLD, VECTORS, CONSTANTS, NUMBERING, FORWARD, HOIST, SELECT, UNROLL, DEAD, EXITS, FLOAT_ATOMICS];
 
 /// The pipeline, in order. Unused results go first, since SSA construction makes some; the second round sees what unrolling and
 /// forwarding laid open.
@@ -59,7 +64,8 @@ impl Pass {
 
     /// Runs the pass. Debug builds verify what it made.
     pub fn run(self, kernel: &Kernel) -> Result<Kernel, KernelError> {
-        if self.name != SSA.name && self.name != EXITS.name && !is_ssa(kernel) {
+        let any = [SSA.name, EXITS.name, FLOAT_ATOMICS.name].contains(&self.name);
+        if !any && !is_ssa(kernel) {
             return Err(KernelError::Build {
                 kernel: kernel.name.clone(),
                 problem: format!("the pass '{}' works on values, and there are variables: run 'ssa' first", self.name),
@@ -98,6 +104,16 @@ pub fn optimise(kernel: &Kernel) -> Result<Kernel, KernelError> {
     verify(kernel)?;
     let mut now = SSA.run(kernel)?;
     for pass in &PIPELINE[1..] {
+        now = pass.run(&now)?;
+    }
+    DEAD.check(&now)?;
+    Ok(now)
+}
+
+/// Takes out what is plainly superfluous, and leaves loops and branches as they are.
+pub(crate) fn clean(kernel: &Kernel) -> Result<Kernel, KernelError> {
+    let mut now = kernel.clone();
+    for pass in [FOLD, CONSTANTS, FOLD, NUMBERING, FORWARD, VECTORS, DEAD] {
         now = pass.run(&now)?;
     }
     DEAD.check(&now)?;

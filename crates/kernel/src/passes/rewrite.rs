@@ -26,10 +26,10 @@ pub(super) struct Rewrite<'a> {
 }
 
 impl<'a> Rewrite<'a> {
-    pub(super) fn new(old: &'a Kernel) -> Rewrite<'a> {
+    pub(super) fn new(old: &'a Kernel, header: Kernel) -> Rewrite<'a> {
         Rewrite {
             old,
-            asm: Assembler::new(old.header()),
+            asm: Assembler::new(header),
             map: vec![Value(u32::MAX); old.value_count()],
             targets: vec![RegionId(u32::MAX); old.region_count()],
         }
@@ -37,7 +37,12 @@ impl<'a> Rewrite<'a> {
 
     /// The whole kernel by this rule.
     pub(super) fn run(old: &Kernel, rule: &mut impl Rule) -> Kernel {
-        let mut rw = Rewrite::new(old);
+        Rewrite::run_with(old, old.header(), rule)
+    }
+
+    /// The whole kernel by this rule, with other memory.
+    pub(super) fn run_with(old: &Kernel, header: Kernel, rule: &mut impl Rule) -> Kernel {
+        let mut rw = Rewrite::new(old, header);
         rw.region(rule, old.body());
         rw.asm.finish()
     }

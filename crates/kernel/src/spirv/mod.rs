@@ -10,7 +10,7 @@ mod words;
 
 use crate::error::{Contributors, KernelError};
 use crate::ir::{Kernel, OpKind, Scalar, Space};
-use crate::passes::{EXITS, optimise};
+use crate::passes::{EXITS, FLOAT_ATOMICS, optimise};
 use crate::verify::verify;
 use control::Emit;
 
@@ -112,7 +112,7 @@ fn refuse_early(kernel: &Kernel, limit: u32) -> Result<(), KernelError> {
 }
 
 fn emit_below(kernel: &Kernel, target: Target, limit: u32) -> Result<Module, KernelError> {
-    let kernel = &EXITS.run(kernel)?;
+    let kernel = &EXITS.run(&FLOAT_ATOMICS.run(kernel)?)?;
     let counted = Emit::run(kernel, true);
     if counted.ids > u64::from(limit) {
         let mut largest: Vec<(String, u64)> = counted.tally.iter().map(|(&n, &c)| (n.to_owned(), c)).collect();

@@ -93,6 +93,7 @@ impl Emit<'_> {
                 let (a, b) = (self.w.ty(arg_ty(0)), self.w.ty(ty));
                 if a == b { args[0] } else { self.make(by, S::Bitcast, ty, &args) }
             }
+            OpKind::Custom => args[0],
             OpKind::Make => self.make(by, S::CompositeConstruct, ty, &args),
             OpKind::Extract(i) => self.make(by, S::CompositeExtract, ty, &[args[0], i]),
             OpKind::Insert(i) => self.make(by, S::CompositeInsert, ty, &[args[1], args[0], i]),

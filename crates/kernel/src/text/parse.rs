@@ -140,7 +140,8 @@ impl<'a> Parser<'a> {
             "buffer" => match self.word()? {
                 "read" => Space::Buffer(Access::Read),
                 "write" => Space::Buffer(Access::ReadWrite),
-                other => return Err(format!("a buffer is 'read' or 'write', not '{other}'")),
+                "tape" => Space::Buffer(Access::Tape),
+                other => return Err(format!("a buffer is 'read', 'write' or 'tape', not '{other}'")),
             },
             _ => {
                 self.expect('*')?;
@@ -512,6 +513,7 @@ fn plain_op(name: &str) -> Option<OpKind> {
         "select" => Some(OpKind::Select),
         "convert" => Some(OpKind::Convert),
         "bitcast" => Some(OpKind::Bitcast),
+        "custom" => Some(OpKind::Custom),
         "make" => Some(OpKind::Make),
         "barrier" => Some(OpKind::Barrier),
         "yield" => Some(OpKind::Yield),

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses a part of this")]
 
 pub mod blowup;
+pub mod gradients;
 pub mod kernels;
 pub mod random;
 

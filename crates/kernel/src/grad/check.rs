@@ -1,0 +1,185 @@
+//! What is refused, each with the op and what to do. Cost: linear.
+
+use crate::ir::{Access, Atomic, Kernel, MemoryId, OpId, OpKind, Scalar, Space, Subgroup, Value};
+
+use super::activity::{Activity, Places, differentiable};
+use super::flatten::MOST_ELEMENTS;
+use super::normal::Normal;
+use super::plan::Plan;
+use super::{Refusal, is_f32};
+
+const NOTHING: &str =
+    "no buffer that it writes depends, by floats, on a buffer or parameter that it is differentiated by";
+
+/// Refuses what would not be right.
+pub(super) fn check(normal: &Normal, places: &Places, activity: &Activity, plan: &Plan) -> Result<(), Refusal> {
+    let k = &normal.kernel;
+    if let Some(op) = activity.through_numbers(k, places) {
+        return Err((op, THROUGH_NUMBERS.to_owned()));
+    }
+    let all = || (0..k.memories().len()).map(|m| MemoryId(m as u32));
+    let end = k.terminator(k.body()).unwrap_or(OpId(0));
+    if !all().any(|m| activity.memory(m) && matches!(k.memory(m).space, Space::Buffer(_))) {
+        return Err((end, NOTHING.to_owned()));
+    }
+    let divergent = Divergence::new(k, places);
+    for &op in &places.ops {
+        refuse_op(k, places, activity, plan, op)?;
+        if let OpKind::Store(m) = k.kind(op) {
+            if activity.memory(m) && shared(k, m) && divergent.all_store(k, places, op) {
+                let name = &k.memory(m).name;
+                let problem = format!(
+                    "all invocations of a workgroup store to the same element of '{name}', a data race: each would take its adjoint. Let one \
+                     of them store, as in `if local_index == 0`"
+                );
+                return Err((op, problem));
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(super) const THROUGH_NUMBERS: &str = "a float that depends on an input becomes a whole number here, and that is written or becomes a float again: \
+     no derivative comes through. If none is meant, write `x.stop_gradient()`; if one is, give it with `with_derivatives`";
+
+fn shared(k: &Kernel, m: MemoryId) -> bool {
+    matches!(k.memory(m).space, Space::Buffer(Access::ReadWrite) | Space::Workgroup(_))
+}
+
+fn refuse_op(k: &Kernel, places: &Places, activity: &Activity, plan: &Plan, op: OpId) -> Result<(), Refusal> {
+    let refuse = |problem: String| Err((op, problem));
+    let needed = |v: Value| plan.needed[v.index()];
+    let name = |m: MemoryId| &k.memory(m).name;
+    match k.kind(op) {
+        OpKind::Loop if activity.holds.contains(&op) => refuse(
+            "a derivative flows through a loop without a bound, which cannot be taken backwards: state one with `while_bounded`, or \
+             with a `for` that breaks"
+                .to_owned(),
+        ),
+        OpKind::Load(m) | OpKind::Store(m) | OpKind::Atomic(m, _) if activity.memory(m) && !is_f32(k.memory(m).ty) => {
+            refuse(format!(
+                "a derivative flows through '{}', whose floats have 16 bits: invocations would add to its adjoint at once, and there is \
+                 no atomic for that. Hold it as f32, or leave it out with `grad_of`",
+                name(m)
+            ))
+        }
+        OpKind::Load(m) | OpKind::Store(m) if activity.memory(m) && matches!(k.memory(m).space, Space::Private(_)) => {
+            refuse(format!(
+                "a derivative flows through the private array '{}', which has more than {MOST_ELEMENTS} elements: make it smaller, or \
+                 use a buffer",
+                name(m)
+            ))
+        }
+        OpKind::Load(m) if needed(k.result(op)) && !plan.repeatable(k, m) => match k.memory(m).space {
+            Space::Buffer(_) => refuse(format!(
+                "its value is needed to go backwards, but this launch also writes '{}', so it may be overwritten: write to another buffer, \
+                 or split the kernel in two",
+                name(m)
+            )),
+            Space::Workgroup(_) if places.home[op.index()] == k.body() => Ok(()),
+            Space::Workgroup(_) => refuse(format!(
+                "its value is needed to go backwards, but it is read from '{}', memory of the workgroup, inside of a loop or a branch, \
+                 and may be overwritten: read it outside, or keep it in a buffer",
+                name(m)
+            )),
+            Space::Private(_) => refuse(format!(
+                "its value is needed to go backwards, and the private array '{}' has more than {MOST_ELEMENTS} elements: make it smaller",
+                name(m)
+            )),
+        },
+        OpKind::Atomic(m, f) if k.memory(m).space != Space::Buffer(Access::Tape) => {
+            let result = k.result(op);
+            let zero = |v: Value| match places.def[v.index()].map(|d| k.kind(d)) {
+                Some(OpKind::Const(c)) => k.const_bits(c) == 0,
+                _ => false,
+            };
+            if needed(result) || (activity.value(result) && f == Atomic::Add) {
+                return refuse(
+                    "what an atomic gives back depends on the order of invocations, and here a derivative depends on it".to_owned(),
+                );
+            }
+            let plain = f == Atomic::Add || zero(k.args(op)[1]);
+            if activity.memory(m) && !(differentiable(f) && plain) {
+                return refuse(format!("{} has no derivative here: use an atomic sum", f.name()));
+            }
+            Ok(())
+        }
+        OpKind::Subgroup(Subgroup::ShuffleXor) if activity.value(k.result(op)) => {
+            match places.def[k.args(op)[1].index()].map(|d| k.kind(d)) {
+                Some(OpKind::Const(_)) => Ok(()),
+                _ => refuse("the mask must be a constant, so that it is known which lane takes from which".to_owned()),
+            }
+        }
+        OpKind::Param(p) if activity.value(k.result(op)) && k.params()[p as usize].ty != Scalar::F32 => {
+            refuse("only parameters of f32 have derivatives".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Which values may differ between the invocations of a workgroup.
+struct Divergence {
+    values: Vec<bool>,
+    alone: bool,
+}
+
+impl Divergence {
+    fn new(k: &Kernel, places: &Places) -> Divergence {
+        use crate::ir::Builtin;
+        let mut values = vec![false; k.value_count()];
+        let alone = k.workgroup == [1; 3];
+        // One walk marks what comes later in the text; loops carry values back, so it is repeated until nothing changes.
+        let mut changed = !alone;
+        while changed {
+            changed = false;
+            for &op in &places.ops {
+                let args = k.args(op);
+                let any = |list: &[Value], values: &[bool]| list.iter().any(|v| values[v.index()]);
+                let mut mark = |v: Value, values: &mut Vec<bool>| {
+                    changed |= !std::mem::replace(&mut values[v.index()], true);
+                };
+                match k.kind(op) {
+                    OpKind::Builtin(
+                        Builtin::GlobalId | Builtin::LocalId | Builtin::LocalIndex | Builtin::SubgroupLane,
+                        _,
+                    )
+                    | OpKind::Atomic(..)
+                    | OpKind::Subgroup(_) => mark(k.result(op), &mut values),
+                    OpKind::Load(m) if !matches!(k.memory(m).space, Space::Buffer(_)) => {
+                        mark(k.result(op), &mut values);
+                    }
+                    kind if kind.is_structure() => {
+                        if any(args, &values) {
+                            k.results(op).for_each(|v| mark(v, &mut values));
+                            k.regions(op).iter().flat_map(|&r| k.region_args(r)).for_each(|v| mark(v, &mut values));
+                        }
+                    }
+                    kind if kind.is_terminator() => {
+                        let to = match kind {
+                            OpKind::Yield => places.owner[places.home[op.index()].index()],
+                            OpKind::Continue(r) | OpKind::Break(r) => places.owner[r.index()],
+                            _ => None,
+                        };
+                        if let Some(p) = to.filter(|_| any(args, &values)) {
+                            k.results(p).for_each(|v| mark(v, &mut values));
+                            k.regions(p).iter().flat_map(|&r| k.region_args(r)).for_each(|v| mark(v, &mut values));
+                        }
+                    }
+                    _ if any(args, &values) => k.results(op).for_each(|v| mark(v, &mut values)),
+                    _ => {}
+                }
+            }
+        }
+        Divergence { values, alone }
+    }
+
+    /// Whether a store is surely done by all invocations of a workgroup, to one element.
+    fn all_store(&self, k: &Kernel, places: &Places, op: OpId) -> bool {
+        let uniform = |v: Value| !self.values[v.index()];
+        let reached = places.around(places.home[op.index()]).filter_map(|r| places.owner[r.index()]).all(|owner| {
+            let control = if let OpKind::For(_) = k.kind(owner) { 2 } else { 1 };
+            k.args(owner).iter().take(control).all(|&v| uniform(v))
+        });
+        !self.alone && uniform(k.args(op)[0]) && reached
+    }
+}
