@@ -244,6 +244,10 @@ impl Activity {
                 continue;
             }
             acts.push(e.op);
+            // A loop that no derivative flows through may still give what it was given: when it takes no turn.
+            if k.kind(e.op).is_structure() {
+                self.holds.insert(e.op);
+            }
             if e.from as usize >= self.values {
                 continue;
             }
@@ -265,9 +269,9 @@ impl Activity {
         for op in acts {
             for r in places.around(places.home[op.index()]) {
                 match places.owner[r.index()] {
-                    Some(around) if self.holds.insert(around) => {}
-                    _ => break,
-                }
+                    Some(around) => self.holds.insert(around),
+                    None => break,
+                };
             }
         }
         for list in self.touched.values_mut() {

@@ -93,6 +93,18 @@ fn refuse_op(k: &Kernel, places: &Places, activity: &Activity, plan: &Plan, op: 
                 Some(OpKind::Const(c)) => k.const_bits(c) == 0,
                 _ => false,
             };
+            let top = places.home[op.index()] == k.body();
+            if needed(result) && f == Atomic::Exchange && is_f32(k.memory(m).ty) {
+                // An adjoint that was taken from memory: of the workgroup's it can be taken again, in order.
+                return match k.memory(m).space {
+                    Space::Workgroup(_) if top => Ok(()),
+                    _ => refuse(format!(
+                        "its value is needed to go backwards, but elements of '{}' are written more than once, or inside of a loop or a \
+                         branch: in the kernel that was differentiated before, write each element once",
+                        name(m)
+                    )),
+                };
+            }
             if needed(result) || (activity.value(result) && f == Atomic::Add) {
                 return refuse(
                     "what an atomic gives back depends on the order of invocations, and here a derivative depends on it".to_owned(),

@@ -73,7 +73,7 @@ pub(super) fn reverse(
     let k = &normal.kernel;
     let mut replayed = vec![false; k.memories().len()];
     for &op in &places.ops {
-        if let OpKind::Load(m) = k.kind(op) {
+        if let OpKind::Load(m) | OpKind::Atomic(m, _) = k.kind(op) {
             replayed[m.index()] |= plan.needed[k.result(op).index()] && !matches!(k.memory(m).space, Space::Buffer(_));
         }
     }

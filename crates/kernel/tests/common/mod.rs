@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test uses a part of this")]
 
 pub mod blowup;
+pub mod cases;
+pub mod differentiable;
 pub mod gradients;
 pub mod kernels;
 pub mod random;
