@@ -267,6 +267,9 @@ impl Plan {
         let mut read = written.clone();
         for &op in &places.ops {
             match k.kind(op) {
+                OpKind::Atomic(m, _) if activity.value(k.result(op)) => {
+                    (written[m.index()], read[m.index()]) = (true, true);
+                }
                 OpKind::Store(m) | OpKind::Atomic(m, _) => written[m.index()] = true,
                 OpKind::Load(m) => read[m.index()] = true,
                 _ => {}
