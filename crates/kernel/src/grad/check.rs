@@ -48,7 +48,7 @@ fn shared(k: &Kernel, m: MemoryId) -> bool {
 
 fn refuse_op(k: &Kernel, places: &Places, activity: &Activity, plan: &Plan, op: OpId) -> Result<(), Refusal> {
     let refuse = |problem: String| Err((op, problem));
-    let needed = |v: Value| plan.needed[v.index()];
+    let (needed, first) = (|v: Value| plan.needed[v.index()], |v: Value| plan.first[v.index()]);
     let name = |m: MemoryId| &k.memory(m).name;
     match k.kind(op) {
         OpKind::Loop if activity.holds.contains(&op) => refuse(
@@ -70,13 +70,13 @@ fn refuse_op(k: &Kernel, places: &Places, activity: &Activity, plan: &Plan, op: 
                 name(m)
             ))
         }
-        OpKind::Load(m) if needed(k.result(op)) && !plan.repeatable(k, m) => match k.memory(m).space {
+        OpKind::Load(m) if first(k.result(op)) && !plan.repeatable(k, m) => match k.memory(m).space {
             Space::Buffer(_) => refuse(format!(
                 "its value is needed to go backwards, but this launch also writes '{}', so it may be overwritten: write to another buffer, \
                  or split the kernel in two",
                 name(m)
             )),
-            Space::Workgroup(_) if places.home[op.index()] == k.body() => Ok(()),
+            Space::Workgroup(_) if places.home[op.index()] == k.body() || !needed(k.result(op)) => Ok(()),
             Space::Workgroup(_) => refuse(format!(
                 "its value is needed to go backwards, but it is read from '{}', memory of the workgroup, inside of a loop or a branch, \
                  and may be overwritten: read it outside, or keep it in a buffer",
@@ -94,10 +94,10 @@ fn refuse_op(k: &Kernel, places: &Places, activity: &Activity, plan: &Plan, op: 
                 _ => false,
             };
             let top = places.home[op.index()] == k.body();
-            if needed(result) && f == Atomic::Exchange && is_f32(k.memory(m).ty) {
+            if first(result) && f == Atomic::Exchange && is_f32(k.memory(m).ty) {
                 // An adjoint that was taken from memory: of the workgroup's it can be taken again, in order.
                 return match k.memory(m).space {
-                    Space::Workgroup(_) if top => Ok(()),
+                    Space::Workgroup(_) if top || !needed(result) => Ok(()),
                     _ => refuse(format!(
                         "its value is needed to go backwards, but elements of '{}' are written more than once, or inside of a loop or a \
                          branch: in the kernel that was differentiated before, write each element once",
@@ -105,7 +105,7 @@ fn refuse_op(k: &Kernel, places: &Places, activity: &Activity, plan: &Plan, op: 
                     )),
                 };
             }
-            if needed(result) || (activity.value(result) && f == Atomic::Add) {
+            if first(result) || (activity.value(result) && f == Atomic::Add) {
                 return refuse(
                     "what an atomic gives back depends on the order of invocations, and here a derivative depends on it".to_owned(),
                 );

@@ -38,8 +38,10 @@ pub(super) struct LoopPlan {
 
 pub(super) struct Plan {
     pub(super) loops: Map<OpId, LoopPlan>,
-    /// Values that some derivative needs, anywhere.
+    /// Values that going backwards needs, anywhere.
     pub(super) needed: Vec<bool>,
+    /// Those, and what they were made of by way of memory of the workgroup: values that the first run forward needs.
+    pub(super) first: Vec<bool>,
     /// Memories that the kernel writes.
     pub(super) written: Vec<bool>,
     /// Buffers that are not read, and of which no element is written twice: their adjoints need not be taken away.
@@ -68,6 +70,11 @@ struct Slice<'a> {
     touched: Vec<Value>,
     whole: HashSet<OpId>,
     open: Vec<Value>,
+    /// The writes to each memory; of those through which what was written is looked for.
+    writes: &'a Map<MemoryId, Vec<OpId>>,
+    memories: HashSet<MemoryId>,
+    /// Whether memory of the workgroup is one of them.
+    shared: bool,
 }
 
 impl Slice<'_> {
@@ -159,7 +166,40 @@ impl Slice<'_> {
                 self.control(op);
             }
             OpKind::Loop => self.everything(op),
+            OpKind::Load(m) | OpKind::Atomic(m, _) => {
+                self.all(k.args(op));
+                self.memory(m);
+            }
             _ => self.all(k.args(op)),
+        }
+    }
+
+    /// What is written to a memory inside of the root, and whether it is.
+    fn memory(&mut self, m: MemoryId) {
+        let follows = match self.k.memory(m).space {
+            Space::Buffer(access) => access == Access::Tape,
+            Space::Workgroup(_) => self.shared,
+            Space::Private(_) => true,
+        };
+        if !follows || !self.memories.insert(m) {
+            return;
+        }
+        let (places, writes, root) = (self.places, self.writes, self.root);
+        for &op in writes.get(&m).into_iter().flatten() {
+            let home = places.home[op.index()];
+            if !places.inside(home, root) {
+                continue;
+            }
+            self.all(self.k.args(op));
+            for r in places.around(home).take_while(|&r| r != root) {
+                match places.owner[r.index()] {
+                    Some(owner) if matches!(self.k.kind(owner), OpKind::If | OpKind::Switch(_)) => {
+                        self.need(self.k.args(owner)[0]);
+                    }
+                    Some(owner) => self.control(owner),
+                    None => {}
+                }
+            }
         }
     }
 
@@ -217,6 +257,7 @@ impl Slice<'_> {
     fn clear(&mut self, root: RegionId) {
         self.touched.drain(..).for_each(|v| self.seen[v.index()] = false);
         self.whole.clear();
+        self.memories.clear();
         self.root = root;
     }
 }
@@ -239,6 +280,12 @@ fn steps(k: &Kernel, places: &Places, r: RegionId, j: usize) -> Option<Value> {
 impl Plan {
     pub(super) fn new(normal: &Normal, places: &Places, activity: &Activity) -> Plan {
         let k = &normal.kernel;
+        let mut writes: Map<MemoryId, Vec<OpId>> = Map::default();
+        for &op in &places.ops {
+            if let OpKind::Store(m) | OpKind::Atomic(m, _) = k.kind(op) {
+                writes.entry(m).or_default().push(op);
+            }
+        }
         let mut slice = Slice {
             k,
             places,
@@ -248,10 +295,19 @@ impl Plan {
             touched: Vec::new(),
             whole: HashSet::new(),
             open: Vec::new(),
+            writes: &writes,
+            memories: HashSet::new(),
+            shared: false,
         };
         slice.seeds(activity, k.body());
         slice.solve();
         let needed = slice.seen.clone();
+        slice.clear(k.body());
+        slice.shared = true;
+        slice.seeds(activity, k.body());
+        slice.solve();
+        let first = slice.seen.clone();
+        slice.shared = false;
         let mut loops = Map::default();
         for &op in places.ops.iter().filter(|op| activity.holds.contains(op)) {
             if !matches!(k.kind(op), OpKind::For(_)) {
@@ -279,7 +335,7 @@ impl Plan {
         let buffer = |m: MemoryId| matches!(k.memory(m).space, Space::Buffer(Access::ReadWrite));
         let once = all().map(|m| buffer(m) && !read[m.index()] && super::places::once(k, places, m)).collect();
         let together = all().any(|m| activity.memory(m) && written[m.index()] && read[m.index()]);
-        Plan { loops, needed, written, once, together }
+        Plan { loops, needed, first, written, once, together }
     }
 
     /// Words of all loops, on each tape: none, if nothing is kept.

@@ -74,7 +74,7 @@ pub(super) fn reverse(
     let mut replayed = vec![false; k.memories().len()];
     for &op in &places.ops {
         if let OpKind::Load(m) | OpKind::Atomic(m, _) = k.kind(op) {
-            replayed[m.index()] |= plan.needed[k.result(op).index()] && !matches!(k.memory(m).space, Space::Buffer(_));
+            replayed[m.index()] |= plan.first[k.result(op).index()] && !matches!(k.memory(m).space, Space::Buffer(_));
         }
     }
     let mut asm = Assembler::new(header);
