@@ -181,6 +181,15 @@ fn known(k: &Kernel, names: &[&str]) -> Result<(), KernelError> {
 
 /// SSA form with what is plainly superfluous taken out.
 fn prepared(k: &Kernel, arrays: bool) -> Result<Kernel, KernelError> {
+    if let Some(m) = k.memories().iter().find(|m| m.ty.lanes().is_none()) {
+        return Err(KernelError::Build {
+            kernel: k.name.clone(),
+            problem: format!(
+                "'{}' holds composites, and derivatives are of scalars and vectors: use a buffer for each member",
+                m.name
+            ),
+        });
+    }
     let ssa = clean(&construct(k)?)?;
     clean(&construct(&flatten::flatten(&ssa, arrays))?)
 }

@@ -270,7 +270,7 @@ fn loops(c: &mut Cases) {
     });
     c.one("use_of_the_index", &X, &[6], 1, None, |k, x, n, y| {
         let s = k.var(0f32);
-        k.for_(0u32, n.load(0), |_, i| s.set(s.get() + x.load(i).pow(2.0f32) * i.to::<f32>()));
+        k.for_(0u32, n.load(0), |_, i| s.set(s.get() + x.load(i).sin() * i.to::<f32>()));
         y.store(0, s.get());
     });
     c.one("signed_index_with_step", &X, &[6], 1, None, |k, x, n, y| {

@@ -156,3 +156,18 @@ pub fn hold(kernel: &Kernel, launch: &Launch, seed: u64) -> Result<Grad, String>
 pub fn kernel(name: &str, workgroup: u32, body: impl FnOnce(&Builder)) -> Kernel {
     Builder::kernel(name, [workgroup, 1, 1], body).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
+
+/// The same launch with f32 as f32.
+pub fn narrow(launch: &Launch, kernel: &Kernel) -> Launch {
+    let one = |bits: u64| u64::from((f64::from_bits(bits) as f32).to_bits());
+    let mut narrow = Launch { wide: false, ..launch.clone() };
+    for data in narrow.buffers.iter_mut().filter(|d| d.ty == Scalar::F32) {
+        data.bits.iter_mut().for_each(|b| *b = one(*b));
+    }
+    for (p, bits) in kernel.params().iter().zip(&mut narrow.scalars) {
+        if p.ty == Scalar::F32 {
+            *bits = one(*bits);
+        }
+    }
+    narrow
+}
