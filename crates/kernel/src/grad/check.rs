@@ -17,10 +17,8 @@ pub(super) fn check(normal: &Normal, places: &Places, activity: &Activity, plan:
     if let Some(op) = activity.through_numbers(k, places) {
         return Err((op, THROUGH_NUMBERS.to_owned()));
     }
-    let all = || (0..k.memories().len()).map(|m| MemoryId(m as u32));
-    let end = k.terminator(k.body()).unwrap_or(OpId(0));
-    if !all().any(|m| activity.memory(m) && matches!(k.memory(m).space, Space::Buffer(_))) {
-        return Err((end, NOTHING.to_owned()));
+    if !(0..k.value_count()).any(|v| activity.value(Value(v as u32))) {
+        return Err((k.terminator(k.body()).unwrap_or(OpId(0)), NOTHING.to_owned()));
     }
     let divergent = Divergence::new(k, places);
     for &op in &places.ops {

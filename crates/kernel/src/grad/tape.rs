@@ -142,8 +142,10 @@ impl Tape {
                 for t in (0..2).filter(|&t| record.words[t] > 0) {
                     let size = saturating_times(asm, turns, record.words[t]);
                     let needed = saturating_plus(asm, record.base[t], size);
+                    let lacks = asm.compare(Compare::Gt, needed, self.limits[t]);
+                    let lacking = asm.select(lacks, needed, zero);
                     let at = asm.number(t as u32);
-                    asm.value(OpKind::Atomic(status, Atomic::Max), &[at, needed], U32);
+                    asm.value(OpKind::Atomic(status, Atomic::Max), &[at, lacking], U32);
                 }
             });
         }
