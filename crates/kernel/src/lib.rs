@@ -75,7 +75,7 @@ pub use builder::{
 };
 pub use error::{Contributors, KernelError};
 pub use exec::{Data, Launch, execute};
-pub use grad::{Derivatives, Grad, Jvp, KeptLoop, Report, Role};
+pub use grad::{Chain, Cost, Derivatives, Grad, Jvp, KeptLoop, Report, Role};
 pub use ir::{
     Access, Atomic, Binary, Builtin, Compare, Effect, Kernel, Memory, MemoryId, Op, OpId, OpKind, Region, RegionId,
     Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary, Value, VarId,

@@ -1,5 +1,6 @@
 //! What is refused, each with the op and what to do. Cost: linear.
 
+use crate::error::KernelError;
 use crate::ir::{Access, Atomic, Kernel, MemoryId, OpId, OpKind, Scalar, Space, Subgroup, Value};
 
 use super::activity::{Activity, Places, differentiable};
@@ -10,6 +11,11 @@ use super::{Refusal, is_f32};
 
 const NOTHING: &str =
     "no buffer that it writes depends, by floats, on a buffer or parameter that it is differentiated by";
+
+/// Whether an error says that no derivative flows.
+pub(super) fn says_nothing(e: &KernelError) -> bool {
+    matches!(e, KernelError::Gradient { problem, .. } if problem == NOTHING)
+}
 
 /// Refuses what would not be right.
 pub(super) fn check(normal: &Normal, places: &Places, activity: &Activity, plan: &Plan) -> Result<(), Refusal> {

@@ -34,7 +34,7 @@ fn invocations(kernel: &Kernel, groups: [u32; 3]) -> u64 {
 }
 
 /// A launch with the buffers of these roles.
-fn assemble(
+pub(super) fn assemble(
     kernel: &Kernel,
     roles: &[Role],
     primal: &Launch,

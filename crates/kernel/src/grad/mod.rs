@@ -6,8 +6,8 @@
 //! derivative flows there is a buffer `d_x`. Before the launch it holds the derivative of some number by what `x` holds *after* a launch
 //! of the primal; afterwards, by what `x` held *before*. So what is only read gathers (`d_x` grows), and what is written is used up.
 //! Adjoints of kernels that follow each other are launched one after the other, backwards, on the same `d_` buffers. One thing is left to the host:
-//! where it can be shown that no element of a buffer is written twice, its adjoint is only read ([`Role::Adjoint`] says so), and
-//! [`Grad::clear`] is a kernel that clears what was overwritten, for a host that uses the buffer for something else before.
+//! where it can be shown that no element of a buffer is written twice, its adjoint is only read ([`Role::Derivative`] says so), and
+//! what was overwritten is to be cleared. [`Chain`] does that, and keeps the states that it takes.
 //!
 //! [`Kernel::jvp`] gives the forward mode: for each `x` a buffer `t_x` with the direction in which it changes, and the kernel computes, besides
 //! its results, how they change.
@@ -37,7 +37,9 @@
 //! [`Val::stop_gradient`](crate::Val::stop_gradient) and [`Val::with_derivatives`](crate::Val::with_derivatives) say what is meant instead.
 
 mod activity;
+mod chain;
 mod check;
+mod clear;
 mod flatten;
 mod forward;
 mod launch;
@@ -58,6 +60,7 @@ use crate::passes::{clean, construct};
 use crate::text::op_text;
 use crate::verify::verify;
 use activity::{Activity, Places};
+pub use chain::{Chain, Cost};
 pub use launch::Derivatives;
 use normal::Normal;
 use plan::Plan;

@@ -8,7 +8,7 @@ mod fold;
 mod forward;
 mod hoist;
 mod numbering;
-mod rewrite;
+pub(crate) mod rewrite;
 mod select;
 mod specialise;
 mod ssa;
