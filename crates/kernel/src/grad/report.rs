@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::ir::OpKind;
+use crate::ir::{Kernel, OpId, OpKind};
 use crate::text::{op_text, type_text};
 
 use super::activity::{Activity, Places};
@@ -12,7 +12,7 @@ use super::plan::{Keep, Plan};
 /// What a loop keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptLoop {
-    /// The loop, as the textual form of the prepared kernel shows it.
+    /// Its number among the loops that a derivative flows through, and its bounds, as the textual form of the prepared kernel shows them.
     pub op: String,
     /// Loops around it.
     pub depth: usize,
@@ -47,7 +47,7 @@ impl Report {
             let taped = p.keep.iter().zip(inner).filter(|(keep, _)| matches!(keep, Keep::Tape { .. }));
             let around = places.around(places.home[op.index()]).filter_map(|r| places.owner[r.index()]);
             loops.push(KeptLoop {
-                op: op_text(k, op),
+                op: bounds(k, op, loops.len()),
                 depth: around.filter(|&o| matches!(k.kind(o), OpKind::For(_) | OpKind::Loop)).count(),
                 taped: taped.map(|(_, v)| type_text(k, k.ty(v))).collect(),
                 counted: p.keep.iter().filter(|keep| matches!(keep, Keep::Steps(_))).count(),
@@ -61,6 +61,27 @@ impl Report {
     }
 }
 
+/// A loop without what it carries.
+fn bounds(k: &Kernel, op: OpId, number: usize) -> String {
+    let text = op_text(k, op);
+    let from = text.find("for @").unwrap_or(0);
+    let to = text.find(" (").unwrap_or(text.len());
+    let range = text.get(from..to).and_then(|t| t.split_once(": ")).map_or("", |t| t.1);
+    format!("loop {number}, {range}, {} carried", k.results(op).len())
+}
+
+/// Equal ones counted: `3 f32, u32`.
+fn counted(types: &[String]) -> String {
+    let mut groups: Vec<(usize, &String)> = Vec::new();
+    for t in types {
+        match groups.iter_mut().find(|g| g.1 == t) {
+            Some(g) => g.0 += 1,
+            None => groups.push((1, t)),
+        }
+    }
+    groups.iter().map(|(n, t)| if *n == 1 { (*t).clone() } else { format!("{n} {t}") }).collect::<Vec<_>>().join(", ")
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "kernel '{}': adjoints of {}", self.kernel, self.adjoints.join(", "))?;
@@ -68,10 +89,10 @@ impl fmt::Display for Report {
             writeln!(f, "no tape")?;
         }
         for l in &self.loops {
-            writeln!(f, "{:1$}`{2}`", "", 2 * l.depth, l.op)?;
+            writeln!(f, "{:1$}{2}", "", 2 * l.depth, l.op)?;
             let what = match l.taped.len() {
                 0 => "nothing on the tape".to_owned(),
-                _ => format!("on the tape {}: {} bytes a turn and invocation", l.taped.join(", "), l.bytes),
+                _ => format!("on the tape {}: {} bytes a turn and invocation", counted(&l.taped), l.bytes),
             };
             let n = |n: usize, what: &str| if n == 0 { String::new() } else { format!("; {n} {what}") };
             let rest = n(l.counted, "computed from the turn") + &n(l.unneeded, "not needed");

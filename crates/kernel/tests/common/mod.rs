@@ -1,6 +1,7 @@
 //! What several tests use: random kernels, and inputs for them.
 #![allow(dead_code, reason = "each test uses a part of this")]
 
+pub mod articulated;
 pub mod blowup;
 pub mod cases;
 pub mod differentiable;
