@@ -5,14 +5,15 @@
 //! cargo bench -p impasto-kernel --bench articulated -- 16
 //! ```
 
-#[path = "../tests/common/articulated.rs"]
-mod articulated;
+#[path = "../tests/common/mod.rs"]
+mod common;
 
 use std::collections::HashSet;
 use std::fmt::Write;
 use std::process::Command;
 use std::time::Instant;
 
+use common::articulated;
 use impasto_kernel::{Kernel, compile, compile_unoptimised};
 
 /// The kernel with a variable for each float that an op gives, declared at the start: set where it is made, read where it is used.

@@ -4,8 +4,8 @@
 
 mod common;
 
-use common::gradients::narrow;
-use common::{cases, differentiable, programs};
+use common::gradients::{narrow, wide};
+use common::{articulated, cases, differentiable, programs};
 use impasto_kernel::{Builder, Data, Kernel, Launch, Role, Scalar, Target, compile_for, emit_for, execute, specialise};
 use impasto_vulkan::{Device, Kind, Loader};
 
@@ -132,6 +132,17 @@ fn every_kind_of_case_has_the_same_derivatives_on_a_device() {
         case.launch.subgroup = subgroup;
         compare(&device, &case.name, &case.kernel, &case.launch, 1e-3);
     }
+}
+
+#[test]
+fn a_chain_of_two_bodies_has_the_same_gradient_on_a_device() {
+    if !in_child("a_chain_of_two_bodies_has_the_same_gradient_on_a_device") {
+        return;
+    }
+    let (kernel, start) = (articulated::kernel(2).unwrap(), articulated::start(2));
+    let steps = Data::from(&[30u32][..]);
+    let launch = wide(1, vec![Data::wide(&start), steps, Data::wide(&[0.0; 9])]);
+    compare(&open(), "two bodies", &kernel, &launch, 1e-3);
 }
 
 #[test]

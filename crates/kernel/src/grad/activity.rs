@@ -116,21 +116,11 @@ fn edges(k: &Kernel, places: &Places, numbers: bool) -> Vec<Edge> {
                     given(args, &mut k.results(p));
                 }
             }
-            OpKind::Load(m) => {
-                if carries(k.result(op)) {
-                    edge(memory(m), k.result(op).0);
-                }
-            }
-            OpKind::Store(m) => {
-                if carries(args[1]) {
-                    edge(args[1].0, memory(m));
-                }
-            }
-            OpKind::Atomic(m, _) => {
-                if carries(args[1]) {
-                    args[1..].iter().for_each(|v| edge(v.0, memory(m)));
-                    edge(memory(m), k.result(op).0);
-                }
+            OpKind::Load(m) if carries(k.result(op)) => edge(memory(m), k.result(op).0),
+            OpKind::Store(m) if carries(args[1]) => edge(args[1].0, memory(m)),
+            OpKind::Atomic(m, _) if carries(args[1]) => {
+                args[1..].iter().for_each(|v| edge(v.0, memory(m)));
+                edge(memory(m), k.result(op).0);
             }
             OpKind::Make | OpKind::Insert(_) | OpKind::Extract(_) => {
                 args.iter().filter(|v| carries(**v)).for_each(|v| edge(v.0, k.result(op).0));
@@ -160,7 +150,7 @@ fn edges(k: &Kernel, places: &Places, numbers: bool) -> Vec<Edge> {
 }
 
 /// The nodes that can be reached from these, along the edges or against them.
-fn reach(nodes: usize, edges: &[Edge], start: impl Iterator<Item = usize>, backwards: bool) -> Vec<bool> {
+pub(super) fn reach(nodes: usize, edges: &[Edge], start: impl Iterator<Item = usize>, backwards: bool) -> Vec<bool> {
     let ends = |e: &Edge| if backwards { (e.to as usize, e.from) } else { (e.from as usize, e.to) };
     let mut first = vec![0u32; nodes + 1];
     edges.iter().for_each(|e| first[ends(e).0 + 1] += 1);

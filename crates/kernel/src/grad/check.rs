@@ -1,9 +1,9 @@
 //! What is refused, each with the op and what to do. Cost: linear.
 
 use crate::error::KernelError;
-use crate::ir::{Access, Atomic, Kernel, MemoryId, OpId, OpKind, Scalar, Space, Subgroup, Value};
+use crate::ir::{Access, Atomic, Builtin, Kernel, MemoryId, OpId, OpKind, Scalar, Space, Subgroup, Value};
 
-use super::activity::{Activity, Places, differentiable};
+use super::activity::{Activity, Edge, Places, differentiable, reach};
 use super::flatten::MOST_ELEMENTS;
 use super::normal::Normal;
 use super::plan::Plan;
@@ -29,15 +29,16 @@ pub(super) fn check(normal: &Normal, places: &Places, activity: &Activity, plan:
     let divergent = Divergence::new(k, places);
     for &op in &places.ops {
         refuse_op(k, places, activity, plan, op)?;
-        if let OpKind::Store(m) = k.kind(op) {
-            if activity.memory(m) && shared(k, m) && divergent.all_store(k, places, op) {
-                let name = &k.memory(m).name;
-                let problem = format!(
-                    "all invocations of a workgroup store to the same element of '{name}', a data race: each would take its adjoint. Let one \
-                     of them store, as in `if local_index == 0`"
-                );
-                return Err((op, problem));
-            }
+        let raced = |m: MemoryId| activity.memory(m) && shared(k, m) && divergent.all_store(k, places, op);
+        if let OpKind::Store(m) = k.kind(op)
+            && raced(m)
+        {
+            let name = &k.memory(m).name;
+            let problem = format!(
+                "all invocations of a workgroup store to the same element of '{name}', a data race: each would take its adjoint. Let one \
+                 of them store, as in `if local_index == 0`"
+            );
+            return Err((op, problem));
         }
     }
     Ok(())
@@ -141,52 +142,35 @@ struct Divergence {
 
 impl Divergence {
     fn new(k: &Kernel, places: &Places) -> Divergence {
-        use crate::ir::Builtin;
-        let mut values = vec![false; k.value_count()];
-        let alone = k.workgroup == [1; 3];
-        // One walk marks what comes later in the text; loops carry values back, so it is repeated until nothing changes.
-        let mut changed = !alone;
-        while changed {
-            changed = false;
-            for &op in &places.ops {
-                let args = k.args(op);
-                let any = |list: &[Value], values: &[bool]| list.iter().any(|v| values[v.index()]);
-                let mut mark = |v: Value, values: &mut Vec<bool>| {
-                    changed |= !std::mem::replace(&mut values[v.index()], true);
-                };
-                match k.kind(op) {
-                    OpKind::Builtin(
-                        Builtin::GlobalId | Builtin::LocalId | Builtin::LocalIndex | Builtin::SubgroupLane,
-                        _,
-                    )
+        let mut edges = Vec::new();
+        let mut start = Vec::new();
+        for &op in &places.ops {
+            let kind = k.kind(op);
+            let own = matches!(
+                kind,
+                OpKind::Builtin(Builtin::GlobalId | Builtin::LocalId | Builtin::LocalIndex | Builtin::SubgroupLane, _)
                     | OpKind::Atomic(..)
-                    | OpKind::Subgroup(_) => mark(k.result(op), &mut values),
-                    OpKind::Load(m) if !matches!(k.memory(m).space, Space::Buffer(_)) => {
-                        mark(k.result(op), &mut values);
-                    }
-                    kind if kind.is_structure() => {
-                        if any(args, &values) {
-                            k.results(op).for_each(|v| mark(v, &mut values));
-                            k.regions(op).iter().flat_map(|&r| k.region_args(r)).for_each(|v| mark(v, &mut values));
-                        }
-                    }
-                    kind if kind.is_terminator() => {
-                        let to = match kind {
-                            OpKind::Yield => places.owner[places.home[op.index()].index()],
-                            OpKind::Continue(r) | OpKind::Break(r) => places.owner[r.index()],
-                            _ => None,
-                        };
-                        if let Some(p) = to.filter(|_| any(args, &values)) {
-                            k.results(p).for_each(|v| mark(v, &mut values));
-                            k.regions(p).iter().flat_map(|&r| k.region_args(r)).for_each(|v| mark(v, &mut values));
-                        }
-                    }
-                    _ if any(args, &values) => k.results(op).for_each(|v| mark(v, &mut values)),
-                    _ => {}
-                }
+                    | OpKind::Subgroup(_)
+            );
+            let memory = matches!(kind, OpKind::Load(m) if !matches!(k.memory(m).space, Space::Buffer(_)));
+            if own || memory {
+                start.extend(k.results(op).map(Value::index));
             }
+            // What a structure is controlled by, and what is handed to it, decides about all that it gives. An op is a node of its own, so
+            // that operands and results are not paired.
+            let to = match kind {
+                OpKind::Yield => places.owner[places.home[op.index()].index()],
+                OpKind::Continue(r) | OpKind::Break(r) => places.owner[r.index()],
+                _ => Some(op),
+            };
+            let Some(to) = to else { continue };
+            let node = |op: OpId| k.value_count() as u32 + op.0;
+            edges.extend(k.args(op).iter().map(|v| Edge { op, from: v.0, to: node(to) }));
+            let given = k.results(op).chain(k.regions(op).iter().flat_map(|&r| k.region_args(r)));
+            edges.extend(given.map(|t| Edge { op, from: node(op), to: t.0 }));
         }
-        Divergence { values, alone }
+        let values = reach(k.value_count() + k.op_count(), &edges, start.into_iter(), false);
+        Divergence { values, alone: k.workgroup == [1; 3] }
     }
 
     /// Whether a store is surely done by all invocations of a workgroup, to one element.

@@ -188,13 +188,13 @@ impl Size<'_> {
                 (None, OpKind::For(step)) => tape::turns(&mut self.asm, args[0], args[1], step),
                 _ => self.asm.number(0),
             };
-            for t in 0..2 {
-                let size = tape::saturating_times(&mut self.asm, turns, words[t]);
-                taken.now[t] = tape::saturating_plus(&mut self.asm, taken.now[t], size);
+            for (now, &words) in taken.now.iter_mut().zip(&words) {
+                let size = tape::saturating_times(&mut self.asm, turns, words);
+                *now = tape::saturating_plus(&mut self.asm, *now, size);
             }
         }
-        for t in 0..2 {
-            let here = tape::saturating_plus(&mut self.asm, taken.now[t], inner[t]);
+        for (t, &inner) in inner.iter().enumerate() {
+            let here = tape::saturating_plus(&mut self.asm, taken.now[t], inner);
             taken.peak[t] = self.asm.binary(Binary::Max, taken.peak[t], here);
         }
     }

@@ -128,17 +128,12 @@ impl<'k> Frame<'k> {
     }
 
     fn matrix(&self, k: &'k Builder) -> M6<'k> {
-        let mut x = [[Zero; 6]; 6];
-        let unit = |i: usize| {
-            let mut v = [Zero; 6];
-            v[i] = One;
-            v
-        };
-        for j in 0..6 {
-            let column = self.motion(k, unit(j));
-            (0..6).for_each(|i| x[i][j] = column[i]);
-        }
-        x
+        let columns: [V6<'k>; 6] = std::array::from_fn(|j| {
+            let mut unit = [Zero; 6];
+            unit[j] = One;
+            self.motion(k, unit)
+        });
+        std::array::from_fn(|i| std::array::from_fn(|j| columns[j][i]))
     }
 }
 
@@ -151,11 +146,9 @@ fn congruent<'k>(k: &'k Builder, m: &M6<'k>, x: &M6<'k>) -> M6<'k> {
     let column = |j: usize| -> V6<'k> { std::array::from_fn(|i| x[i][j]) };
     let mx: Vec<V6<'k>> = (0..6).map(|j| times6(k, m, column(j))).collect();
     let mut out = [[Zero; 6]; 6];
-    for i in 0..6 {
-        for j in 0..=i {
-            out[i][j] = dot(k, &column(i), &mx[j]);
-            out[j][i] = out[i][j];
-        }
+    for (i, j) in (0..6).flat_map(|i| (0..=i).map(move |j| (i, j))) {
+        out[i][j] = dot(k, &column(i), &mx[j]);
+        out[j][i] = out[i][j];
     }
     out
 }
@@ -178,13 +171,13 @@ fn inertia<'k>(k: &'k Builder) -> M6<'k> {
 
 /// The axis of a hinge, y and z by turns.
 fn axis<'k>(i: usize) -> V3<'k> {
-    if i % 2 == 0 { [Zero, Zero, One] } else { [Zero, One, Zero] }
+    if i.is_multiple_of(2) { [Zero, Zero, One] } else { [Zero, One, Zero] }
 }
 
 /// From the frame of the body before a hinge into that behind it.
 fn hinge<'k>(k: &'k Builder, i: usize, angle: F<'k>) -> Frame<'k> {
     let (s, c) = (V(angle.sin()), V(angle.cos()));
-    let e = if i % 2 == 0 {
+    let e = if i.is_multiple_of(2) {
         [[c, s, Zero], [s.neg(k), c, Zero], [Zero, Zero, One]]
     } else {
         [[c, Zero, s.neg(k)], [Zero, One, Zero], [s, Zero, c]]
@@ -283,7 +276,7 @@ fn dynamics<'k>(k: &'k Builder, bodies: usize, s: &[F<'k>]) -> (V6<'k>, Vec<F<'k
     }
     let mut kept = Vec::new();
     for i in (1..bodies).rev() {
-        let at = if i % 2 == 0 { 2 } else { 1 };
+        let at = if i.is_multiple_of(2) { 2 } else { 1 };
         let u: V6<'k> = std::array::from_fn(|j| ia[i][j][at]);
         let d = u[at].val(k);
         // A spring in each hinge, much stiffer behind its limit.

@@ -11,7 +11,7 @@ pub struct Case {
     pub launch: Launch,
     /// The derivative of the sum of the last buffer by each element of the first.
     pub closed: Option<Vec<f64>>,
-    /// Loops or branches in it.
+    /// Whether there are no loops and branches in it.
     pub straight: bool,
 }
 
@@ -21,7 +21,8 @@ type F<'k> = Val<'k, f32>;
 
 impl Cases {
     fn add(&mut self, name: &str, kernel: Kernel, launch: Launch, closed: Option<Vec<f64>>) {
-        let straight = !kernel.to_string().contains("for @") && !kernel.to_string().contains("if %");
+        let text = kernel.to_string();
+        let straight = !["for @", "if %", "switch %"].iter().any(|s| text.contains(s));
         self.0.push(Case { name: name.to_owned(), kernel, launch, closed, straight });
     }
 
