@@ -69,6 +69,24 @@ fn adjoints_of_adjoints_of_random_programs_have_the_derivatives_that_differences
     }
 }
 
+#[test]
+fn third_derivatives_are_right_or_refused() {
+    let (mut right, mut refused) = (0, 0);
+    for seed in 0..programs(40) {
+        let kernel = differentiable::kernel_that_writes_once(seed, 3 + (seed % 5) as usize);
+        let launch = differentiable::launch(seed);
+        let Ok(first) = kernel.grad() else { continue };
+        let second = first.kernel.grad().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let launch = adjoint_launch(&second, &adjoint_launch(&first, &launch, seed), seed);
+        match hold(&second.kernel, &launch, seed) {
+            Ok(_) => right += 1,
+            Err(e) if e.contains("cannot be differentiated") => refused += 1,
+            Err(e) => panic!("seed {seed}: {e}"),
+        }
+    }
+    assert!(right > refused, "{right} right, {refused} refused");
+}
+
 /// The refusal of a kernel.
 fn refusal(name: &str, workgroup: u32, body: impl FnOnce(&Builder)) -> String {
     match kernel(name, workgroup, body).grad() {

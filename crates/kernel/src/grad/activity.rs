@@ -284,6 +284,7 @@ impl Activity {
             OpKind::Convert | OpKind::Bitcast => {
                 made[k.args(op)[0].index()] && float(k.result(op)) && self.useful[k.result(op).index()]
             }
+            // Whether what was kept is used is asked where it is read.
             OpKind::Store(m) if k.memory(m).space == Space::Buffer(Access::Tape) => false,
             OpKind::Store(_) | OpKind::Atomic(..) => k.args(op)[1..].iter().any(|v| made[v.index()]),
             _ => false,

@@ -76,12 +76,21 @@ fn refuse_op(k: &Kernel, places: &Places, activity: &Activity, plan: &Plan, op: 
             ))
         }
         OpKind::Load(m) if first(k.result(op)) && !plan.repeatable(k, m) => match k.memory(m).space {
+            Space::Workgroup(_) | Space::Buffer(Access::Scratch)
+                if places.home[op.index()] == k.body() || !needed(k.result(op)) =>
+            {
+                Ok(())
+            }
+            Space::Buffer(Access::Scratch) => refuse(format!(
+                "its value is needed to go backwards, but '{}', the adjoint of a tape, changes while it is used: a loop with a tape can be \
+                 differentiated twice, not three times. Take the third derivative forward, with `jvp`",
+                name(m)
+            )),
             Space::Buffer(_) => refuse(format!(
                 "its value is needed to go backwards, but this launch also writes '{}', so it may be overwritten: write to another buffer, \
                  or split the kernel in two",
                 name(m)
             )),
-            Space::Workgroup(_) if places.home[op.index()] == k.body() || !needed(k.result(op)) => Ok(()),
             Space::Workgroup(_) => refuse(format!(
                 "its value is needed to go backwards, but it is read from '{}', memory of the workgroup, inside of a loop or a branch, \
                  and may be overwritten: read it outside, or keep it in a buffer",

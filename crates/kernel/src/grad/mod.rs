@@ -250,7 +250,7 @@ fn gradient(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Grad, KernelE
         let lanes = m.ty.lanes().map_or(1, |l| l.1);
         let read = plan.once[i];
         let space = match m.space {
-            Space::Buffer(Access::Tape) => m.space,
+            Space::Buffer(Access::Tape | Access::Scratch) => Space::Buffer(Access::Scratch),
             Space::Buffer(_) if read => Space::Buffer(Access::Read),
             Space::Buffer(_) => Space::Buffer(Access::ReadWrite),
             Space::Workgroup(n) => Space::Workgroup(n * lanes),

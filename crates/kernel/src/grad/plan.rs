@@ -177,8 +177,9 @@ impl Slice<'_> {
     /// What is written to a memory inside of the root, and whether it is.
     fn memory(&mut self, m: MemoryId) {
         let follows = match self.k.memory(m).space {
-            Space::Buffer(access) => access == Access::Tape,
-            Space::Workgroup(_) => self.shared,
+            Space::Buffer(Access::Tape) => true,
+            Space::Buffer(Access::Scratch) | Space::Workgroup(_) => self.shared,
+            Space::Buffer(_) => false,
             Space::Private(_) => true,
         };
         if !follows || !self.memories.insert(m) {
@@ -347,6 +348,7 @@ impl Plan {
     pub(super) fn repeatable(&self, k: &Kernel, m: MemoryId) -> bool {
         match k.memory(m).space {
             Space::Buffer(Access::Tape) => true,
+            Space::Buffer(Access::Scratch) => false,
             Space::Buffer(_) => !self.written[m.index()],
             Space::Workgroup(_) | Space::Private(_) => false,
         }

@@ -50,7 +50,6 @@ pub(super) struct Reverse<'a> {
     /// The first free slots.
     top: [Value; 2],
     ran: Map<OpId, Ran>,
-    tops: Map<OpId, [Value; 2]>,
 }
 
 /// The adjoint memories and tapes of a kernel to be written.
@@ -74,7 +73,8 @@ pub(super) fn reverse(
     let mut replayed = vec![false; k.memories().len()];
     for &op in &places.ops {
         if let OpKind::Load(m) | OpKind::Atomic(m, _) = k.kind(op) {
-            replayed[m.index()] |= plan.first[k.result(op).index()] && !matches!(k.memory(m).space, Space::Buffer(_));
+            let changes = |s: Space| !matches!(s, Space::Buffer(Access::Read | Access::ReadWrite | Access::Tape));
+            replayed[m.index()] |= plan.first[k.result(op).index()] && changes(k.memory(m).space);
         }
     }
     let mut asm = Assembler::new(header);
@@ -97,7 +97,6 @@ pub(super) fn reverse(
         tape,
         top: [zero; 2],
         ran: Map::default(),
-        tops: Map::default(),
     };
     r.clear_arrays();
     r.forward(k.body(), true, true);
@@ -165,9 +164,6 @@ impl Reverse<'_> {
                 }
                 _ => self.copy(op),
             }
-            if taping && kind.is_structure() {
-                self.tops.insert(op, self.top);
-            }
         }
     }
 
@@ -178,6 +174,7 @@ impl Reverse<'_> {
             OpKind::Barrier => first && self.replayed.contains(&true),
             OpKind::Load(m) | OpKind::Store(m) | OpKind::Atomic(m, _) => match (k.memory(m).space, k.kind(op)) {
                 (Space::Buffer(Access::Tape), _) => true,
+                (Space::Buffer(Access::Scratch), _) => first && self.replayed[m.index()],
                 (Space::Buffer(_), OpKind::Load(_)) => !self.plan.written[m.index()],
                 (Space::Buffer(_), _) => false,
                 _ => first && self.replayed[m.index()],
@@ -314,7 +311,11 @@ impl Reverse<'_> {
     /// Takes a region backwards that was run forward just before. Its results have their adjoints.
     fn backward(&mut self, r: RegionId) {
         let k = self.k;
+        // What is taken backwards inside goes above all that this region has on the tape, so that none of it is overwritten while the region
+        // lasts: to differentiate again, its parts are run again in another order.
+        let top = self.top;
         for &op in k.region_ops(r).iter().rev() {
+            self.top = top;
             match k.kind(op) {
                 OpKind::If | OpKind::Switch(_) if self.activity.holds.contains(&op) => self.branch_back(op),
                 OpKind::For(step) if self.activity.holds.contains(&op) => self.for_back(op, step),
@@ -405,7 +406,7 @@ impl Reverse<'_> {
     }
 
     fn load_back(&mut self, op: OpId, m: MemoryId, g: Value) {
-        let own = self.k.memory(m).space == Space::Buffer(Access::Tape);
+        let own = matches!(self.k.memory(m).space, Space::Buffer(Access::Tape | Access::Scratch));
         let Some((to, places)) = self.element(op, m) else { return };
         for (i, at) in places.into_iter().enumerate() {
             let part = self.asm.component(g, i as u32);
@@ -422,7 +423,7 @@ impl Reverse<'_> {
     /// What was stored has the adjoint of the element, and what stood there before has none.
     fn store_back(&mut self, op: OpId, m: MemoryId) {
         let once = self.plan.once[m.index()];
-        let own = self.k.memory(m).space == Space::Buffer(Access::Tape);
+        let own = matches!(self.k.memory(m).space, Space::Buffer(Access::Tape | Access::Scratch));
         let value = self.k.args(op)[1];
         let Some((to, places)) = self.element(op, m) else { return };
         let mut parts = Vec::new();
@@ -509,7 +510,7 @@ impl Reverse<'_> {
         let c = self.get(k.args(op)[0]);
         let touched = self.activity.touched.get(&op).cloned().unwrap_or_default();
         let before: Vec<Option<Value>> = touched.iter().map(|&v| self.adjoint(v)).collect();
-        let top = self.tops.get(&op).copied().unwrap_or(self.top);
+        let top = self.top;
         let mut regions = Vec::new();
         for &r in k.regions(op) {
             self.top = top;
@@ -555,7 +556,6 @@ impl Reverse<'_> {
         let given: Vec<Value> = self.asm.kernel.region_args(region).collect();
         let turn = self.asm.binary(Binary::Sub, last, given[0]);
         self.restore(op, step, turn, &args, &plan, ran.record.as_ref());
-        self.top = self.tops.get(&op).copied().unwrap_or(self.top);
         self.forward(r, true, false);
         inner.iter().for_each(|v| self.adjoints[v.index()] = None);
         touched.iter().zip(&given[1 + active.len()..]).for_each(|(v, &a)| self.adjoints[v.index()] = Some(a));

@@ -20,11 +20,11 @@ struct Size<'a> {
     takes: Map<OpId, bool>,
 }
 
-/// What a region takes: now, and at its peak; in slots of each tape.
+/// What a region takes: its loops together, and at most what is inside of one of its ops; in slots of each tape.
 #[derive(Clone, Copy)]
 struct Taken {
-    now: [Value; 2],
-    peak: [Value; 2],
+    own: [Value; 2],
+    inside: [Value; 2],
 }
 
 /// The kernel, into one with this header; it writes to `out`.
@@ -42,8 +42,7 @@ pub(super) fn size(normal: &Normal, plan: &Plan, header: Kernel, out: MemoryId) 
         takes: Map::default(),
     };
     s.survey(k.body());
-    let peak = s.region(k.body()).peak;
-    for (t, &needed) in peak.iter().enumerate() {
+    for (t, needed) in s.region(k.body()).into_iter().enumerate() {
         let at = s.asm.number(t as u32);
         s.asm.value(OpKind::Atomic(out, Atomic::Max), &[at, needed], U32);
     }
@@ -103,11 +102,11 @@ impl Size<'_> {
         }
     }
 
-    /// The ops of a region, without its terminator.
-    fn region(&mut self, r: RegionId) -> Taken {
+    /// The ops of a region, without its terminator. What it takes at its peak.
+    fn region(&mut self, r: RegionId) -> [Value; 2] {
         let k = self.k;
         let zero = self.asm.number(0);
-        let mut taken = Taken { now: [zero; 2], peak: [zero; 2] };
+        let mut taken = Taken { own: [zero; 2], inside: [zero; 2] };
         for &op in k.region_ops(r) {
             let kind = k.kind(op);
             if kind.is_terminator() {
@@ -129,7 +128,7 @@ impl Size<'_> {
                 self.bind(k.results(op), self.asm.kernel.results(new));
             }
         }
-        taken
+        [0, 1].map(|t| tape::saturating_plus(&mut self.asm, taken.own[t], taken.inside[t]))
     }
 
     fn structure(&mut self, op: OpId, taken: &mut Taken) {
@@ -160,8 +159,8 @@ impl Size<'_> {
                 if takes && matches!(k.kind(end), OpKind::Yield | OpKind::Continue(_)) {
                     for t in 0..2 {
                         let peak = match most.get(t) {
-                            Some(&m) => self.asm.binary(Binary::Max, m, inner.peak[t]),
-                            None => inner.peak[t],
+                            Some(&m) => self.asm.binary(Binary::Max, m, inner[t]),
+                            None => inner[t],
                         };
                         values.push(peak);
                     }
@@ -188,14 +187,13 @@ impl Size<'_> {
                 (None, OpKind::For(step)) => tape::turns(&mut self.asm, args[0], args[1], step),
                 _ => self.asm.number(0),
             };
-            for (now, &words) in taken.now.iter_mut().zip(&words) {
+            for (own, &words) in taken.own.iter_mut().zip(&words) {
                 let size = tape::saturating_times(&mut self.asm, turns, words);
-                *now = tape::saturating_plus(&mut self.asm, *now, size);
+                *own = tape::saturating_plus(&mut self.asm, *own, size);
             }
         }
-        for (t, &inner) in inner.iter().enumerate() {
-            let here = tape::saturating_plus(&mut self.asm, taken.now[t], inner);
-            taken.peak[t] = self.asm.binary(Binary::Max, taken.peak[t], here);
+        for (inside, &inner) in taken.inside.iter_mut().zip(inner) {
+            *inside = self.asm.binary(Binary::Max, *inside, inner);
         }
     }
 

@@ -1,6 +1,6 @@
 //! The tape: one buffer of floats and one of whole numbers, in which each invocation has slots. A loop takes as many as its words times its
-//! turns, above those of the loops around it and before it, and gives them back when it was taken backwards: so nested loops add up along one
-//! path and never multiply.
+//! turns, above those of the loops beside it and around it, and gives them back when what is around it was taken backwards: so nested loops add up
+//! and never multiply.
 //!
 //! A turn for which there is no room is not written, and a loop of which a turn was not written is not taken backwards: what was needed
 //! is noted in `status`, which the host reads. There is no way to turn this off.

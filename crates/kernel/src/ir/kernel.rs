@@ -49,8 +49,11 @@ pub enum Access {
     Read,
     /// It reads and writes it.
     ReadWrite,
-    /// It reads and writes it, each invocation its own elements; they mean nothing before and after a launch. Differentiation makes these.
+    /// It keeps values there, each invocation in elements of its own, which mean nothing before and after a launch. What it reads was written
+    /// in the same region, or around it, and stays until the region ends. Differentiation makes these.
     Tape,
+    /// It reads and changes it, each invocation elements of its own: the adjoint of a tape.
+    Scratch,
 }
 
 /// Where elements lie, and who sees them.

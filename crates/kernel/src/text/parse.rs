@@ -141,7 +141,8 @@ impl<'a> Parser<'a> {
                 "read" => Space::Buffer(Access::Read),
                 "write" => Space::Buffer(Access::ReadWrite),
                 "tape" => Space::Buffer(Access::Tape),
-                other => return Err(format!("a buffer is 'read', 'write' or 'tape', not '{other}'")),
+                "scratch" => Space::Buffer(Access::Scratch),
+                other => return Err(format!("a buffer is 'read', 'write', 'tape' or 'scratch', not '{other}'")),
             },
             _ => {
                 self.expect('*')?;
