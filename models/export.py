@@ -6,6 +6,7 @@ With --rough, f16 as it is and not compressed, which is quick. TRAINED_DIR holds
 there, OUT.safetensors.zst. Weights are rounded to as many bits of f16's ten as still fit the limit: the last ones are noise
 to the networks and cost most of the bytes, since they do not compress.
 """
+import random
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import networks as N
+import scenes
+from render import Renderer
 from tokens import Tokens
 
 LIMIT = 16_000_000
@@ -66,6 +69,19 @@ def load(path):
     return vae, text, unet
 
 
+@torch.no_grad()
+def colours(vae, count=64):
+    """What a latent looks like without a network, for `--preview proj`: red, green and blue of each channel and of none, by least squares."""
+    some = scenes.pack([scenes.sample(random.Random(f"colours {i}")) for i in range(count)])
+    pictures = Renderer("cpu", 256)(some) * 2 - 1
+    latents = torch.cat([vae.encode(p)[0] for p in pictures.split(8)]) * N.LATENT_SCALE
+    small = torch.nn.functional.avg_pool2d(pictures, 8)
+    columns = lambda x: x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
+    known = torch.cat([columns(latents), torch.ones(latents.numel() // latents.shape[1], 1)], 1)
+    mix = torch.linalg.lstsq(known, columns(small)).solution
+    return ";".join(" ".join(f"{v:.4f}" for v in row) for row in mix.tolist())
+
+
 def compress(path):
     packed = Path(f"{path}.zst")
     subprocess.run(["zstd", "--ultra", "-22", "--long=27", "-q", "-f", str(path), "-o", str(packed)], check=True)
@@ -75,8 +91,13 @@ def compress(path):
 def main(folder, out, rough=None):
     tensors = gather(folder, Tokens())
     assert all(v.isfinite().all() and v.abs().max() < 65504 for v in tensors.values()), "a weight does not fit f16"
+    said = METADATA
+    if not rough:
+        vae = N.Autoencoder()
+        vae.load_state_dict({k.removeprefix(PREFIXES["vae"]): v for k, v in tensors.items() if k.startswith(PREFIXES["vae"])})
+        said = METADATA | {"impasto.preview": colours(vae.eval())}
     for bits in range(10, 4, -1):
-        save_file({k: round_mantissa(v.half(), bits).contiguous() for k, v in sorted(tensors.items())}, out, METADATA)
+        save_file({k: round_mantissa(v.half(), bits).contiguous() for k, v in sorted(tensors.items())}, out, said)
         if rough or shutil.which("zstd") is None:
             print(f"{out}: {Path(out).stat().st_size:,} bytes, neither rounded nor compressed")
             return

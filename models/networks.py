@@ -63,7 +63,10 @@ def spike(x, most):
     group = lambda t: t.unflatten(1, (32, -1))
     mean, square = group(x.mean((2, 3))).mean(-1, keepdim=True), group((x * x).mean((2, 3))).mean(-1, keepdim=True)
     deviation = (square - mean * mean).clamp(min=1e-6).sqrt()
-    far = torch.maximum(group(x.amax((2, 3))) - mean, mean - group(x.amin((2, 3)))) / deviation
+    # By `max`, whose gradient goes to one place: that of `amax` is shared by all places that are equal to it, and where a compiler has rounded
+    # one of the two otherwise, no place is, and the share is a division by zero.
+    flat = x.flatten(2)
+    far = torch.maximum(group(flat.max(2).values) - mean, mean - group(flat.min(2).values)) / deviation
     return F.relu(far / most - 1).mean()
 
 

@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
 # How the model is trained: three calls on one H200, one right after the other (a machine goes back 30 seconds after a call):
 #
-#   bash models/run_h200.sh vae      7.5 minutes: 7 more for the autoencoder of round one; beside it, the painter is compiled
+#   bash models/run_h200.sh vae      7 minutes: 6.4 more for the autoencoder of round one; beside it, the painter is compiled
 #   bash models/run_h200.sh unet1    9.2 minutes: the text encoder alone, then with the UNet
 #   bash models/run_h200.sh unet2    8.5 minutes: the rest, a rough export, the check
 #
 # Results land in $OUT, at most eight files a call. Between calls everything needed stays in $SCRATCH on the local disk. Round one's
 # vae-raw.safetensors and vae-ema.safetensors are expected in .carry/round1 beside models/. If the machine is gone between two calls,
-# put what came back so far into .carry/round2: training goes on from there. FLAGS adds options of train.py. README.md says what to
-# look at after each call.
+# put what came back so far into .carry/round2: training goes on from there. FLAGS adds options of train.py.
 set -euo pipefail
 cd "$(dirname "$0")"
 export PYTHONUNBUFFERED=1
@@ -19,11 +18,11 @@ out=${OUT:-out}
 mkdir -p "$state" "$out"
 
 # Half an hour in all: 7 minutes of round one and these. Start-up and compiling are inside.
-vae_minutes=7.0
+vae_minutes=6.4
 text_minutes=0.6
 unet1_minutes=8.3
 unet2_minutes=7.1
-vae_total=14.0  # with round one
+vae_total=13.4  # with round one
 unet_total=15.4
 
 from=()

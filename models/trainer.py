@@ -53,7 +53,11 @@ class Trainer:
             group["lr"] = self.rate * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * self.share())))
         loss.backward()
         self.profile.mark("backward")
-        nn.utils.clip_grad_norm_(self.weights, 1.0)
+        norm = nn.utils.clip_grad_norm_(self.weights, 1.0)
+        # A gradient that is no number must not reach the weights; without asking the host, which would have to wait for the device.
+        for weight in self.weights:
+            if weight.grad is not None:
+                weight.grad.copy_(torch.where(norm.isfinite(), weight.grad, 0))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.steps += 1

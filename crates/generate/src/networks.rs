@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use impasto_backend::Backend;
-use impasto_model::{Family, Model};
+use impasto_model::Model;
 
 use crate::autoencoder::Autoencoder;
 use crate::conditioning::Texts;
@@ -22,7 +22,8 @@ pub(crate) struct Networks {
     pub autoencoder: Autoencoder,
     /// Both fit beside each other; else one makes room for the other.
     both_fit: bool,
-    family: Family,
+    /// What a latent looks like without a network.
+    colours: Vec<[f32; 3]>,
 }
 
 impl Networks {
@@ -36,7 +37,7 @@ impl Networks {
         let autoencoder = Autoencoder::plan(job, model, backend)?;
         let denoiser = Denoiser::plan(job, model, backend, texts, autoencoder.latent)?;
         let both_fit = denoiser.module.bytes() + autoencoder.decoder.bytes() <= backend.limits().memory;
-        Ok(Networks { denoiser, autoencoder, both_fit, family: model.family })
+        Ok(Networks { denoiser, autoencoder, both_fit, colours: preview::colours(model) })
     }
 
     /// Load the diffusion model, if it is not.
@@ -65,7 +66,7 @@ impl Networks {
             }
             Preview::Proj | Preview::None => {
                 let shape = self.autoencoder.latent;
-                Ok(preview::projection(self.family, latent, shape.height, shape.width))
+                Ok(preview::projection(&self.colours, latent, shape.height, shape.width))
             }
         }
     }

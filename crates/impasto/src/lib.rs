@@ -16,6 +16,7 @@ pub use impasto_backend as backend;
 pub use impasto_device as device;
 pub use impasto_generate as generate;
 pub use impasto_graph as graph;
+pub use impasto_kernel as kernel;
 pub use impasto_model as model;
 pub use impasto_weights as weights;
 

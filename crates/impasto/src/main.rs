@@ -5,7 +5,7 @@ mod cli;
 use std::process::ExitCode;
 
 use clap::{ArgMatches, FromArgMatches, Subcommand};
-use cli::{Bench, Command, arguments, devices, paint, show};
+use cli::{Bench, Command, arguments, devices, kernel, paint, show};
 use impasto::generate::GenerateError;
 
 fn main() -> ExitCode {
@@ -44,6 +44,7 @@ fn run_other(command: Command) -> anyhow::Result<()> {
         Command::Inspect { file, json } => show::inspect(&file, json),
         Command::Devices(args) => devices::devices(&args),
         Command::Bench(Bench::Cpu(args)) => show::bench_cpu(&args),
+        Command::Bench(Bench::Kernel(args)) => kernel::bench(&args),
         Command::Bench(Bench::Model(args)) => show::bench_model(&args),
         Command::Bench(Bench::Plan(args)) => show::bench_plan(&args),
         Command::Completions { shell } => show::completions(shell),

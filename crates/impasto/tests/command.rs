@@ -161,3 +161,25 @@ fn a_reader_that_goes_away_is_no_error() {
     let out = child.wait_with_output().expect("it ends");
     assert!(out.status.success() && out.stderr.is_empty(), "{}", text(&out.stderr));
 }
+
+#[test]
+fn bench_kernel_compiles_what_breaks_others_into_few_ids_and_equal_bits() {
+    let lines = |args: &[&str]| -> Vec<serde_json::Value> {
+        let out = impasto(&[&["bench", "kernel", "--json"], args].concat(), None);
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        text(&out.stdout).lines().map(|l| serde_json::from_str(l).expect("a line is JSON")).collect()
+    };
+    let ours = lines(&["--no-baseline"]);
+    assert_eq!(ours.len(), 6);
+    for line in &ours {
+        assert_eq!(line["equal"], true, "{line}");
+        assert!(line["peak_bytes"].as_u64().is_none_or(|b| b < 200_000_000), "{line}");
+    }
+    // The other optimiser is asked about the smallest one only: it takes minutes for the others.
+    let [line] = &lines(&["sparse 500 500 2"])[..] else { panic!("one line was asked for") };
+    let [ids, theirs] = ["ids", "baseline_ids"].map(|key| line[key].as_u64().expect("spirv-opt is installed"));
+    assert!(ids <= theirs, "{line}");
+    let wrong = impasto(&["bench", "kernel", "sparse 5"], None);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(text(&wrong.stderr).contains("'sparse 2048 2048 2'"), "{}", text(&wrong.stderr));
+}

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use drivers::{drivers, lavapipe};
+use drivers::{FAULTS, LIES, drivers, lavapipe};
 
 /// A program in a world of its own: one fake driver before lavapipe, a fake libcuda if asked for, and a cache folder.
 struct World {
@@ -127,8 +127,40 @@ fn a_report_holds_everything_but_names() {
     assert!(text(&cannot.stderr).contains("could not be written"));
 }
 
+/// Paints beside every fault and every lie of a driver: whatever happens, there is a picture.
+fn assert_always_painted(world: impl Fn(&str) -> World) {
+    let faults = FAULTS.iter().map(|(fault, stage, _)| format!("{fault}:{stage}"));
+    for fault in faults.chain(LIES.iter().map(|lie| lie.to_string())) {
+        let world = world(&fault);
+        let begun = Instant::now();
+        let out = world.paint("auto");
+        assert!(out.status.success(), "{fault}: {}", text(&out.stderr));
+        assert_painted(&world, &out);
+        assert!(begun.elapsed() < Duration::from_secs(60), "{fault}: {:?}", begun.elapsed());
+    }
+}
+
 #[test]
-fn every_fault_leaves_the_picture() {
+fn every_fault_of_a_vulkan_driver_leaves_the_picture() {
+    assert_always_painted(|fault| World::new(fault, None));
+}
+
+#[test]
+fn every_fault_of_the_cuda_driver_leaves_the_picture() {
+    assert_always_painted(|fault| World::new("", Some(fault)));
+}
+
+#[test]
+fn manifests_that_are_stale_or_no_json_leave_the_picture() {
+    let mut world = World::new("", None);
+    let files = ["stale_icd.json", "garbled_icd.json"].map(|name| drivers().folder.join(name).display().to_string());
+    world.env.push(("VK_DRIVER_FILES", format!("{}:{}", files.join(":"), lavapipe().display())));
+    let out = world.paint("auto");
+    assert_painted(&world, &out);
+}
+
+#[test]
+fn what_went_wrong_is_said_in_one_line() {
     let line = "vulkan: crashed during device probe (signal 11 in create-instance, driver libfake_vulkan.so); trying next backend";
     for (vulkan, cuda, says) in [
         ("crash:create-instance", None, line),

@@ -1,11 +1,14 @@
 //! A fast hash for keys of a few small numbers. Maps with it are never exposed to keys that someone could choose to collide at a cost beyond
 //! compile time of their own kernel.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// A map by small numbers.
 pub(crate) type Map<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
+
+/// A set of small numbers.
+pub(crate) type Set<K> = HashSet<K, BuildHasherDefault<Mix>>;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Mix(u64);

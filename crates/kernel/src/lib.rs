@@ -1,5 +1,27 @@
 //! A GPU kernel, from source to words: a typed builder, structured SSA, exact passes, and SPIR-V whose ids cannot run out.
 //!
+//! # The language
+//!
+//! A kernel is a Rust function, or what looks like one: [`kernel`](macro@kernel) rewrites its syntax into calls, and rustc checks the types of those.
+//!
+//! ```
+//! use impasto_kernel::prelude::*;
+//! #[kernel]
+//! fn saxpy(n: u32, a: f32, x: &[f32], y: &mut [f32]) {
+//!     let i = global_id(0);
+//!     if i < n {
+//!         y[i] = a * x[i] + y[i];
+//!     }
+//! }
+//! let kernel: Kernel = saxpy()?;
+//! # Ok::<(), KernelError>(())
+//! ```
+//!
+//! There are two times. What Rust knows while the function runs that writes the kernel (literals, constants, `#[comptime]` parameters) is plain
+//! Rust, with its own types; what the kernel computes when it runs is a [`Val`]. Operators, branches and calls take both and tell them apart
+//! by type ([`lang`]), so a tile size, an unrolled loop, or a branch on a feature is ordinary Rust, and nothing of it is left
+//! in the kernel. Programs that write kernels use the [`Builder`] itself, which is what the macro calls.
+//!
 //! # The representation
 //!
 //! A kernel is a tree of *regions*. A region is a list of ops, the last of which is a terminator; an op has operands, results, and, if it is
@@ -56,8 +78,9 @@
 //!
 //! # The way through
 //!
-//! [`Builder`] or text, [`verify`], [`optimise`]; [`execute`] runs a kernel at any stage.
+//! `#[kernel]`, [`Builder`] or text, [`verify`], [`optimise`]; [`execute`] runs a kernel at any stage.
 
+pub mod blowup;
 mod builder;
 mod error;
 mod eval;
@@ -66,16 +89,20 @@ mod grad;
 mod hash;
 mod ir;
 mod passes;
+pub mod prelude;
 mod spirv;
 mod text;
 mod verify;
 
+pub use builder::lang;
 pub use builder::{
-    Arms, Array, Buf, BufMut, Builder, Float, Int, IntoVal, Lit, Logic, Loop, Num, Shared32, Type, Val, Var, Vector,
+    Arms, Array, Buf, BufMut, Builder, Equal, Float, Int, IntoVal, Lit, Logic, Loop, Num, Shared32, Type, Val, Var,
+    Vec2, Vec3, Vec4, Vector,
 };
 pub use error::{Contributors, KernelError};
 pub use exec::{Data, Launch, execute};
 pub use grad::{Chain, Cost, Derivatives, Grad, Jvp, KeptLoop, Report, Role};
+pub use impasto_kernel_macro::{KernelStruct, kernel, kernel_fn};
 pub use ir::{
     Access, Atomic, Binary, Builtin, Compare, Effect, Kernel, Memory, MemoryId, Op, OpId, OpKind, Region, RegionId,
     Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary, Value, VarId,

@@ -3,6 +3,8 @@
 //! Each test runs in a child of its own: a driver may crash, and lavapipe is told to compile fast, which it reads when it is loaded.
 
 mod common;
+#[path = "language/twins.rs"]
+mod twins;
 
 use common::{kernels, programs, random, same};
 use impasto_kernel::{
@@ -203,10 +205,29 @@ fn real_kernels_compute_what_plain_rust_computes_on_a_device() {
         return;
     }
     let device = open();
-    for case in kernels::all() {
-        for module in [compile(&case.kernel).unwrap(), compile_unoptimised(&case.kernel).unwrap()] {
+    for case in kernels::all(0) {
+        let kernel = specialise(&case.kernel, &case.launch.scalars).unwrap();
+        for module in [compile(&kernel).unwrap(), compile_unoptimised(&kernel).unwrap()] {
             let got = run(&device, &module.words, &case.launch);
             kernels::right(&case, &got).unwrap_or_else(|e| panic!("{e}"));
+        }
+    }
+}
+
+#[test]
+fn the_language_computes_what_the_same_rust_computes_on_a_device() {
+    if !in_child("the_language_computes_what_the_same_rust_computes_on_a_device") {
+        return;
+    }
+    let device = open();
+    for twin in twins::all() {
+        let kernel = (twin.kernel)().unwrap();
+        for module in [compile(&kernel).unwrap(), compile_unoptimised(&kernel).unwrap()] {
+            for seed in 0..3 {
+                let (launch, want) = twin.launch(seed);
+                let got = run(&device, &module.words, &launch);
+                assert_eq!(got[5].bits, want, "{}, seed {seed}", twin.name);
+            }
         }
     }
 }

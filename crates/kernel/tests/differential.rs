@@ -22,6 +22,7 @@ fn every_pass_keeps_the_results_of_random_kernels() {
     for seed in 0..programs(300) {
         let kernel = random::kernel(seed, 10 + (seed % 40) as usize);
         let expected = outputs(&kernel, seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        apply(PASSES[0], &kernel, seed, &expected, "nothing");
         let ssa = construct(&kernel).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{kernel}"));
         let got = outputs(&ssa, seed).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{kernel}\n{ssa}"));
         same(&expected, &got).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{kernel}\n{ssa}"));

@@ -290,3 +290,41 @@ fn a_tape_that_is_too_small_is_an_error_and_the_next_launch_is_right() {
         assert!(again.of(0).and_then(Data::to_f64).unwrap().iter().any(|&d| d != 0.0), "{name}");
     }
 }
+
+mod written_as_rust {
+    //! The same through the language: functions that return early, loops that are left, structs.
+
+    use impasto_kernel::prelude::*;
+
+    #[kernel_fn]
+    fn soft(x: f32, edge: f32) -> f32 {
+        if x > edge {
+            return edge + (x - edge).tanh();
+        }
+        if x < -edge {
+            return -edge;
+        }
+        x * x * 0.5
+    }
+
+    #[kernel(workgroup = 4)]
+    pub fn chain(n: &[u32], x: &[f32], y: &mut [f32]) {
+        let i = global_id(0);
+        let mut s = x[i];
+        for j in 0..n[0] {
+            if j > 3 && s > 2.0 {
+                break;
+            }
+            s = soft(s, 0.8) + x[(i + j) % 4];
+        }
+        y[i] = s * soft(x[i] + 1.0, 0.5);
+    }
+}
+
+#[test]
+fn kernels_written_as_rust_have_derivatives() {
+    let kernel = written_as_rust::chain().unwrap_or_else(|e| panic!("{e}"));
+    let x = Data::wide(&[0.3, -1.1, 0.9, 1.7]);
+    let launch = wide(1, vec![Data::from(&[7u32][..]), x, Data::wide(&[0.0; 4])]);
+    hold(&kernel, &launch, 5).unwrap_or_else(|e| panic!("{e}\n{kernel}"));
+}

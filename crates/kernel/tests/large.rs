@@ -1,34 +1,32 @@
 //! Large kernels: compiled in time and memory that grow with their size, or refused at once.
 
-mod common;
-
 use std::time::Instant;
 
-use common::blowup;
+use impasto_kernel::blowup::Case;
 use impasto_kernel::{Builder, KernelError, compile, execute, optimise};
 
 #[test]
 fn joins_are_made_for_what_changes_and_not_for_what_lives() {
-    for (repeats, v, j, k) in [(false, 300, 300, 2), (true, 200, 200, 2), (false, 1000, 50, 20)] {
-        let kernel = blowup::kernel(repeats, v, j, k, 2).unwrap();
+    for case in ["sparse 300 300 2", "loop 200 200 2", "sparse 1000 50 20"] {
+        let case: Case = case.parse().unwrap();
+        let Case { variables: v, joins: j, changes: k, .. } = case;
+        let kernel = case.kernel().unwrap();
         let module = compile(&kernel).unwrap();
         // A handful of ids for each variable, join and change: far below variables x joins.
         let bound = 8 * v + 14 * j + 4 * j * k + 100;
-        assert!(module.bound < bound, "{v} {j} {k}: {} ids, more than {bound}", module.bound);
-        let (mut a, mut b) = (blowup::launch(v, j, 2), blowup::launch(v, j, 2));
+        assert!(module.bound < bound, "{case}: {} ids, more than {bound}", module.bound);
+        let (mut a, mut b) = (case.launch(), case.launch());
         execute(&kernel, &mut a).unwrap();
         execute(&optimise(&kernel).unwrap(), &mut b).unwrap();
         assert_eq!(a.buffers, b.buffers);
-        let mut untouched = blowup::launch(v, j, 2);
-        std::mem::swap(&mut untouched.buffers, &mut a.buffers);
-        assert_ne!(untouched.buffers, blowup::launch(v, j, 2).buffers, "the kernel changes something");
+        assert_ne!(a.buffers, case.launch().buffers, "the kernel changes something");
     }
 }
 
 #[test]
 fn time_grows_with_the_kernel_and_not_with_its_square() {
     let time = |n: u32| {
-        let kernel = blowup::kernel(false, n, n, 2, 2).unwrap();
+        let kernel = Case { repeats: false, variables: n, joins: n, changes: 2 }.kernel().unwrap();
         let run = || {
             let start = Instant::now();
             compile(&kernel).unwrap();
@@ -65,7 +63,7 @@ fn a_kernel_that_needs_too_many_ids_is_refused_at_once() {
 
 #[test]
 fn an_op_costs_tens_of_bytes() {
-    let kernel = optimise(&blowup::kernel(false, 4000, 4000, 4, 2).unwrap()).unwrap();
+    let kernel = optimise(&"sparse 4000 4000 4".parse::<Case>().unwrap().kernel().unwrap()).unwrap();
     let each = kernel.bytes() as f64 / kernel.op_count() as f64;
     println!("{} ops, {each:.1} bytes each", kernel.op_count());
     // Tables grow by doubling, so up to half of them may be empty.

@@ -2,30 +2,8 @@
 
 mod common;
 
-use std::io::Write;
-use std::process::{Command, Stdio};
-
-use common::{programs, random};
+use common::{programs, random, valid};
 use impasto_kernel::{Builder, Kernel, Module, Target, compile, compile_for, compile_unoptimised};
-
-/// Asks `spirv-val`; without it nothing is proven, so that is a failure, too.
-fn valid(module: &Module) -> Result<(), String> {
-    let missing = |e| format!("spirv-val cannot be run ({e}): install spirv-tools, as tools/test.sh does");
-    let mut child = Command::new("spirv-val")
-        .args(["--target-env", "vulkan1.1", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(missing)?;
-    let bytes: Vec<u8> = module.words.iter().flat_map(|w| w.to_le_bytes()).collect();
-    child.stdin.take().unwrap().write_all(&bytes).map_err(|e| e.to_string())?;
-    let done = child.wait_with_output().map_err(|e| e.to_string())?;
-    match done.status.success() {
-        true => Ok(()),
-        false => Err(format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr))),
-    }
-}
 
 fn check(kernel: &Kernel, what: &str) {
     let exact = compile_for(kernel, Target { signed_zeros: true });
@@ -67,6 +45,13 @@ fn dense(module: &Module) -> Result<(), String> {
 fn random_kernels_are_valid_modules_with_dense_ids() {
     for seed in 0..programs(200) {
         check(&random::kernel(seed, 10 + (seed % 40) as usize), &format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn real_kernels_are_valid_modules_with_dense_ids() {
+    for case in common::kernels::all(0) {
+        check(&case.kernel, &case.kernel.name);
     }
 }
 

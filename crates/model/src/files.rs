@@ -86,6 +86,9 @@ pub struct Model {
     pub size: [usize; 2],
     /// How much the prompt should count (`impasto.cfg_scale` in a file's metadata), where its maker says so.
     pub guidance: Option<f32>,
+    /// Red, green and blue for each channel of a latent, then where there is none of any (`impasto.preview` in a file's metadata), where its
+    /// maker says so: what a latent looks like without a network.
+    pub colours: Option<Vec<[f32; 3]>>,
     /// What the user should know of the choice of files.
     pub notes: Vec<String>,
     /// Tensors of the files that no network uses.
@@ -285,9 +288,11 @@ impl Finds {
         let size = unet.0.says("modelspec.resolution").and_then(resolution).or(sample).unwrap_or([side; 2]);
 
         let guidance = unet.0.says("impasto.cfg_scale").and_then(|x| x.parse().ok()).filter(|x: &f32| x.is_finite());
+        let colours = unet.0.says("impasto.preview").and_then(colours).filter(|c| c.len() == vae.config.latent + 1);
         let mut model = Model {
             title,
             guidance,
+            colours,
             family,
             prediction,
             zero_snr,
@@ -533,6 +538,13 @@ fn check_channels(unet: &Part<UnetConfig>, vae: &Part<VaeConfig>) -> Result<(), 
         return Ok(());
     };
     Err(ModelError::Mismatch(problem))
+}
+
+/// Three numbers for each colour, colours separated by semicolons.
+fn colours(text: &str) -> Option<Vec<[f32; 3]>> {
+    let number = |word: &str| word.parse().ok().filter(|x: &f32| x.is_finite());
+    let colour = |text: &str| text.split_whitespace().map(number).collect::<Option<Vec<f32>>>()?.try_into().ok();
+    text.split(';').map(colour).collect()
 }
 
 /// `1024x768` is 1024 wide: `[height, width]`.

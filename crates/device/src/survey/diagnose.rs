@@ -97,6 +97,10 @@ fn of_report(report: &ApiReport) -> Vec<Finding> {
         }
         let driver = child.culprit.as_deref().unwrap_or("the drivers together");
         let (means, to_do) = match (child.phase, api) {
+            (Phase::Enumerate, Api::Vulkan) if !report.children.iter().any(|child| child.phase == Phase::Alone) => (
+                "which of them is to blame is not known, and Vulkan is not used",
+                "update the driver of your GPU".to_owned(),
+            ),
             (Phase::Enumerate, Api::Vulkan) => {
                 ("each of them works alone, and each is used alone", "remove the one that is not needed".to_owned())
             }
@@ -172,6 +176,14 @@ fn of_vulkan(context: &Context, report: &ApiReport) -> Vec<Finding> {
             seen,
             "no driver is loaded by it",
             to_do,
+        ));
+    }
+    if report.together_only {
+        found.push(finding(
+            "vulkan: the loader",
+            "it loads drivers that it was told to leave out, as it does in a process with an administrator's rights",
+            "none can be asked alone, and one that goes wrong takes the others with it",
+            "start this program without an administrator's rights",
         ));
     }
     let asked = |phase| report.children.iter().filter(move |child| child.phase == phase);
@@ -411,6 +423,28 @@ mod tests {
         assert!(line.contains("x.json") && line.contains(FORGET_COMMAND) && line.contains("signal 11"), "{line}");
         let said = lines(Evidence::default(), report, vec![]);
         assert!(said.contains(FORGET_COMMAND) && said.contains("--gpu vulkan"), "{said}");
+    }
+
+    #[test]
+    fn drivers_that_could_not_be_asked_alone_are_not_said_to_work_alone() {
+        let crashed = |phase, culprit| Child {
+            phase,
+            subject: "all drivers".into(),
+            culprit,
+            verdict: Verdict::Crashed { code: Some(-1_073_741_819), signal: None },
+            stage: Some("create-instance".into()),
+            devices: 0,
+            stderr: String::new(),
+            seconds: 0.1,
+        };
+        let children = vec![crashed(Phase::Enumerate, None)];
+        let report = ApiReport { children, together_only: true, ..ApiReport::new(Api::Vulkan) };
+        let said = lines(Evidence::default(), report, vec![]);
+        assert!(said.contains("is not known, and Vulkan is not used") && said.contains("administrator"), "{said}");
+        assert!(!said.contains("works alone"), "{said}");
+        let children = vec![crashed(Phase::Enumerate, None), crashed(Phase::Alone, Some("x.dll".into()))];
+        let said = lines(Evidence::default(), ApiReport { children, ..ApiReport::new(Api::Vulkan) }, vec![]);
+        assert!(said.contains("driver x.dll") && said.lines().count() == 1, "{said}");
     }
 
     #[test]

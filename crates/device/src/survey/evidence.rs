@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::Api;
 use super::manifest::{self, Manifest, Reading, find_library};
-use crate::sys;
+use crate::sys::{self, cuda::NAME as CUDA};
 
 /// Variables that change what drivers and loaders show.
 const VARIABLES: &[&str] = &[
@@ -72,7 +72,7 @@ pub(crate) struct Evidence {
 
 impl Evidence {
     pub fn gather() -> Evidence {
-        let libraries = ["libvulkan.so.1", "libcuda.so.1"];
+        let libraries = [if cfg!(windows) { "vulkan-1.dll" } else { "libvulkan.so.1" }, CUDA];
         let path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
         let nvidia = read_line("/proc/driver/nvidia/version");
         Evidence {
@@ -106,9 +106,9 @@ impl Evidence {
 
     /// Whether CUDA can be ruled out without a child: neither its library nor a trace of its hardware is here.
     pub fn rules_out_cuda(&self) -> bool {
-        let named = |path: &Path, begin: &str| manifest::file_name(path).starts_with(begin);
-        let node = |begin: &'static str| self.nodes.iter().any(|node| named(&node.path, begin));
-        let library = self.libraries.iter().any(|path| named(path, "libcuda"));
+        let node =
+            |begin: &'static str| self.nodes.iter().any(|node| manifest::file_name(&node.path).starts_with(begin));
+        let library = self.libraries.iter().any(|path| is_cuda(path));
         // Elsewhere these places say nothing.
         cfg!(target_os = "linux") && !library && !self.has_nvidia() && !node("nvidia") && !node("dxg")
     }
@@ -151,9 +151,13 @@ impl Evidence {
 
     /// What the CUDA driver is, for the guard.
     pub fn cuda_key(&self) -> Vec<String> {
-        let cuda = self.libraries.iter().filter(|path| manifest::file_name(path).starts_with("libcuda"));
+        let cuda = self.libraries.iter().filter(|path| is_cuda(path));
         cuda.map(|path| file_line(path)).chain(self.versions.iter().cloned()).collect()
     }
+}
+
+fn is_cuda(path: &Path) -> bool {
+    manifest::file_name(path) == CUDA
 }
 
 /// A file by path, size and time.

@@ -1,7 +1,6 @@
 //! The manifests by which Vulkan drivers are installed, read without opening a driver.
 //!
-//! The order and the folders are those of the loader. Where the folders are not known (Windows keeps the list in its registry)
-//! the list is empty, and drivers cannot be tried one by one.
+//! The order and the folders are those of the loader; on Windows the registry stands for the folders.
 
 use std::env;
 use std::ffi::OsString;
@@ -86,7 +85,11 @@ fn locate(manifest: &Path, named: String) -> Reading {
     let path = Path::new(&named);
     if named.contains('/') || named.contains('\\') {
         // A path is absolute or begins at the folder of the manifest.
-        let file = manifest.parent().unwrap_or(Path::new(".")).join(path);
+        let mut file = manifest.parent().unwrap_or(Path::new(".")).join(path);
+        if cfg!(windows) {
+            // Windows looks for what a library needs beside it only if its path is whole and has no slashes in it.
+            file = std::path::absolute(&file).unwrap_or(file);
+        }
         return if file.exists() { Reading::Library { named, file: Some(file) } } else { Reading::Stale { named } };
     }
     let file = find_library(&named);
@@ -96,6 +99,13 @@ fn locate(manifest: &Path, named: String) -> Reading {
 
 /// Where the dynamic linker would find a library, as far as that can be known without it.
 pub(crate) fn find_library(name: &str) -> Option<PathBuf> {
+    if cfg!(windows) {
+        let beside = env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned()));
+        let system = env::var_os("SystemRoot").map(|root| Path::new(&root).join("System32"));
+        let path = env::var_os("PATH").unwrap_or_default();
+        let folders = beside.into_iter().chain(system).chain(env::split_paths(&path));
+        return folders.map(|folder| folder.join(name)).find(|file| file.exists());
+    }
     let own = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let system = [
         "/usr/lib/x86_64-linux-gnu",
@@ -122,6 +132,9 @@ pub(crate) fn installed() -> Vec<Manifest> {
         Some(list) => list_paths(&list, &mut paths),
         None => {
             env::var_os("VK_ADD_DRIVER_FILES").iter().for_each(|list| list_paths(list, &mut paths));
+            #[cfg(windows)]
+            super::registry::manifests().into_iter().for_each(|path| list_path(path, &mut paths));
+            #[cfg(not(windows))]
             folders().iter().for_each(|folder| list_folder(folder, &mut paths));
         }
     }
@@ -131,11 +144,14 @@ pub(crate) fn installed() -> Vec<Manifest> {
     paths.into_iter().map(Manifest::read).collect()
 }
 
-/// Entries of such a variable are files or folders.
 fn list_paths(list: &OsString, paths: &mut Vec<PathBuf>) {
-    for path in env::split_paths(list).filter(|path| !path.as_os_str().is_empty()) {
-        if path.is_dir() { list_folder(&path, paths) } else { paths.push(path) }
-    }
+    let named = env::split_paths(list).filter(|path| !path.as_os_str().is_empty());
+    named.for_each(|path| list_path(path, paths));
+}
+
+/// What a variable or the registry names is a file or a folder.
+fn list_path(path: PathBuf, paths: &mut Vec<PathBuf>) {
+    if path.is_dir() { list_folder(&path, paths) } else { paths.push(path) }
 }
 
 fn list_folder(folder: &Path, paths: &mut Vec<PathBuf>) {
@@ -150,10 +166,8 @@ fn list_folder(folder: &Path, paths: &mut Vec<PathBuf>) {
     paths.append(&mut found);
 }
 
+#[cfg(not(windows))]
 fn folders() -> Vec<PathBuf> {
-    if cfg!(windows) {
-        return Vec::new();
-    }
     let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
     let home = |below: &str| variable("HOME").map(|home| Path::new(&home).join(below));
     let split = |list: Option<OsString>, fallback: &str| {

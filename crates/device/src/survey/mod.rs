@@ -12,6 +12,8 @@ mod guard;
 mod info;
 mod manifest;
 mod record;
+#[cfg(any(windows, test))]
+mod registry;
 mod store;
 mod vulkan;
 

@@ -107,6 +107,8 @@ pub struct ApiReport {
     pub blocked: Vec<Remembered>,
     /// Drivers that were left out in this survey, since they went wrong: manifests or libraries.
     pub disabled: Vec<PathBuf>,
+    /// Whether the loader loads other drivers than the one that it is told to, so that none can be asked alone.
+    pub together_only: bool,
     /// Devices that were listed but not tried, since there were too many or time ran out.
     pub untried: usize,
 }
@@ -121,6 +123,7 @@ impl ApiReport {
             children: Vec::new(),
             blocked: Vec::new(),
             disabled: Vec::new(),
+            together_only: false,
             untried: 0,
         }
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::cuda::try_all;
 use super::diagnose::EGL_MANIFEST;
 use super::manifest::{Manifest, Reading};
-use super::record::Child;
+use super::record::{Child, is_fault};
 use super::{Answer, Api, ApiReport, Context, DeviceInfo, Phase, believe, in_parallel};
 use crate::probe::vulkan::Seen;
 use crate::{Outcome, Verdict};
@@ -73,7 +73,13 @@ fn listed(outcome: &Outcome, manifest: Option<&PathBuf>) -> Vec<DeviceInfo> {
 /// Asks each driver that may be asked, for itself. Those that go wrong are left out and remembered.
 fn alone(context: &Context, report: &mut ApiReport) -> Vec<DeviceInfo> {
     let mut views = Vec::new();
-    for (manifest, outcome) in each_alone(context, report) {
+    let asked = each_alone(context, report);
+    report.together_only = !asked.is_empty() && is_deaf(context);
+    for (manifest, outcome) in asked {
+        // Where they cannot be separated, only what a library did when we opened it ourselves is its own doing.
+        if report.together_only && outcome.stage.as_deref() != Some("load-driver") {
+            continue;
+        }
         let child = Child::new(Phase::Alone, id(&manifest.path), Some(manifest.library_name()), &outcome);
         if child.is_fault() {
             report.disabled.push(manifest.path.clone());
@@ -83,6 +89,17 @@ fn alone(context: &Context, report: &mut ApiReport) -> Vec<DeviceInfo> {
         report.children.push(child);
     }
     views
+}
+
+/// Whether the loader does not hear which driver it is to load, found out by naming one that is not there: nothing may come of that.
+/// On Windows it hears no variable in a process with the rights of an administrator, and every driver would be blamed for one.
+fn is_deaf(context: &Context) -> bool {
+    if !cfg!(windows) {
+        return false;
+    }
+    let nowhere = std::env::temp_dir().join(format!("impasto-no-driver-{}.json", std::process::id()));
+    let outcome = context.child("vulkan-enumerate", String::new(), Some(&nowhere), context.options.hard);
+    is_fault(&outcome.verdict) || !outcome.records.is_empty()
 }
 
 fn each_alone<'a>(context: &'a Context, report: &ApiReport) -> Vec<(&'a Manifest, Outcome)> {
@@ -128,7 +145,8 @@ fn blame_trials(context: &Context, report: &mut ApiReport, views: &[DeviceInfo])
     }
     let view_of = |child: &Child| views.iter().find(|view| child.subject == format!("{} {}", view.name, view.label));
     let unknown = died.iter().any(|&at| view_of(&report.children[at]).is_some_and(|view| view.manifest.is_none()));
-    let asked = if unknown { each_alone(context, report) } else { Vec::new() };
+    let asked =
+        if unknown && !report.together_only && !is_deaf(context) { each_alone(context, report) } else { Vec::new() };
     let mut blamed: Vec<PathBuf> = Vec::new();
     for at in died {
         let Some(view) = view_of(&report.children[at]) else { continue };

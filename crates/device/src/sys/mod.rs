@@ -11,6 +11,8 @@ mod unix;
 pub(crate) use unix::*;
 
 #[cfg(windows)]
+pub(crate) mod registry;
+#[cfg(windows)]
 mod windows;
 #[cfg(windows)]
 pub(crate) use windows::*;

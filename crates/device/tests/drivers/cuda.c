@@ -4,7 +4,7 @@
 #include "fault.h"
 
 #define SAME_UUID "0123456789abcdef"
-#define API __attribute__((visibility("default")))
+#define API FAKE_EXPORT
 
 API int cuInit(unsigned flags)
 {

@@ -6,7 +6,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#ifdef _WIN32
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+#define FAKE_EXPORT __declspec(dllexport)
+static void fake_throw(void) { RaiseException(0xE06D7363, EXCEPTION_NONCONTINUABLE, 0, NULL); }
+#else
+#define FAKE_EXPORT __attribute__((visibility("default")))
 void fake_throw(void);
+#endif
 
 static const char *fake_mode(void)
 {
@@ -57,6 +65,7 @@ static void fake_stage(const char *stage)
     } else if (KIND("stdout")) {
         for (int i = 0; i < 1000; i++)
             fake_write(1, "{\"version\":2,\"message\":\"done\"}\n");
+#ifndef _WIN32
     } else if (KIND("fork")) {
         if (fork() == 0)
             sleep(600);
@@ -64,6 +73,7 @@ static void fake_stage(const char *stage)
             sleep(1);
     } else if (KIND("kill")) {
         kill(getpid(), 9);
+#endif
     }
 #undef KIND
 }

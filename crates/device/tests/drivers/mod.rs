@@ -6,6 +6,43 @@ use std::sync::OnceLock;
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../device/tests/drivers");
 
+const CRASHED: &str = "crashed";
+const TIMED_OUT: &str = "timed_out";
+const GARBLED: &str = "garbled";
+
+/// Fault, stage, and the verdict that it must get.
+pub const FAULTS: &[(&str, &str, &str)] = &[
+    ("crash", "load-driver", CRASHED),
+    ("crash", "create-instance", CRASHED),
+    ("crash", "enumerate", CRASHED),
+    ("crash", "get-properties", CRASHED),
+    ("crash", "create-device", CRASHED),
+    ("crash", "dispatch", CRASHED),
+    ("abort", "create-instance", CRASHED),
+    ("abort", "dispatch", CRASHED),
+    ("throw", "create-instance", CRASHED),
+    ("throw", "get-properties", CRASHED),
+    ("throw", "dispatch", CRASHED),
+    ("hang", "load-driver", TIMED_OUT),
+    ("hang", "create-instance", TIMED_OUT),
+    ("hang", "enumerate", TIMED_OUT),
+    ("hang", "get-properties", TIMED_OUT),
+    ("hang", "create-device", TIMED_OUT),
+    ("hang", "dispatch", TIMED_OUT),
+    ("spin", "enumerate", TIMED_OUT),
+    ("endless", "create-instance", TIMED_OUT),
+    ("garbage", "enumerate", GARBLED),
+    ("exit0", "enumerate", GARBLED),
+    ("exit0", "dispatch", GARBLED),
+    ("exit3", "create-instance", CRASHED),
+    ("fork", "create-instance", TIMED_OUT),
+    ("fork", "dispatch", TIMED_OUT),
+];
+
+/// What a driver says or does without failing; the first is nothing.
+pub const LIES: &[&str] =
+    &["", "none", "many", "absurd", "lying", "wrong", "refuse", "stdout:create-instance", "kill:dispatch"];
+
 /// Where the fake drivers are.
 pub struct Drivers {
     /// `libfake_vulkan.so` and its manifest, a manifest without its library, and one that is none.

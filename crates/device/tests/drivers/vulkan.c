@@ -1,6 +1,8 @@
 /* A Vulkan driver that is good for one thing, the trial's kernel, unless FAKE_VULKAN tells it to go wrong.
  * Without Vulkan's headers: the few structures are written at their known offsets. */
+#ifndef FAKE_VARIABLE
 #define FAKE_VARIABLE "FAKE_VULKAN"
+#endif
 #include <signal.h>
 #include "fault.h"
 
@@ -252,13 +254,13 @@ static void *lookup(const char *name)
 
 static void *device_proc(object *device, const char *name) { (void)device; return lookup(name); }
 
-__attribute__((visibility("default"))) void *vk_icdGetInstanceProcAddr(object *instance, const char *name)
+FAKE_EXPORT void *vk_icdGetInstanceProcAddr(object *instance, const char *name)
 {
     (void)instance;
     return strcmp(name, "vkGetDeviceProcAddr") == 0 ? (void *)device_proc : lookup(name);
 }
 
-__attribute__((visibility("default"))) result vk_icdNegotiateLoaderICDInterfaceVersion(uint32_t *version)
+FAKE_EXPORT result vk_icdNegotiateLoaderICDInterfaceVersion(uint32_t *version)
 {
     *version = *version < 5 ? *version : 5;
     return 0;

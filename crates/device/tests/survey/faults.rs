@@ -5,41 +5,9 @@ use std::sync::Arc;
 use impasto_device::{Store, SurveyOptions, survey};
 use libtest_mimic::Trial;
 
+use super::drivers::{FAULTS, LIES};
 use super::parent::{Scene, finds_neighbours, is_healthy, options};
 use super::test;
-
-const CRASHED: &str = "crashed";
-const TIMED_OUT: &str = "timed_out";
-const GARBLED: &str = "garbled";
-
-/// Fault, stage, and the verdict that it must get.
-const FAULTS: &[(&str, &str, &str)] = &[
-    ("crash", "load-driver", CRASHED),
-    ("crash", "create-instance", CRASHED),
-    ("crash", "enumerate", CRASHED),
-    ("crash", "get-properties", CRASHED),
-    ("crash", "create-device", CRASHED),
-    ("crash", "dispatch", CRASHED),
-    ("abort", "create-instance", CRASHED),
-    ("abort", "dispatch", CRASHED),
-    ("throw", "create-instance", CRASHED),
-    ("throw", "get-properties", CRASHED),
-    ("throw", "dispatch", CRASHED),
-    ("hang", "load-driver", TIMED_OUT),
-    ("hang", "create-instance", TIMED_OUT),
-    ("hang", "enumerate", TIMED_OUT),
-    ("hang", "get-properties", TIMED_OUT),
-    ("hang", "create-device", TIMED_OUT),
-    ("hang", "dispatch", TIMED_OUT),
-    ("spin", "enumerate", TIMED_OUT),
-    ("endless", "create-instance", TIMED_OUT),
-    ("garbage", "enumerate", GARBLED),
-    ("exit0", "enumerate", GARBLED),
-    ("exit0", "dispatch", GARBLED),
-    ("exit3", "create-instance", CRASHED),
-    ("fork", "create-instance", TIMED_OUT),
-    ("fork", "dispatch", TIMED_OUT),
-];
 
 pub fn tests() -> Vec<Trial> {
     let mut tests = Vec::new();
@@ -258,13 +226,12 @@ pub fn random_surveys() {
         state ^= state << 17;
         (state % below as u64) as usize
     };
-    let lies = ["", "none", "many", "absurd", "lying", "wrong", "refuse", "stdout:create-instance", "kill:dispatch"];
     survey(&options);
     let before = (descriptors(), processes());
     let (mut faults, mut slowest) = (0, 0.0_f64);
     for number in 0..count {
         let mut fault = || match random(2) {
-            0 => lies[random(lies.len())].to_owned(),
+            0 => LIES[random(LIES.len())].to_owned(),
             _ => {
                 let (fault, stage, _) = FAULTS[random(FAULTS.len())];
                 format!("{fault}:{stage}")

@@ -7,10 +7,12 @@ use impasto_backend::{BackendError, ParamBytes, Session, WeightSource};
 use impasto_graph::{DType, Graph, GraphError, HostTensor, Storage};
 
 mod cpu;
+mod kernel;
 mod model;
 mod plan;
 
 pub use cpu::{CpuBench, CpuLine, cpu};
+pub use kernel::{KernelLine, has_spirv_opt, kernel};
 pub use model::{ModelLine, model};
 pub use plan::{PlanLine, plans};
 

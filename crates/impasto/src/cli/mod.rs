@@ -2,6 +2,7 @@
 
 pub mod arguments;
 pub mod devices;
+pub mod kernel;
 pub mod paint;
 mod peers;
 pub mod show;
@@ -10,6 +11,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use impasto::backend::cpu::{CpuOptions, Precision};
+use impasto::kernel::blowup::Case;
 use impasto::model::Family;
 
 #[derive(Subcommand)]
@@ -59,6 +61,8 @@ pub struct Devices {
 pub enum Bench {
     /// Matrix products, convolutions and attention on the CPU, as a share of the peak of the same run.
     Cpu(BenchCpu),
+    /// The kernel compiler on kernels that break optimisers of SPIR-V, against spirv-opt where it is installed.
+    Kernel(BenchKernel),
     /// Whole networks of true size on random weights, as a share of the peak of the same run, with a profile.
     Model(BenchModel),
     /// Plans of the real networks: memory, how near to the least possible, and the time that planning takes.
@@ -88,6 +92,19 @@ pub struct BenchCpu {
     /// Seconds for each case.
     #[arg(long, value_name = "S", default_value_t = 0.5)]
     pub seconds: f64,
+}
+
+#[derive(Args)]
+pub struct BenchKernel {
+    /// Which kernels, such as "sparse 2048 2048 2" or "loop 200 200 2"; by default a series of six.
+    #[arg(value_name = "KERNEL")]
+    pub cases: Vec<Case>,
+    /// One JSON object a line.
+    #[arg(long)]
+    pub json: bool,
+    /// Without spirv-opt, which takes minutes.
+    #[arg(long)]
+    pub no_baseline: bool,
 }
 
 #[derive(Args)]

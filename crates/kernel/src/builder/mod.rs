@@ -1,11 +1,11 @@
 //! The language: a kernel as Rust values. [`Builder`] hands out [`Val`]s, [`Buf`]fers and [`Var`]iables whose types rustc checks; control
-//! flow is closures. Each construct of Rust has one call here, so that a macro can rewrite syntax into calls and leave types,
-//! inference and spans to rustc.
+//! flow is closures. [`lang`] is what `#[kernel]` rewrites syntax into: the same as pairs of calls, for values of both times.
 //!
 //! What types cannot prevent (a value used outside of its region, a name used twice) is an error of [`Builder::kernel`], never a panic:
 //! after the first mistake everything goes on without effect.
 
 mod control;
+pub mod lang;
 mod types;
 mod value;
 
@@ -18,7 +18,7 @@ use crate::ir::{
 };
 use crate::verify::verify;
 pub use control::{Arms, Loop};
-pub use types::{Array, Float, Int, IntoVal, Lit, Logic, Num, Shared32, Type, Vector};
+pub use types::{Array, Equal, Float, Int, IntoVal, Lit, Logic, Num, Shared32, Type, Vec2, Vec3, Vec4, Vector};
 
 /// Writes one kernel.
 ///
@@ -42,6 +42,8 @@ pub struct Builder {
 struct State {
     asm: Assembler,
     problem: Option<String>,
+    /// Kernel functions that are being written into each other.
+    calls: u32,
 }
 
 /// A value of type `T`: a number that the kernel computes when it runs.
@@ -86,7 +88,7 @@ pub struct Var<'k, T> {
 impl Builder {
     /// A kernel with workgroups of this size; `body` writes it.
     pub fn kernel(name: &str, workgroup: [u32; 3], body: impl FnOnce(&Builder)) -> Result<Kernel, KernelError> {
-        let state = State { asm: Assembler::new(Kernel::empty(name, workgroup)), problem: None };
+        let state = State { asm: Assembler::new(Kernel::empty(name, workgroup)), problem: None, calls: 0 };
         let k = Builder { state: RefCell::new(state) };
         body(&k);
         let mut state = k.state.into_inner();
@@ -141,6 +143,15 @@ impl Builder {
         {
             self.fail(format!("'{name}' is no name: letters, digits and _, a letter first"));
         }
+    }
+
+    /// A name that no parameter and no memory has: this one, or this one with a number.
+    fn unused_name(&self, wish: &str) -> String {
+        let wish = wish.trim_start_matches(|c: char| !c.is_ascii_alphabetic());
+        let kernel = &self.state.borrow().asm.kernel;
+        let taken = |n: &str| kernel.params.iter().any(|p| p.name == n) || kernel.memories.iter().any(|m| m.name == n);
+        let numbered = (2..).map(|i| format!("{wish}{i}"));
+        std::iter::once(wish.to_owned()).chain(numbered).find(|n| !taken(n)).unwrap_or_default()
     }
 
     fn memory<T: Type>(&self, name: &str, space: Space) -> MemoryId {

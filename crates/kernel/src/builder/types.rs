@@ -1,7 +1,5 @@
 //! The types of the language as Rust types.
 
-use std::marker::PhantomData;
-
 use half::{bf16, f16};
 
 use super::{Builder, Val};
@@ -16,25 +14,40 @@ pub trait Type: Copy + 'static {
 }
 
 /// A scalar, which has constants.
-pub trait Lit: Type<Bool = bool> {
+pub trait Lit: Type<Bool = bool> + for<'k> IntoVal<'k, Self> {
     /// Which one.
     const SCALAR: Scalar;
     /// The bits of a constant.
     fn bits(self) -> u64;
+    /// The number nearest to this one.
+    fn nearest(x: f64) -> Self;
 }
 
 /// Types with `+ - * /`, `min`, `max` and comparisons.
 pub trait Num: Type {}
+/// Types with `==` and `!=`.
+pub trait Equal: Type {}
+impl<T: Num> Equal for T {}
+impl Equal for bool {}
 /// Whole numbers, and vectors of them.
 pub trait Int: Num {}
 /// Floats that can be computed with, and vectors of them.
 pub trait Float: Num {}
 /// Whole numbers and truth values, and vectors of them: `& | ^ !`.
 pub trait Logic: Type {}
-/// Whole numbers of 32 bits, which have atomics.
+/// Whole numbers of 32 bits, which count loops and have atomics.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no whole number of 32 bits",
+    note = "this works on `u32` and `i32`"
+)]
 pub trait Shared32: Lit {}
 
 /// What can stand for a value: the value, or a constant of Rust.
+#[diagnostic::on_unimplemented(
+    message = "expected a `{T}`, found `{Self}`",
+    label = "this is no `{T}`",
+    note = "numbers convert with `as`"
+)]
 pub trait IntoVal<'k, T> {
     /// The value.
     fn into_val(self, k: &'k Builder) -> Val<'k, T>;
@@ -50,7 +63,7 @@ impl<'k, T> IntoVal<'k, T> for Val<'k, T> {
 }
 
 macro_rules! scalar {
-    ($ty:ty, $scalar:ident, |$x:ident| $bits:expr $(, $marker:ident)*) => {
+    ($ty:ty, $scalar:ident, |$x:ident| $bits:expr, $nearest:expr $(, $marker:ident)*) => {
         impl Type for $ty {
             type Bool = bool;
             fn ty(_: &mut Kernel) -> Ty {
@@ -63,6 +76,9 @@ macro_rules! scalar {
                 let $x = self;
                 $bits
             }
+            fn nearest($x: f64) -> $ty {
+                $nearest
+            }
         }
         impl<'k> IntoVal<'k, $ty> for $ty {
             fn into_val(self, k: &'k Builder) -> Val<'k, $ty> {
@@ -73,18 +89,24 @@ macro_rules! scalar {
     };
 }
 
-scalar!(bool, Bool, |x| x.into(), Logic);
-scalar!(i32, I32, |x| (x as u32).into(), Num, Int, Logic, Shared32);
-scalar!(u32, U32, |x| x.into(), Num, Int, Logic, Shared32);
-scalar!(i64, I64, |x| x as u64, Num, Int, Logic);
-scalar!(u64, U64, |x| x, Num, Int, Logic);
-scalar!(f16, F16, |x| x.to_bits().into(), Num, Float);
-scalar!(bf16, Bf16, |x| x.to_bits().into());
-scalar!(f32, F32, |x| x.to_bits().into(), Num, Float);
+scalar!(bool, Bool, |x| x.into(), x != 0.0, Logic);
+scalar!(i32, I32, |x| (x as u32).into(), x as i32, Num, Int, Logic, Shared32);
+scalar!(u32, U32, |x| x.into(), x as u32, Num, Int, Logic, Shared32);
+scalar!(i64, I64, |x| x as u64, x as i64, Num, Int, Logic);
+scalar!(u64, U64, |x| x, x as u64, Num, Int, Logic);
+scalar!(f16, F16, |x| x.to_bits().into(), f16::from_f64(x), Num, Float);
+scalar!(bf16, Bf16, |x| x.to_bits().into(), bf16::from_f64(x));
+scalar!(f32, F32, |x| x.to_bits().into(), x as f32, Num, Float);
 
 /// `N` scalars of the same type, 2 to 4.
-#[derive(Clone, Copy, Debug)]
-pub struct Vector<T, const N: usize>(PhantomData<T>);
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Vector<T, const N: usize>(pub [T; N]);
+/// Two scalars.
+pub type Vec2<T> = Vector<T, 2>;
+/// Three scalars; a buffer cannot hold them.
+pub type Vec3<T> = Vector<T, 3>;
+/// Four scalars.
+pub type Vec4<T> = Vector<T, 4>;
 
 impl<T: Lit, const N: usize> Type for Vector<T, N> {
     type Bool = Vector<bool, N>;
@@ -99,10 +121,9 @@ impl<T: Lit + Float, const N: usize> Float for Vector<T, N> {}
 impl<T: Lit + Logic, const N: usize> Logic for Vector<T, N> {}
 
 /// `N` values of the same type, as one value.
-#[derive(Clone, Copy, Debug)]
-pub struct Array<T, const N: usize>(PhantomData<T>);
+pub type Array<T, const N: usize> = [T; N];
 
-impl<T: Type, const N: usize> Type for Array<T, N> {
+impl<T: Type, const N: usize> Type for [T; N] {
     type Bool = bool;
     fn ty(kernel: &mut Kernel) -> Ty {
         let t = T::ty(kernel);

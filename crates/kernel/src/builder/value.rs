@@ -4,7 +4,7 @@ use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Rem, Shl, Shr, Su
 
 use half::f16;
 
-use super::types::{Array, Float, Int, IntoVal, Lit, Logic, Num, Shared32, Type, Vector};
+use super::types::{Array, Equal, Float, Int, IntoVal, Lit, Logic, Num, Shared32, Type, Vector};
 use super::{Buf, BufMut, Val, Var};
 use crate::ir::{Atomic, Binary, Compare, OpKind, Subgroup, Unary};
 
@@ -18,7 +18,7 @@ impl<'k, T: Type> Val<'k, T> {
         self.k.emit(OpKind::Binary(f), &[self.id, other.id])
     }
 
-    fn compare(self, c: Compare, other: impl IntoVal<'k, T>) -> Val<'k, T::Bool> {
+    pub(super) fn compare(self, c: Compare, other: impl IntoVal<'k, T>) -> Val<'k, T::Bool> {
         let other = other.into_val(self.k);
         self.k.emit(OpKind::Compare(c), &[self.id, other.id])
     }
@@ -28,18 +28,19 @@ impl<'k, T: Type> Val<'k, T> {
     }
 }
 
+// One impl for all that can stand on the right, so that rustc knows the result before it knows what that is.
 macro_rules! binary {
     ($trait:ident $method:ident $op:ident for $bound:ident: $($lit:ty)*) => {
-        impl<'k, T: $bound> $trait for Val<'k, T> {
+        impl<'k, T: $bound, R: IntoVal<'k, T>> $trait<R> for Val<'k, T> {
             type Output = Val<'k, T>;
-            fn $method(self, other: Val<'k, T>) -> Val<'k, T> {
+            fn $method(self, other: R) -> Val<'k, T> {
                 self.binary(Binary::$op, other)
             }
         }
-        $(impl<'k> $trait<$lit> for Val<'k, $lit> {
+        $(impl<'k> $trait<Val<'k, $lit>> for $lit {
             type Output = Val<'k, $lit>;
-            fn $method(self, other: $lit) -> Val<'k, $lit> {
-                self.binary(Binary::$op, other)
+            fn $method(self, other: Val<'k, $lit>) -> Val<'k, $lit> {
+                other.k.lit(self).binary(Binary::$op, other)
             }
         })*
     };
@@ -80,6 +81,14 @@ macro_rules! methods {
     };
 }
 
+methods!(Equal,
+    unary:;
+    binary:;
+    compare:
+        /// `==`
+        eq Eq,
+        /// `!=`
+        ne Ne);
 methods!(Num,
     unary:
         /// The absolute value; refused for unsigned numbers.
@@ -90,10 +99,6 @@ methods!(Num,
         /// The larger one, `self` if neither is.
         max Max;
     compare:
-        /// `==`
-        eq Eq,
-        /// `!=`
-        ne Ne,
         /// `<`
         lt Lt,
         /// `<=`
@@ -133,7 +138,8 @@ methods!(Float,
 
 impl<'k, T: Float> Val<'k, T> {
     /// `self * b + c`, rounded as the device likes.
-    pub fn mul_add(self, b: Val<'k, T>, c: Val<'k, T>) -> Val<'k, T> {
+    pub fn mul_add(self, b: impl IntoVal<'k, T>, c: impl IntoVal<'k, T>) -> Val<'k, T> {
+        let (b, c) = (b.into_val(self.k), c.into_val(self.k));
         self.k.emit(OpKind::Fma, &[self.id, b.id, c.id])
     }
 }

@@ -56,7 +56,7 @@ mod write;
 
 use crate::error::KernelError;
 use crate::ir::{Access, Kernel, Memory, MemoryId, OpId, Scalar, Space, Ty};
-use crate::passes::{clean, construct};
+use crate::passes::{clean, values};
 use crate::text::op_text;
 use crate::verify::verify;
 use activity::{Activity, Places};
@@ -193,8 +193,9 @@ fn prepared(k: &Kernel, arrays: bool) -> Result<Kernel, KernelError> {
             ),
         });
     }
-    let ssa = clean(&construct(k)?)?;
-    clean(&construct(&flatten::flatten(&ssa, arrays))?)
+    verify(k)?;
+    let ssa = clean(&values(k)?)?;
+    clean(&values(&flatten::flatten(&ssa, arrays))?)
 }
 
 /// Adds a memory with a name of its own.

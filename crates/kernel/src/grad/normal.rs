@@ -2,10 +2,11 @@
 //! number that says how a region was left, and what the exit takes along; what stands behind is run only where nothing has left. A `for`
 //! that is left early carries whether it still runs and how many turns it took, and ends at the first turn that does not run.
 //!
-//! Loops without a bound are copied as they are: if a derivative flows through one it is refused later, otherwise it is only computed again.
+//! A `loop` that is never continued runs once, and is written as what stands in it: this is what an early return from a function looks like.
+//! Other loops without a bound are copied as they are: if a derivative flows through one it is refused later, otherwise it is only computed again.
 //! Cost: linear, plus exits times the values that they take along.
 
-use crate::hash::Map;
+use crate::hash::{Map, Set};
 use crate::ir::{Assembler, Binary, Compare, Kernel, OpId, OpKind, RegionId, Scalar, Ty, Value};
 
 use super::write::{BOOL, U32};
@@ -56,6 +57,7 @@ struct Survey<'a> {
     /// The depth of each loop, and whether it is continued only at its end.
     depth: Map<RegionId, usize>,
     plain: Map<OpId, bool>,
+    continued: Set<RegionId>,
 }
 
 impl Survey<'_> {
@@ -63,6 +65,9 @@ impl Survey<'_> {
         let k = self.k;
         let mut all = Ways::default();
         for &op in k.region_ops(r) {
+            if let OpKind::Continue(t) = k.kind(op) {
+                self.continued.insert(t);
+            }
             match k.kind(op) {
                 OpKind::Continue(t) | OpKind::Break(t) => all.loops.extend(self.depth.get(&t)),
                 OpKind::Return => all.returns = true,
@@ -118,7 +123,8 @@ struct Exits<'a> {
 
 /// The kernel in the form that can be taken backwards; or the op that cannot, and why.
 pub(super) fn normal(k: &Kernel) -> Result<Normal, (OpId, String)> {
-    let mut survey = Survey { k, ways: Map::default(), depth: Map::default(), plain: Map::default() };
+    let mut survey =
+        Survey { k, ways: Map::default(), depth: Map::default(), plain: Map::default(), continued: Set::default() };
     survey.region(k.body(), 0);
     let mut e = Exits {
         old: k,
@@ -189,11 +195,14 @@ impl Exits<'_> {
                 OpKind::Return | OpKind::Unreachable => return Ok(self.gives(wants, RETURNED, &[])),
                 _ if kind.is_structure() => {
                     let ways = self.survey.ways.get(&op).cloned().unwrap_or_default();
-                    if matches!(kind, OpKind::Loop) {
-                        self.unbounded(op, &ways)?;
-                        continue;
-                    }
-                    let left = self.structure(op, &ways)?;
+                    let left = match kind {
+                        OpKind::Loop if !self.survey.continued.contains(&old.regions(op)[0]) => self.once(op, &ways)?,
+                        OpKind::Loop => {
+                            self.unbounded(op, &ways)?;
+                            continue;
+                        }
+                        _ => self.structure(op, &ways)?,
+                    };
                     let Some(how) = left.first().copied() else { continue };
                     return self.guarded(&ops[i + 1..], wants, &ways, how, &left[1..]);
                 }
@@ -329,6 +338,32 @@ impl Exits<'_> {
             self.guards.insert(guard, n);
         }
         Ok(if ways.any() { results[n + 2..].to_vec() } else { Vec::new() })
+    }
+
+    /// A loop that runs once: what stands in it, and its breaks as values.
+    fn once(&mut self, op: OpId, ways: &Ways) -> Result<Vec<Value>, (OpId, String)> {
+        let old = self.old;
+        let r = old.regions(op)[0];
+        let depth = self.carried.len();
+        let args = self.args(op);
+        self.bind(old.region_args(r), args.into_iter());
+        let results = self.types(old.results(op));
+        let n = results.len();
+        self.carried.push(results);
+        let mut loops = ways.loops.clone();
+        loops.push(depth);
+        let given = self.rest(old.region_ops(r), &Wants { own: Vec::new(), loops })?;
+        self.carried.pop();
+        let (how, payload) = (given[0], &given[1..]);
+        let own = payload.len() - n;
+        self.bind(old.results(op), payload[own..].iter().copied());
+        if !ways.any() {
+            return Ok(Vec::new());
+        }
+        let (off, fell) = (self.asm.number(broken(depth)), self.asm.number(FELL));
+        let left = self.asm.compare(Compare::Eq, how, off);
+        let how = self.asm.select(left, fell, how);
+        Ok(std::iter::once(how).chain(payload[..own].iter().copied()).collect())
     }
 
     fn unbounded(&mut self, op: OpId, ways: &Ways) -> Result<(), (OpId, String)> {

@@ -69,6 +69,11 @@ impl Assembler {
         self.open.last().is_some_and(|o| o.ended)
     }
 
+    /// Whether what is added now would never run, in this region or in one around it.
+    pub(crate) fn unreachable(&self) -> bool {
+        self.open.last().is_some_and(|o| o.ended || o.dead)
+    }
+
     /// Adds an op to the innermost region.
     pub(crate) fn push(&mut self, kind: OpKind, args: &[Value], results: &[Ty]) -> OpId {
         self.push_at(self.open.len() - 1, kind, args, results, &[])

@@ -8,9 +8,11 @@ mod fold;
 mod forward;
 mod hoist;
 mod numbering;
+mod once;
 pub(crate) mod rewrite;
 mod select;
 mod specialise;
+mod split;
 mod ssa;
 mod unroll;
 mod vectors;
@@ -28,7 +30,9 @@ pub struct Pass {
     run: fn(&Kernel) -> Kernel,
 }
 
-/// SSA construction: the only pass that reads variables, so it comes first.
+/// Works on variables, and comes before all else.
+const SPLIT: Pass = Pass { name: "split", run: split::run };
+/// SSA construction: behind it there are no variables.
 const SSA: Pass = Pass { name: "ssa", run: ssa::run };
 const FOLD: Pass = Pass { name: "fold", run: fold::run };
 const VECTORS: Pass = Pass { name: "vectors", run: vectors::run };
@@ -38,6 +42,7 @@ const FORWARD: Pass = Pass { name: "forward", run: forward::run };
 const HOIST: Pass = Pass { name: "hoist", run: hoist::run };
 const SELECT: Pass = Pass { name: "select", run: select::run };
 const UNROLL: Pass = Pass { name: "unroll", run: unroll::run };
+const ONCE: Pass = Pass { name: "once", run: once::run };
 const DEAD: Pass = Pass { name: "dead", run: dead::run };
 /// Loops left by more than one level: what SPIR-V cannot say. Part of emission, not of the pipeline.
 pub(crate) const EXITS: Pass = Pass { name: "exits", run: exits::run };
@@ -46,14 +51,28 @@ pub(crate) const EXITS: Pass = Pass { name: "exits", run: exits::run };
 pub(crate) const FLOAT_ATOMICS: Pass = Pass { name: "float_atomics", run: float_atomics::run };
 
 /// All passes, for tests that try each.
-pub const PASSES: &[Pass] =
-    &[SSA, FOLD, VECTORS, CONSTANTS, NUMBERING, FORWARD, HOIST, SELECT, UNROLL, DEAD, EXITS, FLOAT_ATOMICS];
+pub const PASSES: &[Pass] = &[
+    SPLIT,
+    SSA,
+    FOLD,
+    VECTORS,
+    CONSTANTS,
+    NUMBERING,
+    FORWARD,
+    HOIST,
+    SELECT,
+    UNROLL,
+    ONCE,
+    DEAD,
+    EXITS,
+    FLOAT_ATOMICS,
+];
 
 /// The pipeline, in order. Unused results go first, since SSA construction makes some; the second round sees what unrolling and
 /// forwarding laid open.
 const PIPELINE: &[Pass] = &[
-    SSA, DEAD, FOLD, VECTORS, CONSTANTS, FOLD, NUMBERING, UNROLL, FOLD, FORWARD, VECTORS, CONSTANTS, FOLD, SELECT,
-    FOLD, HOIST, NUMBERING, FORWARD, DEAD,
+    SPLIT, SSA, DEAD, FOLD, VECTORS, ONCE, CONSTANTS, FOLD, NUMBERING, UNROLL, FOLD, FORWARD, VECTORS, CONSTANTS, ONCE,
+    FOLD, SELECT, FOLD, HOIST, NUMBERING, FORWARD, DEAD,
 ];
 
 impl Pass {
@@ -64,7 +83,7 @@ impl Pass {
 
     /// Runs the pass. Debug builds verify what it made.
     pub fn run(self, kernel: &Kernel) -> Result<Kernel, KernelError> {
-        let any = [SSA.name, EXITS.name, FLOAT_ATOMICS.name].contains(&self.name);
+        let any = [SPLIT.name, SSA.name, EXITS.name, FLOAT_ATOMICS.name].contains(&self.name);
         if !any && !is_ssa(kernel) {
             return Err(KernelError::Build {
                 kernel: kernel.name.clone(),
@@ -102,18 +121,24 @@ impl Pass {
 /// ```
 pub fn optimise(kernel: &Kernel) -> Result<Kernel, KernelError> {
     verify(kernel)?;
-    let mut now = SSA.run(kernel)?;
-    for pass in &PIPELINE[1..] {
+    let mut now = values(kernel)?;
+    for pass in &PIPELINE[2..] {
         now = pass.run(&now)?;
     }
     DEAD.check(&now)?;
     Ok(now)
 }
 
+/// Variables become values, those of composites member by member.
+pub(crate) fn values(kernel: &Kernel) -> Result<Kernel, KernelError> {
+    // Most kernels have nothing to split, and a large one is not copied for that.
+    if split::finds(kernel) { SSA.run(&SPLIT.run(kernel)?) } else { SSA.run(kernel) }
+}
+
 /// Takes out what is plainly superfluous, and leaves loops and branches as they are.
 pub(crate) fn clean(kernel: &Kernel) -> Result<Kernel, KernelError> {
     let mut now = kernel.clone();
-    for pass in [FOLD, CONSTANTS, FOLD, NUMBERING, FORWARD, VECTORS, DEAD] {
+    for pass in [FOLD, ONCE, CONSTANTS, FOLD, NUMBERING, FORWARD, VECTORS, DEAD] {
         now = pass.run(&now)?;
     }
     DEAD.check(&now)?;

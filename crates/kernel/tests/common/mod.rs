@@ -2,14 +2,16 @@
 #![allow(dead_code, reason = "each test uses a part of this")]
 
 pub mod articulated;
-pub mod blowup;
 pub mod cases;
 pub mod differentiable;
 pub mod gradients;
 pub mod kernels;
 pub mod random;
 
-use impasto_kernel::{Data, Kernel, Scalar, execute};
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use impasto_kernel::{Data, Kernel, Module, Scalar, execute};
 
 /// Runs a kernel of [`random`] on the inputs of its seed, and gives what it wrote.
 pub fn outputs(kernel: &Kernel, seed: u64) -> Result<Vec<Data>, String> {
@@ -35,4 +37,23 @@ pub fn same(a: &[Data], b: &[Data]) -> Result<(), String> {
 /// How many random programs a test tries: `ci`, or as many as the variable says.
 pub fn programs(ci: u64) -> u64 {
     std::env::var("IMPASTO_KERNEL_PROGRAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(ci)
+}
+
+/// Asks `spirv-val`; without it nothing is proven, so that is a failure, too.
+pub fn valid(module: &Module) -> Result<(), String> {
+    let missing = |e| format!("spirv-val cannot be run ({e}): install spirv-tools, as tools/test.sh does");
+    let mut child = Command::new("spirv-val")
+        .args(["--target-env", "vulkan1.1", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(missing)?;
+    let bytes: Vec<u8> = module.words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    child.stdin.take().unwrap().write_all(&bytes).map_err(|e| e.to_string())?;
+    let done = child.wait_with_output().map_err(|e| e.to_string())?;
+    match done.status.success() {
+        true => Ok(()),
+        false => Err(format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr))),
+    }
 }

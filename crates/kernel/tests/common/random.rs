@@ -74,6 +74,8 @@ struct Gen<'k> {
     /// Places in the private array, to be used again.
     places: Vec<Val<'k, u32>>,
     loops: Vec<Loop<'k>>,
+    /// Loops that run once, as functions with an early return do.
+    once: Vec<Loop<'k>>,
     ints: impasto_kernel::Buf<'k, u32>,
     floats: impasto_kernel::Buf<'k, f32>,
     out_u: BufMut<'k, u32>,
@@ -122,6 +124,7 @@ fn write(seed: u64, size: usize, anything: bool) -> Kernel {
             values: vec![n, gid, k.local_index()],
             places: vec![k.local_index() % PRIVATE],
             loops: Vec::new(),
+            once: Vec::new(),
             ints,
             floats,
             out_u,
@@ -446,20 +449,22 @@ impl<'k> Gen<'k> {
         self.budget = self.budget.saturating_sub(1);
         let k = self.k;
         let deep = depth >= 5 || self.budget == 0;
-        match self.rng.below(if deep { 9 } else { 16 }) {
+        match self.rng.below(if deep { 9 } else { 17 }) {
             0 | 1 => self.declare(),
             2..=5 => self.assign(),
             6 => self.store(),
             7 => {
                 let c = self.truth(2);
                 let target = self.rng.pick(&self.loops);
+                let end = self.rng.pick(&self.once).filter(|_| self.rng.below(2) == 0);
                 let (leave, returns) = (self.rng.below(2) == 0, self.may_return && self.rng.below(6) == 0);
                 self.diverged |= returns;
-                k.if_(c, || match target {
+                k.if_(c, || match (end, target) {
                     _ if returns => k.return_(),
-                    Some(l) if leave => l.break_(),
-                    Some(l) => l.continue_(),
-                    None => (),
+                    (Some(l), _) => l.break_(),
+                    (_, Some(l)) if leave => l.break_(),
+                    (_, Some(l)) => l.continue_(),
+                    _ => (),
                 });
             }
             8 => {
@@ -527,9 +532,15 @@ impl<'k> Gen<'k> {
                     self.loops.pop();
                 });
             }
+            15 => k.loop_(|l| {
+                self.once.push(l);
+                self.block(depth + 1);
+                self.once.pop();
+                l.break_();
+            }),
             _ if uniform && !self.diverged => {
                 // All invocations take the same turns, so that barriers may stand inside.
-                let loops = std::mem::take(&mut self.loops);
+                let loops = (std::mem::take(&mut self.loops), std::mem::take(&mut self.once));
                 let may_return = std::mem::replace(&mut self.may_return, false);
                 k.for_(0u32, 1 + self.rng.below(3) as u32, |_, i| {
                     self.scope(|g| {
@@ -539,7 +550,7 @@ impl<'k> Gen<'k> {
                         g.statement(depth + 1, true);
                     });
                 });
-                (self.loops, self.may_return) = (loops, may_return);
+                ((self.loops, self.once), self.may_return) = (loops, may_return);
             }
             _ => self.block(depth + 1),
         }
