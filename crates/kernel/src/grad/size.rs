@@ -157,12 +157,9 @@ impl Size<'_> {
             if let Some(end) = k.terminator(r) {
                 let mut values = self.args(end);
                 if takes && matches!(k.kind(end), OpKind::Yield | OpKind::Continue(_)) {
-                    for t in 0..2 {
-                        let peak = match most.get(t) {
-                            Some(&m) => self.asm.binary(Binary::Max, m, inner[t]),
-                            None => inner[t],
-                        };
-                        values.push(peak);
+                    for (t, &inner) in inner.iter().enumerate() {
+                        let peak = most.get(t).map(|&m| self.asm.binary(Binary::Max, m, inner));
+                        values.push(peak.unwrap_or(inner));
                     }
                 }
                 let kind = self.kind(end);
