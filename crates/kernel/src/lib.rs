@@ -78,7 +78,8 @@
 //!
 //! # The way through
 //!
-//! `#[kernel]`, [`Builder`] or text, [`verify`], [`optimise`]; [`execute`] runs a kernel at any stage.
+//! `#[kernel]`, [`Builder`] or text, [`verify`], [`optimise`]; [`execute`] runs a kernel at any stage. [`Kernel::grad`] and [`Kernel::jvp`]
+//! give derivatives, which are kernels again; `src/grad/mod.rs` opens with how.
 
 pub mod blowup;
 mod builder;
