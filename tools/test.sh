@@ -23,11 +23,12 @@ if [ ${#missing[@]} -gt 0 ]; then
         $as_root apt-get install -qy --no-install-recommends "${missing[@]}"
     fi
 fi
-if ! command -v spirv-val >/dev/null || ! command -v spirv-cross >/dev/null || ! ls /usr/share/vulkan/icd.d/lvp_icd* >/dev/null 2>&1; then
-    say "installing what the kernel compiler is tested with: spirv-val, spirv-cross, and a Vulkan device that is software"
+if ! command -v spirv-val >/dev/null || ! command -v spirv-cross >/dev/null || ! ls /usr/share/vulkan/icd.d/lvp_icd* >/dev/null 2>&1 ||
+    ! ls /usr/share/vulkan/explicit_layer.d/*khronos_validation* >/dev/null 2>&1; then
+    say "installing what the kernel compiler is tested with: spirv-val, spirv-cross, a Vulkan device that is software and a layer that watches it"
     as_root=$([ "$(id -u)" = 0 ] || echo sudo)
     $as_root apt-get update -q
-    $as_root apt-get install -qy --no-install-recommends spirv-tools spirv-cross mesa-vulkan-drivers libvulkan1
+    $as_root apt-get install -qy --no-install-recommends spirv-tools spirv-cross mesa-vulkan-drivers libvulkan1 vulkan-validationlayers
 fi
 if ! command -v cargo >/dev/null; then
     echo "cargo is missing: install Rust $(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) or later with rustup" >&2

@@ -35,6 +35,9 @@ use std::sync::Arc;
 use impasto_graph::{Capabilities, DType, Data, Graph, HostTensor, Plan, Storage, TensorType};
 
 pub mod cpu;
+mod shapes;
+mod stored;
+pub mod vulkan;
 
 /// What can go wrong on a device. A backend never panics for want of memory.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -170,6 +173,9 @@ impl Weights {
 pub trait Backend: Capabilities + Send + Sync {
     /// The device's name: `cpu`, `vulkan0`, ...
     fn name(&self) -> &str;
+
+    /// What it is and how it computes, in a few words.
+    fn about(&self) -> String;
 
     /// The element type in which what flows between layers is best kept here.
     fn activations(&self) -> DType;

@@ -9,10 +9,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 
 use common::case::Case;
-use common::machine::machines;
+use common::cpus::machines;
 use common::networks::tiny_networks;
 use common::rng::{Rng, seed};
-use impasto_backend::Backend;
 use impasto_graph::{HostTensor, Plan};
 use impasto_model::Numbers;
 
@@ -72,13 +71,13 @@ fn planned_bytes_are_allocated_bytes_and_a_run_allocates_nothing() -> Result<(),
         for graph in tiny_networks(numbers)? {
             let case = Case::new(graph, rng);
             for machine in machines().iter().filter(|m| m.threads != 2) {
-                let plan = Plan::new(&case.graph, &machine.cpu)?;
+                let plan = Plan::new(&case.graph, &*machine.backend)?;
                 let planned = (plan.arena_bytes() + plan.weight_bytes()) as i64;
                 let before = TENSORS.load(SeqCst);
                 MOST.store(before, SeqCst);
-                let weights = machine.cpu.pack(&case.graph, &plan, &case)?;
+                let weights = machine.backend.pack(&case.graph, &plan, &case)?;
                 assert_eq!(TENSORS.load(SeqCst) - before, plan.weight_bytes() as i64, "{machine}: parameters");
-                let mut session = machine.cpu.prepare(&case.graph, &plan, &weights)?;
+                let mut session = machine.backend.prepare(&case.graph, &plan, &weights)?;
                 assert_eq!(TENSORS.load(SeqCst) - before, planned, "{machine}: parameters and arena");
                 assert_eq!(MOST.load(SeqCst) - before, planned, "{machine}: for a moment there was more");
 

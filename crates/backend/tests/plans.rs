@@ -6,8 +6,9 @@ mod common;
 use std::sync::Barrier;
 
 use common::case::{Case, tensor};
+use common::cpus::machines;
 use common::exam::{Bar, compare};
-use common::machine::{Machine, machines, same_bits};
+use common::machine::{Machine, same_bits};
 use common::networks::{tiny_networks, tiny_vae};
 use common::random_graph::{Kind, random_graph};
 use common::reference::interpret;
@@ -149,9 +150,9 @@ fn plans_of_one_model_share_their_weights() -> Result<(), Box<dyn std::error::Er
     let small = Case::new(vae_decoder(&vae, 1, [3, 5], Numbers::F32)?, rng);
     let large = vae_decoder(&vae, 2, [8, 6], Numbers::F32)?;
     for machine in machines().iter().filter(|m| m.threads == 2) {
-        let plans = [Plan::new(&small.graph, &machine.cpu)?, Plan::new(&large, &machine.cpu)?];
-        let weights = machine.cpu.pack(&small.graph, &plans[0], &small)?;
-        let mut session = machine.cpu.prepare(&large, &plans[1], &weights)?;
+        let plans = [Plan::new(&small.graph, &*machine.backend)?, Plan::new(&large, &*machine.backend)?];
+        let weights = machine.backend.pack(&small.graph, &plans[0], &small)?;
+        let mut session = machine.backend.prepare(&large, &plans[1], &weights)?;
         let mut own = Case::new(large.clone(), rng);
         for (name, value) in small.graph.params() {
             let same = large.params().find(|(n, _)| *n == name).expect("the same model");

@@ -8,6 +8,7 @@
 //! impasto::probe_hook();
 //! ```
 
+mod backends;
 pub mod bench;
 mod default_model;
 mod inspect;
@@ -20,6 +21,7 @@ pub use impasto_kernel as kernel;
 pub use impasto_model as model;
 pub use impasto_weights as weights;
 
+pub use backends::{BackendOptions, backend};
 pub use default_model::default_model;
 pub use inspect::{Inspection, Part, TextEncoder, inspect};
 
@@ -46,5 +48,6 @@ pub fn survey_options() -> impasto_device::SurveyOptions {
         let usable = findings.iter().filter(|finding| finding.usable).map(|finding| finding.isa.to_string()).collect();
         (usable, findings.iter().all(|finding| finding.usable || !finding.isa.claimed()))
     };
-    impasto_device::SurveyOptions { cpu_paths: paths, ..impasto_device::SurveyOptions::default() }
+    let usable = vec![impasto_device::Api::Cpu, impasto_device::Api::Vulkan];
+    impasto_device::SurveyOptions { cpu_paths: paths, usable, ..impasto_device::SurveyOptions::default() }
 }

@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     match run(&matches) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", in_words(&error));
             match error.downcast_ref() {
                 Some(GenerateError::Settings(_) | GenerateError::Asked(_)) => ExitCode::from(2),
                 Some(GenerateError::Interrupted) => ExitCode::from(130),
@@ -43,6 +43,7 @@ fn run_other(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Inspect { file, json } => show::inspect(&file, json),
         Command::Devices(args) => devices::devices(&args),
+        Command::Kernel(command) => kernel::kernel(&command),
         Command::Bench(Bench::Cpu(args)) => show::bench_cpu(&args),
         Command::Bench(Bench::Kernel(args)) => kernel::bench(&args),
         Command::Bench(Bench::Model(args)) => show::bench_model(&args),
@@ -50,6 +51,17 @@ fn run_other(command: Command) -> anyhow::Result<()> {
         Command::Completions { shell } => show::completions(shell),
         Command::Man => show::manual(),
     }
+}
+
+/// An error and its causes. Some tell their cause themselves: nothing is said twice.
+fn in_words(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// Bad arguments end with 2; help and version are no errors.

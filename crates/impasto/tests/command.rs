@@ -183,3 +183,35 @@ fn bench_kernel_compiles_what_breaks_others_into_few_ids_and_equal_bits() {
     assert_eq!(wrong.status.code(), Some(2));
     assert!(text(&wrong.stderr).contains("'sparse 2048 2048 2'"), "{}", text(&wrong.stderr));
 }
+
+#[test]
+fn the_kernels_of_the_program_can_be_looked_at() {
+    let list = impasto(&["kernel", "list", "--json"], None);
+    assert!(list.status.success(), "{}", text(&list.stderr));
+    let lines: Vec<serde_json::Value> =
+        text(&list.stdout).lines().map(|l| serde_json::from_str(l).expect("a line is JSON")).collect();
+    assert!(lines.len() >= 15, "{lines:?}");
+    for line in &lines {
+        assert!(line["ids"].as_u64() > Some(10) && line["ids"].as_u64() <= line["unoptimised_ids"].as_u64(), "{line}");
+    }
+    let folder = tempfile::TempDir::new().expect("a temporary folder");
+    let dump = folder.path().to_str().expect("a plain path");
+    for (stage, says) in
+        [("built", "var"), ("ssa", "kernel gemm"), ("optimised", "kernel gemm"), ("spirv", "OpEntryPoint")]
+    {
+        let out = impasto(&["kernel", "show", "linear", "--stage", stage, "--dump", dump], None);
+        assert!(out.status.success() && text(&out.stdout).contains(says), "{stage}: {}", text(&out.stderr));
+    }
+    let dumped = std::fs::read_dir(folder.path()).expect("the folder").flatten();
+    let shipped = dumped.filter(|one| one.path().join("shipped.spv").exists()).count();
+    assert_eq!(shipped, 4, "each time the words were dumped");
+    let plain = impasto(&["kernel", "show", "softmax", "--opt", "0"], None);
+    assert!(text(&plain.stderr).contains("unoptimised, as was asked for"), "{}", text(&plain.stderr));
+    for (args, says) in [
+        (["show", "nothing", "--opt", "1"], "there are linear"),
+        (["show", "linear", "--stage", "x"], "there are built"),
+    ] {
+        let out = impasto(&[&["kernel"], &args[..]].concat(), None);
+        assert!(!out.status.success() && text(&out.stderr).contains(says), "{}", text(&out.stderr));
+    }
+}

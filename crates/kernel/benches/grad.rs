@@ -10,7 +10,7 @@ mod common;
 use std::time::Instant;
 
 use common::cases;
-use impasto_kernel::{Data, Kernel, Role, Scalar, compile};
+use impasto_kernel::{Data, Kernel, Purpose, Scalar, compile};
 use impasto_vulkan::{Device, Kind, Loader};
 
 const INVOCATIONS: usize = 1 << 20;
@@ -21,17 +21,17 @@ fn seconds(device: &Device, kernel: &Kernel, buffers: &[Data]) -> Result<f64, Bo
     let mut bound = Vec::new();
     for data in buffers {
         let bytes: Vec<u8> = data.bits.iter().flat_map(|b| (*b as u32).to_le_bytes()).collect();
-        let mut buffer = device.buffer(bytes.len() as u64)?;
+        let buffer = device.buffer(bytes.len() as u64)?;
         buffer.write(&bytes)?;
         bound.push(buffer);
     }
     // SAFETY: the words are this compiler's, for which tests/spirv.rs asks spirv-val; each invocation touches its own element.
-    let pipeline = unsafe { device.pipeline(&module.words, bound.len() as u32) }?;
+    let pipeline = unsafe { device.pipeline(&module.words, &module.entries[0].interface()) }?;
     let groups = [(INVOCATIONS / 64) as u32, 1, 1];
     let mut best = f64::MAX;
     for _ in 0..5 {
         let start = Instant::now();
-        device.run(&pipeline, &bound.iter().collect::<Vec<_>>(), groups)?;
+        device.run(&pipeline, &bound.iter().collect::<Vec<_>>(), &[], groups)?;
         best = best.min(start.elapsed().as_secs_f64());
     }
     Ok(best)
@@ -54,9 +54,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let grad = case.kernel.grad()?;
         let x: Vec<f32> = (0..INVOCATIONS).map(|i| (i % 1013) as f32 / 400.0 - 1.2).collect();
         let (x, zero) = (Data::from(&x[..]), Data::zeros(Scalar::F32, INVOCATIONS));
-        let buffers = |_: &Role| x.clone();
+        let buffers = |_: &Purpose| x.clone();
         let primal = seconds(&device, &case.kernel, &[x.clone(), zero])?;
-        let adjoint = seconds(&device, &grad.kernel, &grad.roles.iter().map(buffers).collect::<Vec<_>>())?;
+        let adjoint = seconds(&device, &grad.kernel, &grad.purposes.iter().map(buffers).collect::<Vec<_>>())?;
         println!(
             "{}: {}, {}, {:.2}, {:.2}, {:.2}",
             case.name,

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::target::Feature;
+
 /// A kernel that cannot be built, compiled or run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KernelError {
@@ -86,6 +88,74 @@ pub enum KernelError {
         /// The kernel.
         kernel: String,
         /// What does not fit.
+        problem: String,
+    },
+    /// The kernel needs matrices that the target does not have.
+    #[error(
+        "kernel '{kernel}': it needs {needs}, and the target offers {offers}. Write it for one of those, or take its matrices apart with \
+         lower_matrices before it is compiled, which works on every device"
+    )]
+    NoMatrix {
+        /// The kernel.
+        kernel: String,
+        /// The product or the matrix.
+        needs: String,
+        /// The products that the target computes.
+        offers: String,
+    },
+    /// The kernel needs what the device lacks.
+    #[error(
+        "kernel '{kernel}': `{op}` needs {feature}, which the device does not have; use other types or operations there, or another \
+         device"
+    )]
+    Lacks {
+        /// The kernel.
+        kernel: String,
+        /// The first op that needs it, as the textual form shows it.
+        op: String,
+        /// What it needs.
+        feature: Feature,
+    },
+    /// The kernel is larger than the device takes.
+    #[error(
+        "kernel '{kernel}': it has {needs} {what}, and the device takes {limit}; make it smaller, or use another device"
+    )]
+    TooLarge {
+        /// The kernel.
+        kernel: String,
+        /// What there is too much of.
+        what: String,
+        /// How much of it.
+        needs: u64,
+        /// The most there may be.
+        limit: u64,
+    },
+    /// The device is older than every module.
+    #[error("kernel '{kernel}': it needs Vulkan {}.{}, and the device has {}.{}; update its driver", needs.0, needs.1, have.0, have.1)]
+    OldVulkan {
+        /// The kernel.
+        kernel: String,
+        /// The version that modules need.
+        needs: (u32, u32),
+        /// The version of the device.
+        have: (u32, u32),
+    },
+    /// The kernels of a module do not go together.
+    #[error("kernel '{kernel}': {problem}")]
+    Module {
+        /// The kernel.
+        kernel: String,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+    /// The words are not what they should be: a fault of this compiler, not of the kernel.
+    #[error(
+        "kernel '{kernel}': its words are wrong, which is a fault of the compiler, please report it: {problem}; nothing was written"
+    )]
+    Words {
+        /// The kernel, or the first of several.
+        kernel: String,
+        /// What is wrong with them, and where.
         problem: String,
     },
     /// The kernel needs more SPIR-V ids than every Vulkan driver must accept.

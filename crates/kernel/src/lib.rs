@@ -66,6 +66,8 @@
 //! memory (`private`), since registers of a GPU have no addresses.
 //!
 //! **Memory** is buffers, workgroup arrays and private arrays, read and written by explicit ops with an index. Two buffers never overlap.
+//! Elements may have any type; in buffers they lie by the rules of std430, which [`Kernel::layout`] tells to hosts: a vector of 3 takes the
+//! place of 4. `bf16` is a format of storage: 16 bits that convert from and to f32, by whole-number arithmetic that every device has.
 //! An index out of bounds is a mistake of the program: the executor names it, a device does what its robust access does.
 //!
 //! **Every operation is total.** What other languages leave undefined has a value here (`x / 0 = x`, shifts modulo the width,
@@ -73,16 +75,24 @@
 //!
 //! **Effects** stay in order. Barriers and subgroup operations never move across control flow.
 //!
+//! **Matrices** are values that the invocations of a subgroup hold together (`matrix_load`, `matrix_mul_add`, `matrix_store`): what matrix units
+//! of devices compute. All invocations of a subgroup do the same matrix ops, or none; the verifier refuses what a lane decides about, and
+//! the executor stops where only running tells. A device without a matrix of that shape is an error of [`compile_for`], and
+//! [`lower_matrices`] makes a kernel for it that gives the same bits.
+//!
 //! A kernel is flat tables of numbers, about fifty bytes an op, written once: a pass reads one kernel and writes the next, and hoisting an op
 //! is writing it into a region further out. Everything is linear or n log n.
 //!
 //! # The way through
 //!
-//! `#[kernel]`, [`Builder`] or text, [`verify`], [`optimise`]; [`execute`] runs a kernel at any stage. [`Kernel::grad`] and [`Kernel::jvp`]
-//! give derivatives, which are kernels again; `src/grad/mod.rs` opens with how.
+//! `#[kernel]`, [`Builder`] or text, [`verify`], [`optimise`], words; [`execute`] runs a kernel at any stage. The one way to words is the [`Compiler`]: it takes
+//! the kernels of a module and the [`Target`] that a device is, and gives a [`Module`] or an error that names the kernel at fault,
+//! never less than all of them. It can dump every stage and keep words between runs.
+//! [`Kernel::grad`] and [`Kernel::jvp`] give derivatives, which are kernels again; `src/grad/mod.rs` opens with how.
 
 pub mod blowup;
 mod builder;
+mod compiler;
 mod error;
 mod eval;
 mod exec;
@@ -92,22 +102,28 @@ mod ir;
 mod passes;
 pub mod prelude;
 mod spirv;
+mod target;
 mod text;
+mod uniform;
 mod verify;
 
 pub use builder::lang;
 pub use builder::{
-    Arms, Array, Buf, BufMut, Builder, Equal, Float, Int, IntoVal, Lit, Logic, Loop, Num, Shared32, Type, Val, Var,
-    Vec2, Vec3, Vec4, Vector,
+    Accumulator, Arms, Array, Buf, BufMut, Builder, Elements, Equal, Factor, Float, Int, IntoVal, Lit, Logic, Loop,
+    MatrixA, MatrixB, MatrixOf, MatrixType, Num, Role, RoleA, RoleAccumulator, RoleB, Shared32, Type, Val, Var, Vec2,
+    Vec3, Vec4, Vector,
 };
+pub use compiler::{Compiler, Messages, compile, compile_for, compile_unoptimised};
 pub use error::{Contributors, KernelError};
 pub use exec::{Data, Launch, execute};
-pub use grad::{Chain, Cost, Derivatives, Grad, Jvp, KeptLoop, Report, Role};
+pub use grad::{Chain, Cost, Derivatives, Grad, Jvp, KeptLoop, Purpose, Report};
 pub use impasto_kernel_macro::{KernelStruct, kernel, kernel_fn};
 pub use ir::{
-    Access, Atomic, Binary, Builtin, Compare, Effect, Kernel, Memory, MemoryId, Op, OpId, OpKind, Region, RegionId,
-    Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary, Value, VarId,
+    Access, Atomic, Binary, Builtin, Compare, Effect, Kernel, Layout, Matrix, MatrixLayout, MatrixShape, MatrixUse,
+    Memory, MemoryId, Op, OpId, OpKind, Region, RegionId, Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary,
+    Value, VarId,
 };
-pub use passes::{PASSES, Pass, construct, optimise, specialise};
-pub use spirv::{ID_LIMIT, Module, Target, compile, compile_for, compile_unoptimised, emit, emit_for, param_offsets};
+pub use passes::{PASSES, Pass, construct, lower_matrices, optimise, optimise_seen, specialise};
+pub use spirv::{Entry, ID_LIMIT, Module, param_bytes, param_offsets};
+pub use target::{Feature, Target, TargetLimits};
 pub use verify::{MAX_DEPTH, verify};

@@ -1,15 +1,19 @@
 //! The rules of the language, checked. Cost: one walk, linear in ops and operands.
 
 use crate::error::KernelError;
-use crate::ir::{Access, Atomic, Binary, Kernel, OpId, OpKind, RegionId, Scalar, Shape, Space, Subgroup, Ty, Unary};
+use crate::ir::{
+    Access, Atomic, Binary, Kernel, MAX_SCALARS, Matrix, MatrixShape, MemoryId, OpId, OpKind, RegionId, Scalar, Shape,
+    Space, Subgroup, Ty, Unary,
+};
 use crate::text::op_text;
+use crate::uniform;
 
 /// Regions may nest this deep. Passes walk them by recursion, and this keeps their stack small.
 pub const MAX_DEPTH: usize = 128;
-/// Scalars in one value: larger arrays belong into memory.
-const MAX_LEAVES: u64 = 256;
-const MAX_WORKGROUP_ELEMENTS: u32 = 1 << 20;
-const MAX_PRIVATE_ELEMENTS: u32 = 1 << 14;
+const MAX_WORKGROUP_SCALARS: u64 = 1 << 22;
+const MAX_PRIVATE_SCALARS: u64 = 1 << 16;
+/// Rows and columns of a matrix; no device has larger ones.
+const MAX_SIDE: u32 = 64;
 
 /// Checks types, scopes, terminators and the places of effects.
 ///
@@ -32,8 +36,11 @@ pub fn verify(kernel: &Kernel) -> Result<(), KernelError> {
         visible: vec![false; kernel.value_count()],
         vars: vec![Scope::Unknown; kernel.vars.len()],
         around: Vec::new(),
+        types: Vec::new(),
     };
-    v.region(kernel.body()).map_err(|(op, problem)| KernelError::Invalid {
+    let checked = v.region(kernel.body());
+    let checked = checked.and_then(|()| uniform::check(kernel).map_err(|(op, problem)| (Some(op), problem)));
+    checked.map_err(|(op, problem)| KernelError::Invalid {
         kernel: kernel.name.clone(),
         op: op.map_or_else(|| "kernel".to_owned(), |op| op_text(kernel, op)),
         problem,
@@ -53,21 +60,16 @@ fn check_header(k: &Kernel) -> Result<(), String> {
     if k.name.is_empty() || !k.name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
         return Err("a name is made of letters, digits and _".to_owned());
     }
-    let mut leaves: Vec<u64> = Vec::new();
     for i in 0..k.shape_count() {
-        let of = |t: &Ty| match t.lanes() {
-            Some((_, n)) => u64::from(n),
-            None => t.table_index().and_then(|i| leaves.get(i)).copied().unwrap_or(u64::MAX),
-        };
-        let n = match k.shape(Ty::from_table(i)) {
-            Shape::Array(t, n) => of(&t).saturating_mul(u64::from(n)),
-            Shape::Struct(members) => members.iter().fold(0u64, |a, t| a.saturating_add(of(t))),
-            _ => 0,
-        };
-        if !(1..=MAX_LEAVES).contains(&n) {
-            return Err(format!("a value has 1 to {MAX_LEAVES} scalars, not {n}; put larger arrays into memory"));
+        if let Some(m) = k.matrix(Ty::from_table(i)) {
+            check_matrix(m)?;
+            continue;
         }
-        leaves.push(n);
+        check_members(k, Ty::from_table(i))?;
+        let n = k.scalars(Ty::from_table(i));
+        if !(1..=MAX_SCALARS).contains(&n) {
+            return Err(format!("a value has 1 to {MAX_SCALARS} scalars, not {n}; put larger arrays into memory"));
+        }
     }
     for p in &k.params {
         if p.ty == Scalar::Bool {
@@ -75,26 +77,42 @@ fn check_header(k: &Kernel) -> Result<(), String> {
         }
     }
     for m in &k.memories {
-        let Some((scalar, lanes)) = m.ty.lanes() else {
-            return Err(format!("'{}' must have scalars or vectors as elements", m.name));
+        if k.matrix(m.ty).is_some() {
+            return Err(format!(
+                "'{}' cannot hold matrices; its elements are scalars, and a matrix is loaded from them",
+                m.name
+            ));
+        }
+        let scalars = k.scalars(m.ty);
+        let (n, most) = match m.space {
+            Space::Buffer(_) if k.any_scalar(m.ty, |s| s == Scalar::Bool) => {
+                return Err(format!("the buffer '{}' cannot hold bool, which has no layout: use u32", m.name));
+            }
+            Space::Buffer(_) => continue,
+            Space::Workgroup(n) => (n, MAX_WORKGROUP_SCALARS),
+            Space::Private(n) => (n, MAX_PRIVATE_SCALARS),
         };
-        match m.space {
-            Space::Buffer(_) if scalar == Scalar::Bool || lanes == 3 => {
-                return Err(format!(
-                    "the buffer '{}' cannot hold bool, nor vectors of 3: use u32, or vectors of 4",
-                    m.name
-                ));
-            }
-            Space::Workgroup(n) if !(1..=MAX_WORKGROUP_ELEMENTS).contains(&n) => {
-                return Err(format!("'{}' must have 1 to {MAX_WORKGROUP_ELEMENTS} elements, not {n}", m.name));
-            }
-            Space::Private(n) if !(1..=MAX_PRIVATE_ELEMENTS).contains(&n) => {
-                return Err(format!("'{}' must have 1 to {MAX_PRIVATE_ELEMENTS} elements, not {n}", m.name));
-            }
-            _ => {}
+        if !(1..=most).contains(&(u64::from(n) * scalars)) {
+            return Err(format!("'{}' must have 1 to {most} scalars, not {n} times {scalars}", m.name));
         }
     }
     Ok(())
+}
+
+fn check_matrix(m: Matrix) -> Result<(), String> {
+    let fits = |n: u32| (1..=MAX_SIDE).contains(&n);
+    let ok = fits(m.rows) && fits(m.columns) && m.scalar.is_float();
+    need(ok, &format!("a matrix has 1 to {MAX_SIDE} rows and columns of f16, bf16 or f32, unlike {m}"))
+}
+
+/// A device has no place for a matrix in an array or a struct.
+fn check_members(k: &Kernel, ty: Ty) -> Result<(), String> {
+    let holds = match k.shape(ty) {
+        Shape::Array(of, _) => k.matrix(of).is_some(),
+        Shape::Struct(members) => members.iter().any(|&m| k.matrix(m).is_some()),
+        _ => false,
+    };
+    need(!holds, "an array or a struct holds no matrices; use values, or variables, for each")
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -111,6 +129,8 @@ struct Verifier<'a> {
     vars: Vec<Scope>,
     /// The ops whose regions are open, with those regions, innermost last.
     around: Vec<(OpId, RegionId)>,
+    /// The types of the operands of one op; kept, since ops are many.
+    types: Vec<Ty>,
 }
 
 type Problem = (Option<OpId>, String);
@@ -167,7 +187,9 @@ impl Verifier<'_> {
             }
             _ => {}
         }
-        types(k, op).map_err(own)?;
+        self.types.clear();
+        self.types.extend(k.args(op).iter().map(|&v| k.ty(v)));
+        types(k, op, &self.types).map_err(own)?;
         for &r in k.regions(op) {
             self.around.push((op, r));
             self.region(r)?;
@@ -226,17 +248,20 @@ fn need(ok: bool, problem: &str) -> Result<(), String> {
 }
 
 /// Checks the types of operands, results and region arguments of one op.
-fn types(k: &Kernel, op: OpId) -> Result<(), String> {
-    let args: Vec<Ty> = k.args(op).iter().map(|&v| k.ty(v)).collect();
-    let results: Vec<Ty> = k.results(op).map(|v| k.ty(v)).collect();
+fn types(k: &Kernel, op: OpId, args: &[Ty]) -> Result<(), String> {
+    let results = k.result_types(op);
     let kind = k.kind(op);
     let structure = kind.is_structure();
-    let produces = !matches!(kind, OpKind::Store(_) | OpKind::Barrier | OpKind::Var(_) | OpKind::Set(_)) && !structure;
+    let acts = matches!(kind, OpKind::Store(_) | OpKind::MatrixStore(..) | OpKind::Var(_) | OpKind::Set(_));
+    let produces = !acts && !kind.is_barrier() && !structure;
     if !structure {
         need(results.len() == usize::from(produces), "wrong number of results")?;
         need(k.regions(op).is_empty(), "this op has no regions")?;
     }
-    let count = |n: usize| need(args.len() == n, &format!("it takes {n} operands, not {}", args.len()));
+    let count = |n: usize| match args.len() {
+        m if m == n => Ok(()),
+        m => Err(format!("it takes {n} operands, not {m}")),
+    };
     let u32_index = || need(args[0] == Ty::scalar(Scalar::U32), "the index must be a u32");
     match kind {
         OpKind::Const(c) => {
@@ -260,7 +285,10 @@ fn types(k: &Kernel, op: OpId) -> Result<(), String> {
         OpKind::Binary(f) => {
             count(2)?;
             need(args[0] == results[0] && args[1] == results[0], "operands and result must have the same type")?;
-            binary_type(f, results[0])
+            match k.matrix(results[0]) {
+                Some(m) => matrix_arithmetic(f, m.scalar),
+                None => binary_type(f, results[0]),
+            }
         }
         OpKind::Compare(c) => {
             count(2)?;
@@ -278,6 +306,7 @@ fn types(k: &Kernel, op: OpId) -> Result<(), String> {
         OpKind::Select => {
             count(3)?;
             need(args[1] == results[0] && args[2] == results[0], "both values and the result must have the same type")?;
+            need(k.matrix(results[0]).is_none(), "a matrix cannot be selected: use an if, of the whole subgroup")?;
             let whole = args[0] == Ty::scalar(Scalar::Bool);
             need(
                 whole || results[0].with_scalar(Scalar::Bool) == Some(args[0]),
@@ -286,6 +315,9 @@ fn types(k: &Kernel, op: OpId) -> Result<(), String> {
         }
         OpKind::Convert => {
             count(1)?;
+            if let Some((from, to)) = k.matrix(args[0]).zip(k.matrix(results[0])) {
+                return need(from == Matrix { scalar: from.scalar, ..to }, "only the type of elements changes");
+            }
             let ((a, n), (b, m)) = args[0].lanes().zip(results[0].lanes()).ok_or("only scalars and vectors convert")?;
             need(n == m, "the number of components stays")?;
             need(a == b || b != Scalar::Bool, "compare with zero to make a bool")?;
@@ -349,7 +381,7 @@ fn types(k: &Kernel, op: OpId) -> Result<(), String> {
             let buffer = matches!(k.memory(m).space, Space::Buffer(_));
             need(buffer && results[0] == Ty::scalar(Scalar::U32), "the length of a buffer, a u32")
         }
-        OpKind::Barrier => count(0),
+        OpKind::Barrier | OpKind::SubgroupBarrier => count(0),
         OpKind::Subgroup(f) => {
             count(if f == Subgroup::ShuffleXor { 2 } else { 1 })?;
             need(args[0] == results[0], "operand and result must have the same type")?;
@@ -359,6 +391,35 @@ fn types(k: &Kernel, op: OpId) -> Result<(), String> {
                 _ => need(matches!(s, Some(Scalar::I32 | Scalar::U32 | Scalar::F32)), "it works on i32, u32 and f32"),
             }?;
             need(f != Subgroup::ShuffleXor || args[1] == Ty::scalar(Scalar::U32), "the mask must be a u32")
+        }
+        OpKind::MatrixLoad(m, _) => {
+            count(2)?;
+            matrix_place(k, m, args, results[0])
+        }
+        OpKind::MatrixStore(m, _) => {
+            count(3)?;
+            need(k.memory(m).space != Space::Buffer(Access::Read), "the buffer is read only")?;
+            matrix_place(k, m, args, args[2])
+        }
+        OpKind::MatrixFill => {
+            count(1)?;
+            let m = k.matrix(results[0]).ok_or("the result is a matrix")?;
+            need(args[0] == Ty::scalar(m.scalar), "the operand is an element of the matrix")
+        }
+        OpKind::MatrixScale => {
+            count(2)?;
+            let m = k.matrix(results[0]).ok_or("the result is a matrix")?;
+            need(args[0] == results[0] && args[1] == Ty::scalar(m.scalar), "a matrix, and an element to scale by")?;
+            matrix_arithmetic(Binary::Mul, m.scalar)
+        }
+        OpKind::MatrixMulAdd => {
+            count(3)?;
+            let m = |i: usize| k.matrix(args[i]).ok_or("the operands are matrices");
+            let shape =
+                MatrixShape::of(m(0)?, m(1)?, m(2)?).ok_or("the matrices do not fit: (m, k) * (k, n) + (m, n)")?;
+            need(args[2] == results[0], "the result has the type of what is added")?;
+            let known = [(Scalar::F16, Scalar::F32), (Scalar::F16, Scalar::F16), (Scalar::Bf16, Scalar::F32)];
+            need(known.contains(&(shape.factor, shape.result)), "f16 is added up in f32 or f16, bf16 in f32")
         }
         OpKind::Var(v) | OpKind::Set(v) => {
             count(1)?;
@@ -401,10 +462,24 @@ fn types(k: &Kernel, op: OpId) -> Result<(), String> {
             need(step >= 1 && step <= i32::MAX as u32, "the step must be positive")?;
             let inner = k.region_args(k.regions(op)[0]).map(|v| k.ty(v));
             need(inner.eq(args[1..].iter().copied()), "the arguments of the region are index and carried values")?;
-            need(results == args[2..], "the results are the carried values")
+            need(*results == args[2..], "the results are the carried values")
         }
         _ => Err("a terminator stands last in its region".to_owned()),
     }
+}
+
+/// The place of a matrix in memory: index and stride, and elements of its own type.
+fn matrix_place(k: &Kernel, m: MemoryId, args: &[Ty], matrix: Ty) -> Result<(), String> {
+    let u32_ty = Ty::scalar(Scalar::U32);
+    need(args[0] == u32_ty && args[1] == u32_ty, "index and stride must be u32")?;
+    let scalar = k.matrix(matrix).ok_or("what is loaded or stored is a matrix")?.scalar;
+    need(!matches!(k.memory(m).space, Space::Private(_)), "a private array is of one invocation, a matrix of many")?;
+    need(k.memory(m).ty == Ty::scalar(scalar), "the elements of the memory must be those of the matrix")
+}
+
+fn matrix_arithmetic(f: Binary, s: Scalar) -> Result<(), String> {
+    need(matches!(f, Binary::Add | Binary::Sub | Binary::Mul), "matrices can be added, subtracted and multiplied")?;
+    need(s.is_arithmetic(), "it works on f16 and f32; convert bf16 to f32")
 }
 
 fn float(ty: Ty) -> Result<(), String> {

@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use impasto_kernel::{Kernel, Pass, optimise, verify};
+use impasto_kernel::{Kernel, Pass, lower_matrices, optimise, verify};
 
 /// The kernel after the passes of a case, or the error.
 fn run(passes: &str, kernel: &str) -> Result<Kernel, String> {
@@ -13,6 +13,8 @@ fn run(passes: &str, kernel: &str) -> Result<Kernel, String> {
     for name in passes.split(',').map(str::trim).filter(|n| !n.is_empty()) {
         now = match name {
             "optimise" => optimise(&now).map_err(|e| e.to_string())?,
+            // For subgroups of at least 8 invocations.
+            "matrices" => lower_matrices(&now, 8).map_err(|e| e.to_string())?,
             name => {
                 Pass::named(name).ok_or(format!("there is no pass '{name}'"))?.run(&now).map_err(|e| e.to_string())?
             }

@@ -5,14 +5,14 @@ mod common;
 use common::gradients::{adjoints, hold, kernel, nothing_changes, wide};
 use common::random::Rng;
 use common::{cases, differentiable, programs};
-use impasto_kernel::{Builder, Data, Grad, Kernel, KernelError, Launch, Role, execute};
+use impasto_kernel::{Builder, Data, Grad, Kernel, KernelError, Launch, Purpose, execute};
 
 /// The adjoint of random adjoints: its kernel and a launch of it.
 fn adjoint_launch(grad: &Grad, launch: &Launch, seed: u64) -> Launch {
     let mut rng = Rng::new(seed ^ 0xABCD);
     let mut given = Vec::new();
-    for role in &grad.roles {
-        if let Role::Derivative { of, .. } = *role {
+    for purpose in &grad.purposes {
+        if let Purpose::Derivative { of, .. } = *purpose {
             let n = launch.buffers[of].bits.len();
             let w: Vec<f64> = (0..n).map(|_| (rng.below(2001) as f64 - 1000.0) / 900.0).collect();
             given.push((of, Data::wide(&w)));
@@ -41,7 +41,7 @@ fn every_kind_of_case_has_the_derivatives_that_differences_and_closed_forms_say(
 
 #[test]
 fn random_programs_have_the_derivatives_that_differences_say() {
-    for seed in 0..programs(100) {
+    for seed in programs(100) {
         let kernel = differentiable::kernel(seed, 6 + (seed % 24) as usize);
         let launch = differentiable::launch(seed);
         match hold(&kernel, &launch, seed) {
@@ -57,7 +57,7 @@ fn random_programs_have_the_derivatives_that_differences_say() {
 
 #[test]
 fn adjoints_of_adjoints_of_random_programs_have_the_derivatives_that_differences_say() {
-    for seed in 0..programs(60) {
+    for seed in programs(60) {
         let kernel = differentiable::kernel_that_writes_once(seed, 4 + (seed % 12) as usize);
         let launch = differentiable::launch(seed);
         let Ok(grad) = kernel.grad() else {
@@ -72,7 +72,7 @@ fn adjoints_of_adjoints_of_random_programs_have_the_derivatives_that_differences
 #[test]
 fn third_derivatives_are_right_or_refused() {
     let (mut right, mut refused) = (0, 0);
-    for seed in 0..programs(40) {
+    for seed in programs(40) {
         let kernel = differentiable::kernel_that_writes_once(seed, 3 + (seed % 5) as usize);
         let launch = differentiable::launch(seed);
         let Ok(first) = kernel.grad() else { continue };

@@ -10,7 +10,7 @@ use impasto_kernel::{Module, compile, compile_unoptimised, execute, optimise};
 
 #[test]
 fn real_kernels_compute_what_plain_rust_computes() {
-    for seed in 0..common::programs(3) {
+    for seed in common::programs(3) {
         for case in all(seed) {
             for kernel in [case.kernel.clone(), optimise(&case.kernel).unwrap()] {
                 let mut launch = case.launch.clone();
@@ -87,6 +87,7 @@ fn real_kernels_become_metal() {
         let done = done.expect("spirv-cross cannot be run: install it, as tools/test.sh does");
         let text = String::from_utf8_lossy(&done.stdout);
         assert!(done.status.success(), "{}: {}", case.kernel.name, String::from_utf8_lossy(&done.stderr));
-        assert!(text.contains("kernel void main0"), "{}: {text}", case.kernel.name);
+        // Names that Metal has for something else become others.
+        assert!(text.contains("kernel void "), "{}: {text}", case.kernel.name);
     }
 }

@@ -12,7 +12,7 @@ fn a_kernel_computes_what_the_same_rust_computes() {
     for twin in twins::all() {
         let kernel = (twin.kernel)().unwrap_or_else(|e| panic!("{e}"));
         let optimised = optimise(&kernel).unwrap();
-        for seed in 0..common::programs(20) {
+        for seed in common::programs(20) {
             let (launch, want) = twin.launch(seed);
             for kernel in [&kernel, &optimised] {
                 let mut launch = launch.clone();

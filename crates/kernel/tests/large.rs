@@ -1,9 +1,12 @@
 //! Large kernels: compiled in time and memory that grow with their size, or refused at once.
 
+mod common;
+
 use std::time::Instant;
 
+use common::places;
 use impasto_kernel::blowup::Case;
-use impasto_kernel::{Builder, KernelError, compile, execute, optimise};
+use impasto_kernel::{Builder, Compiler, KernelError, Target, compile, execute, optimise};
 
 #[test]
 fn joins_are_made_for_what_changes_and_not_for_what_lives() {
@@ -40,30 +43,46 @@ fn time_grows_with_the_kernel_and_not_with_its_square() {
 }
 
 #[test]
-fn a_kernel_that_needs_too_many_ids_is_refused_at_once() {
-    let kernel = Builder::kernel("enormous", [1, 1, 1], |k| {
+fn kernels_that_need_too_many_ids_are_refused_at_once() {
+    // Eight ids for each index of one kernel, and seven more in a second one.
+    let (small, enormous) = (places("small", 3), places("enormous", 530_000));
+    let two = vec![places("large", 250_000), small.clone(), places("larger", 310_000)];
+    for (kernels, store) in [
+        (vec![enormous.clone()], "store"),
+        (vec![small, enormous], "store of 'enormous'"),
+        // Each of them would do.
+        (two, "store of 'larger'"),
+    ] {
+        let start = Instant::now();
+        let error = Compiler::new(Target::ANY).compile(&kernels).map(|m| m.bound).unwrap_err();
+        let took = start.elapsed();
+        match &error {
+            KernelError::TooManyIds { kernel, count, limit: 4_194_303, largest, stage } => {
+                assert!(store.contains(kernel) || kernels.len() == 1, "{error}");
+                assert!(*count > 4_194_303 && largest.0.iter().any(|l| l.0 == store), "{error}");
+                assert_eq!(*stage, "any translation to SPIR-V");
+            }
+            other => panic!("{other}"),
+        }
+        println!("refused in {took:?}");
+        assert!(took.as_secs_f64() < 1.0, "{took:?}");
+    }
+}
+
+#[test]
+fn many_stores_to_one_place_need_few_ids() {
+    let kernel = Builder::kernel("again", [1, 1, 1], |k| {
         let y = k.buffer_mut::<u32>("y");
         let i = k.global_id(0);
-        for _ in 0..4_200_000 {
-            y.store(i, i);
-        }
-    })
-    .unwrap();
-    let start = Instant::now();
-    let error = compile(&kernel).unwrap_err();
-    let took = start.elapsed();
-    match &error {
-        KernelError::TooManyIds { kernel, count: 4_200_001, limit: 4_194_303, largest, .. } if kernel == "enormous" => {
-            assert_eq!(largest.0, [("store".to_owned(), 4_200_000)]);
-        }
-        other => panic!("{other}"),
-    }
-    assert!(took.as_secs_f64() < 1.0, "{took:?}");
+        (0..100_000).for_each(|_| y.store(i, i));
+    });
+    assert!(compile(&kernel.unwrap()).unwrap().bound < 100);
 }
 
 #[test]
 fn an_op_costs_tens_of_bytes() {
-    let kernel = optimise(&"sparse 4000 4000 4".parse::<Case>().unwrap().kernel().unwrap()).unwrap();
+    let kernel =
+        optimise(&Case { repeats: false, variables: 4000, joins: 4000, changes: 4 }.kernel().unwrap()).unwrap();
     let each = kernel.bytes() as f64 / kernel.op_count() as f64;
     println!("{} ops, {each:.1} bytes each", kernel.op_count());
     // Tables grow by doubling, so up to half of them may be empty.

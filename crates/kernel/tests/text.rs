@@ -2,12 +2,12 @@
 
 mod common;
 
-use common::{outputs, programs, random, same};
+use common::{gemm, outputs, programs, random, same};
 use impasto_kernel::{Builder, Kernel, KernelError, execute, verify};
 
 #[test]
 fn reading_what_was_printed_gives_the_same_kernel() {
-    for seed in 0..programs(100) {
+    for seed in programs(100) {
         let kernel = random::kernel(seed, 30);
         let text = kernel.to_string();
         let again: Kernel = text.parse().unwrap_or_else(|e| panic!("seed {seed}: {e}\n{text}"));
@@ -21,8 +21,13 @@ fn reading_what_was_printed_gives_the_same_kernel() {
 #[test]
 fn damaged_text_is_an_error_or_a_kernel_and_never_a_panic() {
     let mut rng = random::Rng::new(1);
-    for seed in 0..programs(60) {
-        let text = random::kernel(seed, 12).to_string();
+    for seed in programs(60) {
+        let matrices = seed % 4 == 0;
+        let text = if matrices {
+            gemm::kernel(&gemm::case(seed, 32)).to_string()
+        } else {
+            random::kernel(seed, 12).to_string()
+        };
         for _ in 0..40 {
             let mut damaged = text.clone().into_bytes();
             let at = rng.below(damaged.len());
@@ -41,7 +46,7 @@ fn damaged_text_is_an_error_or_a_kernel_and_never_a_panic() {
             let _ = kernel.to_string();
             if verify(&kernel).is_ok() {
                 // It may run forever or out of bounds now: that is an error, too.
-                let mut launch = random::launch(seed);
+                let mut launch = if matrices { gemm::launch(&gemm::case(seed, 32)) } else { random::launch(seed) };
                 launch.max_ops = 100_000;
                 let _ = execute(&kernel, &mut launch);
             }

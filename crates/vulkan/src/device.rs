@@ -1,86 +1,122 @@
-//! A device that is open: memory that host and device see, kernels, and running them.
+//! A device that is open: kernels, and running one.
 
+use std::ffi::CString;
 use std::sync::Arc;
 
-use ash::{khr, vk};
+use ash::vk;
 
 use crate::error::{Named, VulkanError};
+use crate::features::Features;
 use crate::instance::Inner;
+use crate::memory::Buffer;
 use crate::physical::Physical;
 
 /// An open device with one queue.
 #[derive(Clone)]
-pub struct Device(Arc<Opened>);
+pub struct Device(pub(crate) Arc<Opened>);
 
-struct Opened {
-    raw: ash::Device,
-    family: u32,
+pub(crate) struct Opened {
+    pub(crate) raw: ash::Device,
+    pub(crate) family: u32,
     queue: vk::Queue,
-    memory: vk::PhysicalDeviceMemoryProperties,
+    pub(crate) memory: vk::PhysicalDeviceMemoryProperties,
+    features: Features,
     instance: Arc<Inner>,
-    /// Vulkan leaves it to us that a queue is used by one thread at a time.
-    turn: std::sync::Mutex<()>,
+    /// Counts the lists of commands that have ended; null where the device cannot.
+    timeline: vk::Semaphore,
+    /// Vulkan leaves it to us that a queue is used by one thread at a time. The number of lists that were handed to it.
+    turn: std::sync::Mutex<u64>,
 }
 
 impl Device {
-    /// Opens a device with its first queue that computes.
+    /// Opens a device with its first queue that computes, and with all [`Features`] that it has.
     pub fn open(physical: &Physical) -> Result<Device, VulkanError> {
         let family = physical.compute_family().ok_or(VulkanError::Lacks("queue for computing"))?;
-        let queues = [vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&[1.0])];
-        // A device with this extension must not be opened without it.
-        let subset = [khr::portability_subset::NAME.as_ptr()];
-        let mut info = vk::DeviceCreateInfo::default().queue_create_infos(&queues);
-        if physical.extensions().has(khr::portability_subset::NAME) {
-            info = info.enabled_extension_names(&subset);
-        }
+        let features = physical.features();
+        let raw = physical.create(family, &features).named("vkCreateDevice")?;
         let instance = physical.instance.clone();
-        // SAFETY: the handle belongs to the instance; `info` and all that it points to live until the call returns.
-        let raw = unsafe { instance.raw.create_device(physical.handle, &info, None) }.named("vkCreateDevice")?;
         // SAFETY: the family has a queue, and it was asked for.
         let queue = unsafe { raw.get_device_queue(family, 0) };
         // SAFETY: the handle belongs to the instance, which lives.
         let memory = unsafe { instance.raw.get_physical_device_memory_properties(physical.handle) };
-        let turn = std::sync::Mutex::new(());
-        Ok(Device(Arc::new(Opened { raw, family, queue, memory, instance, turn })))
+        let turn = std::sync::Mutex::new(0);
+        let timeline = vk::Semaphore::null();
+        // Owned from here on, so that an error below closes it.
+        let mut opened = Opened { raw, family, queue, memory, features, instance, timeline, turn };
+        if opened.features.timeline {
+            let mut kind = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
+            let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
+            // SAFETY: `info` is complete and lives until the call returns; the device has the feature.
+            opened.timeline = unsafe { opened.raw.create_semaphore(&info, None) }.named("vkCreateSemaphore")?;
+        }
+        Ok(Device(Arc::new(opened)))
     }
 
-    /// Memory for kernels that the host can read and write.
-    pub fn buffer(&self, bytes: u64) -> Result<Buffer, VulkanError> {
-        let device = &self.0.raw;
-        let usage = vk::BufferUsageFlags::STORAGE_BUFFER;
-        let info = vk::BufferCreateInfo::default().size(bytes.max(4)).usage(usage);
-        // SAFETY: `info` is complete and lives until the call returns.
-        let raw = unsafe { device.create_buffer(&info, None) }.named("vkCreateBuffer")?;
-        // Owned from here on, so that an error below frees it.
-        let mut buffer = Buffer { device: self.clone(), raw, memory: vk::DeviceMemory::null(), bytes };
-        // SAFETY: the buffer belongs to this device.
-        let needs = unsafe { device.get_buffer_memory_requirements(raw) };
-        let visible = vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
-        let count = (self.0.memory.memory_type_count as usize).min(vk::MAX_MEMORY_TYPES);
-        let fits = |&index: &usize| {
-            needs.memory_type_bits & (1 << index) != 0
-                && self.0.memory.memory_types[index].property_flags.contains(visible)
-        };
-        let index = (0..count).find(fits).ok_or(VulkanError::Lacks("memory that the host can see"))?;
-        let info = vk::MemoryAllocateInfo::default().allocation_size(needs.size).memory_type_index(index as u32);
-        // SAFETY: `info` is complete and lives until the call returns.
-        buffer.memory = unsafe { device.allocate_memory(&info, None) }.named("vkAllocateMemory")?;
-        // SAFETY: both belong to this device, and the buffer has no memory yet.
-        unsafe { device.bind_buffer_memory(raw, buffer.memory, 0) }.named("vkBindBufferMemory")?;
-        Ok(buffer)
+    /// Hands a list of commands to the queue; the number on the timeline at which it has ended.
+    pub(crate) fn submit(&self, list: vk::CommandBuffer) -> Result<u64, VulkanError> {
+        let opened = &*self.0;
+        if opened.timeline == vk::Semaphore::null() {
+            return Err(VulkanError::Lacks("timeline semaphores"));
+        }
+        let mut last = opened.turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (lists, semaphores, values) = ([list], [opened.timeline], [*last + 1]);
+        let mut timeline = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
+        let submit = vk::SubmitInfo::default().command_buffers(&lists).signal_semaphores(&semaphores);
+        let submits = [submit.push_next(&mut timeline)];
+        // SAFETY: the lock makes this the only thread on the queue; all handles are of this device.
+        unsafe { opened.raw.queue_submit(opened.queue, &submits, vk::Fence::null()) }.named("vkQueueSubmit")?;
+        *last += 1;
+        Ok(*last)
     }
 
-    /// A kernel: SPIR-V words with the entry point `main` and `bindings` storage buffers in set 0.
+    /// Waits until the timeline has reached a number.
+    pub(crate) fn wait_until(&self, number: u64) -> Result<(), VulkanError> {
+        if number == 0 {
+            return Ok(());
+        }
+        let (semaphores, values) = ([self.0.timeline], [number]);
+        let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
+        // SAFETY: `info` is complete and lives until the call returns; the semaphore is of this device.
+        unsafe { self.0.raw.wait_semaphores(&info, u64::MAX) }.named("vkWaitSemaphores")
+    }
+
+    /// Seconds of one tick of the device's clock, if it has one.
+    pub(crate) fn stamp_seconds(&self) -> Option<f64> {
+        let nanoseconds = f64::from(self.0.features.limits.tick_picoseconds) / 1e3;
+        (nanoseconds > 0.0).then_some(nanoseconds / 1e9)
+    }
+
+    /// What kernels may use.
+    pub fn features(&self) -> &Features {
+        &self.0.features
+    }
+
+    /// A kernel: the entry point of SPIR-V words that the interface names.
     ///
     /// # Safety
     ///
     /// The words must be a valid module for this device, of that interface: a driver does not check them. What the kernel reads
     /// and writes must lie in the buffers that [`run`](Device::run) is given.
-    pub unsafe fn pipeline(&self, words: &[u32], bindings: u32) -> Result<Pipeline, VulkanError> {
+    pub unsafe fn pipeline(&self, words: &[u32], interface: &Interface<'_>) -> Result<Pipeline, VulkanError> {
         let device = &self.0.raw;
+        let (features, limits) = (&self.0.features, &self.0.features.limits);
+        let &Interface { entry, buffers, constants, subgroup } = interface;
+        if constants > limits.constants {
+            return Err(VulkanError::TooLarge { wanted: constants.into(), have: limits.constants.into() });
+        }
+        if buffers > limits.buffers {
+            return Err(VulkanError::TooMany { what: "buffers", wanted: buffers, have: limits.buffers });
+        }
+        let name = CString::new(entry).map_err(|_| VulkanError::Lacks("entry point with a zero in its name"))?;
+        let (least, most) = features.subgroup_sizes;
+        let choice = |n: u32| features.subgroup_choice && n.is_power_of_two() && (least..=most).contains(&n);
+        if subgroup.is_some_and(|n| !choice(n)) {
+            return Err(VulkanError::Lacks("subgroups of that size to choose"));
+        }
         let mut pipeline = Pipeline {
             device: self.clone(),
-            bindings,
+            buffers,
+            constants,
             set: vk::DescriptorSetLayout::null(),
             layout: vk::PipelineLayout::null(),
             module: vk::ShaderModule::null(),
@@ -93,22 +129,34 @@ impl Device {
                 .descriptor_count(1)
                 .stage_flags(vk::ShaderStageFlags::COMPUTE)
         };
-        let slots: Vec<_> = (0..bindings).map(slot).collect();
+        let slots: Vec<_> = (0..buffers).map(slot).collect();
         let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&slots);
         // SAFETY: here and below, each structure is complete and lives until its call returns, and all handles are of this device.
         pipeline.set =
             unsafe { device.create_descriptor_set_layout(&info, None) }.named("vkCreateDescriptorSetLayout")?;
         let sets = [pipeline.set];
-        let info = vk::PipelineLayoutCreateInfo::default().set_layouts(&sets);
+        // Vulkan counts push constants in words.
+        let range = vk::PushConstantRange::default()
+            .stage_flags(vk::ShaderStageFlags::COMPUTE)
+            .size(constants.next_multiple_of(4));
+        let ranges = [range];
+        let info = vk::PipelineLayoutCreateInfo::default()
+            .set_layouts(&sets)
+            .push_constant_ranges(&ranges[..usize::from(constants > 0)]);
         // SAFETY: as above.
         pipeline.layout = unsafe { device.create_pipeline_layout(&info, None) }.named("vkCreatePipelineLayout")?;
         let info = vk::ShaderModuleCreateInfo::default().code(words);
         // SAFETY: as above; the caller vouches for the words.
         pipeline.module = unsafe { device.create_shader_module(&info, None) }.named("vkCreateShaderModule")?;
-        let stage = vk::PipelineShaderStageCreateInfo::default()
+        let mut size = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default()
+            .required_subgroup_size(subgroup.unwrap_or(0));
+        let mut stage = vk::PipelineShaderStageCreateInfo::default()
             .stage(vk::ShaderStageFlags::COMPUTE)
             .module(pipeline.module)
-            .name(c"main");
+            .name(&name);
+        if subgroup.is_some() {
+            stage = stage.push_next(&mut size);
+        }
         let infos = [vk::ComputePipelineCreateInfo::default().stage(stage).layout(pipeline.layout)];
         // SAFETY: as above.
         let made = unsafe { device.create_compute_pipelines(vk::PipelineCache::null(), &infos, None) };
@@ -117,13 +165,24 @@ impl Device {
         Ok(pipeline)
     }
 
-    /// Runs a kernel over `groups` workgroups and waits for its end.
-    pub fn run(&self, pipeline: &Pipeline, buffers: &[&Buffer], groups: [u32; 3]) -> Result<(), VulkanError> {
-        if buffers.len() != pipeline.bindings as usize || !Arc::ptr_eq(&self.0, &pipeline.device.0) {
-            return Err(VulkanError::Lacks("such kernel for these buffers"));
+    /// Runs a kernel over `groups` workgroups, with the bytes of its push constants, and waits for its end.
+    pub fn run(
+        &self,
+        pipeline: &Pipeline,
+        buffers: &[&Buffer],
+        constants: &[u8],
+        groups: [u32; 3],
+    ) -> Result<(), VulkanError> {
+        let fits = buffers.len() == pipeline.buffers as usize && constants.len() == pipeline.constants as usize;
+        if !fits || !Arc::ptr_eq(&self.0, &pipeline.device.0) {
+            return Err(VulkanError::Lacks("such kernel for these buffers and constants"));
         }
         if buffers.iter().any(|buffer| !Arc::ptr_eq(&self.0, &buffer.device.0)) {
             return Err(VulkanError::Lacks("such buffer"));
+        }
+        let most = self.0.features.limits.groups;
+        if let Some((&wanted, &have)) = groups.iter().zip(&most).find(|(wanted, have)| wanted > have) {
+            return Err(VulkanError::TooMany { what: "workgroups", wanted, have });
         }
         let mut work = Work {
             device: self,
@@ -131,7 +190,7 @@ impl Device {
             commands: vk::CommandPool::null(),
             fence: vk::Fence::null(),
         };
-        work.run(pipeline, buffers, groups)
+        work.run(pipeline, buffers, constants, groups)
     }
 }
 
@@ -144,12 +203,18 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn run(&mut self, pipeline: &Pipeline, buffers: &[&Buffer], groups: [u32; 3]) -> Result<(), VulkanError> {
+    fn run(
+        &mut self,
+        pipeline: &Pipeline,
+        buffers: &[&Buffer],
+        constants: &[u8],
+        groups: [u32; 3],
+    ) -> Result<(), VulkanError> {
         let opened = &*self.device.0;
         let device = &opened.raw;
         let sizes = [vk::DescriptorPoolSize::default()
             .ty(vk::DescriptorType::STORAGE_BUFFER)
-            .descriptor_count(pipeline.bindings.max(1))];
+            .descriptor_count(pipeline.buffers.max(1))];
         let info = vk::DescriptorPoolCreateInfo::default().max_sets(1).pool_sizes(&sizes);
         // SAFETY: here and below, each structure is complete and lives until its call returns, and all handles are of this device.
         self.pool = unsafe { device.create_descriptor_pool(&info, None) }.named("vkCreateDescriptorPool")?;
@@ -186,12 +251,17 @@ impl Work<'_> {
         let barrier = [vk::MemoryBarrier::default()
             .src_access_mask(vk::AccessFlags::SHADER_WRITE)
             .dst_access_mask(vk::AccessFlags::HOST_READ)];
+        let mut padded = constants.to_vec();
+        padded.resize(constants.len().next_multiple_of(4), 0);
         let begin = vk::CommandBufferBeginInfo::default().flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
         // SAFETY: the commands are recorded in order by this thread alone, with handles of this device that outlive the run.
         unsafe {
             device.begin_command_buffer(commands, &begin).named("vkBeginCommandBuffer")?;
             device.cmd_bind_pipeline(commands, vk::PipelineBindPoint::COMPUTE, pipeline.raw);
             device.cmd_bind_descriptor_sets(commands, vk::PipelineBindPoint::COMPUTE, pipeline.layout, 0, &[set], &[]);
+            if !padded.is_empty() {
+                device.cmd_push_constants(commands, pipeline.layout, vk::ShaderStageFlags::COMPUTE, 0, &padded);
+            }
             device.cmd_dispatch(commands, groups[0], groups[1], groups[2]);
             device.cmd_pipeline_barrier(
                 commands,
@@ -230,68 +300,28 @@ impl Drop for Work<'_> {
     }
 }
 
-/// Device memory that the host can read and write between runs.
-pub struct Buffer {
-    device: Device,
-    raw: vk::Buffer,
-    memory: vk::DeviceMemory,
-    bytes: u64,
-}
-
-impl Buffer {
-    /// Copies bytes to the beginning of the buffer.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), VulkanError> {
-        self.check(bytes.len())?;
-        let device = &self.device.0.raw;
-        // SAFETY: the memory is visible to the host and not mapped; the copy stays within it, which `check` has made sure of.
-        unsafe {
-            let place =
-                device.map_memory(self.memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()).named("vkMapMemory")?;
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.cast(), bytes.len());
-            device.unmap_memory(self.memory);
-        }
-        Ok(())
-    }
-
-    /// Copies bytes from the beginning of the buffer.
-    pub fn read(&self, bytes: &mut [u8]) -> Result<(), VulkanError> {
-        self.check(bytes.len())?;
-        let device = &self.device.0.raw;
-        // SAFETY: as in `write`.
-        unsafe {
-            let place =
-                device.map_memory(self.memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()).named("vkMapMemory")?;
-            std::ptr::copy_nonoverlapping(place.cast_const().cast(), bytes.as_mut_ptr(), bytes.len());
-            device.unmap_memory(self.memory);
-        }
-        Ok(())
-    }
-
-    fn check(&self, bytes: usize) -> Result<(), VulkanError> {
-        let wanted = bytes as u64;
-        if wanted > self.bytes { Err(VulkanError::TooLarge { wanted, have: self.bytes }) } else { Ok(()) }
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        let device = &self.device.0.raw;
-        // SAFETY: runs are waited for, so nothing uses the buffer any more; null handles are allowed.
-        unsafe {
-            device.destroy_buffer(self.raw, None);
-            device.free_memory(self.memory, None);
-        }
-    }
+/// What a kernel is called and takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interface<'a> {
+    /// The name of the entry point.
+    pub entry: &'a str,
+    /// Storage buffers, at bindings 0 and on of set 0.
+    pub buffers: u32,
+    /// Bytes of push constants.
+    pub constants: u32,
+    /// Invocations in a subgroup, where the kernel counts on a number: a power of two among [`Features::subgroup_sizes`].
+    pub subgroup: Option<u32>,
 }
 
 /// A kernel, compiled.
 pub struct Pipeline {
-    device: Device,
-    bindings: u32,
-    set: vk::DescriptorSetLayout,
-    layout: vk::PipelineLayout,
+    pub(crate) device: Device,
+    pub(crate) buffers: u32,
+    pub(crate) constants: u32,
+    pub(crate) set: vk::DescriptorSetLayout,
+    pub(crate) layout: vk::PipelineLayout,
     module: vk::ShaderModule,
-    raw: vk::Pipeline,
+    pub(crate) raw: vk::Pipeline,
 }
 
 impl Drop for Pipeline {
@@ -311,7 +341,10 @@ impl Drop for Opened {
     fn drop(&mut self) {
         // The instance is a field of this, so it ends after the device.
         let _ = &self.instance;
-        // SAFETY: buffers and pipelines hold the device, so this is its last use.
-        unsafe { self.raw.destroy_device(None) };
+        // SAFETY: buffers, pipelines and recordings hold the device, so this is its last use; null handles are allowed.
+        unsafe {
+            self.raw.destroy_semaphore(self.timeline, None);
+            self.raw.destroy_device(None);
+        }
     }
 }

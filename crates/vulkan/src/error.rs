@@ -19,6 +19,16 @@ pub enum VulkanError {
     /// The device lacks what was asked for.
     #[error("the device has no {0}")]
     Lacks(&'static str),
+    /// More of something than the device takes.
+    #[error("{wanted} {what} are more than the {have} that the device takes")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many were asked for.
+        wanted: u32,
+        /// How many there may be.
+        have: u32,
+    },
     /// More bytes than fit.
     #[error("{wanted} bytes do not fit into {have}")]
     TooLarge {

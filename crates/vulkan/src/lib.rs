@@ -24,14 +24,23 @@
 #![deny(missing_docs, unsafe_code)]
 
 #[allow(unsafe_code)]
+mod commands;
+#[allow(unsafe_code)]
 mod device;
 mod error;
 #[allow(unsafe_code)]
+mod features;
+#[allow(unsafe_code)]
 mod instance;
+#[allow(unsafe_code)]
+mod memory;
 #[allow(unsafe_code)]
 mod physical;
 
-pub use device::{Buffer, Device, Pipeline};
+pub use commands::{Part, Recorder, Recording};
+pub use device::{Device, Interface, Pipeline};
 pub use error::VulkanError;
+pub use features::{Features, KernelLimits, Together};
 pub use instance::{Instance, Loader};
+pub use memory::{Buffer, Home};
 pub use physical::{CooperativeMatrix, Description, Kind, Physical};

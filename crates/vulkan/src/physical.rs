@@ -97,24 +97,17 @@ impl Physical {
         let plain = unsafe { instance.get_physical_device_properties(self.handle) };
         let core = plain.api_version.min(self.instance.version);
         let has = self.extensions();
-        // The structures below came with Vulkan 1.1; before that a device has no UUID and no subgroups.
+        // The structures below came with Vulkan 1.1; before that a device has no UUID.
         let modern = core >= vk::API_VERSION_1_1;
 
         let mut id = vk::PhysicalDeviceIDProperties::default();
         let mut third = vk::PhysicalDeviceMaintenance3Properties::default();
-        let mut subgroup = vk::PhysicalDeviceSubgroupProperties::default();
-        let mut sizes = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
         let mut driver = vk::PhysicalDeviceDriverProperties::default();
         let mut bus = vk::PhysicalDevicePCIBusInfoPropertiesEXT::default();
-        let knows_sizes = core >= vk::API_VERSION_1_3 || has.has(ext::subgroup_size_control::NAME);
         let knows_driver = core >= vk::API_VERSION_1_2 || has.has(khr::driver_properties::NAME);
         let knows_bus = has.has(ext::pci_bus_info::NAME);
         if modern {
             let mut all = vk::PhysicalDeviceProperties2::default().push_next(&mut id).push_next(&mut third);
-            all = all.push_next(&mut subgroup);
-            if knows_sizes {
-                all = all.push_next(&mut sizes);
-            }
             if knows_driver {
                 all = all.push_next(&mut driver);
             }
@@ -125,15 +118,8 @@ impl Physical {
             unsafe { instance.get_physical_device_properties2(self.handle, &mut all) };
         }
 
-        let mut small = vk::PhysicalDeviceShaderFloat16Int8Features::default();
-        if modern && (core >= vk::API_VERSION_1_2 || has.has(khr::shader_float16_int8::NAME)) {
-            let mut all = vk::PhysicalDeviceFeatures2::default().push_next(&mut small);
-            // SAFETY: as above.
-            unsafe { instance.get_physical_device_features2(self.handle, &mut all) };
-        }
-
         let memory = self.memory();
-        let fixed = subgroup.subgroup_size;
+        let features = self.features();
         Description {
             label: text(&plain.device_name),
             kind: kind(plain.device_type),
@@ -150,14 +136,10 @@ impl Physical {
             memory,
             max_allocation: if modern { third.max_memory_allocation_size } else { memory },
             max_binding: plain.limits.max_storage_buffer_range.into(),
-            f16: small.shader_float16 != 0,
-            // The structure that says more is younger than ash; the extension must not be offered without the type.
-            bf16: has.has(c"VK_KHR_shader_bfloat16"),
-            int8: small.shader_int8 != 0,
-            subgroup: match knows_sizes && modern {
-                true => (sizes.min_subgroup_size, sizes.max_subgroup_size),
-                false => (fixed, fixed),
-            },
+            f16: features.f16,
+            bf16: features.bf16,
+            int8: features.i8,
+            subgroup: features.subgroup_sizes,
             cooperative: if has.has(khr::cooperative_matrix::NAME) { self.cooperative() } else { Vec::new() },
             computes: self.compute_family().is_some(),
             portability: has.has(khr::portability_subset::NAME),
@@ -204,7 +186,7 @@ impl Physical {
         Extensions(found.unwrap_or_default())
     }
 
-    fn cooperative(&self) -> Vec<CooperativeMatrix> {
+    pub(crate) fn cooperative(&self) -> Vec<CooperativeMatrix> {
         let calls = khr::cooperative_matrix::Instance::new(&self.instance.entry, &self.instance.raw);
         // SAFETY: the device has the extension.
         let found = unsafe { calls.get_physical_device_cooperative_matrix_properties(self.handle) };

@@ -28,7 +28,7 @@ fn bytes_come_back_as_they_went_in_and_too_many_are_refused() {
     // The device keeps alive what it needs.
     drop((instance, physical));
     for length in [1_usize, 3, 4, 4096, 1 << 20] {
-        let mut buffer = device.buffer(length as u64).expect("memory");
+        let buffer = device.buffer(length as u64).expect("memory");
         let written: Vec<u8> = (0..length).map(|i| (i * 31 + 7) as u8).collect();
         buffer.write(&written).expect("it is written");
         let mut read = vec![0; length];

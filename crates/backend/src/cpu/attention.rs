@@ -4,7 +4,7 @@
 //! queries go through blocks of keys: scores, weights, weighted values; when a larger score comes up, what was summed so
 //! far is scaled down.
 
-use impasto_graph::{Graph, Op, Value};
+use impasto_graph::{Graph, Value};
 
 use super::Cpu;
 use super::gemm::drive::{convert_row, spread};
@@ -12,6 +12,7 @@ use super::gemm::{HALF, Kernel, Number, PANEL, TILE_COLUMNS, Tile, pack};
 use super::memory::ALIGNMENT;
 use super::rows::{Dst, Rows, Softmax, Src};
 use super::session::{Env, Ptr, Run};
+use crate::shapes::Heads;
 
 /// Keys of a block: their scores for a block of queries stay in the first cache.
 const KEYS: usize = 256;
@@ -19,35 +20,6 @@ const KEYS: usize = 256;
 const SCORES: usize = KEYS + 16;
 /// Keys that are packed in one task.
 const PACK_KEYS: usize = 512;
-
-#[derive(Clone, Copy)]
-struct Shape {
-    batch: usize,
-    heads: usize,
-    queries: usize,
-    keys: usize,
-    /// Width of a head of queries and keys, and of values.
-    width: usize,
-    value_width: usize,
-    scale: f32,
-    causal: bool,
-}
-
-fn shape(graph: &Graph, value: Value) -> Shape {
-    let node = graph.node(value);
-    let Op::Attention { heads, scale, causal } = node.op else { unreachable!("called for attention") };
-    let [q, k, v] = [0, 1, 2].map(|i| graph.ty(node.inputs[i]));
-    Shape {
-        batch: q.shape[0],
-        heads,
-        queries: q.shape[1],
-        keys: k.shape[1],
-        width: q.shape[2] / heads,
-        value_width: v.shape[2] / heads,
-        scale,
-        causal,
-    }
-}
 
 /// Where everything lies in scratch memory.
 #[derive(Clone, Copy)]
@@ -70,7 +42,7 @@ struct Way {
 }
 
 impl Way {
-    fn new(cpu: &Cpu, s: &Shape) -> Way {
+    fn new(cpu: &Cpu, s: &Heads) -> Way {
         let number = cpu.number();
         let kernel = Kernel::of(cpu.isa(), number);
         let block = (kernel.rows * if kernel.rows >= 12 { 4 } else { 8 }).min(64.max(kernel.rows));
@@ -109,13 +81,13 @@ impl Way {
 }
 
 pub(super) fn scratch_bytes(cpu: &Cpu, graph: &Graph, value: Value) -> u64 {
-    let s = shape(graph, value);
+    let s = Heads::of(graph, value);
     let way = Way::new(cpu, &s);
     (s.batch * s.heads * way.head_bytes() + cpu.threads() * way.thread_bytes()) as u64
 }
 
 pub(super) fn prepare(env: &Env, value: Value) -> Run {
-    let s = shape(env.graph, value);
+    let s = Heads::of(env.graph, value);
     let way = Way::new(env.cpu, &s);
     let rows = env.cpu.rows();
     let [q, k, v] = [0, 1, 2].map(|i| env.operand(value, i));
@@ -152,7 +124,7 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
 #[allow(clippy::too_many_arguments, reason = "two operands, a head and a range of keys")]
 unsafe fn pack_keys(
     rows: &Rows,
-    s: &Shape,
+    s: &Heads,
     way: &Way,
     k: Src,
     v: Src,
@@ -196,7 +168,7 @@ unsafe fn pack_keys(
 #[allow(clippy::too_many_arguments, reason = "an operand, a result, a block of a head and two pieces of memory")]
 unsafe fn attend(
     rows: &Rows,
-    s: &Shape,
+    s: &Heads,
     way: &Way,
     q: Src,
     out: Dst,

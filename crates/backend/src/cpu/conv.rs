@@ -7,78 +7,14 @@
 //!   segment of `k` at its own offset.
 //! - **gathered**: for few channels or narrow images, each output pixel's window is copied into one row.
 
-use impasto_graph::{DType, Fused, Graph, Op, Value};
+use impasto_graph::{Graph, Op, Value};
 
 use super::Cpu;
 use super::gemm::drive::{BLOCK_ROWS, Block, Partition, Product, Room, Target, convert, spread, sums_bytes};
 use super::gemm::{Kernel, Number, pack};
 use super::rows::Src;
 use super::session::{Env, Run, size};
-
-#[derive(Clone, Copy)]
-struct Shape {
-    batch: usize,
-    height: usize,
-    width: usize,
-    channels: usize,
-    x_type: DType,
-    out_height: usize,
-    out_width: usize,
-    n: usize,
-    kernel: [usize; 2],
-    stride: usize,
-    /// Top and left; what is needed below and to the right follows from the size of the result.
-    padding: [usize; 2],
-    upsample: usize,
-    fused: Fused,
-}
-
-fn shape(graph: &Graph, value: Value) -> Shape {
-    let node = graph.node(value);
-    let Op::Conv2d { stride, padding, upsample, fused } = node.op else { unreachable!("called for convolutions") };
-    let (x, w, out) = (graph.ty(node.inputs[0]), graph.ty(node.inputs[1]), graph.ty(value));
-    Shape {
-        batch: x.shape[0],
-        height: x.shape[1],
-        width: x.shape[2],
-        channels: x.shape[3],
-        x_type: x.dtype,
-        out_height: out.shape[1],
-        out_width: out.shape[2],
-        n: w.shape[0],
-        kernel: [w.shape[2], w.shape[3]],
-        stride,
-        padding: [padding[0], padding[1]],
-        upsample,
-        fused,
-    }
-}
-
-impl Shape {
-    fn taps(&self) -> usize {
-        self.kernel[0] * self.kernel[1]
-    }
-
-    fn k(&self) -> usize {
-        self.taps() * self.channels
-    }
-
-    /// A pixel of the enlarged, padded input as a pixel of the input.
-    fn source(&self, y: usize, x: usize) -> Option<usize> {
-        let row = y.checked_sub(self.padding[0])? / self.upsample;
-        let column = x.checked_sub(self.padding[1])? / self.upsample;
-        (row < self.height && column < self.width).then_some(row * self.width + column)
-    }
-
-    /// One pixel of the result for one of the input: a linear layer.
-    fn is_pointwise(&self) -> bool {
-        self.kernel == [1, 1]
-            && self.stride == 1
-            && self.padding == [0, 0]
-            && self.upsample == 1
-            && [self.out_height, self.out_width] == [self.height, self.width]
-    }
-}
+use crate::shapes::{Window, epilogue};
 
 /// How the rows of A come about.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -108,7 +44,7 @@ struct Way {
 }
 
 impl Way {
-    fn new(cpu: &Cpu, s: &Shape) -> Way {
+    fn new(cpu: &Cpu, s: &Window) -> Way {
         let number = cpu.number();
         let kernel = Kernel::of(cpu.isa(), number);
         let whole_channels = s.channels.is_multiple_of(32);
@@ -156,18 +92,17 @@ impl Way {
 }
 
 pub(super) fn scratch_bytes(cpu: &Cpu, graph: &Graph, value: Value) -> u64 {
-    (Way::new(cpu, &shape(graph, value)).room.bytes() * cpu.threads()) as u64
+    (Way::new(cpu, &Window::of(graph, value)).room.bytes() * cpu.threads()) as u64
 }
 
 pub(super) fn prepare(env: &Env, value: Value) -> Run {
     let node = env.graph.node(value);
-    let s = shape(env.graph, value);
+    let s = Window::of(env.graph, value);
     let way = Way::new(env.cpu, &s);
-    let mut rest = node.inputs[2..].iter();
-    let bias = s.fused.bias.then(|| *rest.next().expect("bias was counted"));
+    let (bias, residual) = epilogue(env.graph, value, s.fused);
     let bias_stride = bias.map_or(0, |b| if env.graph.ty(b).shape.len() == 2 { s.n } else { 0 });
     let bias = bias.map(|b| env.src(b));
-    let residual = s.fused.residual.then(|| env.src(*rest.next().expect("residual was counted")));
+    let residual = residual.map(|r| env.src(r));
     let (x, out, scratch) = (env.src(node.inputs[0]), env.dst(value), env.scratch());
     let product = Product {
         kernel: way.kernel,
@@ -247,7 +182,7 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
 /// # Safety
 /// `image` is a whole picture, `to` has the bytes of the way.
 unsafe fn fill_band(
-    s: &Shape,
+    s: &Window,
     way: &Way,
     product: &Product,
     image: Src,
@@ -292,7 +227,7 @@ unsafe fn fill_band(
 ///
 /// # Safety
 /// `image` is a whole picture, `to` has room for a padded row.
-unsafe fn gather(s: &Shape, product: &Product, image: Src, pixel: usize, to: *mut u8) {
+unsafe fn gather(s: &Window, product: &Product, image: Src, pixel: usize, to: *mut u8) {
     let (y, x) = (pixel / s.out_width * s.stride, pixel % s.out_width * s.stride);
     let bytes = product.number.bytes();
     // SAFETY: `source` yields pixels of the picture; the row has taps x channels numbers and its padding.

@@ -4,6 +4,7 @@ use impasto_graph::{Binary, DType, Graph, Op, Value};
 
 use super::rows::{Dst, Rows, Src};
 use super::session::{Env, Run};
+use crate::shapes::{broadcast_strides, merge};
 
 /// Elements that are converted at a time; two such buffers fit the stack and the first cache.
 const CHUNK: usize = 1024;
@@ -90,47 +91,12 @@ fn apply(function: Binary, a: &mut [f32], b: &[f32]) {
     }
 }
 
-/// An operand seen in the shape of the result: elements to move for one step along each axis, 0 where it stretches.
-fn strides(operand: &[usize], shape: &[usize]) -> Vec<usize> {
-    let mut strides = vec![0; shape.len()];
-    let mut step = 1;
-    for (axis, &d) in operand.iter().enumerate().rev() {
-        let at = axis + shape.len() - operand.len();
-        strides[at] = if d == 1 { 0 } else { step };
-        step *= d;
-    }
-    strides
-}
-
-/// Merge neighbouring axes that both operands walk through without a gap, so that rows become long.
-fn merge(shape: &[usize], a: &[usize], b: &[usize]) -> (Vec<usize>, Vec<usize>, Vec<usize>) {
-    let (mut s, mut x, mut y): (Vec<usize>, Vec<usize>, Vec<usize>) = (vec![], vec![], vec![]);
-    for i in 0..shape.len() {
-        if shape[i] == 1 {
-            continue;
-        }
-        match s.last_mut() {
-            Some(last) if x[x.len() - 1] == a[i] * shape[i] && y[y.len() - 1] == b[i] * shape[i] => {
-                *last *= shape[i];
-                *x.last_mut().expect("as long as s") = a[i];
-                *y.last_mut().expect("as long as s") = b[i];
-            }
-            _ => {
-                s.push(shape[i]);
-                x.push(a[i]);
-                y.push(b[i]);
-            }
-        }
-    }
-    if s.is_empty() { (vec![1], vec![1], vec![1]) } else { (s, x, y) }
-}
-
 /// A function of two tensors, broadcasting.
 pub(super) fn binary(env: &Env, value: Value) -> Run {
     let Op::Binary(function) = env.graph.node(value).op else { unreachable!("called for binary functions") };
     let shape = &env.graph.ty(value).shape;
-    let [a_strides, b_strides] = [0, 1].map(|i| strides(&env.operand_type(value, i).shape, shape));
-    let (shape, a_strides, b_strides) = merge(shape, &a_strides, &b_strides);
+    let [a_strides, b_strides] = [0, 1].map(|i| broadcast_strides(&env.operand_type(value, i).shape, shape));
+    let (shape, [a_strides, b_strides]) = merge(shape, [&a_strides, &b_strides]);
     let (a, b, out, rows) = (env.operand(value, 0), env.operand(value, 1), env.dst(value), env.cpu.rows());
     let n = shape[shape.len() - 1];
     let m: usize = shape[..shape.len() - 1].iter().product();

@@ -7,6 +7,7 @@ use super::gemm::{Kernel, Number, PANEL, pack};
 use super::rows::{Dst, Src};
 use super::session::{Env, Run};
 use super::{Cpu, memory::ALIGNMENT};
+use crate::shapes::epilogue;
 
 /// A product of `m` rows by groups of rows that share a bias (pictures).
 #[derive(Clone, Copy)]
@@ -75,9 +76,8 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
     let Op::Linear { fused } = node.op else { unreachable!("called for linear layers") };
     let s = shape(env.graph, value);
     let panels = env.panels(node.inputs[1]);
-    let mut rest = node.inputs[2..].iter();
-    let bias = fused.bias.then(|| env.src(*rest.next().expect("bias was counted")));
-    let residual = fused.residual.then(|| env.src(*rest.next().expect("residual was counted")));
+    let (bias, residual) = epilogue(env.graph, value, fused);
+    let [bias, residual] = [bias, residual].map(|operand| operand.map(|v| env.src(v)));
     let (a, out, scratch) = (env.src(node.inputs[0]), env.dst(value), env.scratch());
     let way = Way::new(env.cpu, &s);
     let product = Product { kernel: way.kernel, rows: env.cpu.rows(), number: way.number, panels, k: s.k };

@@ -197,6 +197,10 @@ impl Backend for Cpu {
         "cpu"
     }
 
+    fn about(&self) -> String {
+        format!("{} threads, {}, {}", self.threads(), self.isa(), self.activations())
+    }
+
     fn activations(&self) -> DType {
         self.0.number.dtype()
     }

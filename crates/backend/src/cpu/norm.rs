@@ -9,30 +9,7 @@ use super::Cpu;
 use super::memory::ALIGNMENT;
 use super::rows::{Dst, Rows, Softmax, Src};
 use super::session::{Env, Run};
-
-#[derive(Clone, Copy)]
-struct Image {
-    batch: usize,
-    lines: usize,
-    /// Pixels of a line.
-    pixels: usize,
-    channels: usize,
-    groups: usize,
-}
-
-fn image(graph: &Graph, value: Value) -> Image {
-    let node = graph.node(value);
-    let Op::GroupNorm { groups, .. } = node.op else { unreachable!("called for group norms") };
-    let x = &graph.ty(node.inputs[0]).shape;
-    let middle = &x[1..x.len() - 1];
-    Image {
-        batch: x[0],
-        lines: middle.first().copied().unwrap_or(1),
-        pixels: middle.iter().skip(1).product(),
-        channels: x[x.len() - 1],
-        groups,
-    }
-}
+use crate::shapes::Image;
 
 /// Parts of the scratch memory in `f32`: statistics by line and group, mean, scale and shift by channel, rows of each thread.
 fn parts(cpu: &Cpu, i: &Image) -> [usize; 3] {
@@ -41,14 +18,14 @@ fn parts(cpu: &Cpu, i: &Image) -> [usize; 3] {
 }
 
 pub(super) fn group_norm_scratch(cpu: &Cpu, graph: &Graph, value: Value) -> u64 {
-    4 * parts(cpu, &image(graph, value)).iter().sum::<usize>() as u64
+    4 * parts(cpu, &Image::of(graph, value)).iter().sum::<usize>() as u64
 }
 
 pub(super) fn group_norm(env: &Env, value: Value) -> Run {
     let Op::GroupNorm { eps, activation, .. } = env.graph.node(value).op else {
         unreachable!("called for group norms")
     };
-    let i = image(env.graph, value);
+    let i = Image::of(env.graph, value);
     let [stats_len, factors_len, rows_len] = parts(env.cpu, &i);
     let per_thread = rows_len / env.cpu.threads();
     let rows = env.cpu.rows();

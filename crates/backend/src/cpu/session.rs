@@ -9,6 +9,7 @@ use super::pool::Pool;
 use super::rows::{Dst, Src};
 use super::weights::CpuWeights;
 use super::{Cpu, attention, conv, elementwise, linear, lookup, movement, norm};
+use crate::stored::param_name;
 use crate::{BackendError, Session, StepTime};
 
 /// A step, ready to run.
@@ -131,14 +132,6 @@ impl Env<'_> {
             Op::Rotary { .. } => lookup::rotary(self, value),
             Op::Input { .. } | Op::Param { .. } => unreachable!("sources are not executed"),
         }
-    }
-}
-
-/// The name of a parameter of the graph.
-pub(super) fn param_name(graph: &Graph, param: Value) -> &str {
-    match &graph.node(param).op {
-        Op::Param { name, .. } => name,
-        op => unreachable!("{} is no parameter", op.name()),
     }
 }
 

@@ -1,37 +1,55 @@
-//! Every way in which this computer can compute: instruction paths, precisions, numbers of threads.
+//! A way in which something here can compute, and the results of a case on it.
 
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::Arc;
 
-use impasto_backend::cpu::{Cpu, CpuOptions, Isa, Precision};
 use impasto_backend::{Backend, Session};
 use impasto_graph::{HostTensor, Plan};
 
 use super::case::{Case, bytes, tensor};
 
+/// In what factors are multiplied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Factors {
+    F32,
+    /// Both are rounded to bf16 first.
+    Bf16,
+    /// Parameters, and now and then the others, are rounded to f16.
+    F16,
+}
+
 pub struct Machine {
-    pub cpu: Cpu,
-    pub isa: Isa,
-    pub precision: Precision,
+    pub backend: Arc<dyn Backend>,
+    /// The instructions, or the device.
+    pub name: String,
+    pub factors: Factors,
     pub threads: usize,
+    /// Even where rounding alone would be nearer, the result may be this far off: other functions are used.
+    pub least: f64,
 }
 
 impl Machine {
     pub fn bf16(&self) -> bool {
-        self.precision == Precision::Bf16
+        self.factors == Factors::Bf16
     }
 
     /// Path and precision: what decides the result.
     pub fn path(&self) -> String {
-        format!("{} {}", self.isa, if self.bf16() { "bf16" } else { "f32" })
+        let factors = match self.factors {
+            Factors::F32 => "f32",
+            Factors::Bf16 => "bf16",
+            Factors::F16 => "f16",
+        };
+        format!("{} {factors}", self.name)
     }
 
     /// Plan a case, load its parameters and take its memory.
     pub fn prepare(&self, case: &Case) -> Box<dyn Session> {
-        let plan = Plan::new(&case.graph, &self.cpu).expect("the CPU can do everything");
-        plan.verify(&case.graph, &self.cpu).expect("the plan is right");
-        let weights = self.cpu.pack(&case.graph, &plan, case).expect("the parameters are all there");
-        let session = self.cpu.prepare(&case.graph, &plan, &weights).expect("there is memory");
+        let backend = &*self.backend;
+        let plan = Plan::new(&case.graph, backend).expect("it can do everything");
+        plan.verify(&case.graph, backend).expect("the plan is right");
+        let weights = backend.pack(&case.graph, &plan, case).expect("the parameters are all there");
+        let session = backend.prepare(&case.graph, &plan, &weights).unwrap_or_else(|e| panic!("{self}: {e}"));
         assert_eq!(weights.bytes(), plan.weight_bytes(), "parameters take what was planned");
         assert_eq!(session.allocated_bytes(), plan.arena_bytes(), "a session takes what was planned");
         session
@@ -63,40 +81,4 @@ impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {} threads", self.path(), self.threads)
     }
-}
-
-/// Matrix tiles in software, where the processor has everything else that their path needs.
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-fn emulated(isa: Isa, options: &CpuOptions) -> Option<Cpu> {
-    // Each trap costs a microsecond or two: one number of threads will do.
-    let once = options.precision == Precision::Bf16 && options.threads == Some(2);
-    let helps = isa == Isa::Amx && Isa::Avx512Bf16.claimed() && once;
-    helps.then(|| {
-        super::amx::install();
-        // SAFETY: the processor has the vectors, and the handler has the tiles.
-        unsafe { Cpu::assumed(isa, options) }
-    })
-}
-
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-fn emulated(_: Isa, _: &CpuOptions) -> Option<Cpu> {
-    None
-}
-
-/// Every path that the processor claims, in both precisions, with 1, 2 and 3 threads.
-pub fn machines() -> &'static [Machine] {
-    static MACHINES: OnceLock<Vec<Machine>> = OnceLock::new();
-    MACHINES.get_or_init(|| {
-        let mut machines = vec![];
-        for isa in Isa::ALL {
-            for (precision, threads) in
-                [Precision::F32, Precision::Bf16].into_iter().flat_map(|p| [1, 2, 3].map(|t| (p, t)))
-            {
-                let options = CpuOptions { threads: Some(threads), precision, ..CpuOptions::default() };
-                let cpu = Cpu::untried(isa, &options).or_else(|| emulated(isa, &options));
-                machines.extend(cpu.map(|cpu| Machine { cpu, isa, precision, threads }));
-            }
-        }
-        machines
-    })
 }

@@ -5,6 +5,7 @@
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub mod amx;
 pub mod case;
+pub mod cpus;
 pub mod exam;
 #[cfg(unix)]
 pub mod guard;

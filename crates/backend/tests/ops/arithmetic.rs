@@ -5,7 +5,7 @@ use impasto_graph::{Binary, DType, Op, Unary};
 use super::common::case::Case;
 use super::common::exam::{Bar, Exam};
 use super::common::rng::cases;
-use super::{FLOATS, Operand, any_dtype, input, single};
+use super::operands::{FLOATS, Operand, any_dtype, input, single};
 
 const LENGTHS: [usize; 10] = [1, 3, 8, 15, 16, 17, 33, 100, 1025, 5000];
 

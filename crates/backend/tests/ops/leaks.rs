@@ -6,7 +6,7 @@ use impasto_graph::{DType, Fused, Op};
 use super::common::case::Case;
 use super::common::exam::{Bar, Exam};
 use super::common::rng::{Rng, cases};
-use super::{Operand, single};
+use super::operands::{Operand, single};
 
 /// Put the odd one into one of the sources.
 fn spoil(case: &mut Case, name: &str, rng: &mut Rng) {

@@ -5,7 +5,7 @@ use impasto_graph::{DType, Op, Pairs, Storage};
 use super::common::case::Case;
 use super::common::exam::{Bar, Exam};
 use super::common::rng::cases;
-use super::{FLOATS, Operand, any_dtype, input, single};
+use super::operands::{FLOATS, Operand, any_dtype, input, single};
 
 #[test]
 fn rows_of_tables_of_every_storage() {

@@ -5,7 +5,7 @@ use impasto_graph::{DType, Op};
 use super::common::case::Case;
 use super::common::exam::{Bar, Exam};
 use super::common::rng::{Rng, cases};
-use super::{Operand, single};
+use super::operands::{Operand, single};
 
 /// Not a bit may differ.
 const SAME: Bar = Bar { f32: 0.0, bf16: 0.0, exact: 0.0 };
@@ -72,7 +72,7 @@ fn the_same_part_twice() {
     let mut exam = Exam::new("concat, twice");
     cases(8, |axis, rng| {
         let mut graph = impasto_graph::Graph::new();
-        let x = graph.input("x", [2, 3, 4, 16], rng.pick(&super::FLOATS)).expect("x is sane");
+        let x = graph.input("x", [2, 3, 4, 16], rng.pick(&super::operands::FLOATS)).expect("x is sane");
         let y = graph.concat(axis % 4, &[x, x, x]).expect("the parts fit");
         graph.output("y", y).expect("the name is new");
         exam.check(&Case::new(graph, rng), SAME, rng);

@@ -5,7 +5,7 @@ use impasto_graph::{Op, Unary};
 use super::common::case::Case;
 use super::common::exam::{Bar, Exam};
 use super::common::rng::{Rng, cases};
-use super::{Operand, any_dtype, input, single, vector};
+use super::operands::{Operand, any_dtype, input, single, vector};
 
 const WIDTHS: [usize; 12] = [1, 2, 3, 5, 8, 15, 16, 17, 64, 77, 320, 1030];
 

@@ -8,7 +8,7 @@ use impasto_graph::{Binary, DType, Fused, Op, Pairs, Storage, Unary};
 use super::common::case::Case;
 use super::common::exam::{Bar, Exam};
 use super::common::rng::cases;
-use super::{FLOATS, Operand, any_dtype, single};
+use super::operands::{FLOATS, Operand, any_dtype, single};
 
 #[test]
 fn parameters_are_operands_like_any_other() {
@@ -48,8 +48,9 @@ fn parameters_are_operands_like_any_other() {
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             cases(6, |i, rng| {
                 // The first is stored in full precision: what fails after it fails for the storage.
-                let storage =
-                    |rng: &mut _| Storage::Dense(if i == 0 { DType::F32 } else { super::Rng::pick(rng, &FLOATS) });
+                let storage = |rng: &mut _| {
+                    Storage::Dense(if i == 0 { DType::F32 } else { super::common::rng::Rng::pick(rng, &FLOATS) })
+                };
                 let operands = shapes.iter().map(|shape| Operand::Param(shape.to_vec(), storage(rng))).collect();
                 let moves = matches!(name, "upsample" | "pad" | "concat" | "slice" | "reshape" | "permute");
                 let dtype = if moves { None } else { any_dtype(rng) };

@@ -5,7 +5,7 @@ use impasto_graph::{Fused, Node, Op, Storage, Unary};
 use super::common::case::Case;
 use super::common::exam::{Bar, Exam};
 use super::common::rng::{Rng, cases};
-use super::{FLOATS, Operand, any_dtype, input, single, vector};
+use super::operands::{FLOATS, Operand, any_dtype, input, single, vector};
 
 /// Softmax weights are rounded to bf16 on their way to the values, in an order that the reference does not know.
 const ATTENTION: Bar = Bar { f32: 1e-5, bf16: 8e-3, exact: 3e-2 };

@@ -1,6 +1,7 @@
 //! The kernel of a device's trial, in SPIR-V and in PTX: `out[i] = in[i] * 3 + i` in unsigned 32-bit arithmetic, for `i` below
 //! [`COUNT`]. Whole numbers, so that the result must be exact.
 
+use impasto_vulkan::Interface;
 use rspirv::binary::Assemble;
 use rspirv::dr::{Builder, Operand};
 use rspirv::spirv::{
@@ -34,6 +35,9 @@ pub fn compare(input: &[u32], output: &[u32]) -> Result<(), String> {
         }
     }
 }
+
+/// What the kernel is called and takes.
+pub const INTERFACE: Interface<'static> = Interface { entry: "main", buffers: 2, constants: 0, subgroup: None };
 
 /// The kernel as SPIR-V 1.0 words: buffers at bindings 0 and 1 of set 0.
 pub fn spirv() -> Result<Vec<u32>, String> {
@@ -81,7 +85,7 @@ pub fn spirv() -> Result<Vec<u32>, String> {
         Ok(main)
     };
     let main = body(&mut b).map_err(|error| format!("the trial's kernel could not be built: {error}"))?;
-    b.entry_point(ExecutionModel::GLCompute, main, "main", [id]);
+    b.entry_point(ExecutionModel::GLCompute, main, INTERFACE.entry, [id]);
     b.execution_mode(main, ExecutionMode::LocalSize, [GROUP, 1, 1]);
     Ok(b.module().assemble())
 }

@@ -94,9 +94,9 @@ fn run_kernel(report: &mut Report, physical: &Physical) -> Result<Result<(), Str
     report.stage("allocate");
     let input = kernel::input();
     let bytes = u64::from(kernel::COUNT) * 4;
-    let mut source = device.buffer(bytes)?;
+    let source = device.buffer(bytes)?;
     source.write(&input.iter().flat_map(|number| number.to_ne_bytes()).collect::<Vec<_>>())?;
-    let mut result = device.buffer(bytes)?;
+    let result = device.buffer(bytes)?;
     // What the kernel does not write must not look right by chance.
     result.write(&vec![0xA5; bytes as usize])?;
     report.stage("build-kernel");
@@ -106,9 +106,9 @@ fn run_kernel(report: &mut Report, physical: &Physical) -> Result<Result<(), Str
     };
     #[allow(unsafe_code)]
     // SAFETY: the module is ours, with two buffers, and each thread touches its own number in them.
-    let pipeline = unsafe { device.pipeline(&words, 2) }?;
+    let pipeline = unsafe { device.pipeline(&words, &kernel::INTERFACE) }?;
     report.stage("dispatch");
-    device.run(&pipeline, &[&source, &result], [kernel::COUNT / kernel::GROUP, 1, 1])?;
+    device.run(&pipeline, &[&source, &result], &[], [kernel::COUNT / kernel::GROUP, 1, 1])?;
     report.stage("compare");
     let mut bytes = vec![0; bytes as usize];
     result.read(&mut bytes)?;

@@ -1,13 +1,13 @@
 //! The folder where verdicts are kept between runs. It is a convenience: whatever is wrong with it costs time, never a picture.
 
-use std::env;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{self, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use impasto_store::UNFINISHED;
 
 /// No file of ours is nearly as large.
 const MAX_BYTES: u64 = 8 << 20;
@@ -32,19 +32,9 @@ pub struct Store {
 }
 
 impl Store {
-    /// The user's cache folder: `$XDG_CACHE_HOME/impasto`, else `~/.cache/impasto`; on Windows below `%LOCALAPPDATA%`.
+    /// The user's cache folder, [`impasto_store::user_folder`].
     pub fn of_user() -> Store {
-        let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        // A path that depends on where we happen to be is none.
-        let absolute = |path: &PathBuf| path.is_absolute();
-        let folder = match cfg!(windows) {
-            true => variable("LOCALAPPDATA").filter(absolute).map(|path| path.join("impasto").join("cache")),
-            false => variable("XDG_CACHE_HOME")
-                .filter(absolute)
-                .or_else(|| variable("HOME").filter(absolute).map(|home| home.join(".cache")))
-                .map(|path| path.join("impasto")),
-        };
-        match folder {
+        match impasto_store::user_folder() {
             Some(folder) => Store::at(folder),
             None => {
                 let trouble = "no cache folder is known (neither XDG_CACHE_HOME nor HOME is set): drivers are probed in every run";
@@ -90,7 +80,9 @@ impl Store {
     pub(crate) fn files(&self, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
         let Some(folder) = &self.folder else { return Vec::new() };
         let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-        let ours = |name: &str| name.starts_with("devices-") && wanted(name);
+        // Also those that a process was writing when it died.
+        let unfinished = |name: &str| name.starts_with(UNFINISHED) && name.contains("-devices-");
+        let ours = |name: &str| (name.starts_with("devices-") || unfinished(name)) && wanted(name);
         entries
             .flatten()
             .filter(|entry| entry.file_name().to_str().is_some_and(ours))
@@ -115,7 +107,7 @@ impl Store {
     /// Puts a whole file in place at once: a reader sees the old one or the new one.
     pub(crate) fn write(&self, name: &str, text: &str) -> Option<PathBuf> {
         let path = self.path(name)?;
-        match self.try_write(&path, text) {
+        match impasto_store::put(&path, text.as_bytes()) {
             Ok(()) => Some(path),
             Err(error) => {
                 let mut trouble = self.trouble.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -126,21 +118,6 @@ impl Store {
                 None
             }
         }
-    }
-
-    fn try_write(&self, path: &Path, text: &str) -> io::Result<()> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let folder = path.parent().ok_or(io::ErrorKind::NotFound)?;
-        fs::create_dir_all(folder)?;
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("devices-new-{}-{count}", std::process::id());
-        let new = folder.join(name);
-        let written = File::create(&new).and_then(|mut file| file.write_all(text.as_bytes()));
-        let placed = written.and_then(|()| fs::rename(&new, path));
-        if placed.is_err() {
-            let _ = fs::remove_file(&new);
-        }
-        placed
     }
 
     /// Changes a file while no other process does. If another one holds it for too long, the change is made all the same: to lose

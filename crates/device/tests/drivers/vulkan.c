@@ -61,6 +61,13 @@ static result enumerate(object *instance, uint32_t *count, object **out)
     return give < have ? 5 : 0;
 }
 
+/* How large a kernel may be, in VkPhysicalDeviceLimits. */
+static const struct { size_t offset; uint32_t value; } limits[] = {
+    {32, 128}, {76, 16}, {92, 128}, {108, 16},       /* push constants, storage buffers */
+    {216, 16384}, {220, 65535}, {224, 65535}, {228, 65535}, /* shared memory, workgroups */
+    {232, 128}, {236, 128}, {240, 128}, {244, 64},   /* invocations */
+};
+
 static void properties(object *device, void *out)
 {
     int absurd = fake_is("absurd");
@@ -73,6 +80,9 @@ static void properties(object *device, void *out)
     if (!absurd)
         snprintf((char *)out + 20, 256, "Fake GPU %u", device->number);
     put32(out, 296 + 28, absurd ? 0 : 1u << 30); /* the range of a storage buffer */
+    if (!absurd)
+        for (size_t limit = 0; limit < sizeof limits / sizeof *limits; limit++)
+            put32(out, 296 + limits[limit].offset, limits[limit].value);
 }
 
 static void properties2(object *device, chain *out)

@@ -25,7 +25,7 @@ use impasto_model::Prediction;
 use crate::NoiseKind;
 use crate::sampling::{Method, Schedule};
 pub use layers::{config_path, from_variables};
-pub use value::{Gpu, Kind, Preview, SettingValue};
+pub use value::{Amount, Gpu, Kind, Preview, SettingValue};
 
 /// A setting that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -229,6 +229,12 @@ settings! {
     precision: Precision = Machine "type" <"NAME">;
     /// Which GPUs may be used: auto takes what is healthy and last the CPU, disable asks no driver.
     gpu: Gpu = Machine "gpu" <"NAME">;
+    /// Where it computes: cpu (the default), or a Vulkan device that `impasto devices` lists, such as vulkan0.
+    backend: String = Machine "backend" <"NAME">;
+    /// Memory of that device that may be used, such as 6GiB or vulkan0=6GiB.
+    max_vram: Amount = Machine "max-vram" <"[NAME=]SIZE">;
+    /// The largest single piece of memory there, such as 64MiB or vulkan0=64MiB.
+    max_buffer: Amount = Machine "max-buffer" <"[NAME=]SIZE">;
 }
 
 impl Settings {

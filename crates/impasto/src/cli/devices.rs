@@ -229,7 +229,12 @@ impl Probing {
         if let Some(gpu) = survey.gpus().first()
             && let Some(view) = gpu.best()
         {
-            eprintln!("gpu: {} ({}) seen, not usable yet: computing on cpu", view.label, gpu.names());
+            let by_name = gpu.views.iter().find(|view| view.api == Api::Vulkan && view.is_healthy());
+            let hint = by_name.map_or_else(
+                || "not usable yet: computing on cpu".to_owned(),
+                |view| format!("computing on cpu; --backend {} computes there, which is not fast yet", view.name),
+            );
+            eprintln!("gpu: {} ({}) seen, {hint}", view.label, gpu.names());
         }
         if verbose {
             survey.findings.iter().for_each(|finding| eprintln!("note: {finding}"));

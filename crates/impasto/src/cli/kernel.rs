@@ -2,12 +2,15 @@
 
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
+use impasto::backend::vulkan::kernels::{Sample, samples};
 use impasto::bench::{self, KernelLine};
 use impasto::kernel::blowup::{Case, SERIES};
+use impasto::kernel::{Compiler, Kernel, Target, optimise_seen};
+use serde::Serialize;
 
-use super::BenchKernel;
 use super::show::{json, line};
+use super::{BenchKernel, KernelCommand, KernelShow};
 
 /// Variables from which the other optimiser takes minutes and gigabytes: only when it is asked for by name.
 const MANY: u32 = 20_000;
@@ -68,4 +71,109 @@ fn show(found: &KernelLine, as_json: bool) {
         found.unoptimised_ids,
         or(found.peak_bytes.map(|b| format!("{:.0}", b as f64 / 1e6))),
     ));
+}
+
+/// A line of the list.
+#[derive(Serialize)]
+struct Listed {
+    name: &'static str,
+    about: &'static str,
+    workgroup: [u32; 3],
+    buffers: u32,
+    /// Ids of the module, as it is shipped and without optimisation.
+    ids: u32,
+    unoptimised_ids: u32,
+    /// Bytes of the module.
+    bytes: usize,
+}
+
+pub fn kernel(command: &KernelCommand) -> anyhow::Result<()> {
+    match command {
+        KernelCommand::List { json } => list(*json),
+        KernelCommand::Show(args) => show_kernel(args),
+    }
+}
+
+fn list(as_json: bool) -> anyhow::Result<()> {
+    let compiler = Compiler::new(Target::ANY);
+    if !as_json {
+        line(format_args!(
+            "{:<16} {:>9} {:>8} {:>6} {:>8} {:>7}  what it is",
+            "name", "workgroup", "buffers", "ids", "unoptim.", "bytes"
+        ));
+    }
+    for Sample { name, about, kernel } in samples()? {
+        let module = compiler.compile(std::slice::from_ref(&kernel))?;
+        let plain = compiler.clone().unoptimised().compile(std::slice::from_ref(&kernel))?;
+        let entry = module.entries.first().ok_or_else(|| anyhow!("{name}: the compiler wrote no entry point"))?;
+        let found = Listed {
+            name,
+            about,
+            workgroup: entry.workgroup,
+            buffers: entry.buffers,
+            ids: module.bound,
+            unoptimised_ids: plain.bound,
+            bytes: 4 * module.words.len(),
+        };
+        if as_json {
+            json(&found);
+            continue;
+        }
+        let [x, y, _] = found.workgroup;
+        line(format_args!(
+            "{name:<16} {:>9} {:>8} {:>6} {:>8} {:>7}  {about}",
+            format!("{x}x{y}"),
+            found.buffers,
+            found.ids,
+            found.unoptimised_ids,
+            found.bytes
+        ));
+    }
+    Ok(())
+}
+
+fn show_kernel(args: &KernelShow) -> anyhow::Result<()> {
+    let all = samples()?;
+    let Some(sample) = all.iter().find(|sample| sample.name == args.name) else {
+        let names: Vec<&str> = all.iter().map(|sample| sample.name).collect();
+        bail!("'{}' is no kernel of this program; there are {}", args.name, names.join(", "));
+    };
+    let mut compiler = Compiler::new(Target::ANY);
+    if args.opt == 0 {
+        compiler = compiler.unoptimised();
+    }
+    if let Some(folder) = &args.dump {
+        compiler = compiler.dump_to(folder);
+    }
+    let module = compiler.compile(std::slice::from_ref(&sample.kernel))?;
+    for message in compiler.messages().to_string().lines() {
+        eprintln!("note: {message}");
+    }
+    let shown = match args.stage.as_str() {
+        "spirv" => module.disassemble().map_err(|e| anyhow!("{}: {e}", sample.name))?,
+        stage => at_stage(&sample.kernel, stage, args.opt == 0)?,
+    };
+    line(format_args!("{}", shown.trim_end()));
+    Ok(())
+}
+
+/// The kernel as it is written, after the last turn of a pass, or at the end.
+fn at_stage(kernel: &Kernel, stage: &str, plain: bool) -> anyhow::Result<String> {
+    if stage == "built" || plain {
+        return Ok(kernel.to_string());
+    }
+    let (mut found, mut names) = (None, Vec::new());
+    let last = optimise_seen(kernel, &mut |pass, now| {
+        if pass == stage {
+            found = Some(now.to_string());
+        }
+        if !names.contains(&pass) {
+            names.push(pass);
+        }
+    })?;
+    match found {
+        _ if stage == "optimised" => Ok(last.to_string()),
+        Some(text) => Ok(text),
+        None => bail!("'{stage}' is no stage; there are built, {}, optimised and spirv", names.join(", ")),
+    }
 }

@@ -26,6 +26,9 @@ pub enum Command {
     },
     /// Show which devices are here, which of them are healthy, and what to do about the others.
     Devices(Devices),
+    /// Look at the GPU kernels of this program: what they are, and what the compiler makes of them.
+    #[command(subcommand)]
+    Kernel(KernelCommand),
     /// Measure how near to the machine's limit things run.
     #[command(subcommand)]
     Bench(Bench),
@@ -55,6 +58,33 @@ pub struct Devices {
     /// Remove all verdicts of earlier runs, and what is held against drivers that crashed.
     #[arg(long, conflicts_with_all = ["json", "fresh", "report", "timeout"])]
     pub forget: bool,
+}
+
+#[derive(Subcommand)]
+pub enum KernelCommand {
+    /// The kernels, each for a shape that Stable Diffusion 1 has.
+    List {
+        /// One JSON object a line.
+        #[arg(long)]
+        json: bool,
+    },
+    /// One kernel, at a stage of its way to words.
+    Show(KernelShow),
+}
+
+#[derive(Args)]
+pub struct KernelShow {
+    /// Its name in the list.
+    pub name: String,
+    /// built, the name of a pass (after its last turn), optimised, or spirv.
+    #[arg(long, value_name = "STAGE", default_value = "optimised")]
+    pub stage: String,
+    /// 0 for the kernel as it is written, 1 for all passes.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
+    pub opt: u8,
+    /// Write every stage, and exactly the words that would be shipped, into a folder in this one.
+    #[arg(long, value_name = "DIR")]
+    pub dump: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use impasto::BackendOptions;
 use impasto::backend::Backend;
-use impasto::backend::cpu::{Cpu, CpuOptions};
+use impasto::backend::cpu::CpuOptions;
 use impasto::generate::picture::Picture;
-use impasto::generate::settings::{Settings, config_path, from_variables};
+use impasto::generate::settings::{Gpu, Settings, config_path, from_variables};
 use impasto::generate::{Event, GenerateError, Job, Output, generate};
 use impasto::model::{Model, ModelPaths};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -62,15 +63,16 @@ fn read_settings(path: &Path) -> Result<Settings, GenerateError> {
 pub fn paint(settings: &Settings) -> Result<(), GenerateError> {
     let stop = interruptible();
     let begun = Instant::now();
-    let probing = devices::Probing::start(settings.gpu.unwrap_or_default());
+    // Who names a device has chosen: the others are not asked.
+    let gpu = if settings.backend.is_some() { Gpu::Disable } else { settings.gpu.unwrap_or_default() };
+    let probing = devices::Probing::start(gpu);
     let model = open_model(settings)?;
     let job = Job::new(settings, &model, random_seed())?;
     let mut output = Output::new(settings.output.as_deref(), job.count, settings.force.unwrap_or(false))?;
-    let cpu = Cpu::new(&cpu_options(settings)?).map_err(|source| GenerateError::Backend { module: "cpu", source })?;
-    announce(settings, &model, &job, &cpu);
+    let backend = open_backend(settings)?;
+    announce(settings, &model, &job, &*backend);
     probing.announce(settings.verbose == Some(true));
 
-    let backend: Arc<dyn Backend> = Arc::new(cpu);
     let preview_path = settings.preview_path.clone().unwrap_or_else(|| PathBuf::from("preview.png"));
     let mut progress = Progress::new();
     let mut last = begun;
@@ -133,16 +135,20 @@ fn cpu_options(settings: &Settings) -> Result<CpuOptions, GenerateError> {
     Ok(CpuOptions { threads, precision: settings.precision.unwrap_or_default(), ..options })
 }
 
+/// The device that was asked for, or the CPU.
+fn open_backend(settings: &Settings) -> Result<Arc<dyn Backend>, GenerateError> {
+    let name = settings.backend.as_deref().unwrap_or("cpu").to_ascii_lowercase();
+    let options = BackendOptions {
+        cpu: cpu_options(settings)?,
+        memory: settings.max_vram.as_ref().and_then(|amount| amount.of(&name)),
+        max_buffer: settings.max_buffer.as_ref().and_then(|amount| amount.of(&name)),
+    };
+    impasto::backend(&name, &options).map_err(|source| GenerateError::Backend { module: "backend", source })
+}
+
 /// Where it runs, and what was decided.
-fn announce(settings: &Settings, model: &Model, job: &Job, cpu: &Cpu) {
-    eprintln!(
-        "{} ({}) on cpu: {} threads, {}, {}",
-        model.title,
-        model.family,
-        cpu.threads(),
-        cpu.isa(),
-        cpu.activations()
-    );
+fn announce(settings: &Settings, model: &Model, job: &Job, backend: &dyn Backend) {
+    eprintln!("{} ({}) on {}: {}", model.title, model.family, backend.name(), backend.about());
     eprintln!(
         "{}x{}, {} steps, guidance {}, {}, {}, seed {}{}",
         job.width,

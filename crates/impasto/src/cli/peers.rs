@@ -78,9 +78,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("--cache-preset", ""),
     ("--scm-mask", ""),
     ("--scm-policy", ""),
-    ("--backend", "everything runs on the CPU for now"),
     ("--params-backend", "everything runs on the CPU for now"),
-    ("--max-vram", "everything runs on the CPU for now"),
 ];
 
 /// What to say of a flag that sd-cli has and Impasto lacks.

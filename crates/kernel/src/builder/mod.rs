@@ -6,6 +6,7 @@
 
 mod control;
 pub mod lang;
+mod matrix;
 mod types;
 mod value;
 
@@ -18,6 +19,9 @@ use crate::ir::{
 };
 use crate::verify::verify;
 pub use control::{Arms, Loop};
+pub use matrix::{
+    Accumulator, Elements, Factor, MatrixA, MatrixB, MatrixOf, MatrixType, Role, RoleA, RoleAccumulator, RoleB,
+};
 pub use types::{Array, Equal, Float, Int, IntoVal, Lit, Logic, Num, Shared32, Type, Vec2, Vec3, Vec4, Vector};
 
 /// Writes one kernel.
@@ -250,9 +254,19 @@ impl Builder {
         self.builtin(Builtin::SubgroupLane, 0)
     }
 
+    /// The place of the subgroup in the workgroup.
+    pub fn subgroup_id(&self) -> Val<'_, u32> {
+        self.builtin(Builtin::SubgroupId, 0)
+    }
+
     /// All invocations of the workgroup wait for each other.
     pub fn barrier(&self) {
         self.act(OpKind::Barrier, &[]);
+    }
+
+    /// All invocations of the subgroup wait for each other.
+    pub fn subgroup_barrier(&self) {
+        self.act(OpKind::SubgroupBarrier, &[]);
     }
 
     /// A vector of `N` components, 2 to 4.

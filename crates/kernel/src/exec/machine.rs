@@ -1,13 +1,13 @@
 //! One workgroup in lockstep. Registers are columns: for each scalar of each value, one number for each invocation.
 
+use super::Launch;
+use super::data::{Data, Places};
 use super::mask::Mask;
 use super::wide::Arithmetic;
-use super::{Data, Launch};
 use crate::error::KernelError;
 use crate::eval;
 use crate::ir::{
-    Atomic, Binary, Builtin, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Shape, Space, Subgroup, Ty,
-    Value,
+    Atomic, Binary, Builtin, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space, Subgroup, Ty, Value,
 };
 use crate::text::op_text;
 
@@ -20,16 +20,18 @@ struct Frame {
 }
 
 pub(super) struct Machine<'a> {
-    k: &'a Kernel,
-    lanes: usize,
+    pub(super) k: &'a Kernel,
+    pub(super) lanes: usize,
     /// The first column of each value, and of each variable.
-    columns: Vec<u32>,
+    pub(super) columns: Vec<u32>,
     vars: Vec<u32>,
-    regs: Vec<u64>,
+    pub(super) regs: Vec<u64>,
     /// Workgroup and private arrays; buffers have none. Nothing was written where there is `None`.
     arrays: Vec<Vec<Option<u64>>>,
-    /// The number of each memory among the buffers.
+    /// The number of each memory among the buffers, scalars of its elements, and where they lie in a buffer.
     buffers: Vec<usize>,
+    widths: Vec<usize>,
+    places: Vec<Places>,
     frames: Vec<Frame>,
     group: [u32; 3],
     ops: u64,
@@ -37,15 +39,11 @@ pub(super) struct Machine<'a> {
 }
 
 /// The op and the invocation that stopped the run, and why.
-struct Stop(OpId, usize, String);
+pub(super) struct Stop(pub(super) OpId, pub(super) usize, pub(super) String);
 
+/// Scalars of a type of a verified kernel. Of a matrix every lane holds all, so that values move as others do.
 pub(super) fn leaves(k: &Kernel, ty: Ty) -> u32 {
-    match k.shape(ty) {
-        Shape::Scalar(_) => 1,
-        Shape::Vector(_, n) => n,
-        Shape::Array(t, n) => n * leaves(k, t),
-        Shape::Struct(members) => members.iter().map(|&t| leaves(k, t)).sum(),
-    }
+    k.scalars(ty) as u32
 }
 
 impl<'a> Machine<'a> {
@@ -76,6 +74,8 @@ impl<'a> Machine<'a> {
             regs: vec![0; next as usize * lanes],
             arrays: vec![Vec::new(); k.memories.len()],
             buffers,
+            widths: k.memories.iter().map(|m| leaves(k, m.ty) as usize).collect(),
+            places: k.memories.iter().map(|m| Places::new(k, m.ty, wide)).collect(),
             frames: Vec::new(),
             group: [0; 3],
             ops: 0,
@@ -85,8 +85,7 @@ impl<'a> Machine<'a> {
 
     pub(super) fn workgroup(&mut self, group: [u32; 3], launch: &mut Launch) -> Result<(), KernelError> {
         self.group = group;
-        for (array, m) in self.arrays.iter_mut().zip(&self.k.memories) {
-            let width = m.ty.lanes().map_or(1, |l| l.1) as usize;
+        for ((array, m), &width) in self.arrays.iter_mut().zip(&self.k.memories).zip(&self.widths) {
             array.clear();
             match m.space {
                 Space::Buffer(_) => {}
@@ -106,11 +105,11 @@ impl<'a> Machine<'a> {
         )
     }
 
-    fn at(&self, column: u32, lane: usize) -> usize {
+    pub(super) fn at(&self, column: u32, lane: usize) -> usize {
         column as usize * self.lanes + lane
     }
 
-    fn get(&self, v: Value, lane: usize) -> u64 {
+    pub(super) fn get(&self, v: Value, lane: usize) -> u64 {
         self.regs[self.at(self.columns[v.index()], lane)]
     }
 
@@ -289,6 +288,7 @@ impl<'a> Machine<'a> {
             Builtin::LocalIndex => i,
             Builtin::SubgroupSize => launch.subgroup,
             Builtin::SubgroupLane => i % launch.subgroup,
+            Builtin::SubgroupId => i / launch.subgroup,
         }
     }
 
@@ -306,6 +306,11 @@ impl<'a> Machine<'a> {
                     .map_or(Ok(()), |l| Err(Stop(op, l, "this invocation does not reach the barrier".to_owned())));
             }
             OpKind::Subgroup(f) => return self.subgroup(op, f, mask, launch),
+            OpKind::SubgroupBarrier => return self.whole_subgroups(op, mask, launch).map(drop),
+            kind if kind.is_matrix() => return self.matrix(op, kind, mask, launch),
+            OpKind::Binary(_) | OpKind::Convert if k.matrix(k.ty(args[0])).is_some() => {
+                self.whole_subgroups(op, mask, launch)?;
+            }
             _ => {}
         }
         for lane in mask.lanes() {
@@ -323,9 +328,8 @@ impl<'a> Machine<'a> {
                 OpKind::Store(m) => self.store(op, m, lane, launch).map_err(|p| Stop(op, lane, p))?,
                 OpKind::Atomic(m, f) => self.atomic(op, m, f, lane, launch).map_err(|p| Stop(op, lane, p))?,
                 OpKind::Len(m) => {
-                    let width = k.memory(m).ty.lanes().map_or(1, |l| l.1);
-                    let n = launch.buffers[self.buffers[m.index()]].bits.len() as u64 / u64::from(width);
-                    self.set(k.result(op), lane, n);
+                    let n = self.places[m.index()].elements(&launch.buffers[self.buffers[m.index()]]);
+                    self.set(k.result(op), lane, n as u64);
                 }
                 OpKind::Var(v) | OpKind::Set(v) => {
                     let n = self.width(args[0]);
@@ -360,18 +364,18 @@ impl<'a> Machine<'a> {
                     let whole = self.width(args[0]) == 1;
                     for i in 0..n {
                         let x = |m: &Self, a: usize| m.regs[m.at(column(m, a) + i, lane)];
-                        let s = |a: usize| k.ty(args[a]).lanes().map_or(Scalar::U64, |l| l.0);
+                        let s = |a: usize| k.scalar_of(k.ty(args[a])).unwrap_or(Scalar::U64);
                         let bits = match kind {
                             OpKind::Unary(f) => self.arithmetic.unary(f, s(0), x(self, 0)),
                             OpKind::Binary(f) => self.arithmetic.binary(f, s(0), x(self, 0), x(self, 1)),
                             OpKind::Compare(c) => self.arithmetic.compare(c, s(0), x(self, 0), x(self, 1)).into(),
                             OpKind::Fma => self.arithmetic.fma(s(0), x(self, 0), x(self, 1), x(self, 2)),
                             OpKind::Convert => {
-                                let to = k.ty(k.result(op)).lanes().map_or(Scalar::U64, |l| l.0);
+                                let to = k.scalar_of(k.ty(k.result(op))).unwrap_or(Scalar::U64);
                                 self.arithmetic.convert(s(0), to, x(self, 0))
                             }
                             OpKind::Bitcast => {
-                                let to = k.ty(k.result(op)).lanes().map_or(Scalar::U64, |l| l.0);
+                                let to = k.scalar_of(k.ty(k.result(op))).unwrap_or(Scalar::U64);
                                 self.arithmetic.bitcast(s(0), to, x(self, 0))
                             }
                             OpKind::Select => {
@@ -389,50 +393,62 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Where the first scalar of an element stands, if it exists.
-    fn element(&self, op: OpId, m: MemoryId, lane: usize, buffers: &[Data]) -> Result<(usize, usize), String> {
+    /// The element that an op names, if it exists.
+    fn element(&self, op: OpId, m: MemoryId, lane: usize, buffers: &[Data]) -> Result<usize, String> {
+        self.place(m, self.get(self.k.args(op)[0], lane) as usize, lane, buffers)
+    }
+
+    /// An element that exists: its index in a buffer, or where its first scalar stands in an array.
+    pub(super) fn place(&self, m: MemoryId, index: usize, lane: usize, buffers: &[Data]) -> Result<usize, String> {
         let mem = self.k.memory(m);
-        let width = mem.ty.lanes().map_or(1, |l| l.1) as usize;
-        let index = self.get(self.k.args(op)[0], lane) as usize;
-        let (n, base) = match mem.space {
-            Space::Buffer(_) => (buffers[self.buffers[m.index()]].bits.len() / width, 0),
-            Space::Workgroup(n) => (n as usize, 0),
-            Space::Private(n) => (n as usize, n as usize * width * lane),
+        let width = self.widths[m.index()];
+        let (n, at) = match mem.space {
+            Space::Buffer(_) => (self.places[m.index()].elements(&buffers[self.buffers[m.index()]]), index),
+            Space::Workgroup(n) => (n as usize, index * width),
+            Space::Private(n) => (n as usize, (n as usize * lane + index) * width),
         };
         if index >= n {
             return Err(format!("index {index} is outside of '{}', which has {n} elements", mem.name));
         }
-        Ok((base + index * width, width))
+        Ok(at)
     }
 
     fn load(&mut self, op: OpId, m: MemoryId, lane: usize, launch: &Launch) -> Result<(), String> {
-        let (at, width) = self.element(op, m, lane, &launch.buffers)?;
+        let at = self.element(op, m, lane, &launch.buffers)?;
         let column = self.columns[self.k.result(op).index()];
-        for i in 0..width {
-            let bits = match self.k.memory(m).space {
-                Space::Buffer(_) => launch.buffers[self.buffers[m.index()]].bits[at + i],
-                _ => self.arrays[m.index()][at + i]
-                    .ok_or_else(|| format!("nobody has written this element of '{}'", self.k.memory(m).name))?,
-            };
+        for i in 0..self.widths[m.index()] {
+            let bits = self.take(m, at, i, launch)?;
             let to = self.at(column + i as u32, lane);
             self.regs[to] = bits;
         }
         Ok(())
     }
 
-    fn put(&mut self, m: MemoryId, at: usize, bits: u64, launch: &mut Launch) {
+    /// One scalar of an element.
+    pub(super) fn take(&self, m: MemoryId, at: usize, scalar: usize, launch: &Launch) -> Result<u64, String> {
         match self.k.memory(m).space {
-            Space::Buffer(_) => launch.buffers[self.buffers[m.index()]].bits[at] = bits,
-            _ => self.arrays[m.index()][at] = Some(bits),
+            Space::Buffer(_) => Ok(self.places[m.index()].get(&launch.buffers[self.buffers[m.index()]], at, scalar)),
+            _ => self.arrays[m.index()][at + scalar]
+                .ok_or_else(|| format!("nobody has written this element of '{}'", self.k.memory(m).name)),
+        }
+    }
+
+    /// Writes one scalar of an element.
+    pub(super) fn put(&mut self, m: MemoryId, at: usize, scalar: usize, bits: u64, launch: &mut Launch) {
+        match self.k.memory(m).space {
+            Space::Buffer(_) => {
+                self.places[m.index()].put(&mut launch.buffers[self.buffers[m.index()]], at, scalar, bits)
+            }
+            _ => self.arrays[m.index()][at + scalar] = Some(bits),
         }
     }
 
     fn store(&mut self, op: OpId, m: MemoryId, lane: usize, launch: &mut Launch) -> Result<(), String> {
-        let (at, width) = self.element(op, m, lane, &launch.buffers)?;
+        let at = self.element(op, m, lane, &launch.buffers)?;
         let column = self.columns[self.k.args(op)[1].index()];
-        for i in 0..width {
+        for i in 0..self.widths[m.index()] {
             let bits = self.regs[self.at(column + i as u32, lane)];
-            self.put(m, at + i, bits, launch);
+            self.put(m, at, i, bits, launch);
         }
         Ok(())
     }
@@ -453,8 +469,8 @@ impl<'a> Machine<'a> {
             Atomic::CompareExchange if self.arithmetic.compare(Compare::Eq, s, old, x) => self.get(args[2], lane),
             Atomic::CompareExchange => old,
         };
-        let (at, _) = self.element(op, m, lane, &launch.buffers)?;
-        self.put(m, at, new, launch);
+        let at = self.element(op, m, lane, &launch.buffers)?;
+        self.put(m, at, 0, new, launch);
         Ok(())
     }
 

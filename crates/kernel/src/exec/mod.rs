@@ -4,70 +4,19 @@
 //! op begins. What the language does not allow is an error that names the op and the invocation: an index out of bounds, workgroup
 //! memory that nobody has written, a barrier that not all invocations reach, a loop that does not end.
 
+mod data;
 mod machine;
 mod mask;
+mod matrix;
 mod wide;
 
 use crate::error::KernelError;
 use crate::ir::{Kernel, Memory, Scalar, Space, Value};
 use crate::verify::verify;
+pub use data::Data;
 
 /// Registers of a workgroup; more would not fit into the memory of a small machine.
 const MAX_REGISTERS: u64 = 1 << 28;
-
-/// Elements of a buffer, as the bits of its scalars; the components of a vector follow each other.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Data {
-    /// The type of the scalars.
-    pub ty: Scalar,
-    /// Their bits.
-    pub bits: Vec<u64>,
-}
-
-impl Data {
-    /// As many zeros.
-    pub fn zeros(ty: Scalar, scalars: usize) -> Data {
-        Data { ty, bits: vec![0; scalars] }
-    }
-
-    /// The scalars as f32, if that is what they are.
-    pub fn to_f32(&self) -> Option<Vec<f32>> {
-        (self.ty == Scalar::F32).then(|| self.bits.iter().map(|&b| f32::from_bits(b as u32)).collect())
-    }
-
-    /// Numbers for a launch that computes f32 as f64.
-    pub fn wide(x: &[f64]) -> Data {
-        Data { ty: Scalar::F32, bits: x.iter().map(|x| x.to_bits()).collect() }
-    }
-
-    /// The numbers of a launch that computed f32 as f64.
-    pub fn to_f64(&self) -> Option<Vec<f64>> {
-        (self.ty == Scalar::F32).then(|| self.bits.iter().map(|&b| f64::from_bits(b)).collect())
-    }
-
-    /// The scalars as u32, if that is what they are.
-    pub fn to_u32(&self) -> Option<Vec<u32>> {
-        (self.ty == Scalar::U32).then(|| self.bits.iter().map(|&b| b as u32).collect())
-    }
-}
-
-impl From<&[f32]> for Data {
-    fn from(x: &[f32]) -> Data {
-        Data { ty: Scalar::F32, bits: x.iter().map(|x| x.to_bits().into()).collect() }
-    }
-}
-
-impl From<&[u32]> for Data {
-    fn from(x: &[u32]) -> Data {
-        Data { ty: Scalar::U32, bits: x.iter().map(|&x| x.into()).collect() }
-    }
-}
-
-impl From<&[i32]> for Data {
-    fn from(x: &[i32]) -> Data {
-        Data { ty: Scalar::I32, bits: x.iter().map(|&x| x as u32 as u64).collect() }
-    }
-}
 
 /// One launch of a kernel: what it is given, and how it runs.
 #[derive(Clone, Debug)]
@@ -140,13 +89,16 @@ fn check(kernel: &Kernel, launch: &Launch) -> Result<(), String> {
         return Err(format!("it takes {} buffers, {} were given", buffers.len(), launch.buffers.len()));
     }
     for (m, data) in buffers.iter().zip(&launch.buffers) {
-        let Some((s, lanes)) = m.ty.lanes() else { continue };
+        if launch.wide && m.ty.lanes().is_none() {
+            return Err(format!("the buffer '{}' holds composites, whose f32 have no room for f64", m.name));
+        }
+        let (s, scalars) = data::unit(m.ty);
         if data.ty != s
-            || !data.bits.len().is_multiple_of(lanes as usize)
+            || !data.bits.len().is_multiple_of(scalars as usize)
             || data.bits.iter().any(|b| b & !mask(s) != 0)
         {
             return Err(format!(
-                "the buffer '{}' was given {} scalars of {}, which do not fit",
+                "the buffer '{}' takes {s}, {scalars} for each element, and was given {} of {}, which do not fit",
                 m.name,
                 data.bits.len(),
                 data.ty
@@ -162,7 +114,7 @@ fn check(kernel: &Kernel, launch: &Launch) -> Result<(), String> {
         ));
     }
     let private = |m: &Memory| match m.space {
-        Space::Private(n) => u64::from(n) * u64::from(m.ty.lanes().map_or(1, |l| l.1)),
+        Space::Private(n) => u64::from(n) * u64::from(machine::leaves(kernel, m.ty)),
         _ => 0,
     };
     let arrays: u64 = kernel.memories.iter().map(private).sum();

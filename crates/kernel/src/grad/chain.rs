@@ -10,14 +10,14 @@ use crate::exec::{Data, Launch, execute};
 use crate::ir::{Access, Kernel, Scalar, Space};
 
 use super::clear::clear;
-use super::{Grad, Role};
+use super::{Grad, Purpose};
 
 /// A kernel of a chain, with its derivatives.
 #[derive(Debug)]
 struct Stage {
     kernel: Kernel,
     grad: Option<Grad>,
-    clear: Option<(Kernel, Vec<Role>)>,
+    clear: Option<(Kernel, Vec<Purpose>)>,
     /// Which of its buffers it writes.
     writes: Vec<bool>,
 }
@@ -88,8 +88,8 @@ impl Chain {
         };
         // The adjoint takes away itself what may be written twice.
         let taken = |n: usize| {
-            let roles = grad.iter().flat_map(|g| &g.roles);
-            roles.into_iter().any(|r| matches!(r, Role::Derivative { of, read: false } if *of == n))
+            let purposes = grad.iter().flat_map(|g| &g.purposes);
+            purposes.into_iter().any(|r| matches!(r, Purpose::Derivative { of, read: false } if *of == n))
         };
         let clear = clear(kernel, &|n| !taken(n))?;
         let buffers = kernel.memories().iter().filter(|m| matches!(m.space, Space::Buffer(_)));
@@ -223,33 +223,33 @@ impl Chain {
         let primal = self.with_buffers(step, state);
         if let Some(grad) = &stage.grad {
             let slots = grad.slots(&primal)?;
-            let given = taken(&grad.roles, step, adjoints);
+            let given = taken(&grad.purposes, step, adjoints);
             let mut launch = grad.launch(&primal, &given, slots)?;
             execute(&grad.kernel, &mut launch)?;
             grad.check(&launch, slots)?;
-            put(&grad.roles, step, adjoints, launch.buffers);
+            put(&grad.purposes, step, adjoints, launch.buffers);
         }
-        if let Some((kernel, roles)) = &stage.clear {
-            let given = taken(roles, step, adjoints);
-            let mut launch = super::launch::assemble(kernel, roles, &primal, &given, &[], [0; 2])?;
+        if let Some((kernel, purposes)) = &stage.clear {
+            let given = taken(purposes, step, adjoints);
+            let mut launch = super::launch::assemble(kernel, purposes, &primal, &given, &[], [0; 2])?;
             execute(kernel, &mut launch)?;
-            put(roles, step, adjoints, launch.buffers);
+            put(purposes, step, adjoints, launch.buffers);
         }
         Ok(())
     }
 }
 
-fn taken(roles: &[Role], step: &Step, adjoints: &[Data]) -> Vec<(usize, Data)> {
-    let of = |r: &Role| match *r {
-        Role::Derivative { of, .. } => Some((of, adjoints[step.buffers[of]].clone())),
+fn taken(purposes: &[Purpose], step: &Step, adjoints: &[Data]) -> Vec<(usize, Data)> {
+    let of = |r: &Purpose| match *r {
+        Purpose::Derivative { of, .. } => Some((of, adjoints[step.buffers[of]].clone())),
         _ => None,
     };
-    roles.iter().filter_map(of).collect()
+    purposes.iter().filter_map(of).collect()
 }
 
-fn put(roles: &[Role], step: &Step, adjoints: &mut [Data], buffers: Vec<Data>) {
-    for (role, data) in roles.iter().zip(buffers) {
-        if let Role::Derivative { of, read: false } = *role {
+fn put(purposes: &[Purpose], step: &Step, adjoints: &mut [Data], buffers: Vec<Data>) {
+    for (purpose, data) in purposes.iter().zip(buffers) {
+        if let Purpose::Derivative { of, read: false } = *purpose {
             adjoints[step.buffers[of]] = data;
         }
     }

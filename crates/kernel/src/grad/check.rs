@@ -157,8 +157,14 @@ impl Divergence {
             let kind = k.kind(op);
             let own = matches!(
                 kind,
-                OpKind::Builtin(Builtin::GlobalId | Builtin::LocalId | Builtin::LocalIndex | Builtin::SubgroupLane, _)
-                    | OpKind::Atomic(..)
+                OpKind::Builtin(
+                    Builtin::GlobalId
+                        | Builtin::LocalId
+                        | Builtin::LocalIndex
+                        | Builtin::SubgroupLane
+                        | Builtin::SubgroupId,
+                    _
+                ) | OpKind::Atomic(..)
                     | OpKind::Subgroup(_)
             );
             let memory = matches!(kind, OpKind::Load(m) if !matches!(k.memory(m).space, Space::Buffer(_)));

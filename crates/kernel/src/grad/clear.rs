@@ -8,7 +8,7 @@ use crate::verify::verify;
 
 use super::activity::Places;
 use super::write::F32;
-use super::{Role, buffer_numbers, declare, is_f32, prepared, refused, trim};
+use super::{Purpose, buffer_numbers, declare, is_f32, prepared, refused, stride, trim};
 
 struct Clear {
     adjoints: Vec<Option<MemoryId>>,
@@ -22,7 +22,7 @@ impl Rule for Clear {
             OpKind::Store(m) if buffer(m) => {
                 let Some(to) = self.adjoints[m.index()] else { return };
                 let lanes = old.memory(m).ty.lanes().map_or(1, |l| l.1);
-                let (width, zero) = (rw.asm.number(lanes), rw.asm.zero(F32));
+                let (width, zero) = (rw.asm.number(stride(old.memory(m).ty)), rw.asm.zero(F32));
                 let first = rw.asm.times(rw.get(old.args(op)[0]), width);
                 for i in 0..lanes {
                     let i = rw.asm.number(i);
@@ -40,7 +40,10 @@ impl Rule for Clear {
 }
 
 /// The kernel that clears the adjoints of what the primal overwrites in these of its buffers, by number; none if it overwrites nothing there.
-pub(super) fn clear(primal: &Kernel, of: &dyn Fn(usize) -> bool) -> Result<Option<(Kernel, Vec<Role>)>, KernelError> {
+pub(super) fn clear(
+    primal: &Kernel,
+    of: &dyn Fn(usize) -> bool,
+) -> Result<Option<(Kernel, Vec<Purpose>)>, KernelError> {
     let k = &prepared(primal, true)?;
     let places = Places::new(k);
     let numbers = buffer_numbers(k);
@@ -52,12 +55,12 @@ pub(super) fn clear(primal: &Kernel, of: &dyn Fn(usize) -> bool) -> Result<Optio
     }
     let mut header = k.header();
     header.name = format!("{}_clear", k.name);
-    let mut roles: Vec<Option<Role>> = numbers.iter().map(|n| n.map(Role::Primal)).collect();
+    let mut purposes: Vec<Option<Purpose>> = numbers.iter().map(|n| n.map(Purpose::Primal)).collect();
     let mut adjoints = Vec::new();
     for (i, m) in k.memories().iter().enumerate() {
         let number = numbers[i].filter(|&n| stored[i] && is_f32(m.ty) && of(n));
         adjoints.push(number.map(|of| {
-            roles.push(Some(Role::Derivative { of, read: false }));
+            purposes.push(Some(Purpose::Derivative { of, read: false }));
             declare(&mut header, &format!("d_{}", m.name), F32, Space::Buffer(Access::ReadWrite))
         }));
     }
@@ -65,7 +68,7 @@ pub(super) fn clear(primal: &Kernel, of: &dyn Fn(usize) -> bool) -> Result<Optio
         return Ok(None);
     }
     let made = clean(&Rewrite::run_with(k, header, &mut Clear { adjoints }))?;
-    let (kernel, roles) = trim::trim(&made, &roles);
+    let (kernel, purposes) = trim::trim(&made, &purposes);
     verify(&kernel)?;
     // What is read to know where to store must be as it was.
     let overwritten = |m: MemoryId| kernel.memory(m).space == Space::Buffer(Access::ReadWrite);
@@ -81,6 +84,6 @@ pub(super) fn clear(primal: &Kernel, of: &dyn Fn(usize) -> bool) -> Result<Optio
                 "where it stores depends on a buffer that it overwrites: read one buffer and write another".to_owned(),
             ),
         )),
-        None => Ok(Some((kernel, roles))),
+        None => Ok(Some((kernel, purposes))),
     }
 }

@@ -11,7 +11,7 @@ use crate::verify::verify;
 use super::activity::{Activity, Places};
 use super::table::{self, Written};
 use super::write::{F32, U32};
-use super::{Jvp, Refusal, Role, buffer_numbers, check, declare, is_f32, prepared, refused};
+use super::{Jvp, Purpose, Refusal, buffer_numbers, check, declare, is_f32, prepared, refused};
 use crate::passes::clean;
 
 struct Forward<'a> {
@@ -37,7 +37,7 @@ pub(super) fn jvp(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Jvp, Ke
     }
     let mut header = k.header();
     header.name = format!("{}_jvp", k.name);
-    let mut roles: Vec<Role> = buffer_numbers(k).into_iter().flatten().map(Role::Primal).collect();
+    let mut purposes: Vec<Purpose> = buffer_numbers(k).into_iter().flatten().map(Purpose::Primal).collect();
     let mut memories = Vec::new();
     for (i, m) in k.memories().iter().enumerate() {
         let id = MemoryId(i as u32);
@@ -47,12 +47,12 @@ pub(super) fn jvp(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Jvp, Ke
         }
         memories.push(Some(declare(&mut header, &format!("t_{}", m.name), m.ty, m.space)));
         if let Some(of) = buffer_numbers(k)[i] {
-            roles.push(Role::Derivative { of, read: m.space == Space::Buffer(Access::Read) });
+            purposes.push(Purpose::Derivative { of, read: m.space == Space::Buffer(Access::Read) });
         }
     }
     let varies = |op: &OpId| matches!(k.kind(*op), OpKind::Param(_)) && activity.varies(k.result(*op));
     let params = places.ops.iter().any(varies).then(|| {
-        roles.push(Role::Params);
+        purposes.push(Purpose::Params);
         declare(&mut header, "t_params", F32, Space::Buffer(Access::Read))
     });
     let mut f = Forward {
@@ -70,7 +70,7 @@ pub(super) fn jvp(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Jvp, Ke
     f.region(k.body()).map_err(|r| refused(k, r))?;
     let kernel = clean(&f.asm.finish())?;
     verify(&kernel)?;
-    Ok(Jvp { kernel, roles })
+    Ok(Jvp { kernel, purposes })
 }
 
 impl Forward<'_> {

@@ -4,12 +4,12 @@ use crate::error::KernelError;
 use crate::exec::{Data, Launch, execute};
 use crate::ir::{Access, Kernel, OpKind, Scalar, Space};
 
-use super::{Grad, Jvp, Role};
+use super::{Grad, Jvp, Purpose};
 
 /// The derivatives that a launch gave.
 #[derive(Clone, Debug)]
 pub struct Derivatives {
-    roles: Vec<Role>,
+    purposes: Vec<Purpose>,
     /// The launch, with all its buffers as they are afterwards.
     pub launch: Launch,
 }
@@ -17,13 +17,13 @@ pub struct Derivatives {
 impl Derivatives {
     /// The adjoint of a buffer of the primal, or how it changes; none if no derivative flows through it.
     pub fn of(&self, buffer: usize) -> Option<&Data> {
-        let at = self.roles.iter().position(|r| matches!(r, Role::Derivative { of, .. } if *of == buffer))?;
+        let at = self.purposes.iter().position(|r| matches!(r, Purpose::Derivative { of, .. } if *of == buffer))?;
         self.launch.buffers.get(at)
     }
 
     /// The adjoints of the parameters.
     pub fn params(&self) -> Option<&Data> {
-        let at = self.roles.iter().position(|r| *r == Role::Params)?;
+        let at = self.purposes.iter().position(|r| *r == Purpose::Params)?;
         self.launch.buffers.get(at)
     }
 }
@@ -33,10 +33,10 @@ fn invocations(kernel: &Kernel, groups: [u32; 3]) -> u64 {
     all.fold(1u64, |a, &b| a.saturating_mul(b.into()))
 }
 
-/// A launch with the buffers of these roles.
+/// A launch with the buffers of these purposes.
 pub(super) fn assemble(
     kernel: &Kernel,
-    roles: &[Role],
+    purposes: &[Purpose],
     primal: &Launch,
     given: &[(usize, Data)],
     params: &[u64],
@@ -45,20 +45,20 @@ pub(super) fn assemble(
     let fail = |problem: String| Err(KernelError::Launch { kernel: kernel.name.clone(), problem });
     let each = invocations(kernel, primal.groups);
     for (buffer, _) in given {
-        if !roles.iter().any(|r| matches!(r, Role::Derivative { of, .. } if of == buffer)) {
+        if !purposes.iter().any(|r| matches!(r, Purpose::Derivative { of, .. } if of == buffer)) {
             return fail(format!("no derivative flows through buffer {buffer} of the primal, so none can be given"));
         }
     }
     let mut buffers = Vec::new();
-    for role in roles {
+    for purpose in purposes {
         let missing =
             || -> Result<Launch, KernelError> { fail("the launch of the primal has too few buffers".to_owned()) };
-        buffers.push(match *role {
-            Role::Primal(n) => match primal.buffers.get(n) {
+        buffers.push(match *purpose {
+            Purpose::Primal(n) => match primal.buffers.get(n) {
                 Some(data) => data.clone(),
                 None => return missing(),
             },
-            Role::Derivative { of, .. } => match (given.iter().find(|g| g.0 == of), primal.buffers.get(of)) {
+            Purpose::Derivative { of, .. } => match (given.iter().find(|g| g.0 == of), primal.buffers.get(of)) {
                 (_, None) => return missing(),
                 (Some((_, data)), Some(like)) if data.bits.len() == like.bits.len() => data.clone(),
                 (Some((_, data)), Some(like)) => {
@@ -67,10 +67,10 @@ pub(super) fn assemble(
                 }
                 (None, Some(like)) => Data::zeros(Scalar::F32, like.bits.len()),
             },
-            Role::Params if params.is_empty() => Data::zeros(Scalar::F32, primal.scalars.len()),
-            Role::Params => Data { ty: Scalar::F32, bits: params.to_vec() },
-            Role::Floats | Role::Numbers => {
-                let (tape, ty) = if *role == Role::Floats { (0, Scalar::F32) } else { (1, Scalar::U32) };
+            Purpose::Params if params.is_empty() => Data::zeros(Scalar::F32, primal.scalars.len()),
+            Purpose::Params => Data { ty: Scalar::F32, bits: params.to_vec() },
+            Purpose::Floats | Purpose::Numbers => {
+                let (tape, ty) = if *purpose == Purpose::Floats { (0, Scalar::F32) } else { (1, Scalar::U32) };
                 let n = u64::from(slots[tape]) * each;
                 if n > u64::from(u32::MAX) {
                     return fail(format!(
@@ -79,7 +79,7 @@ pub(super) fn assemble(
                 }
                 Data::zeros(ty, n as usize)
             }
-            Role::Status => Data::zeros(Scalar::U32, 2),
+            Purpose::Status => Data::zeros(Scalar::U32, 2),
         });
     }
     Ok(Launch { buffers, ..primal.clone() })
@@ -112,8 +112,8 @@ fn check_tapes(kernel: &Kernel, launch: &Launch, slots: [u32; 2]) -> Result<(), 
 impl Grad {
     /// The slots that each tape needs for an invocation, computed on the executor from the launch of the primal.
     pub fn slots(&self, primal: &Launch) -> Result<[u32; 2], KernelError> {
-        let Some((kernel, roles)) = &self.size else { return Ok([0; 2]) };
-        let mut launch = assemble(kernel, roles, primal, &[], &[], [0; 2])?;
+        let Some((kernel, purposes)) = &self.size else { return Ok([0; 2]) };
+        let mut launch = assemble(kernel, purposes, primal, &[], &[], [0; 2])?;
         execute(kernel, &mut launch)?;
         let out = launch.buffers.last().map(|d| d.bits.clone()).unwrap_or_default();
         Ok([0, 1].map(|t| out.get(t).map_or(0, |&b| b as u32)))
@@ -127,7 +127,7 @@ impl Grad {
 
     /// The launch of the adjoint: `given` has adjoints of buffers of the primal, by number; what is not given is zero.
     pub fn launch(&self, primal: &Launch, given: &[(usize, Data)], slots: [u32; 2]) -> Result<Launch, KernelError> {
-        assemble(&self.kernel, &self.roles, primal, given, &[], slots)
+        assemble(&self.kernel, &self.purposes, primal, given, &[], slots)
     }
 
     /// Refuses what came out of a launch whose tape was too small. Ask this of every launch, on any device.
@@ -141,14 +141,14 @@ impl Grad {
         let mut launch = self.launch(primal, given, slots)?;
         execute(&self.kernel, &mut launch)?;
         self.check(&launch, slots)?;
-        Ok(Derivatives { roles: self.roles.clone(), launch })
+        Ok(Derivatives { purposes: self.purposes.clone(), launch })
     }
 }
 
 impl Jvp {
     /// The launch: `given` has the directions of buffers of the primal, by number; what is not given does not change.
     pub fn launch(&self, primal: &Launch, given: &[(usize, Data)], params: &[u64]) -> Result<Launch, KernelError> {
-        assemble(&self.kernel, &self.roles, primal, given, params, [0; 2])
+        assemble(&self.kernel, &self.purposes, primal, given, params, [0; 2])
     }
 
     /// Runs it on the executor, with parameters that do not change.
@@ -166,6 +166,6 @@ impl Jvp {
         let mut launch = self.launch(primal, given, params)?;
         execute(&self.kernel, &mut launch)?;
         check_tapes(&self.kernel, &launch, [0; 2])?;
-        Ok(Derivatives { roles: self.roles.clone(), launch })
+        Ok(Derivatives { purposes: self.purposes.clone(), launch })
     }
 }

@@ -6,7 +6,7 @@
 //! derivative flows there is a buffer `d_x`. Before the launch it holds the derivative of some number by what `x` holds *after* a launch
 //! of the primal; afterwards, by what `x` held *before*. So what is only read gathers (`d_x` grows), and what is written is used up.
 //! Adjoints of kernels that follow each other are launched one after the other, backwards, on the same `d_` buffers. One thing is left to the host:
-//! where it can be shown that no element of a buffer is written twice, its adjoint is only read ([`Role::Derivative`] says so), and
+//! where it can be shown that no element of a buffer is written twice, its adjoint is only read ([`Purpose::Derivative`] says so), and
 //! what was overwritten is to be cleared. [`Chain`] does that, and keeps the states that it takes.
 //!
 //! [`Kernel::jvp`] gives the forward mode: for each `x` a buffer `t_x` with the direction in which it changes, and the kernel computes, besides
@@ -69,7 +69,7 @@ use write::{F32, U32};
 
 /// What a buffer of a derivative is, by its number among the buffers of the primal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum Purpose {
     /// A buffer of the primal, as it was before the launch of the primal.
     Primal(usize),
     /// The adjoint of a buffer, or its direction in forward mode: as many f32 as the buffer has scalars.
@@ -95,10 +95,10 @@ pub struct Grad {
     /// The adjoint.
     pub kernel: Kernel,
     /// What each of its buffers is.
-    pub roles: Vec<Role>,
+    pub purposes: Vec<Purpose>,
     /// The kernel that computes the slots that each tape needs for an invocation, into its last buffer, of two u32, by maximum; the others are
     /// buffers of the primal. None if there is no tape.
-    pub size: Option<(Kernel, Vec<Role>)>,
+    pub size: Option<(Kernel, Vec<Purpose>)>,
     /// What is kept and what is computed again.
     pub report: Report,
 }
@@ -109,7 +109,7 @@ pub struct Jvp {
     /// It computes what the primal computes, and how that changes.
     pub kernel: Kernel,
     /// What each of its buffers is; those of the primal come first, all and in order.
-    pub roles: Vec<Role>,
+    pub purposes: Vec<Purpose>,
 }
 
 /// A refusal: the op, and why.
@@ -194,6 +194,12 @@ fn prepared(k: &Kernel, arrays: bool) -> Result<Kernel, KernelError> {
         });
     }
     verify(k)?;
+    let is_matrix = |op: &OpId| k.kind(*op).is_matrix();
+    if let Some(op) = Places::new(k).ops.into_iter().find(is_matrix) {
+        let problem =
+            "matrices of a subgroup have no derivatives here: write the product with loops, or differentiate around it";
+        return Err(refused(k, (op, problem.to_owned())));
+    }
     let ssa = clean(&values(k)?)?;
     clean(&values(&flatten::flatten(&ssa, arrays))?)
 }
@@ -235,7 +241,7 @@ fn gradient(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Grad, KernelE
 
     let mut header = k.header();
     header.name = format!("{}_grad", k.name);
-    let mut roles: Vec<Option<Role>> = buffer_numbers(k).into_iter().map(|n| n.map(Role::Primal)).collect();
+    let mut purposes: Vec<Option<Purpose>> = buffer_numbers(k).into_iter().map(|n| n.map(Purpose::Primal)).collect();
     for m in &mut header.memories {
         if m.space == Space::Buffer(Access::ReadWrite) {
             m.space = Space::Buffer(Access::Read);
@@ -248,58 +254,63 @@ fn gradient(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Grad, KernelE
             memories.push(None);
             continue;
         }
-        let lanes = m.ty.lanes().map_or(1, |l| l.1);
+        let stride = stride(m.ty);
         let read = plan.once[i];
         let space = match m.space {
             Space::Buffer(Access::Tape | Access::Scratch) => Space::Buffer(Access::Scratch),
             Space::Buffer(_) if read => Space::Buffer(Access::Read),
             Space::Buffer(_) => Space::Buffer(Access::ReadWrite),
-            Space::Workgroup(n) => Space::Workgroup(n * lanes),
-            Space::Private(n) => Space::Private(n * lanes),
+            Space::Workgroup(n) => Space::Workgroup(n * stride),
+            Space::Private(n) => Space::Private(n * stride),
         };
         let name = format!("d_{}", m.name);
         memories.push(Some(declare(&mut header, &name, F32, space)));
-        roles.push(buffer_numbers(k)[i].map(|of| Role::Derivative { of, read }));
+        purposes.push(buffer_numbers(k)[i].map(|of| Purpose::Derivative { of, read }));
     }
     let has_params =
         places.ops.iter().any(|&op| matches!(k.kind(op), crate::ir::OpKind::Param(_)) && activity.value(k.result(op)));
-    let mut buffer = |name: &str, ty: Ty, access: Access, role: Role| {
-        roles.push(Some(role));
+    let mut buffer = |name: &str, ty: Ty, access: Access, purpose: Purpose| {
+        purposes.push(Some(purpose));
         declare(&mut header, name, ty, Space::Buffer(access))
     };
-    let params = has_params.then(|| buffer("d_params", F32, Access::ReadWrite, Role::Params));
+    let params = has_params.then(|| buffer("d_params", F32, Access::ReadWrite, Purpose::Params));
     let words = plan.words();
-    let floats = (words[0] > 0).then(|| buffer("tape", F32, Access::Tape, Role::Floats));
-    let numbers = (words[1] > 0).then(|| buffer("tape_numbers", U32, Access::Tape, Role::Numbers));
-    let status = (words != [0; 2]).then(|| buffer("tape_status", U32, Access::Tape, Role::Status));
+    let floats = (words[0] > 0).then(|| buffer("tape", F32, Access::Tape, Purpose::Floats));
+    let numbers = (words[1] > 0).then(|| buffer("tape_numbers", U32, Access::Tape, Purpose::Numbers));
+    let status = (words != [0; 2]).then(|| buffer("tape_status", U32, Access::Tape, Purpose::Status));
     let outlets = reverse::Outlets { memories, params, tapes: [floats, numbers], status };
     let written = reverse::reverse(&normal, &places, &activity, &plan, header, outlets);
-    let (kernel, roles) = trim::trim(&clean(&written)?, &roles);
+    let (kernel, purposes) = trim::trim(&clean(&written)?, &purposes);
     verify(&kernel)?;
 
     let size = match words {
         [0, 0] => None,
         _ => Some(sizing(&normal, &plan)?),
     };
-    Ok(Grad { kernel, roles, size, report })
+    Ok(Grad { kernel, purposes, size, report })
 }
 
-fn sizing(normal: &Normal, plan: &Plan) -> Result<(Kernel, Vec<Role>), KernelError> {
+fn sizing(normal: &Normal, plan: &Plan) -> Result<(Kernel, Vec<Purpose>), KernelError> {
     let k = &normal.kernel;
     let mut header = k.header();
     header.name = format!("{}_size", k.name);
-    let mut roles: Vec<Option<Role>> = buffer_numbers(k).into_iter().map(|n| n.map(Role::Primal)).collect();
+    let mut purposes: Vec<Option<Purpose>> = buffer_numbers(k).into_iter().map(|n| n.map(Purpose::Primal)).collect();
     for m in &mut header.memories {
         if m.space == Space::Buffer(Access::ReadWrite) {
             m.space = Space::Buffer(Access::Read);
         }
     }
     let out = declare(&mut header, "slots", U32, Space::Buffer(Access::ReadWrite));
-    roles.push(Some(Role::Status));
+    purposes.push(Some(Purpose::Status));
     let written = size::size(normal, plan, header, out);
-    let (kernel, roles) = trim::trim(&clean(&written)?, &roles);
+    let (kernel, purposes) = trim::trim(&clean(&written)?, &purposes);
     verify(&kernel)?;
-    Ok((kernel, roles))
+    Ok((kernel, purposes))
+}
+
+/// Scalars from one element to the next, in a memory and in its adjoint: a vector of 3 is followed by one that nobody uses.
+fn stride(ty: Ty) -> u32 {
+    ty.lanes().map_or(1, |l| l.1.next_power_of_two())
 }
 
 /// Whether a memory holds f32, alone or in vectors.

@@ -396,7 +396,7 @@ impl Reverse<'_> {
         if n == 1 {
             return Some((to, vec![index]));
         }
-        let width = self.asm.number(n);
+        let width = self.asm.number(super::stride(self.k.memory(m).ty));
         let first = self.asm.times(index, width);
         let component = |i: u32| {
             let i = self.asm.number(i);

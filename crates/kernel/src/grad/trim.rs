@@ -3,14 +3,14 @@
 use crate::ir::{Kernel, MemoryId, OpId, OpKind};
 use crate::passes::rewrite::{Rewrite, Rule};
 
-use super::Role;
+use super::Purpose;
 
 struct Trim {
     memories: Vec<MemoryId>,
 }
 
-/// The kernel with the memories that it uses, and the roles of those that are buffers.
-pub(super) fn trim(k: &Kernel, roles: &[Option<Role>]) -> (Kernel, Vec<Role>) {
+/// The kernel with the memories that it uses, and the purposes of those that are buffers.
+pub(super) fn trim(k: &Kernel, purposes: &[Option<Purpose>]) -> (Kernel, Vec<Purpose>) {
     let mut used = vec![false; k.memories().len()];
     let mut open = vec![k.body()];
     while let Some(r) = open.pop() {
@@ -28,7 +28,7 @@ pub(super) fn trim(k: &Kernel, roles: &[Option<Role>]) -> (Kernel, Vec<Role>) {
         memories.push(MemoryId(header.memories.len() as u32));
         if used[i] {
             header.memories.push(m.clone());
-            kept.extend(roles[i]);
+            kept.extend(purposes[i]);
         }
     }
     (Rewrite::run_with(k, header, &mut Trim { memories }), kept)

@@ -11,6 +11,10 @@ impl Assembler {
     pub(crate) fn zero(&mut self, ty: Ty) -> Value {
         let members: Vec<Ty> = match self.kernel.shape(ty) {
             Shape::Scalar(s) => return self.constant(s, 0),
+            Shape::Matrix(m) => {
+                let zero = self.constant(m.scalar, 0);
+                return self.value(OpKind::MatrixFill, &[zero], ty);
+            }
             Shape::Vector(s, n) => vec![Ty::scalar(s); n as usize],
             Shape::Array(t, n) => vec![t; n as usize],
             Shape::Struct(members) => members,

@@ -28,8 +28,8 @@ pub(crate) struct Assembler {
 impl Assembler {
     /// Begins with the outermost region open.
     pub(crate) fn new(header: Kernel) -> Assembler {
-        let mut a =
-            Assembler { kernel: header, open: Vec::new(), spare: Vec::new(), broken: Vec::new(), defs: Vec::new() };
+        let defs = Vec::with_capacity(header.values.capacity());
+        let mut a = Assembler { kernel: header, open: Vec::new(), spare: Vec::new(), broken: Vec::new(), defs };
         a.kernel.body = a.open(&[]);
         a
     }
@@ -76,7 +76,7 @@ impl Assembler {
 
     /// Adds an op to the innermost region.
     pub(crate) fn push(&mut self, kind: OpKind, args: &[Value], results: &[Ty]) -> OpId {
-        self.push_at(self.open.len() - 1, kind, args, results, &[])
+        self.push_structure(kind, args, results, &[])
     }
 
     /// Adds an op with one result.
@@ -93,6 +93,7 @@ impl Assembler {
         results: &[Ty],
         regions: &[RegionId],
     ) -> OpId {
+        let (args, results) = (args.iter().copied(), results.iter().copied());
         self.push_at(self.open.len() - 1, kind, args, results, regions)
     }
 
@@ -101,23 +102,24 @@ impl Assembler {
         &mut self,
         level: usize,
         kind: OpKind,
-        args: &[Value],
-        results: &[Ty],
+        args: impl IntoIterator<Item = Value>,
+        results: impl IntoIterator<Item = Ty>,
         regions: &[RegionId],
     ) -> OpId {
         let k = &mut self.kernel;
         let id = OpId(k.ops.len() as u32);
+        let (operands, values) = (k.operands.len(), k.values.len());
+        k.operands.extend(args);
+        k.values.extend(results);
         k.ops.push(Op {
             kind,
-            args: k.operands.len() as u32,
-            n_args: args.len() as u32,
-            results: k.values.len() as u32,
-            n_results: results.len() as u32,
+            args: operands as u32,
+            n_args: (k.operands.len() - operands) as u32,
+            results: values as u32,
+            n_results: (k.values.len() - values) as u32,
             regions: k.nested.len() as u32,
             n_regions: regions.len() as u32,
         });
-        k.operands.extend_from_slice(args);
-        k.values.extend_from_slice(results);
         self.defs.resize(k.values.len(), id);
         k.nested.extend_from_slice(regions);
         let open = &mut self.open[level];

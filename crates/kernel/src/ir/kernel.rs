@@ -4,8 +4,10 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use crate::hash::Map;
+
 use super::op::OpKind;
-use super::types::{Scalar, Shape, Ty};
+use super::types::{Matrix, Scalar, Shape, Ty};
 
 macro_rules! index {
     ($(#[$doc:meta])* $name:ident) => {
@@ -72,7 +74,7 @@ pub enum Space {
 pub struct Memory {
     /// The name in messages and in the textual form.
     pub name: String,
-    /// The type of an element: a scalar or a vector.
+    /// The type of an element.
     pub ty: Ty,
     /// Where the elements lie.
     pub space: Space,
@@ -122,7 +124,7 @@ pub struct Kernel {
     pub(super) shapes: Vec<Shape>,
     pub(super) shape_numbers: HashMap<Shape, Ty>,
     pub(super) consts: Vec<u64>,
-    pub(super) const_numbers: HashMap<u64, u32>,
+    pub(super) const_numbers: Map<u64, u32>,
     pub(super) cases: Vec<Vec<(u64, u32)>>,
     pub(super) ops: Vec<Op>,
     pub(super) operands: Vec<Value>,
@@ -149,7 +151,7 @@ impl Kernel {
             shapes: Vec::new(),
             shape_numbers: HashMap::new(),
             consts: Vec::new(),
-            const_numbers: HashMap::new(),
+            const_numbers: Map::default(),
             cases: Vec::new(),
             ops: Vec::new(),
             operands: Vec::new(),
@@ -161,7 +163,7 @@ impl Kernel {
         }
     }
 
-    /// The same parameters, memory, variables and types, with no ops.
+    /// The same parameters, memory, variables, types, constants and case tables, with no ops yet, and room for as many.
     pub(crate) fn header(&self) -> Kernel {
         Kernel {
             params: self.params.clone(),
@@ -169,6 +171,15 @@ impl Kernel {
             vars: self.vars.clone(),
             shapes: self.shapes.clone(),
             shape_numbers: self.shape_numbers.clone(),
+            consts: self.consts.clone(),
+            const_numbers: self.const_numbers.clone(),
+            cases: self.cases.clone(),
+            ops: Vec::with_capacity(self.ops.len()),
+            operands: Vec::with_capacity(self.operands.len()),
+            values: Vec::with_capacity(self.values.len()),
+            regions: Vec::with_capacity(self.regions.len()),
+            nested: Vec::with_capacity(self.nested.len()),
+            lists: Vec::with_capacity(self.lists.len()),
             ..Kernel::empty(&self.name, self.workgroup)
         }
     }
@@ -215,6 +226,12 @@ impl Kernel {
         (o.results..o.results + o.n_results).map(Value)
     }
 
+    /// The types of the results of an op.
+    pub(crate) fn result_types(&self, op: OpId) -> &[Ty] {
+        let o = &self.ops[op.index()];
+        &self.values[range(o.results, o.n_results)]
+    }
+
     /// The only result of an op that has one.
     pub(crate) fn result(&self, op: OpId) -> Value {
         Value(self.ops[op.index()].results)
@@ -258,9 +275,43 @@ impl Kernel {
         }
     }
 
-    /// Arrays and structs in the table; each is made of scalars, vectors and earlier ones.
+    /// The matrix, if the type is one.
+    pub fn matrix(&self, ty: Ty) -> Option<Matrix> {
+        match self.shapes.get(ty.table_index()?)? {
+            Shape::Matrix(m) => Some(*m),
+            _ => None,
+        }
+    }
+
+    /// The scalar that a scalar, a vector or a matrix is made of.
+    pub(crate) fn scalar_of(&self, ty: Ty) -> Option<Scalar> {
+        ty.lanes().map(|l| l.0).or_else(|| self.matrix(ty).map(|m| m.scalar))
+    }
+
+    /// Whether values of any matrix type were made here.
+    pub(crate) fn knows_matrices(&self) -> bool {
+        self.shapes.iter().any(|s| matches!(s, Shape::Matrix(_)))
+    }
+
+    /// Makes every matrix type another type, for all values that have it.
+    pub(crate) fn replace_matrices(&mut self, with: impl Fn(Matrix) -> Shape) {
+        for (i, shape) in self.shapes.iter_mut().enumerate() {
+            if let Shape::Matrix(m) = *shape {
+                self.shape_numbers.remove(shape);
+                *shape = with(m);
+                self.shape_numbers.entry(shape.clone()).or_insert(Ty::from_table(i));
+            }
+        }
+    }
+
+    /// Arrays, structs and matrices in the table; each is made of scalars, vectors and earlier ones.
     pub(crate) fn shape_count(&self) -> usize {
         self.shapes.len()
+    }
+
+    /// Types that there are numbers for.
+    pub(crate) fn type_count(&self) -> usize {
+        Ty::from_table(self.shapes.len()).number()
     }
 
     /// The number of a type. Scalars and vectors give the numbers that they always have.
@@ -278,17 +329,17 @@ impl Kernel {
     /// The type of a member of a composite.
     pub fn member(&self, ty: Ty, i: u32) -> Option<Ty> {
         match self.shape(ty) {
-            Shape::Scalar(_) => None,
+            Shape::Scalar(_) | Shape::Matrix(_) => None,
             Shape::Vector(s, n) => (i < n).then_some(Ty::scalar(s)),
             Shape::Array(t, n) => (i < n).then_some(t),
             Shape::Struct(members) => members.get(i as usize).copied(),
         }
     }
 
-    /// The number of members of a composite; a scalar has none.
+    /// The number of members of a composite; a scalar has none, nor has a matrix.
     pub fn members(&self, ty: Ty) -> u32 {
         match self.shape(ty) {
-            Shape::Scalar(_) => 0,
+            Shape::Scalar(_) | Shape::Matrix(_) => 0,
             Shape::Vector(_, n) | Shape::Array(_, n) => n,
             Shape::Struct(members) => members.len() as u32,
         }
@@ -299,6 +350,11 @@ impl Kernel {
         self.consts[index as usize]
     }
 
+    /// Constants in the pool.
+    pub(crate) fn const_count(&self) -> usize {
+        self.consts.len()
+    }
+
     /// The cases of a `switch`: a value of the selector, and the region that it runs.
     pub fn switch_cases(&self, index: u32) -> &[(u64, u32)] {
         &self.cases[index as usize]
@@ -307,6 +363,16 @@ impl Kernel {
     /// Ops in the tables, also those that no region lists.
     pub fn op_count(&self) -> usize {
         self.ops.len()
+    }
+
+    /// The ops in the tables, also those that no region lists.
+    pub(crate) fn ops(&self) -> impl Iterator<Item = OpId> + use<> {
+        (0..self.ops.len() as u32).map(OpId)
+    }
+
+    /// The kinds of the ops in the tables, in the same order.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = OpKind> {
+        self.ops.iter().map(|op| op.kind)
     }
 
     /// Values in the tables.

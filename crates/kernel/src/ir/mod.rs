@@ -2,10 +2,13 @@
 
 mod assemble;
 mod kernel;
+mod layout;
 mod op;
 mod types;
 
 pub(crate) use assemble::Assembler;
 pub use kernel::{Access, Kernel, Memory, MemoryId, Op, OpId, Region, RegionId, ScalarParam, Space, Value, VarId};
-pub use op::{Atomic, Binary, Builtin, Compare, Effect, OpKind, Subgroup, Unary};
-pub use types::{Scalar, Shape, Ty};
+pub use layout::Layout;
+pub(crate) use layout::MAX_SCALARS;
+pub use op::{Atomic, Binary, Builtin, Compare, Effect, MatrixLayout, OpKind, Subgroup, Unary};
+pub use types::{Matrix, MatrixShape, MatrixUse, Scalar, Shape, Ty};

@@ -83,6 +83,8 @@ pub enum Builtin {
     SubgroupSize,
     /// The place within the subgroup.
     SubgroupLane,
+    /// The place of the subgroup within the workgroup.
+    SubgroupId,
 }
 
 /// What an atomic does to the element, an i32 or u32; each returns the element as it was. `Add` and `Exchange` work on f32, too.
@@ -119,6 +121,16 @@ pub enum Subgroup {
     Any,
 }
 
+/// How the elements of a matrix lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the variants say what lies together")]
+pub enum MatrixLayout {
+    // Each row lies together, the next one a stride further.
+    Row,
+    // Each column lies together, the next one a stride further.
+    Column,
+}
+
 /// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpKind {
@@ -133,7 +145,7 @@ pub enum OpKind {
     // Arithmetic: pure, total, on scalars and component by component on vectors.
     /// `f(a)`.
     Unary(Unary),
-    /// `f(a, b)`, both of the type of the result.
+    /// `f(a, b)`, both of the type of the result. Of matrices: Add, Sub and Mul, element by element, of f16 and f32.
     Binary(Binary),
     /// `a < b` and so on.
     Compare(Compare),
@@ -142,6 +154,7 @@ pub enum OpKind {
     /// `if c { a } else { b }` for each component, or for the whole of any type when `c` is one truth value.
     Select,
     /// To the scalar of the result: floats to integers saturate, NaN gives 0; integers to integers keep the low bits; truth values are 0 and 1.
+    /// Of matrices: between floats, element by element.
     Convert,
     /// The same bits as another type of the same size.
     Bitcast,
@@ -170,8 +183,25 @@ pub enum OpKind {
     // Together: never moved across control flow, nor memory across them.
     /// All invocations of the workgroup wait for each other, and see what the others wrote.
     Barrier,
+    /// All invocations of the subgroup wait for each other, and see what the others wrote.
+    SubgroupBarrier,
     /// A function of the active invocations of a subgroup.
     Subgroup(Subgroup),
+
+    // Matrices: values that the invocations of a subgroup hold together. All of them do these ops, with the same operands, or none does;
+    // subgroups are full. What lies in memory must be there: a barrier stands between a store and a load by others.
+    /// `index, stride`: a matrix from memory whose elements are of its scalar. Index and stride are multiples of 16 bytes, or of a whole
+    /// row (column, in that layout) where that is shorter.
+    MatrixLoad(MemoryId, MatrixLayout),
+    /// `index, stride, matrix`: a matrix to memory, as above; the stride is no shorter than a row, so that no element has two values.
+    MatrixStore(MemoryId, MatrixLayout),
+    /// `scalar`: a matrix with this in every element.
+    MatrixFill,
+    /// `matrix, scalar`: each element times the scalar, as a product of scalars; f16 and f32.
+    MatrixScale,
+    /// `a, b, c`: a * b + c. Each element is c, then the products are added in order of k, all in f32, and the sum is rounded to the result.
+    /// A device may add in another order and with other roundings between, within Vulkan's bounds.
+    MatrixMulAdd,
 
     // Variables: only before SSA construction.
     /// Declares a variable, with its first value.
@@ -247,12 +277,13 @@ names!(Binary {
 names!(Compare { Eq "eq", Ne "ne", Lt "lt", Le "le", Gt "gt", Ge "ge" });
 names!(Builtin {
     GlobalId "global_id", LocalId "local_id", WorkgroupId "workgroup_id", NumWorkgroups "num_workgroups",
-    LocalIndex "local_index", SubgroupSize "subgroup_size", SubgroupLane "subgroup_lane",
+    LocalIndex "local_index", SubgroupSize "subgroup_size", SubgroupLane "subgroup_lane", SubgroupId "subgroup_id",
 });
 names!(Atomic {
     Add "atomic_add", Min "atomic_min", Max "atomic_max", And "atomic_and", Or "atomic_or", Xor "atomic_xor",
     Exchange "atomic_exchange", CompareExchange "atomic_compare_exchange",
 });
+names!(MatrixLayout { Row "row", Column "column" });
 names!(Subgroup {
     Add "subgroup_add", Min "subgroup_min", Max "subgroup_max", ExclusiveAdd "subgroup_exclusive_add",
     BroadcastFirst "subgroup_broadcast_first", ShuffleXor "subgroup_shuffle_xor", All "subgroup_all", Any "subgroup_any",
@@ -305,7 +336,13 @@ impl OpKind {
             OpKind::Atomic(_, a) => a.name(),
             OpKind::Len(_) => "len",
             OpKind::Barrier => "barrier",
+            OpKind::SubgroupBarrier => "subgroup_barrier",
             OpKind::Subgroup(s) => s.name(),
+            OpKind::MatrixLoad(..) => "matrix_load",
+            OpKind::MatrixStore(..) => "matrix_store",
+            OpKind::MatrixFill => "matrix_fill",
+            OpKind::MatrixScale => "matrix_scale",
+            OpKind::MatrixMulAdd => "matrix_mul_add",
             OpKind::Var(_) => "var",
             OpKind::Get(_) => "get",
             OpKind::Set(_) => "set",
@@ -324,9 +361,9 @@ impl OpKind {
     /// What the op does besides giving its results.
     pub fn effect(self) -> Effect {
         match self {
-            OpKind::Load(m) => Effect::Reads(m),
-            OpKind::Store(m) | OpKind::Atomic(m, _) => Effect::Writes(m),
-            OpKind::Barrier | OpKind::Subgroup(_) => Effect::Together,
+            OpKind::Load(m) | OpKind::MatrixLoad(m, _) => Effect::Reads(m),
+            OpKind::Store(m) | OpKind::Atomic(m, _) | OpKind::MatrixStore(m, _) => Effect::Writes(m),
+            OpKind::Barrier | OpKind::SubgroupBarrier | OpKind::Subgroup(_) => Effect::Together,
             OpKind::Var(_) | OpKind::Get(_) | OpKind::Set(_) => Effect::Variable,
             OpKind::If
             | OpKind::Switch(_)
@@ -339,6 +376,17 @@ impl OpKind {
             | OpKind::Unreachable => Effect::Control,
             _ => Effect::Pure,
         }
+    }
+
+    /// Whether all invocations wait here: of the workgroup, or of the subgroup.
+    pub fn is_barrier(self) -> bool {
+        matches!(self, OpKind::Barrier | OpKind::SubgroupBarrier)
+    }
+
+    /// Whether it makes, uses or stores a matrix. Arithmetic and conversions do as well, of matrices that one of these made.
+    pub fn is_matrix(self) -> bool {
+        use OpKind::{MatrixFill, MatrixLoad, MatrixMulAdd, MatrixScale, MatrixStore};
+        matches!(self, MatrixLoad(..) | MatrixStore(..) | MatrixFill | MatrixScale | MatrixMulAdd)
     }
 
     /// Whether it ends a region.

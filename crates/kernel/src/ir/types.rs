@@ -1,7 +1,9 @@
-//! The types of values. Scalars and vectors have fixed numbers, so that asking for them needs no table; arrays and structs are
-//! interned in the kernel that uses them.
+//! The types of values. Scalars and vectors have fixed numbers, so that asking for them needs no table; arrays, structs and matrices
+//! are interned in the kernel that uses them.
 
 use std::fmt;
+
+use super::op::MatrixLayout;
 
 /// A number or a truth value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -110,6 +112,11 @@ impl Ty {
         }
     }
 
+    /// Below [`Kernel::type_count`](crate::ir::Kernel::type_count).
+    pub(crate) fn number(self) -> usize {
+        self.0 as usize
+    }
+
     pub(crate) fn from_table(index: usize) -> Ty {
         Ty(TABLE + index as u32)
     }
@@ -130,4 +137,102 @@ pub enum Shape {
     Array(Ty, u32),
     /// Members of any types.
     Struct(Vec<Ty>),
+    /// A matrix that the invocations of a subgroup hold together; it has no members.
+    Matrix(Matrix),
+}
+
+/// What a matrix may be in a product `a * b + c`. Devices lay the three out differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the variants are the places in the product")]
+pub enum MatrixUse {
+    A,
+    B,
+    Accumulator,
+}
+
+impl MatrixUse {
+    /// All of them, with their names in the textual form.
+    pub const ALL: [(MatrixUse, &'static str); 3] =
+        [(MatrixUse::A, "matrix_a"), (MatrixUse::B, "matrix_b"), (MatrixUse::Accumulator, "accumulator")];
+}
+
+/// The type of a matrix that the invocations of a subgroup hold together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Matrix {
+    /// What it may be in a product.
+    pub role: MatrixUse,
+    /// The type of an element: f16, bf16 or f32.
+    pub scalar: Scalar,
+    /// Rows.
+    pub rows: u32,
+    /// Columns.
+    pub columns: u32,
+}
+
+impl Matrix {
+    /// The number of elements.
+    pub fn elements(self) -> u32 {
+        self.rows * self.columns
+    }
+
+    /// The place of an element in memory, from that of the first: (factor of the stride, rest).
+    pub(crate) fn place(layout: MatrixLayout, row: u32, column: u32) -> (u32, u32) {
+        match layout {
+            MatrixLayout::Row => (row, column),
+            MatrixLayout::Column => (column, row),
+        }
+    }
+
+    /// Elements that lie one behind the other in memory.
+    pub(crate) fn run(self, layout: MatrixLayout) -> u32 {
+        if layout == MatrixLayout::Row { self.columns } else { self.rows }
+    }
+}
+
+impl fmt::Display for Matrix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let role = MatrixUse::ALL[self.role as usize].1;
+        write!(f, "{role}({}, {}, {})", self.scalar, self.rows, self.columns)
+    }
+}
+
+/// A product that a subgroup can compute: (m, k) times (k, n), added to (m, n).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MatrixShape {
+    /// The type of the elements of the factors.
+    pub factor: Scalar,
+    /// The type of the elements of what is added, and of the result.
+    pub result: Scalar,
+    /// Rows of the result.
+    pub m: u32,
+    /// Columns of the result.
+    pub n: u32,
+    /// The length of each sum.
+    pub k: u32,
+}
+
+impl MatrixShape {
+    /// The shape of a product of these, if they fit.
+    pub(crate) fn of(a: Matrix, b: Matrix, c: Matrix) -> Option<MatrixShape> {
+        let roles = (a.role, b.role, c.role) == (MatrixUse::A, MatrixUse::B, MatrixUse::Accumulator);
+        let sizes = a.columns == b.rows && a.rows == c.rows && b.columns == c.columns;
+        let shape = MatrixShape { factor: a.scalar, result: c.scalar, m: a.rows, n: b.columns, k: a.columns };
+        (roles && sizes && a.scalar == b.scalar).then_some(shape)
+    }
+
+    /// Whether a matrix can be part of this product.
+    pub(crate) fn has(self, x: Matrix) -> bool {
+        let part = match x.role {
+            MatrixUse::A => (self.factor, self.m, self.k),
+            MatrixUse::B => (self.factor, self.k, self.n),
+            MatrixUse::Accumulator => (self.result, self.m, self.n),
+        };
+        part == (x.scalar, x.rows, x.columns)
+    }
+}
+
+impl fmt::Display for MatrixShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}x{} of {} into {}", self.m, self.n, self.k, self.factor, self.result)
+    }
 }

@@ -76,9 +76,7 @@ impl<'a> Facts<'a> {
     fn solve(&mut self) {
         loop {
             if let Some(op) = self.ops.pop() {
-                if self.ran[op.index()] {
-                    self.visit(op);
-                }
+                self.visit(op);
             } else if let Some(r) = self.regions.pop() {
                 self.advance(r);
             } else {
@@ -130,7 +128,8 @@ impl<'a> Facts<'a> {
         if new != old {
             self.facts[v.index()] = new;
             let (a, b) = (self.first_user[v.index()] as usize, self.first_user[v.index() + 1] as usize);
-            self.ops.extend_from_slice(&self.users[a..b]);
+            // Those that were not reached yet will see it when they are.
+            self.ops.extend(self.users[a..b].iter().filter(|op| self.ran[op.index()]));
         }
     }
 
@@ -274,8 +273,11 @@ impl Rule for Constants<'_> {
     }
 }
 
-pub(super) fn run(k: &Kernel) -> Kernel {
+pub(super) fn run(k: &Kernel) -> Option<Kernel> {
     let mut facts = Facts::new(k);
     facts.solve();
-    Rewrite::run(k, &mut Constants(facts))
+    // Constants that were written as such are no news.
+    let known = facts.facts.iter().filter(|f| matches!(f, Fact::Const(_))).count();
+    let written = k.kinds().zip(&facts.ran).filter(|&(kind, &ran)| ran && matches!(kind, OpKind::Const(_))).count();
+    (known > written).then(|| Rewrite::run(k, &mut Constants(facts)))
 }

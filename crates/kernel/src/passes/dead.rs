@@ -51,7 +51,7 @@ impl Needs<'_> {
                     let unread = matches!(k.memory(m).space, Space::Private(_)) && !self.loaded[m.index()];
                     !(unread && matches!(kind, OpKind::Store(_)))
                 }
-                Effect::Together => kind == OpKind::Barrier,
+                Effect::Together => kind.is_barrier(),
                 _ => kind == OpKind::Return,
             };
             if let OpKind::Break(t) | OpKind::Continue(t) = kind {
@@ -85,7 +85,7 @@ impl Needs<'_> {
     fn region(&mut self, r: RegionId) {
         for &op in self.k.region_ops(r) {
             if self.acts[op.index()] || self.k.kind(op).is_terminator() {
-                self.work.push(Work::Op(op));
+                self.need_op(op);
             }
         }
     }
@@ -94,20 +94,26 @@ impl Needs<'_> {
         self.region(self.k.body());
         while let Some(work) = self.work.pop() {
             match work {
-                Work::Op(op) => self.need_op(op),
-                Work::Value(v) => self.need_value(v),
+                Work::Op(op) => self.inputs(op),
+                Work::Value(v) => self.sources(v),
             }
         }
     }
 
     fn need(&mut self, v: Value) {
-        self.work.push(Work::Value(v));
+        if !std::mem::replace(&mut self.values[v.index()], true) {
+            self.work.push(Work::Value(v));
+        }
     }
 
     fn need_op(&mut self, op: OpId) {
-        if std::mem::replace(&mut self.ops[op.index()], true) {
-            return;
+        if !std::mem::replace(&mut self.ops[op.index()], true) {
+            self.work.push(Work::Op(op));
         }
+    }
+
+    /// What a needed op needs.
+    fn inputs(&mut self, op: OpId) {
         let k = self.k;
         let args = k.args(op);
         match k.kind(op) {
@@ -119,16 +125,14 @@ impl Needs<'_> {
         k.regions(op).iter().for_each(|&r| self.region(r));
     }
 
-    fn need_value(&mut self, v: Value) {
-        if std::mem::replace(&mut self.values[v.index()], true) {
-            return;
-        }
+    /// What a needed value comes from.
+    fn sources(&mut self, v: Value) {
         let k = self.k;
         let (op, i, result) = match self.defs[v.index()] {
             Def::Result(op, i) => (op, i as usize, true),
             Def::Argument(op, i) => (op, i as usize, false),
         };
-        self.work.push(Work::Op(op));
+        self.need_op(op);
         match k.kind(op) {
             OpKind::If | OpKind::Switch(_) => {
                 for &r in k.regions(op) {
@@ -238,7 +242,7 @@ impl Rule for Dead<'_> {
     }
 }
 
-pub(super) fn run(k: &Kernel) -> Kernel {
+pub(super) fn run(k: &Kernel) -> Option<Kernel> {
     let mut loaded = vec![false; k.memories().len()];
     let mut open = vec![k.body()];
     while let Some(r) = open.pop() {
@@ -262,5 +266,5 @@ pub(super) fn run(k: &Kernel) -> Kernel {
     };
     needs.survey(k.body(), &mut Vec::new());
     needs.solve();
-    Rewrite::run(k, &mut Dead { needs, owner: Map::default(), around: Vec::new() })
+    Some(Rewrite::run(k, &mut Dead { needs, owner: Map::default(), around: Vec::new() }))
 }

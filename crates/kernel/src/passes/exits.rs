@@ -6,7 +6,7 @@ use crate::hash::Map;
 
 use super::rewrite::{Rewrite, Rule};
 use crate::eval;
-use crate::ir::{Binary, Compare, Kernel, OpId, OpKind, RegionId, Scalar, Shape, Ty, Value};
+use crate::ir::{Binary, Compare, Kernel, OpId, OpKind, RegionId, Scalar, Ty, Value};
 
 /// A way out of a loop to another around it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,23 +50,6 @@ fn survey(k: &Kernel, r: RegionId, loops: &mut Vec<RegionId>, e: &mut Exits) {
             if repeats {
                 loops.pop();
             }
-        }
-    }
-}
-
-/// Zero of any type.
-fn zero(rw: &mut Rewrite<'_>, ty: Ty) -> Value {
-    match rw.old.shape(ty) {
-        Shape::Scalar(s) => rw.asm.constant(s, 0),
-        shape => {
-            let members: Vec<Ty> = match shape {
-                Shape::Vector(s, n) => vec![Ty::scalar(s); n as usize],
-                Shape::Array(t, n) => vec![t; n as usize],
-                Shape::Struct(members) => members,
-                Shape::Scalar(_) => Vec::new(),
-            };
-            let values: Vec<Value> = members.into_iter().map(|t| zero(rw, t)).collect();
-            rw.asm.value(OpKind::Make, &values, ty)
         }
     }
 }
@@ -116,7 +99,7 @@ impl Exits {
     }
 
     fn zeros(&self, rw: &mut Rewrite<'_>, way: Way) -> Vec<Value> {
-        self.payload(rw.old, way).into_iter().map(|t| zero(rw, t)).collect()
+        self.payload(rw.old, way).into_iter().map(|t| rw.asm.zero(t)).collect()
     }
 
     /// Whether the index of a `for` stays inside of its type when it is stepped past the end.
@@ -231,7 +214,10 @@ impl Rule for Exits {
     }
 }
 
-pub(super) fn run(k: &Kernel) -> Kernel {
+pub(super) fn run(k: &Kernel) -> Option<Kernel> {
+    if !k.kinds().any(|kind| matches!(kind, OpKind::Loop | OpKind::For(_))) {
+        return None;
+    }
     let mut e = Exits {
         through: Map::default(),
         owner: Map::default(),
@@ -240,5 +226,5 @@ pub(super) fn run(k: &Kernel) -> Kernel {
         broken: k.broken(),
     };
     survey(k, k.body(), &mut Vec::new(), &mut e);
-    Rewrite::run(k, &mut e)
+    Some(Rewrite::run(k, &mut e))
 }

@@ -68,7 +68,7 @@ impl Rule for FloatAtomics {
     }
 }
 
-pub(super) fn run(k: &Kernel) -> Kernel {
+pub(super) fn run(k: &Kernel) -> Option<Kernel> {
     let mut bits = vec![false; k.memories().len()];
     let mut open = vec![k.body()];
     while let Some(r) = open.pop() {
@@ -80,11 +80,11 @@ pub(super) fn run(k: &Kernel) -> Kernel {
         }
     }
     if !bits.contains(&true) {
-        return k.clone();
+        return None;
     }
     let mut header = k.header();
     for (m, _) in header.memories.iter_mut().zip(&bits).filter(|x| *x.1) {
         m.ty = BITS;
     }
-    Rewrite::run_with(k, header, &mut FloatAtomics { bits })
+    Some(Rewrite::run_with(k, header, &mut FloatAtomics { bits }))
 }

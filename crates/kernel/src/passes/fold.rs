@@ -19,7 +19,7 @@ enum Came {
     Op(OpKind, Vec<Value>),
 }
 
-pub(super) fn run(k: &Kernel) -> Kernel {
+pub(super) fn run(k: &Kernel) -> Option<Kernel> {
     let mut exits = vec![0; k.region_count()];
     let mut open = vec![k.body()];
     while let Some(r) = open.pop() {
@@ -30,33 +30,34 @@ pub(super) fn run(k: &Kernel) -> Kernel {
             }
         }
     }
-    Rewrite::run(k, &mut Fold { exits })
+    Some(Rewrite::run(k, &mut Fold { exits }))
 }
 
 impl Rule for Fold {
     fn op(&mut self, rw: &mut Rewrite<'_>, op: OpId) {
         let old = rw.old;
         let kind = old.kind(op);
-        let args = rw.args(op);
+        let arg = |rw: &Rewrite<'_>, i: usize| rw.get(old.args(op)[i]);
         match kind {
             OpKind::If => {
-                if let Some(c) = rw.asm.as_const(args[0]) {
+                if let Some(c) = rw.asm.as_const(arg(rw, 0)) {
                     return self.take(rw, op, usize::from(c == 0));
                 }
                 rw.copy(self, op);
             }
             OpKind::Switch(table) => {
-                if let Some(c) = rw.asm.as_const(args[0]) {
+                if let Some(c) = rw.asm.as_const(arg(rw, 0)) {
                     let arm = old.switch_cases(table).iter().find(|x| x.0 == c).map(|x| x.1 as usize);
                     return self.take(rw, op, arm.unwrap_or(old.regions(op).len() - 1));
                 }
                 rw.copy(self, op);
             }
             OpKind::For(_) => {
-                if let (Some(a), Some(b)) = (rw.asm.as_const(args[0]), rw.asm.as_const(args[1])) {
+                if let (Some(a), Some(b)) = (rw.asm.as_const(arg(rw, 0)), rw.asm.as_const(arg(rw, 1))) {
                     let s = old.ty(old.args(op)[0]).as_scalar().unwrap_or(Scalar::U32);
                     if eval::compare(Compare::Ge, s, a, b) {
-                        old.results(op).zip(&args[2..]).for_each(|(r, &v)| rw.set(r, v));
+                        let carried = rw.args(op).split_off(2);
+                        old.results(op).zip(carried).for_each(|(r, v)| rw.set(r, v));
                         return;
                     }
                 }
@@ -68,7 +69,7 @@ impl Rule for Fold {
                 let last = old.terminator(r);
                 match last {
                     Some(last) if old.kind(last) == OpKind::Break(r) && self.exits[r.index()] == 1 => {
-                        old.region_args(r).zip(&args).for_each(|(a, &v)| rw.set(a, v));
+                        old.region_args(r).zip(rw.args(op)).for_each(|(a, v)| rw.set(a, v));
                         let n = old.region_ops(r).len();
                         for &inner in &old.region_ops(r)[..n - 1] {
                             if rw.asm.ended() {
@@ -84,9 +85,18 @@ impl Rule for Fold {
                     _ => rw.copy(self, op),
                 }
             }
-            kind if matches!(kind.effect(), crate::ir::Effect::Pure) && !matches!(kind, OpKind::Const(_)) => {
+            OpKind::Unary(_)
+            | OpKind::Binary(_)
+            | OpKind::Compare(_)
+            | OpKind::Fma
+            | OpKind::Select
+            | OpKind::Convert
+            | OpKind::Bitcast => {
                 let ty = old.ty(old.result(op));
-                match simplify(&rw.asm, kind, &args, ty) {
+                // None of these has more operands than three.
+                let mut args = [Value(u32::MAX); 3];
+                args.iter_mut().zip(old.args(op)).for_each(|(a, &v)| *a = rw.get(v));
+                match simplify(&rw.asm, kind, &args[..old.args(op).len().min(3)], ty) {
                     Some(Came::Value(v)) => rw.replace(op, v),
                     Some(Came::Const(bits)) => {
                         let v = rw.asm.constant(ty.as_scalar().unwrap_or(Scalar::U64), bits);

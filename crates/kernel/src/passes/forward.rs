@@ -44,8 +44,8 @@ fn writes(k: &Kernel, r: RegionId, loops: &mut Map<OpId, Set>) -> Set {
     let mut all = Set::default();
     for &op in k.region_ops(r) {
         let own = match k.kind(op) {
-            OpKind::Store(m) | OpKind::Atomic(m, _) => Set::of(m),
-            OpKind::Barrier => Set(BARRIER),
+            OpKind::Store(m) | OpKind::Atomic(m, _) | OpKind::MatrixStore(m, _) => Set::of(m),
+            kind if kind.is_barrier() => Set(BARRIER),
             _ => Set::default(),
         };
         let inner = k.regions(op).iter().fold(own, |s, &r| Set(s.0 | writes(k, r, loops).0));
@@ -109,11 +109,11 @@ impl Rule for Forward {
                 }
                 self.learn(m, i, v);
             }
-            OpKind::Atomic(m, _) => {
+            OpKind::Atomic(m, _) | OpKind::MatrixStore(m, _) => {
                 rw.copy(self, op);
                 self.forget(old, Set::of(m));
             }
-            OpKind::Barrier => {
+            kind if kind.is_barrier() => {
                 rw.copy(self, op);
                 self.forget(old, Set(BARRIER));
             }
@@ -140,9 +140,12 @@ impl Rule for Forward {
     }
 }
 
-pub(super) fn run(k: &Kernel) -> Kernel {
+pub(super) fn run(k: &Kernel) -> Option<Kernel> {
+    if !k.kinds().any(|kind| matches!(kind, OpKind::Load(_))) {
+        return None;
+    }
     let mut loops = Map::default();
     writes(k, k.body(), &mut loops);
     let ages = vec![Age::default(); k.memories().len()];
-    Rewrite::run(k, &mut Forward { known: Map::default(), ages, scopes: vec![Vec::new()], writes: loops })
+    Some(Rewrite::run(k, &mut Forward { known: Map::default(), ages, scopes: vec![Vec::new()], writes: loops }))
 }

@@ -2,7 +2,7 @@
 //! the kernel. Every pure op is total, so computing one that would not have run is safe. Cost: linear.
 
 use super::rewrite::{Rewrite, Rule};
-use crate::ir::{Effect, Kernel, OpId, OpKind, RegionId, Ty};
+use crate::ir::{Effect, Kernel, OpId, OpKind, RegionId};
 
 struct Hoist {
     /// The open region that each new value stands in, and which of the open regions are bodies of loops.
@@ -10,8 +10,8 @@ struct Hoist {
     loops: Vec<bool>,
 }
 
-pub(super) fn run(k: &Kernel) -> Kernel {
-    Rewrite::run(k, &mut Hoist { levels: Vec::new(), loops: vec![false] })
+pub(super) fn run(k: &Kernel) -> Option<Kernel> {
+    Some(Rewrite::run(k, &mut Hoist { levels: Vec::new(), loops: vec![false] }))
 }
 
 impl Hoist {
@@ -29,19 +29,15 @@ impl Rule for Hoist {
             rw.copy(self, op);
             return self.note(rw, here);
         }
-        let args = rw.args(op);
-        let kind = rw.kind(op);
-        let inputs = args.iter().map(|v| self.levels[v.index()] as usize).max().unwrap_or(0);
+        let inputs = old.args(op).iter().map(|&v| self.levels[rw.get(v).index()] as usize).max().unwrap_or(0);
         let mut level = here;
         while level > inputs && self.loops[level] {
             level -= 1;
         }
-        if let OpKind::Const(_) = kind {
+        if let OpKind::Const(_) = old.kind(op) {
             level = 0;
         }
-        let types: Vec<Ty> = rw.result_types(op);
-        let new = rw.asm.push_at(level, kind, &args, &types, &[]);
-        rw.replace(op, rw.asm.kernel.result(new));
+        rw.copy_to(level, op);
         self.note(rw, level);
     }
 

@@ -7,6 +7,7 @@ mod float_atomics;
 mod fold;
 mod forward;
 mod hoist;
+mod matrices;
 mod numbering;
 mod once;
 pub(crate) mod rewrite;
@@ -20,6 +21,7 @@ mod vectors;
 use crate::error::KernelError;
 use crate::ir::Kernel;
 use crate::verify::{is_ssa, verify};
+pub use matrices::lower_matrices;
 pub use specialise::specialise;
 
 /// One pass: a kernel in, a kernel out that does the same.
@@ -27,7 +29,8 @@ pub use specialise::specialise;
 pub struct Pass {
     /// The name in file tests and messages.
     pub name: &'static str,
-    run: fn(&Kernel) -> Kernel,
+    /// Nothing, where the kernel would only be copied and a look at it shows that.
+    run: fn(&Kernel) -> Option<Kernel>,
 }
 
 /// Works on variables, and comes before all else.
@@ -83,16 +86,20 @@ impl Pass {
 
     /// Runs the pass. Debug builds verify what it made.
     pub fn run(self, kernel: &Kernel) -> Result<Kernel, KernelError> {
-        let any = [SPLIT.name, SSA.name, EXITS.name, FLOAT_ATOMICS.name].contains(&self.name);
-        if !any && !is_ssa(kernel) {
+        Ok(self.apply(kernel)?.unwrap_or_else(|| kernel.clone()))
+    }
+
+    /// Runs the pass; nothing, if the kernel stays as it is.
+    pub(crate) fn apply(self, kernel: &Kernel) -> Result<Option<Kernel>, KernelError> {
+        if ![SPLIT.name, SSA.name, EXITS.name, FLOAT_ATOMICS.name].contains(&self.name) && !is_ssa(kernel) {
             return Err(KernelError::Build {
                 kernel: kernel.name.clone(),
                 problem: format!("the pass '{}' works on values, and there are variables: run 'ssa' first", self.name),
             });
         }
         let made = (self.run)(kernel);
-        if cfg!(debug_assertions) {
-            self.check(&made)?;
+        if let (true, Some(made)) = (cfg!(debug_assertions), &made) {
+            self.check(made)?;
         }
         Ok(made)
     }
@@ -120,10 +127,22 @@ impl Pass {
 /// # Ok::<(), impasto_kernel::KernelError>(())
 /// ```
 pub fn optimise(kernel: &Kernel) -> Result<Kernel, KernelError> {
+    optimise_seen(kernel, &mut |_, _| ())
+}
+
+/// [`optimise`], with a look at the kernel after each pass.
+pub fn optimise_seen(kernel: &Kernel, look: &mut dyn FnMut(&'static str, &Kernel)) -> Result<Kernel, KernelError> {
     verify(kernel)?;
-    let mut now = values(kernel)?;
+    let split = SPLIT.apply(kernel)?;
+    let kernel = split.as_ref().unwrap_or(kernel);
+    look(SPLIT.name, kernel);
+    let mut now = SSA.run(kernel)?;
+    look(SSA.name, &now);
     for pass in &PIPELINE[2..] {
-        now = pass.run(&now)?;
+        if let Some(made) = pass.apply(&now)? {
+            now = made;
+        }
+        look(pass.name, &now);
     }
     DEAD.check(&now)?;
     Ok(now)
@@ -131,15 +150,17 @@ pub fn optimise(kernel: &Kernel) -> Result<Kernel, KernelError> {
 
 /// Variables become values, those of composites member by member.
 pub(crate) fn values(kernel: &Kernel) -> Result<Kernel, KernelError> {
-    // Most kernels have nothing to split, and a large one is not copied for that.
-    if split::finds(kernel) { SSA.run(&SPLIT.run(kernel)?) } else { SSA.run(kernel) }
+    match SPLIT.apply(kernel)? {
+        Some(split) => SSA.run(&split),
+        None => SSA.run(kernel),
+    }
 }
 
 /// Takes out what is plainly superfluous, and leaves loops and branches as they are.
 pub(crate) fn clean(kernel: &Kernel) -> Result<Kernel, KernelError> {
     let mut now = kernel.clone();
     for pass in [FOLD, ONCE, CONSTANTS, FOLD, NUMBERING, FORWARD, VECTORS, DEAD] {
-        now = pass.run(&now)?;
+        now = pass.apply(&now)?.unwrap_or(now);
     }
     DEAD.check(&now)?;
     Ok(now)

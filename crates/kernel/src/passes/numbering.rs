@@ -1,6 +1,8 @@
 //! Value numbering: what was computed already, in this region or one around it, is not computed again. Loads of buffers that are only read
 //! count as computations. Cost: linear, by hashing.
 
+use std::collections::hash_map::Entry;
+
 use crate::hash::Map;
 
 use super::rewrite::{Rewrite, Rule};
@@ -8,17 +10,25 @@ use crate::ir::{Access, Effect, Kernel, OpId, OpKind, RegionId, Space, Ty, Value
 
 /// Ops with more operands are left alone.
 const MOST: usize = 4;
-type Key = (OpKind, Ty, [u32; MOST]);
+type Key = (OpKind, Ty, [u64; MOST / 2]);
 
-#[derive(Default)]
-struct Numbering {
-    known: Map<Key, Value>,
-    /// What became known in each open region: it is forgotten at its end.
-    scopes: Vec<Vec<Key>>,
+/// A region that was opened: how many were open around it, and the number of regions opened before.
+#[derive(Clone, Copy, PartialEq)]
+struct Scope {
+    depth: u32,
+    serial: u32,
 }
 
-pub(super) fn run(k: &Kernel) -> Kernel {
-    Rewrite::run(k, &mut Numbering { scopes: vec![Vec::new()], ..Numbering::default() })
+struct Numbering {
+    /// What was computed, and where. It counts while that region is open.
+    known: Map<Key, (Value, Scope)>,
+    open: Vec<Scope>,
+    regions: u32,
+}
+
+pub(super) fn run(k: &Kernel) -> Option<Kernel> {
+    let outermost = Scope { depth: 0, serial: 0 };
+    Some(Rewrite::run(k, &mut Numbering { known: Map::default(), open: vec![outermost], regions: 0 }))
 }
 
 impl Rule for Numbering {
@@ -29,34 +39,35 @@ impl Rule for Numbering {
             Effect::Reads(m) => old.memory(m).space == Space::Buffer(Access::Read),
             _ => false,
         };
-        let mut args = rw.args(op);
+        let args = old.args(op);
         if !repeatable || args.len() > MOST {
             return rw.copy(self, op);
         }
         let kind = rw.kind(op);
+        let mut numbers = [u32::MAX; MOST];
+        numbers.iter_mut().zip(args).for_each(|(n, &v)| *n = rw.get(v).0);
         if matches!(kind, OpKind::Binary(b) if b.commutes()) {
-            args.sort_unstable();
+            numbers[..args.len()].sort_unstable();
         }
-        let mut key = [u32::MAX; MOST];
-        key.iter_mut().zip(&args).for_each(|(k, v)| *k = v.0);
-        let key = (kind, old.ty(old.result(op)), key);
-        if let Some(&v) = self.known.get(&key) {
-            return rw.replace(op, v);
-        }
-        rw.copy(self, op);
-        self.known.insert(key, rw.get(old.result(op)));
-        if let Some(scope) = self.scopes.last_mut() {
-            scope.push(key);
+        let pair = |i: usize| u64::from(numbers[2 * i]) << 32 | u64::from(numbers[2 * i + 1]);
+        let here = self.open[self.open.len() - 1];
+        match self.known.entry((kind, old.ty(old.result(op)), [pair(0), pair(1)])) {
+            Entry::Occupied(e) if self.open.get(e.get().1.depth as usize) == Some(&e.get().1) => {
+                rw.replace(op, e.get().0);
+            }
+            entry => {
+                rw.copy_to(rw.asm.depth() - 1, op);
+                entry.insert_entry((rw.get(old.result(op)), here));
+            }
         }
     }
 
     fn enter(&mut self, _: &mut Rewrite<'_>, _: OpId, _: RegionId) {
-        self.scopes.push(Vec::new());
+        self.regions += 1;
+        self.open.push(Scope { depth: self.open.len() as u32, serial: self.regions });
     }
 
     fn leave(&mut self, _: &mut Rewrite<'_>) {
-        for key in self.scopes.pop().unwrap_or_default() {
-            self.known.remove(&key);
-        }
+        self.open.pop();
     }
 }

@@ -139,12 +139,12 @@ impl Rule for Once {
     }
 }
 
-pub(super) fn run(k: &Kernel) -> Kernel {
+pub(super) fn run(k: &Kernel) -> Option<Kernel> {
     let mut once = Once { continued: vec![false; k.region_count()], breaks: Set::default() };
     let mut loops = Map::default();
     once.survey(k, k.body(), &mut Vec::new(), &mut loops);
     if loops.keys().all(|r| once.continued[r.index()]) {
-        return k.clone();
+        return None;
     }
-    Rewrite::run(k, &mut once)
+    Some(Rewrite::run(k, &mut once))
 }

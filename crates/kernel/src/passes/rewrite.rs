@@ -102,11 +102,9 @@ impl<'a> Rewrite<'a> {
         None
     }
 
-    /// The kind of an old op, with the numbers of the new kernel in it.
-    pub(crate) fn kind(&mut self, op: OpId) -> OpKind {
+    /// The kind of an old op, with the loops of the new kernel in it. Constants and case tables keep their numbers.
+    pub(crate) fn kind(&self, op: OpId) -> OpKind {
         match self.old.kind(op) {
-            OpKind::Const(c) => OpKind::Const(self.asm.const_number(self.old.const_bits(c))),
-            OpKind::Switch(t) => OpKind::Switch(self.asm.case_table(self.old.switch_cases(t).to_vec())),
             OpKind::Continue(r) => OpKind::Continue(self.target(r)),
             OpKind::Break(r) => OpKind::Break(self.target(r)),
             kind => kind,
@@ -139,11 +137,26 @@ impl<'a> Rewrite<'a> {
         }
     }
 
+    /// An op without regions as it is, into the open region with this number.
+    pub(crate) fn copy_to(&mut self, level: usize, op: OpId) {
+        let kind = self.kind(op);
+        let (old, map) = (self.old, &self.map);
+        let args = old.args(op).iter().map(|v| map[v.index()]);
+        let types = old.results(op).map(|v| old.ty(v));
+        let new = self.asm.push_at(level, kind, args, types, &[]);
+        for (a, b) in old.results(op).zip(self.asm.kernel.results(new)) {
+            self.map[a.index()] = b;
+        }
+    }
+
     /// The op as it is, its regions by the rule.
     pub(crate) fn copy(&mut self, rule: &mut impl Rule, op: OpId) {
+        let old = self.old;
+        if old.regions(op).is_empty() {
+            return self.copy_to(self.asm.depth() - 1, op);
+        }
         let args = self.args(op);
         let types = self.result_types(op);
-        let old = self.old;
         let mut regions = Vec::new();
         for &r in old.regions(op) {
             self.open(r);

@@ -8,8 +8,8 @@ const CHEAP: u32 = 6;
 
 struct Select;
 
-pub(super) fn run(k: &Kernel) -> Kernel {
-    Rewrite::run(k, &mut Select)
+pub(super) fn run(k: &Kernel) -> Option<Kernel> {
+    k.ops().any(|op| pays(k, op)).then(|| Rewrite::run(k, &mut Select))
 }
 
 /// What a region costs, if it only computes and yields.
@@ -30,18 +30,24 @@ fn cost(k: &Kernel, r: RegionId) -> Option<u32> {
     (k.terminator(r).map(|t| k.kind(t)) == Some(OpKind::Yield)).then_some(sum)
 }
 
+/// Whether an op is an `if` that is better as selects. A matrix cannot be selected.
+fn pays(k: &Kernel, op: OpId) -> bool {
+    if k.kind(op) != OpKind::If {
+        return false;
+    }
+    let both = cost(k, k.regions(op)[0]).zip(cost(k, k.regions(op)[1]));
+    both.is_some_and(|(a, b)| a + b + k.results(op).len() as u32 <= CHEAP)
+        && k.results(op).all(|v| k.matrix(k.ty(v)).is_none())
+}
+
 impl Rule for Select {
     fn op(&mut self, rw: &mut Rewrite<'_>, op: OpId) {
         let old = rw.old;
-        if old.kind(op) != OpKind::If {
+        if !pays(old, op) {
             return rw.copy(self, op);
         }
         let (then, other) = (old.regions(op)[0], old.regions(op)[1]);
-        let (Some(a), Some(b)) = (cost(old, then), cost(old, other)) else { return rw.copy(self, op) };
         let c = rw.get(old.args(op)[0]);
-        if a + b + old.results(op).len() as u32 > CHEAP {
-            return rw.copy(self, op);
-        }
         let (Some(xs), Some(ys)) = (rw.inline(self, then), rw.inline(self, other)) else { return };
         for (r, (x, y)) in old.results(op).zip(xs.into_iter().zip(ys)) {
             let v = if x == y { x } else { rw.asm.value(OpKind::Select, &[c, x, y], old.ty(r)) };

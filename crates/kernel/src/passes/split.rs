@@ -169,7 +169,7 @@ fn is_composite(k: &Kernel, ty: Ty) -> bool {
 }
 
 /// Whether there is something to split.
-pub(super) fn finds(k: &Kernel) -> bool {
+fn finds(k: &Kernel) -> bool {
     k.vars.iter().any(|&ty| is_composite(k, ty))
 }
 
@@ -207,13 +207,14 @@ fn level(k: &Kernel) -> Kernel {
 }
 
 /// Splits what is left, level by level.
-pub(super) fn run(k: &Kernel) -> Kernel {
-    let mut now = k.clone();
+pub(super) fn run(k: &Kernel) -> Option<Kernel> {
+    let mut now = None;
     for _ in 0..LEVELS {
-        if !finds(&now) {
+        let last = now.as_ref().unwrap_or(k);
+        if !finds(last) {
             break;
         }
-        now = level(&now);
+        now = Some(level(last));
     }
     now
 }

@@ -206,7 +206,7 @@ impl Rule for Construct {
 }
 
 /// Variables become values.
-pub(super) fn run(k: &Kernel) -> Kernel {
+pub(super) fn run(k: &Kernel) -> Option<Kernel> {
     let mut a = Analysis {
         k,
         next: 0,
@@ -228,5 +228,5 @@ pub(super) fn run(k: &Kernel) -> Kernel {
     };
     let mut new = Rewrite::run(k, &mut construct);
     new.vars.clear();
-    new
+    Some(new)
 }

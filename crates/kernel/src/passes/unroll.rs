@@ -102,7 +102,10 @@ impl Rule for Unroll {
     }
 }
 
-pub(super) fn run(k: &Kernel) -> Kernel {
+pub(super) fn run(k: &Kernel) -> Option<Kernel> {
+    if !k.kinds().any(|kind| matches!(kind, OpKind::For(_))) {
+        return None;
+    }
     let mut s = Sizes {
         k,
         consts: vec![None; k.value_count()],
@@ -111,5 +114,5 @@ pub(super) fn run(k: &Kernel) -> Kernel {
     };
     s.scan(k.body());
     s.region(k.body());
-    Rewrite::run(k, &mut Unroll { turns: s.turns })
+    s.turns.iter().any(|&t| t > 0).then(|| Rewrite::run(k, &mut Unroll { turns: s.turns }))
 }

@@ -6,14 +6,22 @@ use crate::ir::{Assembler, Kernel, OpId, OpKind, Ty, Value};
 
 struct Vectors;
 
-pub(super) fn run(k: &Kernel) -> Kernel {
-    Rewrite::run(k, &mut Vectors)
+pub(super) fn run(k: &Kernel) -> Option<Kernel> {
+    k.kinds().any(is_composite).then(|| Rewrite::run(k, &mut Vectors))
+}
+
+fn is_composite(kind: OpKind) -> bool {
+    matches!(kind, OpKind::Extract(_) | OpKind::Make | OpKind::Insert(_))
 }
 
 impl Rule for Vectors {
     fn op(&mut self, rw: &mut Rewrite<'_>, op: OpId) {
+        let kind = rw.old.kind(op);
+        if !is_composite(kind) {
+            return rw.copy(self, op);
+        }
         let args = rw.args(op);
-        let found = match rw.old.kind(op) {
+        let found = match kind {
             OpKind::Extract(i) => match member(&rw.asm, args[0], i) {
                 None if under(&rw.asm, args[0], i) != args[0] => {
                     // Inserts of other members are nothing to this one.

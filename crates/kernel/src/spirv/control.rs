@@ -5,9 +5,8 @@ use crate::hash::Map;
 
 use rspirv::spirv;
 
-use super::words::{Words, instruction, text};
-use super::{Module, Target};
-use crate::ir::{Builtin, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space, Ty, Value};
+use super::words::Words;
+use crate::ir::{Builtin, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space, Value};
 
 /// Where control comes from, and the values it brings.
 type From = (u32, Vec<u32>);
@@ -19,25 +18,28 @@ enum Frame {
 
 pub(super) struct Emit<'a> {
     pub(super) k: &'a Kernel,
-    pub(super) w: Words<'a>,
+    pub(super) w: Words,
     /// The id of each value.
     pub(super) ids: Vec<u32>,
     pub(super) bindings: Vec<u32>,
     /// The bits of values that are constants.
-    pub(super) constants: Map<Value, u64>,
+    pub(super) constants: Vec<Option<u64>>,
     /// The variable of the function for each variable that SSA construction has not taken away.
     pub(super) vars: Vec<u32>,
-    /// The ids of places in memory, by memory and index, and which became known in the regions that are open.
-    pub(super) places: Map<(MemoryId, u32), u32>,
-    pub(super) known: Vec<(MemoryId, u32)>,
+    /// The ids of places in memory, by memory, index and part of the element, and which became known in the regions that are open.
+    pub(super) places: Map<(MemoryId, u32, u32), u32>,
+    pub(super) known: Vec<(MemoryId, u32, u32)>,
+    /// The ids of the operands of one op.
+    pub(super) operands: Vec<u32>,
     frames: Vec<Frame>,
     block: u32,
-    pub(super) inputs: [u32; 7],
+    pub(super) inputs: [u32; Builtin::ALL.len()],
 }
 
 impl<'a> Emit<'a> {
-    /// Goes through a kernel; with `counting`, nothing is written.
-    pub(super) fn run(k: &'a Kernel, counting: bool) -> Words<'a> {
+    /// Adds a kernel to the words of its module.
+    pub(super) fn run(k: &'a Kernel, mut w: Words) -> Words {
+        w.begin(k);
         let mut n = 0;
         let mut bindings = Vec::new();
         for m in k.memories() {
@@ -46,16 +48,17 @@ impl<'a> Emit<'a> {
         }
         let mut e = Emit {
             k,
-            w: Words::new(k, counting),
+            w,
             ids: vec![0; k.value_count()],
             bindings,
-            constants: Map::default(),
+            constants: vec![None; k.value_count()],
             vars: Vec::new(),
             places: Map::default(),
             known: Vec::new(),
+            operands: Vec::new(),
             frames: Vec::new(),
             block: 0,
-            inputs: [0; 7],
+            inputs: [0; Builtin::ALL.len()],
         };
         e.function();
         e.w
@@ -63,6 +66,7 @@ impl<'a> Emit<'a> {
 
     fn function(&mut self) {
         let main = self.w.id("interface");
+        self.w.own.main = main;
         let (void, ty) = (self.w.void(), self.w.function_type());
         self.w.push(spirv::Op::Function, &[void, main, 0, ty]);
         self.label();
@@ -70,18 +74,18 @@ impl<'a> Emit<'a> {
         let (memories, builtins) = self.used();
         for (m, used) in memories.iter().enumerate() {
             if *used && matches!(self.k.memories()[m].space, Space::Private(_)) {
-                self.w.memory(m as u32, 0);
+                self.variable(MemoryId(m as u32));
             }
         }
         for &ty in &self.k.vars {
-            let ty = self.w.ty(ty);
+            let ty = self.w.ty(self.k, ty);
             let pointer = self.w.pointer(spirv::StorageClass::Function, ty);
             let id = self.w.id("variables");
             self.w.push(spirv::Op::Variable, &[pointer, id, spirv::StorageClass::Function as u32]);
             self.vars.push(id);
         }
         for &(b, _) in Builtin::ALL.iter().filter(|b| builtins[b.0 as usize]) {
-            use spirv::{BuiltIn as B, Capability as C};
+            use spirv::BuiltIn as B;
             let (input, wide) = match b {
                 Builtin::GlobalId => (B::GlobalInvocationId, true),
                 Builtin::LocalId => (B::LocalInvocationId, true),
@@ -90,15 +94,12 @@ impl<'a> Emit<'a> {
                 Builtin::LocalIndex => (B::LocalInvocationIndex, false),
                 Builtin::SubgroupSize => (B::SubgroupSize, false),
                 Builtin::SubgroupLane => (B::SubgroupLocalInvocationId, false),
+                Builtin::SubgroupId => (B::SubgroupId, false),
             };
-            if matches!(b, Builtin::SubgroupSize | Builtin::SubgroupLane) {
-                self.w.capability(C::GroupNonUniform);
-            }
-            let scalar = Ty::scalar(Scalar::U32);
-            let ty = if wide { Ty::vector(Scalar::U32, 3).unwrap_or(scalar) } else { scalar };
+            let ty = self.w.lanes(Scalar::U32, if wide { 3 } else { 1 });
             let variable = self.w.builtin(input, ty);
-            let (t, id) = (self.w.ty(ty), self.w.id("inputs"));
-            self.w.push(spirv::Op::Load, &[t, id, variable]);
+            let id = self.w.id("inputs");
+            self.w.push(spirv::Op::Load, &[ty, id, variable]);
             self.inputs[b as usize] = id;
         }
         self.region(self.k.body());
@@ -106,18 +107,21 @@ impl<'a> Emit<'a> {
     }
 
     /// Which memories and inputs are used.
-    fn used(&self) -> (Vec<bool>, [bool; 7]) {
+    fn used(&self) -> (Vec<bool>, [bool; Builtin::ALL.len()]) {
         let mut memories = vec![false; self.k.memories().len()];
-        let mut builtins = [false; 7];
+        let mut builtins = [false; Builtin::ALL.len()];
         let mut open = vec![self.k.body()];
         while let Some(r) = open.pop() {
             for &op in self.k.region_ops(r) {
                 open.extend_from_slice(self.k.regions(op));
                 match self.k.kind(op) {
                     OpKind::Builtin(b, _) => builtins[b as usize] = true,
-                    OpKind::Load(m) | OpKind::Store(m) | OpKind::Atomic(m, _) | OpKind::Len(m) => {
-                        memories[m.index()] = true
-                    }
+                    OpKind::Load(m)
+                    | OpKind::Store(m)
+                    | OpKind::Atomic(m, _)
+                    | OpKind::Len(m)
+                    | OpKind::MatrixLoad(m, _)
+                    | OpKind::MatrixStore(m, _) => memories[m.index()] = true,
                     _ => {}
                 }
             }
@@ -267,7 +271,7 @@ impl<'a> Emit<'a> {
     }
 
     fn phi(&mut self, v: Value, i: usize, from: &[From]) -> u32 {
-        let (t, id) = (self.w.ty(self.k.ty(v)), self.w.id("joins"));
+        let (t, id) = (self.w.ty(self.k, self.k.ty(v)), self.w.id("joins"));
         let mut operands = vec![t, id];
         from.iter().for_each(|(block, values)| operands.extend([values[i], *block]));
         self.w.push(spirv::Op::Phi, &operands);
@@ -309,7 +313,7 @@ impl<'a> Emit<'a> {
         self.begin(header);
         let mut later = Vec::new();
         for (v, &init) in k.region_args(region).zip(&first) {
-            let (t, id) = (self.w.ty(k.ty(v)), self.w.id("joins"));
+            let (t, id) = (self.w.ty(k, k.ty(v)), self.w.id("joins"));
             // The value of the next turn is not known yet; it is patched below.
             later.push(self.w.place() + 5);
             self.w.push(spirv::Op::Phi, &[t, id, init, before, init, next]);
@@ -369,7 +373,7 @@ impl<'a> Emit<'a> {
         }
         // Joins come first in a block, so the index is stepped behind them.
         if let (Some(step), Some(v)) = (step, k.region_args(region).next()) {
-            let (t, id) = (self.w.ty(k.ty(v)), self.w.id("loops"));
+            let (t, id) = (self.w.ty(k, k.ty(v)), self.w.id("loops"));
             let step = self.w.constant(k.ty(v).as_scalar().unwrap_or(Scalar::U32), step.into());
             self.w.push(spirv::Op::IAdd, &[t, id, self.value(v), step]);
             self.w.patch(later[0], id);
@@ -378,44 +382,4 @@ impl<'a> Emit<'a> {
         self.begin(merge);
         self.join(k.results(op), &breaks);
     }
-}
-
-/// The parts in the order of the specification.
-pub(super) fn module(mut w: Words<'_>, target: Target) -> Module {
-    let floats: Vec<u32> = [Scalar::F16, Scalar::F32]
-        .iter()
-        .filter(|&&s| w.has(s))
-        .map(|s| s.bits())
-        .filter(|_| target.signed_zeros)
-        .collect();
-    if !floats.is_empty() {
-        w.capability(spirv::Capability::SignedZeroInfNanPreserve);
-    }
-    let mut words = vec![spirv::MAGIC_NUMBER, 0x0001_0300, 0, w.ids as u32, 0];
-    for &c in w.capabilities.keys() {
-        instruction(&mut words, spirv::Op::Capability, &[c]);
-    }
-    if !floats.is_empty() {
-        instruction(&mut words, spirv::Op::Extension, &text("SPV_KHR_float_controls"));
-    }
-    if let Some(id) = w.glsl {
-        instruction(&mut words, spirv::Op::ExtInstImport, &[&[id][..], &text("GLSL.std.450")].concat());
-    }
-    let (logical, glsl450) = (spirv::AddressingModel::Logical as u32, spirv::MemoryModel::GLSL450 as u32);
-    instruction(&mut words, spirv::Op::MemoryModel, &[logical, glsl450]);
-    // The function is the first id.
-    let main = 1;
-    let entry = [&[spirv::ExecutionModel::GLCompute as u32, main][..], &text("main"), &w.interface].concat();
-    instruction(&mut words, spirv::Op::EntryPoint, &entry);
-    let [x, y, z] = w.k.workgroup;
-    instruction(&mut words, spirv::Op::ExecutionMode, &[main, spirv::ExecutionMode::LocalSize as u32, x, y, z]);
-    for bits in floats {
-        let mode = spirv::ExecutionMode::SignedZeroInfNanPreserve as u32;
-        instruction(&mut words, spirv::Op::ExecutionMode, &[main, mode, bits]);
-    }
-    let bound = w.ids as u32;
-    words.extend(w.parts.decorations);
-    words.extend(w.parts.globals);
-    words.extend(w.parts.function);
-    Module { words, bound }
 }

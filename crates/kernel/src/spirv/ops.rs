@@ -1,6 +1,6 @@
 //! Ops without regions as instructions. What the op table defines and SPIR-V leaves undefined is guarded here.
 
-use rspirv::spirv::{self, Capability as C, Op as S};
+use rspirv::spirv::{self, Op as S};
 
 use super::control::Emit;
 use crate::ir::{Atomic, Binary, Compare, MemoryId, OpId, OpKind, Scalar, Shape, Space, Subgroup, Ty, Unary, Value};
@@ -30,9 +30,16 @@ fn scalar_of(ty: Ty) -> Scalar {
 
 impl Emit<'_> {
     /// An instruction with a result.
-    fn make(&mut self, by: &'static str, op: S, ty: Ty, operands: &[u32]) -> u32 {
-        let (t, id) = (self.w.ty(ty), self.w.id(by));
-        self.w.push(op, &[&[t, id][..], operands].concat());
+    pub(super) fn make(&mut self, by: &'static str, op: S, ty: Ty, operands: &[u32]) -> u32 {
+        let (t, id) = (self.w.ty(self.k, ty), self.w.id(by));
+        self.w.push_parts(op, &[&[t, id], operands]);
+        id
+    }
+
+    /// An instruction of float arithmetic. It is exact to the source: a driver must not fuse it with another.
+    pub(super) fn exact(&mut self, by: &'static str, op: S, ty: Ty, operands: &[u32]) -> u32 {
+        let id = self.make(by, op, ty, operands);
+        self.w.decorate(id, &[spirv::Decoration::NoContraction as u32]);
         id
     }
 
@@ -56,69 +63,67 @@ impl Emit<'_> {
         self.make(by, S::Select, ty, &[c, a, b])
     }
 
+    /// An op without regions.
     pub(super) fn plain(&mut self, op: OpId) {
+        // The list is kept: there are many ops.
+        let mut args = std::mem::take(&mut self.operands);
+        args.clear();
+        args.extend(self.k.args(op).iter().map(|&v| self.value(v)));
+        self.write(op, &args);
+        self.operands = args;
+    }
+
+    fn write(&mut self, op: OpId, args: &[u32]) {
         let k = self.k;
         let kind = k.kind(op);
         let by = kind.name();
-        let args: Vec<u32> = k.args(op).iter().map(|&v| self.value(v)).collect();
         let arg_ty = |i: usize| k.ty(k.args(op)[i]);
         let ty = if k.results(op).len() > 0 { k.ty(k.result(op)) } else { Ty::scalar(Scalar::U32) };
         let id = match kind {
             OpKind::Const(c) => {
-                self.constants.insert(k.result(op), k.const_bits(c));
+                self.constants[k.result(op).index()] = Some(k.const_bits(c));
                 self.w.constant(scalar_of(ty), k.const_bits(c))
             }
-            OpKind::Param(p) => {
-                let block = self.w.params();
-                let (t, member) = (self.w.ty(ty), self.w.constant(Scalar::U32, p.into()));
-                let pointer = self.w.pointer(spirv::StorageClass::PushConstant, t);
-                let at = self.w.id(by);
-                self.w.push(S::AccessChain, &[pointer, at, block, member]);
-                self.make(by, S::Load, ty, &[at])
-            }
+            OpKind::Param(p) => self.param(by, p),
             OpKind::Builtin(b, axis) if b.has_axes() => {
                 self.make(by, S::CompositeExtract, ty, &[self.inputs[b as usize], axis.into()])
             }
             OpKind::Builtin(b, _) => self.inputs[b as usize],
+            kind if kind.is_matrix() => self.matrix_op(op, by, ty, args),
+            OpKind::Binary(_) | OpKind::Convert if k.matrix(ty).is_some() => self.matrix_op(op, by, ty, args),
             OpKind::Unary(f) => self.unary(by, f, ty, args[0]),
             OpKind::Binary(f) => {
                 let divisor = self.constant_of(k.args(op)[1]);
                 self.binary(by, f, ty, args[0], args[1], divisor)
             }
-            OpKind::Compare(c) => self.make(by, compare(c, scalar_of(arg_ty(0))), ty, &args),
-            OpKind::Fma => self.glsl(by, spirv::GlslStd450Op::Fma, ty, &args),
+            OpKind::Compare(c) => self.make(by, compare(c, scalar_of(arg_ty(0))), ty, args),
+            OpKind::Fma => self.glsl(by, spirv::GlslStd450Op::Fma, ty, args),
             OpKind::Select => self.select(by, ty, arg_ty(0), args[0], args[1], args[2]),
             OpKind::Convert => self.convert(by, arg_ty(0), ty, args[0]),
-            OpKind::Bitcast => {
-                let (a, b) = (self.w.ty(arg_ty(0)), self.w.ty(ty));
-                if a == b { args[0] } else { self.make(by, S::Bitcast, ty, &args) }
-            }
+            OpKind::Bitcast => self.bitcast(by, arg_ty(0), ty, args[0]),
             OpKind::Custom => args[0],
-            OpKind::Make => self.make(by, S::CompositeConstruct, ty, &args),
+            OpKind::Make => self.make(by, S::CompositeConstruct, ty, args),
             OpKind::Extract(i) => self.make(by, S::CompositeExtract, ty, &[args[0], i]),
             OpKind::Insert(i) => self.make(by, S::CompositeInsert, ty, &[args[1], args[0], i]),
-            OpKind::Load(m) => {
-                let at = self.element(by, m, args[0]);
-                self.make(by, S::Load, ty, &[at])
-            }
+            OpKind::Load(m) => self.load(by, m, args[0]),
             OpKind::Store(m) => {
-                let at = self.element(by, m, args[0]);
-                self.w.push(S::Store, &[at, args[1]]);
+                self.store(by, m, args[0], args[1]);
                 0
             }
-            OpKind::Atomic(m, f) => self.atomic(by, m, f, &args),
+            OpKind::Atomic(m, f) => self.atomic(by, m, f, args),
             OpKind::Len(m) => {
-                let variable = self.w.memory(m.0, self.bindings[m.index()]);
+                let variable = self.variable(m);
                 self.make(by, S::ArrayLength, ty, &[variable, 0])
             }
             OpKind::Barrier => {
-                // Scope: workgroup, twice. Semantics: acquire and release, of buffers and of workgroup memory.
-                let scope = self.w.constant(Scalar::U32, 2);
-                let semantics = self.w.constant(Scalar::U32, 0x8 | 0x40 | 0x100);
-                self.w.push(S::ControlBarrier, &[scope, scope, semantics]);
+                self.barrier(spirv::Scope::Workgroup);
                 0
             }
-            OpKind::Subgroup(f) => self.subgroup(by, f, ty, &args),
+            OpKind::SubgroupBarrier => {
+                self.barrier(spirv::Scope::Subgroup);
+                0
+            }
+            OpKind::Subgroup(f) => self.subgroup(by, f, ty, args),
             OpKind::Get(v) => self.make(by, S::Load, ty, &[self.vars[v.index()]]),
             OpKind::Var(v) | OpKind::Set(v) => {
                 self.w.push(S::Store, &[self.vars[v.index()], args[0]]);
@@ -133,29 +138,42 @@ impl Emit<'_> {
 
     /// The bits of a value that is a constant.
     fn constant_of(&self, v: Value) -> Option<u64> {
-        self.constants.get(&v).copied()
+        self.constants[v.index()]
     }
 
-    /// The place of an element; the same one is named once.
-    fn element(&mut self, by: &'static str, m: MemoryId, index: u32) -> u32 {
-        if let Some(&id) = self.places.get(&(m, index)) {
-            return id;
-        }
-        let variable = self.w.memory(m.0, self.bindings[m.index()]);
-        let element = self.w.ty(self.k.memory(m).ty);
-        let (class, inside) = match self.k.memory(m).space {
-            Space::Buffer(_) => (spirv::StorageClass::StorageBuffer, true),
-            Space::Workgroup(_) => (spirv::StorageClass::Workgroup, false),
-            Space::Private(_) => (spirv::StorageClass::Function, false),
+    /// One scalar parameter. They are a block, of which only bf16 is narrower than its values.
+    fn param(&mut self, by: &'static str, p: u32) -> u32 {
+        let s = self.k.params()[p as usize].ty;
+        let (block, member) = (self.w.params(self.k), self.w.constant(Scalar::U32, p.into()));
+        let laid = if s == Scalar::Bf16 { self.w.short() } else { self.w.scalar(s) };
+        let pointer = self.w.pointer(spirv::StorageClass::PushConstant, laid);
+        let (at, id) = (self.w.id(by), self.w.id(by));
+        self.w.push(S::AccessChain, &[pointer, at, block, member]);
+        self.w.push(S::Load, &[laid, id, at]);
+        if s == Scalar::Bf16 { self.make(by, S::UConvert, Ty::scalar(s), &[id]) } else { id }
+    }
+
+    /// The same bits. Those of bf16 are the lower half of its values.
+    fn bitcast(&mut self, by: &'static str, from: Ty, to: Ty, a: u32) -> u32 {
+        let n = to.lanes().map_or(1, |l| l.1);
+        let short = |e: &mut Self| {
+            let of = e.w.short();
+            if n == 1 { of } else { e.w.vector(of, n) }
         };
-        let pointer = self.w.pointer(class, element);
-        let first = inside.then(|| self.w.constant(Scalar::U32, 0));
-        let id = self.w.id(by);
-        let operands: Vec<u32> = [pointer, id, variable].into_iter().chain(first).chain([index]).collect();
-        self.w.push(S::AccessChain, &operands);
-        self.places.insert((m, index), id);
-        self.known.push((m, index));
-        id
+        match (scalar_of(from), scalar_of(to)) {
+            (f, t) if f == t => a,
+            (Scalar::Bf16, _) => {
+                let (t, id) = (short(self), self.w.id(by));
+                self.w.push(S::UConvert, &[t, id, a]);
+                self.make(by, S::Bitcast, to, &[id])
+            }
+            (_, Scalar::Bf16) => {
+                let (t, id) = (short(self), self.w.id(by));
+                self.w.push(S::Bitcast, &[t, id, a]);
+                self.make(by, S::UConvert, to, &[id])
+            }
+            _ => self.make(by, S::Bitcast, to, &[a]),
+        }
     }
 
     fn unary(&mut self, by: &'static str, f: Unary, ty: Ty, a: u32) -> u32 {
@@ -198,10 +216,7 @@ impl Emit<'_> {
                     Binary::Sub => S::FSub,
                     _ => S::FMul,
                 };
-                let id = self.make(by, op, ty, &[a, b]);
-                // Arithmetic is exact to the source: a driver must not fuse these.
-                self.w.decorate(id, &[spirv::Decoration::NoContraction as u32]);
-                return id;
+                return self.exact(by, op, ty, &[a, b]);
             }
             Binary::Add => S::IAdd,
             Binary::Sub => S::ISub,
@@ -308,9 +323,8 @@ impl Emit<'_> {
             }
             (Scalar::Bf16, _) => {
                 // The bits of a bf16 are the upper half of those of the f32.
-                let wide = self.make(by, S::UConvert, with(Scalar::U32), &[a]);
                 let half = self.w.splat(with(Scalar::U32), 16);
-                let bits = self.make(by, S::ShiftLeftLogical, with(Scalar::U32), &[wide, half]);
+                let bits = self.make(by, S::ShiftLeftLogical, with(Scalar::U32), &[a, half]);
                 self.make(by, S::Bitcast, to, &[bits])
             }
             (_, Scalar::Bf16) => self.narrow(by, to, a),
@@ -350,8 +364,7 @@ impl Emit<'_> {
         let size = self.make(by, S::BitwiseAnd, word, &[bits, rest]);
         let nan = self.make(by, S::UGreaterThan, bools, &[size, infinite]);
         let kept = self.make(by, S::BitwiseOr, word, &[upper, quiet]);
-        let all = self.pick(by, word, nan, kept, rounded);
-        self.make(by, S::UConvert, to, &[all])
+        self.pick(by, word, nan, kept, rounded)
     }
 
     /// f32 to an integer: saturates, and NaN gives 0.
@@ -386,9 +399,13 @@ impl Emit<'_> {
         let ty = self.k.memory(m).ty;
         let signed = scalar_of(ty).is_signed();
         let at = self.element(by, m, args[0]);
-        // Scope: the device for buffers, the workgroup for its memory; no order beyond the element.
-        let scope = if matches!(self.k.memory(m).space, Space::Workgroup(_)) { 2 } else { 1 };
-        let (scope, relaxed) = (self.w.constant(Scalar::U32, scope), self.w.constant(Scalar::U32, 0));
+        // No order beyond the element. The scope of the device needs a capability of its own under the Vulkan memory model.
+        let scope = match self.k.memory(m).space {
+            Space::Workgroup(_) => spirv::Scope::Workgroup,
+            _ if self.w.vulkan_model => spirv::Scope::QueueFamily,
+            _ => spirv::Scope::Device,
+        };
+        let (scope, relaxed) = (self.w.constant(Scalar::U32, scope as u64), self.w.constant(Scalar::U32, 0));
         let op = match f {
             Atomic::Add => S::AtomicIAdd,
             Atomic::Min if signed => S::AtomicSMin,
@@ -414,34 +431,24 @@ impl Emit<'_> {
             _ => unsigned,
         };
         let (reduce, exclusive) = (spirv::GroupOperation::Reduce as u32, spirv::GroupOperation::ExclusiveScan as u32);
-        let (op, capability, group) = match f {
-            Subgroup::Add => (
-                pick(S::GroupNonUniformFAdd, S::GroupNonUniformIAdd, S::GroupNonUniformIAdd),
-                C::GroupNonUniformArithmetic,
-                Some(reduce),
-            ),
-            Subgroup::ExclusiveAdd => (
-                pick(S::GroupNonUniformFAdd, S::GroupNonUniformIAdd, S::GroupNonUniformIAdd),
-                C::GroupNonUniformArithmetic,
-                Some(exclusive),
-            ),
-            Subgroup::Min => (
-                pick(S::GroupNonUniformFMin, S::GroupNonUniformSMin, S::GroupNonUniformUMin),
-                C::GroupNonUniformArithmetic,
-                Some(reduce),
-            ),
-            Subgroup::Max => (
-                pick(S::GroupNonUniformFMax, S::GroupNonUniformSMax, S::GroupNonUniformUMax),
-                C::GroupNonUniformArithmetic,
-                Some(reduce),
-            ),
-            Subgroup::BroadcastFirst => (S::GroupNonUniformBroadcastFirst, C::GroupNonUniformBallot, None),
-            Subgroup::ShuffleXor => (S::GroupNonUniformShuffleXor, C::GroupNonUniformShuffle, None),
-            Subgroup::All => (S::GroupNonUniformAll, C::GroupNonUniformVote, None),
-            Subgroup::Any => (S::GroupNonUniformAny, C::GroupNonUniformVote, None),
+        let (op, group) = match f {
+            Subgroup::Add => {
+                (pick(S::GroupNonUniformFAdd, S::GroupNonUniformIAdd, S::GroupNonUniformIAdd), Some(reduce))
+            }
+            Subgroup::ExclusiveAdd => {
+                (pick(S::GroupNonUniformFAdd, S::GroupNonUniformIAdd, S::GroupNonUniformIAdd), Some(exclusive))
+            }
+            Subgroup::Min => {
+                (pick(S::GroupNonUniformFMin, S::GroupNonUniformSMin, S::GroupNonUniformUMin), Some(reduce))
+            }
+            Subgroup::Max => {
+                (pick(S::GroupNonUniformFMax, S::GroupNonUniformSMax, S::GroupNonUniformUMax), Some(reduce))
+            }
+            Subgroup::BroadcastFirst => (S::GroupNonUniformBroadcastFirst, None),
+            Subgroup::ShuffleXor => (S::GroupNonUniformShuffleXor, None),
+            Subgroup::All => (S::GroupNonUniformAll, None),
+            Subgroup::Any => (S::GroupNonUniformAny, None),
         };
-        self.w.capability(C::GroupNonUniform);
-        self.w.capability(capability);
         let scope = self.w.constant(Scalar::U32, 3);
         let operands: Vec<u32> = std::iter::once(scope).chain(group).chain(args.iter().copied()).collect();
         self.make(by, op, ty, &operands)

@@ -1,26 +1,50 @@
 //! Words, ids, types and constants of a module. The same code counts ids first and writes words second, so the count is what is written.
+//!
+//! Types and constants are the module's, and known by what they are made of; memory, inputs and parameters are a kernel's.
 
 use std::collections::BTreeMap;
 
 use rspirv::spirv;
 
 use crate::hash::Map;
-use crate::ir::{Kernel, Scalar, Shape, Space, Ty};
+use crate::ir::{Kernel, Matrix, Scalar, Shape, Ty};
 
-/// What a type or constant is, to write each once.
+/// What a type, a constant or an input is, to write each once. Numbers are ids of what it is made of.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Global {
     Void,
     Function,
-    Type(Ty),
-    Half,
+    Scalar(Scalar),
+    /// An integer of 16 bits: how bf16 lies in memory.
+    Short,
+    /// bf16 as the float that matrices are made of.
+    Bfloat,
+    Matrix(Matrix),
+    Vector(u32, u32),
+    Array(u32, u32),
+    Struct(Vec<u32>),
+    /// An array in a buffer, with its stride; a struct, with the places of its members.
+    LaidArray(u32, u32, u32),
+    LaidStruct(Vec<u32>, Vec<u32>),
+    /// The elements of a buffer, with their stride, in the block that holds them.
+    Buffer(u32, u32),
+    Parameters(Vec<u32>, Vec<u32>),
     Pointer(u32, u32),
     Const(Scalar, u64),
-    Splat(Ty, u64),
+    Splat(u32, u32, u32),
     Null(u32),
-    Memory(u32),
-    Block,
     Builtin(u32),
+}
+
+/// What a walk through the kernels is for.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Mode {
+    /// To count ids; nothing is written.
+    Count,
+    /// To say what takes the ids, of kernels that have too many.
+    Tally,
+    /// To write words.
+    Write,
 }
 
 /// The parts of a module, in the order of the specification.
@@ -28,26 +52,42 @@ pub(super) enum Global {
 pub(super) struct Parts {
     pub(super) decorations: Vec<u32>,
     pub(super) globals: Vec<u32>,
-    pub(super) function: Vec<u32>,
+    pub(super) functions: Vec<u32>,
 }
 
-pub(super) struct Words<'a> {
-    pub(super) k: &'a Kernel,
-    counting: bool,
-    pub(super) ids: u64,
-    /// What takes the ids.
+/// What belongs to one kernel of a module.
+#[derive(Default)]
+pub(super) struct Own {
+    pub(super) main: u32,
+    /// Inputs that it reads.
+    pub(super) interface: Vec<u32>,
+    /// The variable of each memory, and of the parameters; 0 where there is none yet.
+    pub(super) memories: Vec<u32>,
+    pub(super) params: u32,
+    /// The id of each type of the kernel, by its number.
+    types: Vec<u32>,
+    /// The floats that it computes with.
+    pub(super) floats: [bool; 2],
+    /// What takes the ids; known after a tally.
     pub(super) tally: BTreeMap<&'static str, u64>,
+}
+
+pub(super) struct Words {
+    mode: Mode,
+    pub(super) ids: u64,
     pub(super) parts: Parts,
     pub(super) globals: Map<Global, u32>,
-    pub(super) capabilities: BTreeMap<u32, ()>,
-    pub(super) interface: Vec<u32>,
     pub(super) glsl: Option<u32>,
+    /// Whether this is under the Vulkan memory model, where accesses say that others see them, and not the older one.
+    pub(super) vulkan_model: bool,
+    pub(super) own: Own,
 }
 
-/// One instruction: its length and number, then its operands.
-pub(super) fn instruction(to: &mut Vec<u32>, op: spirv::Op, operands: &[u32]) {
-    to.push(((operands.len() as u32 + 1) << 16) | op as u32);
-    to.extend_from_slice(operands);
+/// One instruction: its length and number, then its operands, in parts that follow each other.
+pub(super) fn instruction(to: &mut Vec<u32>, op: spirv::Op, operands: &[&[u32]]) {
+    let length: usize = operands.iter().map(|part| part.len()).sum();
+    to.push(((length as u32 + 1) << 16) | op as u32);
+    operands.iter().for_each(|part| to.extend_from_slice(part));
 }
 
 /// Text as words: bytes, a zero, and zeros to the end of the word.
@@ -57,66 +97,81 @@ pub(super) fn text(s: &str) -> Vec<u32> {
     bytes.chunks_exact(4).map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect()
 }
 
-impl<'a> Words<'a> {
-    pub(super) fn new(k: &'a Kernel, counting: bool) -> Words<'a> {
+impl Words {
+    pub(super) fn new(mode: Mode) -> Words {
         Words {
-            k,
-            counting,
+            mode,
+            vulkan_model: false,
             ids: 1,
-            tally: BTreeMap::new(),
             parts: Parts::default(),
             globals: Map::default(),
-            capabilities: BTreeMap::from([(spirv::Capability::Shader as u32, ())]),
-            interface: Vec::new(),
             glsl: None,
+            own: Own::default(),
         }
+    }
+
+    /// Begins a kernel.
+    pub(super) fn begin(&mut self, k: &Kernel) {
+        self.own = Own { memories: vec![0; k.memories().len()], types: vec![0; k.type_count()], ..Own::default() };
     }
 
     /// A new id, taken by this kind of thing.
     pub(super) fn id(&mut self, by: &'static str) -> u32 {
         let id = self.ids;
         self.ids += 1;
-        *self.tally.entry(by).or_default() += 1;
+        if self.mode == Mode::Tally {
+            *self.own.tally.entry(by).or_default() += 1;
+        }
         // Only a count goes beyond 32 bits: nothing is written unless the bound is far below.
         id as u32
     }
 
-    pub(super) fn capability(&mut self, c: spirv::Capability) {
-        self.capabilities.insert(c as u32, ());
-    }
-
     pub(super) fn decorate(&mut self, id: u32, operands: &[u32]) {
-        if !self.counting {
-            instruction(&mut self.parts.decorations, spirv::Op::Decorate, &[&[id], operands].concat());
+        if self.mode == Mode::Write {
+            instruction(&mut self.parts.decorations, spirv::Op::Decorate, &[&[id], operands]);
         }
     }
 
-    fn global(&mut self, op: spirv::Op, operands: &[u32]) {
-        if !self.counting {
-            instruction(&mut self.parts.globals, op, operands);
+    fn member_offsets(&mut self, of: u32, offsets: &[u32]) {
+        if self.mode == Mode::Write {
+            for (member, &offset) in (0..).zip(offsets) {
+                let operands = [of, member, spirv::Decoration::Offset as u32, offset];
+                instruction(&mut self.parts.decorations, spirv::Op::MemberDecorate, &[&operands]);
+            }
+        }
+    }
+
+    pub(super) fn global(&mut self, op: spirv::Op, operands: &[u32]) {
+        if self.mode == Mode::Write {
+            instruction(&mut self.parts.globals, op, &[operands]);
         }
     }
 
     /// An instruction of the function.
     pub(super) fn push(&mut self, op: spirv::Op, operands: &[u32]) {
-        if !self.counting {
-            instruction(&mut self.parts.function, op, operands);
+        self.push_parts(op, &[operands]);
+    }
+
+    /// An instruction of the function, of operands in parts that follow each other.
+    pub(super) fn push_parts(&mut self, op: spirv::Op, operands: &[&[u32]]) {
+        if self.mode == Mode::Write {
+            instruction(&mut self.parts.functions, op, operands);
         }
     }
 
     /// The place of the next word of the function.
     pub(super) fn place(&self) -> usize {
-        self.parts.function.len()
+        self.parts.functions.len()
     }
 
     /// Changes a word that was written before its value was known.
     pub(super) fn patch(&mut self, place: usize, word: u32) {
-        if let Some(w) = self.parts.function.get_mut(place) {
+        if let Some(w) = self.parts.functions.get_mut(place) {
             *w = word;
         }
     }
 
-    fn once(&mut self, key: Global, by: &'static str, write: impl FnOnce(&mut Self, u32)) -> u32 {
+    pub(super) fn once(&mut self, key: Global, by: &'static str, write: impl FnOnce(&mut Self, u32)) -> u32 {
         if let Some(&id) = self.globals.get(&key) {
             return id;
         }
@@ -135,56 +190,108 @@ impl<'a> Words<'a> {
         self.once(Global::Function, "types", |w, id| w.global(spirv::Op::TypeFunction, &[id, void]))
     }
 
+    /// The type of values of a scalar. bf16 is a format of storage: a value is its bits in a word.
     pub(super) fn scalar(&mut self, s: Scalar) -> u32 {
-        use spirv::Capability as C;
-        if s == Scalar::Bf16 {
-            // bf16 is a format of storage: 16 bits that are computed with as integers.
-            self.capability(C::Int16);
-            return self.once(Global::Half, "types", |w, id| w.global(spirv::Op::TypeInt, &[id, 16, 0]));
+        self.lanes(s, 1)
+    }
+
+    /// The scalar of values, or a vector of it.
+    pub(super) fn lanes(&mut self, s: Scalar, n: u32) -> u32 {
+        let s = value_scalar(s);
+        let number = Ty::vector(s, n).unwrap_or(Ty::scalar(s)).number();
+        if self.own.types[number] == 0 {
+            self.own.types[number] = if n == 1 {
+                self.new_scalar(s)
+            } else {
+                let of = self.scalar(s);
+                self.vector(of, n)
+            };
         }
-        self.once(Global::Type(Ty::scalar(s)), "types", |w, id| match s {
+        self.own.types[number]
+    }
+
+    fn new_scalar(&mut self, s: Scalar) -> u32 {
+        if let Some(i) = [Scalar::F16, Scalar::F32].iter().position(|&f| f == s) {
+            self.own.floats[i] = true;
+        }
+        self.once(Global::Scalar(s), "types", |w, id| match s {
             Scalar::Bool => w.global(spirv::Op::TypeBool, &[id]),
-            Scalar::F16 | Scalar::F32 => {
-                if s == Scalar::F16 {
-                    w.capability(C::Float16);
-                }
-                w.global(spirv::Op::TypeFloat, &[id, s.bits()]);
-            }
-            _ => {
-                if s.bits() == 64 {
-                    w.capability(C::Int64);
-                }
-                w.global(spirv::Op::TypeInt, &[id, s.bits(), s.is_signed().into()]);
-            }
+            Scalar::F16 | Scalar::F32 => w.global(spirv::Op::TypeFloat, &[id, s.bits()]),
+            _ => w.global(spirv::Op::TypeInt, &[id, s.bits(), s.is_signed().into()]),
         })
     }
 
-    /// Whether the module has values of this type.
-    pub(super) fn has(&self, s: Scalar) -> bool {
-        self.globals.contains_key(&Global::Type(Ty::scalar(s)))
+    pub(super) fn vector(&mut self, of: u32, n: u32) -> u32 {
+        self.once(Global::Vector(of, n), "types", |w, id| w.global(spirv::Op::TypeVector, &[id, of, n]))
     }
 
-    pub(super) fn ty(&mut self, ty: Ty) -> u32 {
-        if let Some(&id) = self.globals.get(&Global::Type(ty)) {
+    /// The type of values.
+    pub(super) fn ty(&mut self, k: &Kernel, ty: Ty) -> u32 {
+        if let Some((s, n)) = ty.lanes() {
+            return self.lanes(s, n);
+        }
+        if self.own.types[ty.number()] == 0 {
+            self.own.types[ty.number()] = match k.shape(ty) {
+                Shape::Array(t, n) => {
+                    let of = self.ty(k, t);
+                    self.array(of, n)
+                }
+                Shape::Struct(members) => {
+                    let of = members.into_iter().map(|t| self.ty(k, t)).collect();
+                    self.structure(of)
+                }
+                Shape::Scalar(s) | Shape::Vector(s, _) => self.scalar(s),
+                Shape::Matrix(m) => self.matrix(m),
+            };
+        }
+        self.own.types[ty.number()]
+    }
+
+    pub(super) fn array(&mut self, of: u32, n: u32) -> u32 {
+        let n = self.constant(Scalar::U32, n.into());
+        self.once(Global::Array(of, n), "types", |w, id| w.global(spirv::Op::TypeArray, &[id, of, n]))
+    }
+
+    pub(super) fn structure(&mut self, of: Vec<u32>) -> u32 {
+        self.once(Global::Struct(of.clone()), "types", |w, id| {
+            w.global(spirv::Op::TypeStruct, &[&[id][..], &of].concat())
+        })
+    }
+
+    /// An array in a buffer.
+    pub(super) fn laid_array(&mut self, of: u32, n: u32, stride: u32) -> u32 {
+        let n = self.constant(Scalar::U32, n.into());
+        self.once(Global::LaidArray(of, n, stride), "types", |w, id| {
+            w.global(spirv::Op::TypeArray, &[id, of, n]);
+            w.decorate(id, &[spirv::Decoration::ArrayStride as u32, stride]);
+        })
+    }
+
+    /// A struct in a buffer.
+    pub(super) fn laid_struct(&mut self, of: Vec<u32>, offsets: Vec<u32>) -> u32 {
+        self.once(Global::LaidStruct(of.clone(), offsets.clone()), "types", |w, id| {
+            w.global(spirv::Op::TypeStruct, &[&[id][..], &of].concat());
+            w.member_offsets(id, &offsets);
+        })
+    }
+
+    /// The block of a buffer of such elements.
+    pub(super) fn buffer(&mut self, element: u32, stride: u32) -> u32 {
+        if let Some(&id) = self.globals.get(&Global::Buffer(element, stride)) {
             return id;
         }
-        match self.k.shape(ty) {
-            Shape::Scalar(s) => self.scalar(s),
-            Shape::Vector(s, n) => {
-                let of = self.scalar(s);
-                self.once(Global::Type(ty), "types", |w, id| w.global(spirv::Op::TypeVector, &[id, of, n]))
-            }
-            Shape::Array(t, n) => {
-                let (of, n) = (self.ty(t), self.constant(Scalar::U32, n.into()));
-                self.once(Global::Type(ty), "types", |w, id| w.global(spirv::Op::TypeArray, &[id, of, n]))
-            }
-            Shape::Struct(members) => {
-                let of: Vec<u32> = members.into_iter().map(|t| self.ty(t)).collect();
-                self.once(Global::Type(ty), "types", |w, id| {
-                    w.global(spirv::Op::TypeStruct, &[&[id][..], &of].concat())
-                })
-            }
-        }
+        let elements = self.id("interface");
+        self.global(spirv::Op::TypeRuntimeArray, &[elements, element]);
+        self.decorate(elements, &[spirv::Decoration::ArrayStride as u32, stride]);
+        self.once(Global::Buffer(element, stride), "interface", |w, id| {
+            w.global(spirv::Op::TypeStruct, &[id, elements]);
+            w.decorate(id, &[spirv::Decoration::Block as u32]);
+            w.member_offsets(id, &[0]);
+        })
+    }
+
+    pub(super) fn short(&mut self) -> u32 {
+        self.once(Global::Short, "types", |w, id| w.global(spirv::Op::TypeInt, &[id, 16, 0]))
     }
 
     pub(super) fn pointer(&mut self, class: spirv::StorageClass, to: u32) -> u32 {
@@ -193,6 +300,7 @@ impl<'a> Words<'a> {
     }
 
     pub(super) fn constant(&mut self, s: Scalar, bits: u64) -> u32 {
+        let s = value_scalar(s);
         let ty = self.scalar(s);
         self.once(Global::Const(s, bits), "constants", |w, id| match s {
             Scalar::Bool if bits != 0 => w.global(spirv::Op::ConstantTrue, &[ty, id]),
@@ -206,8 +314,8 @@ impl<'a> Words<'a> {
     pub(super) fn splat(&mut self, ty: Ty, bits: u64) -> u32 {
         match ty.lanes() {
             Some((s, n)) if n > 1 => {
-                let (t, c) = (self.ty(ty), self.constant(s, bits));
-                self.once(Global::Splat(ty, bits), "constants", |w, id| {
+                let (t, c) = (self.lanes(s, n), self.constant(s, bits));
+                self.once(Global::Splat(t, c, n), "constants", |w, id| {
                     w.global(spirv::Op::ConstantComposite, &[&[t, id][..], &vec![c; n as usize]].concat());
                 })
             }
@@ -216,102 +324,45 @@ impl<'a> Words<'a> {
         }
     }
 
+    /// Zeros of any type.
+    pub(super) fn null(&mut self, ty: u32) -> u32 {
+        self.once(Global::Null(ty), "constants", |w, id| w.global(spirv::Op::ConstantNull, &[ty, id]))
+    }
+
     /// The variable of an input that the device gives.
-    pub(super) fn builtin(&mut self, b: spirv::BuiltIn, ty: Ty) -> u32 {
-        let t = self.ty(ty);
+    pub(super) fn builtin(&mut self, b: spirv::BuiltIn, t: u32) -> u32 {
         let pointer = self.pointer(spirv::StorageClass::Input, t);
-        self.once(Global::Builtin(b as u32), "interface", |w, id| {
+        let id = self.once(Global::Builtin(b as u32), "interface", |w, id| {
             w.global(spirv::Op::Variable, &[pointer, id, spirv::StorageClass::Input as u32]);
             w.decorate(id, &[spirv::Decoration::BuiltIn as u32, b as u32]);
-            w.interface.push(id);
-        })
+        });
+        self.own.interface.push(id);
+        id
     }
 
-    /// The variable of the scalar parameters, and their places in it.
-    pub(super) fn params(&mut self) -> u32 {
-        if let Some(&id) = self.globals.get(&Global::Block) {
-            return id;
+    /// The variable of the scalar parameters.
+    pub(super) fn params(&mut self, k: &Kernel) -> u32 {
+        if self.own.params != 0 {
+            return self.own.params;
         }
-        let types: Vec<Scalar> = self.k.params().iter().map(|p| p.ty).collect();
-        let members: Vec<u32> = types.iter().map(|&s| self.scalar(s)).collect();
-        if types.iter().any(|s| s.bits() == 16) {
-            self.capability(spirv::Capability::StoragePushConstant16);
-        }
-        let block = self.id("interface");
-        self.global(spirv::Op::TypeStruct, &[&[block][..], &members].concat());
-        self.decorate(block, &[spirv::Decoration::Block as u32]);
-        for (i, (&offset, _)) in super::param_offsets(self.k).iter().zip(&types).enumerate() {
-            self.member_offset(block, i as u32, offset);
-        }
-        let pointer = self.pointer(spirv::StorageClass::PushConstant, block);
-        self.once(Global::Block, "interface", |w, id| {
-            w.global(spirv::Op::Variable, &[pointer, id, spirv::StorageClass::PushConstant as u32]);
-        })
+        let types: Vec<Scalar> = k.params().iter().map(|p| p.ty).collect();
+        let members: Vec<u32> =
+            types.iter().map(|&s| if s == Scalar::Bf16 { self.short() } else { self.scalar(s) }).collect();
+        let offsets = super::param_offsets(k);
+        let block = self.once(Global::Parameters(members.clone(), offsets.clone()), "interface", |w, id| {
+            w.global(spirv::Op::TypeStruct, &[&[id][..], &members].concat());
+            w.decorate(id, &[spirv::Decoration::Block as u32]);
+            w.member_offsets(id, &offsets);
+        });
+        let class = spirv::StorageClass::PushConstant;
+        let (pointer, id) = (self.pointer(class, block), self.id("interface"));
+        self.global(spirv::Op::Variable, &[pointer, id, class as u32]);
+        self.own.params = id;
+        id
     }
+}
 
-    fn member_offset(&mut self, block: u32, member: u32, offset: u32) {
-        if !self.counting {
-            let operands = [block, member, spirv::Decoration::Offset as u32, offset];
-            instruction(&mut self.parts.decorations, spirv::Op::MemberDecorate, &operands);
-        }
-    }
-
-    /// The variable of a buffer or a workgroup array; `binding` counts buffers. Private arrays are the function's.
-    pub(super) fn memory(&mut self, number: u32, binding: u32) -> u32 {
-        if let Some(&id) = self.globals.get(&Global::Memory(number)) {
-            return id;
-        }
-        let m = &self.k.memories()[number as usize];
-        let (ty, space) = (m.ty, m.space);
-        let element = self.ty(ty);
-        let (pointer, class) = match space {
-            Space::Workgroup(n) | Space::Private(n) => {
-                let n = self.constant(Scalar::U32, n.into());
-                let array = self.id("types");
-                self.global(spirv::Op::TypeArray, &[array, element, n]);
-                let class = if let Space::Workgroup(_) = space {
-                    spirv::StorageClass::Workgroup
-                } else {
-                    spirv::StorageClass::Function
-                };
-                (self.pointer(class, array), class)
-            }
-            Space::Buffer(_) => {
-                let (s, n) = ty.lanes().unwrap_or((Scalar::U32, 1));
-                if s.bits() == 16 {
-                    self.capability(spirv::Capability::StorageBuffer16BitAccess);
-                }
-                let (array, block) = (self.id("interface"), self.id("interface"));
-                self.global(spirv::Op::TypeRuntimeArray, &[array, element]);
-                self.global(spirv::Op::TypeStruct, &[block, array]);
-                self.decorate(array, &[spirv::Decoration::ArrayStride as u32, s.bytes() * n]);
-                self.decorate(block, &[spirv::Decoration::Block as u32]);
-                self.member_offset(block, 0, 0);
-                (self.pointer(spirv::StorageClass::StorageBuffer, block), spirv::StorageClass::StorageBuffer)
-            }
-        };
-        if let Space::Private(_) = space {
-            // Zero at the start, and a variable of the function: the first words of its first block.
-            let array = self.globals.iter().find_map(|(k, &id)| match k {
-                Global::Pointer(_, to) if id == pointer => Some(*to),
-                _ => None,
-            });
-            let array = array.unwrap_or(0);
-            let null =
-                self.once(Global::Null(array), "constants", |w, id| w.global(spirv::Op::ConstantNull, &[array, id]));
-            return self.once(Global::Memory(number), "interface", |w, id| {
-                w.push(spirv::Op::Variable, &[pointer, id, class as u32, null]);
-            });
-        }
-        self.once(Global::Memory(number), "interface", |w, id| {
-            w.global(spirv::Op::Variable, &[pointer, id, class as u32]);
-            if let Space::Buffer(access) = space {
-                w.decorate(id, &[spirv::Decoration::DescriptorSet as u32, 0]);
-                w.decorate(id, &[spirv::Decoration::Binding as u32, binding]);
-                if access == crate::ir::Access::Read {
-                    w.decorate(id, &[spirv::Decoration::NonWritable as u32]);
-                }
-            }
-        })
-    }
+/// The scalar that values of this one are.
+fn value_scalar(s: Scalar) -> Scalar {
+    if s == Scalar::Bf16 { Scalar::U32 } else { s }
 }

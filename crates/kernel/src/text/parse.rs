@@ -8,8 +8,8 @@ use half::{bf16, f16};
 use super::lex::{Token, lex};
 use crate::error::KernelError;
 use crate::ir::{
-    Access, Assembler, Atomic, Binary, Builtin, Compare, Kernel, Memory, MemoryId, OpKind, RegionId, Scalar,
-    ScalarParam, Shape, Space, Subgroup, Ty, Unary, Value, VarId,
+    Access, Assembler, Atomic, Binary, Builtin, Compare, Kernel, Matrix, MatrixLayout, MatrixUse, Memory, MemoryId,
+    OpKind, RegionId, Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary, Value, VarId,
 };
 use crate::verify::MAX_DEPTH;
 
@@ -175,6 +175,17 @@ impl<'a> Parser<'a> {
                 self.expect('}')?;
                 Shape::Struct(members)
             }
+            Token::Word(w) if find(&MatrixUse::ALL, w).is_some() => {
+                let role = find(&MatrixUse::ALL, w).unwrap_or(MatrixUse::A);
+                self.expect('(')?;
+                let scalar = self.ty(depth + 1)?.as_scalar().ok_or("the elements of a matrix are scalars")?;
+                self.expect(',')?;
+                let rows = self.number()?;
+                self.expect(',')?;
+                let columns = self.number()?;
+                self.expect(')')?;
+                Shape::Matrix(Matrix { role, scalar, rows, columns })
+            }
             Token::Word(w) => {
                 let (name, n) = w.rsplit_once('x').map_or((w, 1), |(a, b)| (a, b.parse().unwrap_or(0)));
                 let s = Scalar::ALL.into_iter().find(|s| s.name() == name);
@@ -283,6 +294,20 @@ impl<'a> Parser<'a> {
                 self.expect(']')?;
                 OpKind::Load(m)
             }
+            "matrix_load" | "matrix_store" => {
+                let m = self.memory()?;
+                self.expect('[')?;
+                args = self.list()?;
+                self.expect(']')?;
+                let word = self.word()?;
+                let layout =
+                    find(MatrixLayout::ALL, word).ok_or_else(|| format!("'{word}' is no layout: row or column"))?;
+                if name == "matrix_store" {
+                    self.expect(',')?;
+                    args.extend(self.list()?);
+                }
+                if name == "matrix_load" { OpKind::MatrixLoad(m, layout) } else { OpKind::MatrixStore(m, layout) }
+            }
             "len" => OpKind::Len(self.memory()?),
             "var" => {
                 let name = self.word()?;
@@ -345,7 +370,7 @@ impl<'a> Parser<'a> {
                     }
                     OpKind::Builtin(b, axis)
                 }
-                (None, Some(kind @ (OpKind::Barrier | OpKind::Return | OpKind::Unreachable))) => kind,
+                (None, Some(kind)) if kind.is_barrier() || matches!(kind, OpKind::Return | OpKind::Unreachable) => kind,
                 (None, Some(kind)) => {
                     args = self.list()?;
                     kind
@@ -517,6 +542,10 @@ fn plain_op(name: &str) -> Option<OpKind> {
         "custom" => Some(OpKind::Custom),
         "make" => Some(OpKind::Make),
         "barrier" => Some(OpKind::Barrier),
+        "subgroup_barrier" => Some(OpKind::SubgroupBarrier),
+        "matrix_fill" => Some(OpKind::MatrixFill),
+        "matrix_scale" => Some(OpKind::MatrixScale),
+        "matrix_mul_add" => Some(OpKind::MatrixMulAdd),
         "yield" => Some(OpKind::Yield),
         "return" => Some(OpKind::Return),
         "unreachable" => Some(OpKind::Unreachable),

@@ -15,6 +15,7 @@ pub(crate) fn type_text(k: &Kernel, ty: Ty) -> String {
         Shape::Struct(members) => {
             format!("{{{}}}", members.iter().map(|&t| type_text(k, t)).collect::<Vec<_>>().join(", "))
         }
+        Shape::Matrix(m) => m.to_string(),
     }
 }
 
@@ -154,6 +155,13 @@ impl<'a> Printer<'a> {
                 self.list(out, args.iter().copied().take(1))?;
                 out.write_str("], ")?;
                 self.list(out, args.iter().copied().skip(1))?;
+            }
+            OpKind::MatrixLoad(m, layout) | OpKind::MatrixStore(m, layout) => {
+                write!(out, " {}[", k.memory(m).name)?;
+                self.list(out, args.iter().copied().take(2))?;
+                write!(out, "] {}", layout.name())?;
+                out.write_str(if args.len() > 2 { ", " } else { "" })?;
+                self.list(out, args.iter().copied().skip(2))?;
             }
             OpKind::Len(m) => write!(out, " {}", k.memory(m).name)?,
             OpKind::Var(v) => {

@@ -57,8 +57,9 @@ fn moved(launch: &Launch, buffer: usize, direction: &[f64], by: f64) -> Launch {
 
 /// What the adjoint says about each buffer, and last about the parameters, for these adjoints of what is written.
 pub fn adjoints(grad: &Grad, launch: &Launch, w: &[(usize, Vec<f64>)]) -> Result<Vec<Option<Vec<f64>>>, String> {
-    let flows =
-        |b: usize| grad.roles.iter().any(|r| matches!(r, impasto_kernel::Role::Derivative { of, .. } if *of == b));
+    let flows = |b: usize| {
+        grad.purposes.iter().any(|r| matches!(r, impasto_kernel::Purpose::Derivative { of, .. } if *of == b))
+    };
     let given: Vec<(usize, Data)> = w.iter().filter(|x| flows(x.0)).map(|(b, w)| (*b, Data::wide(w))).collect();
     let got = grad.execute(launch, &given).map_err(|e| e.to_string())?;
     let buffers = (0..launch.buffers.len()).map(|b| got.of(b).map(floats));
@@ -109,7 +110,7 @@ pub fn hold(kernel: &Kernel, launch: &Launch, seed: u64) -> Result<Grad, String>
     let grad = kernel.grad().map_err(|e| e.to_string())?;
     let got = adjoints(&grad, launch, &w)?;
     let read = |b: usize| {
-        grad.roles.iter().any(|r| matches!(r, impasto_kernel::Role::Derivative { of, read: true } if *of == b))
+        grad.purposes.iter().any(|r| matches!(r, impasto_kernel::Purpose::Derivative { of, read: true } if *of == b))
     };
     for (b, data) in launch.buffers.iter().enumerate().filter(|(b, d)| d.ty == Scalar::F32 && !read(*b)) {
         let none = vec![0.0; data.bits.len()];

@@ -4,6 +4,7 @@
 pub mod articulated;
 pub mod cases;
 pub mod differentiable;
+pub mod gemm;
 pub mod gradients;
 pub mod kernels;
 pub mod random;
@@ -11,7 +12,7 @@ pub mod random;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use impasto_kernel::{Data, Kernel, Module, Scalar, execute};
+use impasto_kernel::{Builder, Data, Kernel, Module, Scalar, execute};
 
 /// Runs a kernel of [`random`] on the inputs of its seed, and gives what it wrote.
 pub fn outputs(kernel: &Kernel, seed: u64) -> Result<Vec<Data>, String> {
@@ -24,7 +25,12 @@ pub fn outputs(kernel: &Kernel, seed: u64) -> Result<Vec<Data>, String> {
 pub fn same(a: &[Data], b: &[Data]) -> Result<(), String> {
     for (i, (x, y)) in a.iter().zip(b).enumerate() {
         for (j, (&p, &q)) in x.bits.iter().zip(&y.bits).enumerate() {
-            let nan = |b: u64| x.ty == Scalar::F32 && f32::from_bits(b as u32).is_nan();
+            let nan = |b: u64| match x.ty {
+                Scalar::F32 => f32::from_bits(b as u32).is_nan(),
+                Scalar::F16 => half::f16::from_bits(b as u16).is_nan(),
+                Scalar::Bf16 => half::bf16::from_bits(b as u16).is_nan(),
+                _ => false,
+            };
             if p != q && !(nan(p) && nan(q)) {
                 let show = |b: u64| format!("{b:#x} ({:?})", f32::from_bits(b as u32));
                 return Err(format!("buffer {i}, element {j}: {} and {}", show(p), show(q)));
@@ -34,26 +40,74 @@ pub fn same(a: &[Data], b: &[Data]) -> Result<(), String> {
     if a.len() == b.len() { Ok(()) } else { Err("other buffers".to_owned()) }
 }
 
-/// How many random programs a test tries: `ci`, or as many as the variable says.
-pub fn programs(ci: u64) -> u64 {
-    std::env::var("IMPASTO_KERNEL_PROGRAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(ci)
+/// Asks `spirv-val`; without it nothing is proven, so that is a failure, too.
+pub fn valid(words: &[u32]) -> Result<(), String> {
+    valid_by("spirv-val", words)
 }
 
-/// Asks `spirv-val`; without it nothing is proven, so that is a failure, too.
-pub fn valid(module: &Module) -> Result<(), String> {
-    let missing = |e| format!("spirv-val cannot be run ({e}): install spirv-tools, as tools/test.sh does");
-    let mut child = Command::new("spirv-val")
+/// Asks another validator.
+pub fn valid_by(validator: &str, words: &[u32]) -> Result<(), String> {
+    let missing = |e| format!("{validator} cannot be run ({e}): install spirv-tools, as tools/test.sh does");
+    let mut child = Command::new(validator)
         .args(["--target-env", "vulkan1.1", "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(missing)?;
-    let bytes: Vec<u8> = module.words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
     child.stdin.take().unwrap().write_all(&bytes).map_err(|e| e.to_string())?;
     let done = child.wait_with_output().map_err(|e| e.to_string())?;
     match done.status.success() {
         true => Ok(()),
         false => Err(format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr))),
+    }
+}
+
+/// Every id below the bound is defined once.
+pub fn dense(module: &Module) -> Result<(), String> {
+    struct Ids(Vec<u32>);
+    impl rspirv::binary::Consumer for Ids {
+        fn initialize(&mut self) -> rspirv::binary::ParseAction {
+            rspirv::binary::ParseAction::Continue
+        }
+        fn finalize(&mut self) -> rspirv::binary::ParseAction {
+            rspirv::binary::ParseAction::Continue
+        }
+        fn consume_header(&mut self, _: rspirv::dr::ModuleHeader) -> rspirv::binary::ParseAction {
+            rspirv::binary::ParseAction::Continue
+        }
+        fn consume_instruction(&mut self, i: rspirv::dr::Instruction) -> rspirv::binary::ParseAction {
+            self.0.extend(i.result_id);
+            rspirv::binary::ParseAction::Continue
+        }
+    }
+    let mut ids = Ids(Vec::new());
+    rspirv::binary::parse_words(&module.words, &mut ids).map_err(|e| format!("{e:?}"))?;
+    ids.0.sort_unstable();
+    let all: Vec<u32> = (1..module.bound).collect();
+    if ids.0 == all { Ok(()) } else { Err(format!("{} ids of {}", ids.0.len(), module.bound)) }
+}
+
+/// Writes to so many places in each of seven buffers.
+pub fn places(name: &str, n: u32) -> Kernel {
+    let made = Builder::kernel(name, [1, 1, 1], |k| {
+        let y = ["a", "b", "c", "d", "e", "f", "g"].map(|y| k.buffer_mut::<u32>(y));
+        let i = k.global_id(0);
+        for at in 0..n {
+            let at = k.lit(at);
+            y.iter().for_each(|y| y.store(at, i));
+        }
+    });
+    made.unwrap()
+}
+
+/// Which random programs a test tries: the first so many, or as many as the variable says, or those of its range such as `596..10000`.
+pub fn programs(ci: u64) -> std::ops::Range<u64> {
+    let Ok(text) = std::env::var("IMPASTO_KERNEL_PROGRAMS") else { return 0..ci };
+    let (from, to) = text.split_once("..").unwrap_or(("0", &text));
+    match (from.parse(), to.parse()) {
+        (Ok(from), Ok(to)) => from..to,
+        _ => panic!("IMPASTO_KERNEL_PROGRAMS is {text}, neither a number nor a range"),
     }
 }

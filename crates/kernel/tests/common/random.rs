@@ -1,8 +1,11 @@
 //! Random structured kernels: nested ifs, matches and loops with break and continue to any of them, early return, variables of all
-//! kinds, private arrays, workgroup memory with barriers where all invocations come by, atomics.
+//! kinds, private arrays, workgroup memory with barriers where all invocations come by, atomics; elements of all types in memory.
 //!
 //! They end, stay in bounds, and do not race; the results are the same on every device: integers, comparisons and + - x.
 
+mod values;
+
+use half::{bf16, f16};
 use impasto_kernel::{Array, BufMut, Builder, Data, Kernel, Launch, Loop, Scalar, Val, Var, Vector};
 
 pub const WORKGROUP: [u32; 3] = [4, 2, 1];
@@ -12,6 +15,8 @@ const INVOCATIONS: u32 = 16;
 const OWN: u32 = 16;
 const INPUTS: u32 = 32;
 const PRIVATE: u32 = 5;
+/// Elements of other types that each invocation owns.
+const FEW: u32 = 4;
 
 pub struct Rng(u64);
 
@@ -43,12 +48,24 @@ pub fn launch(seed: u64) -> Launch {
     let ints: Vec<u32> = (0..INPUTS).map(|_| small(&mut rng)).collect();
     let floats: Vec<f32> = (0..INPUTS).map(|_| (rng.below(2001) as f32 - 1000.0) / 64.0).collect();
     let n = (INVOCATIONS * OWN) as usize;
+    let few = (INVOCATIONS * FEW) as usize;
+    let float = |rng: &mut Rng| (rng.below(2001) as f32 - 1000.0) / 64.0;
+    let data = |ty, n, mut bits: Box<dyn FnMut() -> u64>| Data { ty, bits: (0..n).map(|_| bits()).collect() };
+    let mut other =
+        [Rng::new(seed ^ 1), Rng::new(seed ^ 2), Rng::new(seed ^ 3), Rng::new(seed ^ 4), Rng::new(seed ^ 5)];
+    let [a, b, c, d, e] = &mut other;
     let buffers = vec![
         Data::from(&ints[..]),
         Data::from(&floats[..]),
         Data::zeros(Scalar::U32, n),
         Data::zeros(Scalar::F32, n),
         Data::zeros(Scalar::U32, 8),
+        data(Scalar::F16, few, Box::new(move || f16::from_f32(float(a)).to_bits().into())),
+        data(Scalar::Bf16, few, Box::new(move || bf16::from_f32(float(b)).to_bits().into())),
+        data(Scalar::I64, few, Box::new(move || c.bits() >> (c.below(4) * 16))),
+        // With what nobody reads in the gaps.
+        data(Scalar::F32, 4 * few, Box::new(move || float(d).to_bits().into())),
+        data(Scalar::U32, MIXED_WORDS as usize * few, Box::new(move || mixed_word(e))),
     ];
     let mut launch = Launch::new(GROUPS, buffers);
     launch.scalars = vec![7, u64::from(1.5f32.to_bits())];
@@ -57,7 +74,18 @@ pub fn launch(seed: u64) -> Launch {
 }
 
 type Vec4 = Vector<f32, 4>;
+type Vec3 = Vector<f32, 3>;
 type Ints = Array<i32, 3>;
+/// A vector with a gap behind it that is filled, an array with a gap in each element, 16-bit numbers side by side.
+type Mixed = ((Vec3, (f16, bf16)), Array<(bf16, u32), 2>);
+/// 12 + 4 bytes, and 2 x 8.
+const MIXED_WORDS: u32 = 8;
+
+/// A word that is no NaN, no infinity and no zero, as a float or as two of 16 bits.
+fn mixed_word(rng: &mut Rng) -> u64 {
+    let half = |rng: &mut Rng| 0x3000 + rng.below(0x1000) as u64;
+    half(rng) << 16 | half(rng)
+}
 
 struct Gen<'k> {
     k: &'k Builder,
@@ -69,6 +97,7 @@ struct Gen<'k> {
     l: Vec<Var<'k, i64>>,
     v: Vec<Var<'k, Vec4>>,
     a: Vec<Var<'k, Ints>>,
+    m: Vec<Var<'k, Mixed>>,
     /// Plain values in scope.
     values: Vec<Val<'k, u32>>,
     /// Places in the private array, to be used again.
@@ -81,9 +110,17 @@ struct Gen<'k> {
     out_u: BufMut<'k, u32>,
     out_f: BufMut<'k, f32>,
     counts: BufMut<'k, u32>,
+    halves: BufMut<'k, f16>,
+    brains: BufMut<'k, bf16>,
+    longs: BufMut<'k, i64>,
+    threes: BufMut<'k, Vec3>,
+    mixed: BufMut<'k, Mixed>,
     shared: BufMut<'k, u32>,
+    shared_pairs: BufMut<'k, (bf16, Vec3)>,
     private: BufMut<'k, i32>,
+    private_pairs: BufMut<'k, (Vec3, bf16)>,
     own: Val<'k, u32>,
+    few: Val<'k, u32>,
     budget: usize,
     may_return: bool,
     anything: bool,
@@ -108,8 +145,10 @@ fn write(seed: u64, size: usize, anything: bool) -> Kernel {
         let scale = k.param::<f32>("scale");
         let (ints, floats) = (k.buffer("ints"), k.buffer::<f32>("floats"));
         let (out_u, out_f, counts) = (k.buffer_mut("out_u"), k.buffer_mut("out_f"), k.buffer_mut("counts"));
-        let shared = k.shared("shared", 8);
-        let private = k.private("private", PRIVATE);
+        let (halves, brains, longs) = (k.buffer_mut("halves"), k.buffer_mut("brains"), k.buffer_mut("longs"));
+        let (threes, mixed) = (k.buffer_mut("threes"), k.buffer_mut("mixed"));
+        let (shared, shared_pairs) = (k.shared("shared", 8), k.shared("shared_pairs", 8));
+        let (private, private_pairs) = (k.private("private", PRIVATE), k.private("private_pairs", PRIVATE));
         let gid = k.global_id(1) * 8u32 + k.global_id(0);
         let mut g = Gen {
             k,
@@ -121,6 +160,7 @@ fn write(seed: u64, size: usize, anything: bool) -> Kernel {
             l: Vec::new(),
             v: Vec::new(),
             a: Vec::new(),
+            m: Vec::new(),
             values: vec![n, gid, k.local_index()],
             places: vec![k.local_index() % PRIVATE],
             loops: Vec::new(),
@@ -130,9 +170,17 @@ fn write(seed: u64, size: usize, anything: bool) -> Kernel {
             out_u,
             out_f,
             counts,
+            halves,
+            brains,
+            longs,
+            threes,
+            mixed,
             shared,
+            shared_pairs,
             private,
+            private_pairs,
             own: gid * OWN,
+            few: gid * FEW,
             budget: size,
             may_return: true,
             anything,
@@ -153,7 +201,11 @@ fn write(seed: u64, size: usize, anything: bool) -> Kernel {
 impl<'k> Gen<'k> {
     fn declare(&mut self) {
         let k = self.k;
-        match self.rng.below(7) {
+        match self.rng.below(8) {
+            7 => {
+                let x = self.mix(1);
+                self.m.push(k.var(x));
+            }
             0 | 1 => {
                 let x = self.int(2);
                 self.u.push(k.var(x));
@@ -188,8 +240,9 @@ impl<'k> Gen<'k> {
     /// Runs `body` in a scope: what it declares is gone afterwards.
     fn scope(&mut self, body: impl FnOnce(&mut Self)) {
         let n = (self.u.len(), self.i.len(), self.f.len(), self.b.len(), self.l.len(), self.v.len(), self.a.len());
-        let (values, places) = (self.values.len(), self.places.len());
+        let (values, places, m) = (self.values.len(), self.places.len(), self.m.len());
         body(self);
+        self.m.truncate(m);
         self.u.truncate(n.0);
         self.i.truncate(n.1);
         self.f.truncate(n.2);
@@ -199,156 +252,6 @@ impl<'k> Gen<'k> {
         self.a.truncate(n.6);
         self.values.truncate(values);
         self.places.truncate(places);
-    }
-
-    fn int(&mut self, depth: usize) -> Val<'k, u32> {
-        let k = self.k;
-        if depth == 0 {
-            return match self.rng.below(4) {
-                0 => k.lit(if self.rng.below(4) == 0 { self.rng.bits() as u32 } else { self.rng.below(8) as u32 }),
-                1 => match self.rng.pick(&self.u) {
-                    Some(v) => v.get(),
-                    None => k.lit(3),
-                },
-                _ => self.rng.pick(&self.values).unwrap_or_else(|| k.lit(5)),
-            };
-        }
-        let (a, d) = (self.int(depth - 1), depth - 1);
-        match self.rng.below(16) {
-            0 => a + self.int(d),
-            1 => a - self.int(d),
-            2 => a * self.int(d),
-            3 => a / self.int(d),
-            4 => a % self.int(d),
-            5 => a & self.int(d),
-            6 => a | self.int(d),
-            7 => a ^ self.int(d),
-            8 => a << self.int(d),
-            9 => a >> self.int(d),
-            10 => a.min(self.int(d)),
-            11 => self.truth(d).select(a, self.int(d)),
-            12 => self.signed(d).to::<u32>(),
-            13 if self.rng.below(2) == 0 => self.out_u.load(self.own + self.rng.below(4) as u32),
-            13 => self.ints.load(a % INPUTS),
-            14 => !a.count_ones(),
-            _ => self.long(d).to::<u32>() + self.float(d).to::<u32>(),
-        }
-    }
-
-    fn signed(&mut self, depth: usize) -> Val<'k, i32> {
-        let k = self.k;
-        if depth == 0 {
-            return match (self.rng.below(4), self.rng.pick(&self.i), self.rng.pick(&self.a)) {
-                (0, _, _) => k.lit(self.rng.below(9) as i32 - 4),
-                (1, _, Some(a)) => a.get().element(self.rng.below(3) as u32),
-                (_, Some(v), _) => v.get(),
-                _ => self.int(0).to::<i32>(),
-            };
-        }
-        let (a, d) = (self.signed(depth - 1), depth - 1);
-        match self.rng.below(12) {
-            0 => a + self.signed(d),
-            1 => a - self.signed(d),
-            2 => a * self.signed(d),
-            3 => a / self.signed(d),
-            4 => a % self.signed(d),
-            5 => a >> self.signed(d),
-            6 => a.max(self.signed(d)),
-            7 => -a,
-            8 => a.abs(),
-            9 => self.float(d).to::<i32>(),
-            10 => self.private.load(self.rng.below(PRIVATE as usize) as u32),
-            _ => {
-                let i = self.place();
-                self.private.load(i)
-            }
-        }
-    }
-
-    fn long(&mut self, depth: usize) -> Val<'k, i64> {
-        let k = self.k;
-        if depth == 0 {
-            return match (self.rng.below(3), self.rng.pick(&self.l)) {
-                (0, _) => k.lit(self.rng.bits() as i64 >> 20),
-                (_, Some(v)) => v.get(),
-                _ => self.signed(0).to::<i64>(),
-            };
-        }
-        let (a, d) = (self.long(depth - 1), depth - 1);
-        match self.rng.below(6) {
-            0 => a + self.long(d),
-            1 => a * self.long(d),
-            2 => a ^ self.long(d),
-            3 => a / self.long(d),
-            4 => a << self.long(d),
-            _ => self.int(d).to::<i64>() - a,
-        }
-    }
-
-    fn float(&mut self, depth: usize) -> Val<'k, f32> {
-        let k = self.k;
-        if depth == 0 {
-            return match (self.rng.below(3), self.rng.pick(&self.f)) {
-                (0, _) if self.anything => k.lit((self.rng.below(17) as f32 - 8.0) / 4.0),
-                (_, Some(v)) => v.get(),
-                _ => self.floats.load(self.rng.below(INPUTS as usize) as u32),
-            };
-        }
-        let (a, d) = (self.float(depth - 1), depth - 1);
-        match self.rng.below(11) {
-            0 => a + self.float(d),
-            1 => a - self.float(d),
-            2 | 3 => a * self.float(d),
-            4 => a.min(self.float(d)),
-            5 => a.max(self.float(d)),
-            6 => -a.floor(),
-            7 => self.truth(d).select(a, self.float(d)),
-            8 if self.anything => (self.int(d) % 1024u32).to::<f32>(),
-            8 => ((self.int(d) % 1024u32) | 1u32).to::<f32>(),
-            9 => self.vector(d).component(self.rng.below(4) as u32),
-            _ => {
-                let i = self.int(d) % INPUTS;
-                self.floats.load(i)
-            }
-        }
-    }
-
-    fn vector(&mut self, depth: usize) -> Val<'k, Vec4> {
-        if let (Some(v), true) = (self.rng.pick(&self.v), depth == 0 || self.rng.below(3) == 0) {
-            return v.get();
-        }
-        if depth == 0 || self.rng.below(2) == 0 {
-            let c = [self.float(0), self.float(0), self.float(0), self.float(0)];
-            return self.k.vector(c);
-        }
-        let (a, d) = (self.vector(depth - 1), depth - 1);
-        match self.rng.below(4) {
-            0 => a + self.vector(d),
-            1 => a * self.vector(d),
-            2 => a.with(self.rng.below(4) as u32, self.float(d)),
-            _ => self.truth(d).select(a, self.vector(d)),
-        }
-    }
-
-    fn truth(&mut self, depth: usize) -> Val<'k, bool> {
-        let k = self.k;
-        if depth == 0 {
-            return match (self.rng.below(3), self.rng.pick(&self.b)) {
-                (0, _) => k.lit(self.rng.below(2) == 0),
-                (1, Some(v)) => v.get(),
-                _ => (self.int(0) & 3u32).eq(self.rng.below(4) as u32),
-            };
-        }
-        let d = depth - 1;
-        match self.rng.below(7) {
-            0 => self.int(d).lt(self.int(d)),
-            1 => self.signed(d).le(self.signed(d)),
-            2 => self.float(d).gt(self.float(d)),
-            3 => self.float(d).ne(self.float(d)),
-            4 => self.truth(d) & self.truth(d),
-            5 if self.anything => self.long(d).ge(self.long(d)),
-            _ => !self.truth(d),
-        }
     }
 
     fn block(&mut self, depth: usize) {
@@ -364,16 +267,24 @@ impl<'k> Gen<'k> {
         let k = self.k;
         let x = self.int(2);
         self.shared.store(k.local_index(), x);
+        let pair = (self.tame(1), k.vector([self.tame(0), self.tame(0), self.tame(0)]));
+        self.shared_pairs.store(k.local_index(), k.pair(pair.0.to::<bf16>(), pair.1));
         k.barrier();
         let i = (k.local_index() + self.rng.below(8) as u32) % 8u32;
         let y = self.shared.load(i);
         self.values.push(y);
+        let pair = self.shared_pairs.load(i);
+        self.values.push(pair.first().to::<f32>().to::<u32>() + pair.second().component(2).to::<u32>());
         k.barrier();
     }
 
     fn assign(&mut self) {
-        let pick = self.rng.below(8);
+        let pick = self.rng.below(9);
         match pick {
+            8 if !self.m.is_empty() => {
+                let x = self.mix(1);
+                self.m[self.rng.below(self.m.len())].set(x);
+            }
             0 | 1 if !self.u.is_empty() => {
                 let x = self.int(2);
                 self.u[self.rng.below(self.u.len())].set(x);
@@ -417,7 +328,30 @@ impl<'k> Gen<'k> {
     }
 
     fn store(&mut self) {
-        match self.rng.below(8) {
+        match self.rng.below(13) {
+            8 => {
+                let (i, x) = (self.mine(), self.float(2));
+                self.halves.store(i, x.to::<f16>());
+            }
+            9 => {
+                let (i, x) = (self.mine(), self.float(2));
+                self.brains.store(i, x.to::<bf16>());
+            }
+            10 => {
+                let (i, x) = (self.mine(), self.long(2));
+                self.longs.store(i, x);
+            }
+            11 => {
+                let (i, x) = (self.mine(), [self.float(1), self.float(1), self.float(1)]);
+                self.threes.store(i, self.k.vector(x));
+            }
+            12 => {
+                let (i, x) = (self.mine(), self.mix(2));
+                self.mixed.store(i, x);
+                let (i, x) = (self.place(), [self.tame(1), self.tame(0), self.tame(0)]);
+                let last = self.tame(0).to::<bf16>();
+                self.private_pairs.store(i, self.k.pair(self.k.vector(x), last));
+            }
             4 | 5 => {
                 let x = self.int(2);
                 self.out_u.store(self.own + self.rng.below(4) as u32, x);
@@ -568,6 +502,10 @@ impl<'k> Gen<'k> {
         self.l.retain(|_| keep());
         self.v.retain(|_| keep());
         self.a.retain(|_| keep());
+        self.m.retain(|_| keep());
+        for (j, v) in self.m.iter().enumerate() {
+            self.mixed.store(self.few + j as u32 % FEW, v.get());
+        }
         let mut word = k.lit(0u32);
         for v in &self.i {
             word = word * 31u32 + v.get().to::<u32>();

@@ -1,7 +1,9 @@
 //! The functions of the language. In a kernel they are called without the builder: `global_id(0)`.
 
+use super::super::matrix::{Accumulator, Elements, Factor, MatrixA, MatrixB, MatrixType};
 use super::super::types::{IntoVal, Lit, Type, Vector};
 use super::super::{BufMut, Builder, Val};
+use crate::ir::MatrixLayout;
 
 macro_rules! numbers {
     ($($(#[$doc:meta])* $name:ident($($axis:ident)?)),*) => {
@@ -24,12 +26,57 @@ numbers!(
     /// Invocations in a subgroup.
     subgroup_size(),
     /// The place in the subgroup.
-    subgroup_lane()
+    subgroup_lane(),
+    /// The place of the subgroup in the workgroup.
+    subgroup_id()
 );
 
 /// All invocations of the workgroup wait for each other, and see what the others wrote.
 pub fn barrier(k: &Builder) {
     k.barrier();
+}
+
+/// All invocations of the subgroup wait for each other, and see what the others wrote.
+pub fn subgroup_barrier(k: &Builder) {
+    k.subgroup_barrier();
+}
+
+/// [`Builder::matrix_load`].
+pub fn matrix_load<'k, M: MatrixType>(
+    k: &'k Builder,
+    from: impl Elements<M::Element>,
+    index: impl IntoVal<'k, u32>,
+    stride: impl IntoVal<'k, u32>,
+    layout: MatrixLayout,
+) -> Val<'k, M> {
+    k.matrix_load(from, index, stride, layout)
+}
+
+/// [`Builder::matrix_store`].
+pub fn matrix_store<'k, M: MatrixType>(
+    k: &'k Builder,
+    to: BufMut<'k, M::Element>,
+    index: impl IntoVal<'k, u32>,
+    stride: impl IntoVal<'k, u32>,
+    layout: MatrixLayout,
+    matrix: Val<'k, M>,
+) {
+    k.matrix_store(to, index, stride, layout, matrix);
+}
+
+/// [`Builder::matrix_fill`].
+pub fn matrix_fill<'k, M: MatrixType>(k: &'k Builder, x: impl IntoVal<'k, M::Element>) -> Val<'k, M> {
+    k.matrix_fill(x)
+}
+
+/// [`Builder::matrix_mul_add`].
+pub fn matrix_mul_add<'k, T: Factor<S>, S: Lit, const M: usize, const N: usize, const K: usize>(
+    k: &'k Builder,
+    a: Val<'k, MatrixA<T, M, K>>,
+    b: Val<'k, MatrixB<T, K, N>>,
+    c: Val<'k, Accumulator<S, M, N>>,
+) -> Val<'k, Accumulator<S, M, N>> {
+    k.matrix_mul_add(a, b, c)
 }
 
 /// An array that the invocations of a workgroup share. It holds nothing until it is written.

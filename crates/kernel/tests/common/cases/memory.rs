@@ -55,6 +55,13 @@ pub(super) fn memory(c: &mut Cases) {
     });
     let x: Vec<f64> = (0..8).map(|i| f64::from(i) * 0.3 - 1.0).collect();
     c.add("vector_buffers", k, wide(1, vec![Data::wide(&x), Data::wide(&[0.0; 4])]), None);
+    let k = kernel("threes", 2, |k| {
+        let (x, y) = (k.buffer::<Vector<f32, 3>>("x"), k.buffer_mut::<Vector<f32, 3>>("y"));
+        let i = k.global_id(0);
+        let (a, b) = (x.load(i), x.load((i + 1u32) % 2u32));
+        y.store(i, k.vector([a.component(1) * b.component(2), a.component(2) * b.component(0), (a * b).component(1)]));
+    });
+    c.add("vectors_of_three", k, wide(1, vec![Data::wide(&x), Data::wide(&[0.0; 8])]), None);
     let k = kernel("stencil", 6, |k| {
         let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
         let i = k.global_id(0);

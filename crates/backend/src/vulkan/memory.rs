@@ -1,0 +1,91 @@
+//! Memory of a device in as few pieces as it allows, and the way in and out.
+
+use std::sync::Arc;
+
+use impasto_vulkan::{Buffer, Home, Part, Recorder};
+
+use super::Vulkan;
+use crate::BackendError;
+
+/// Bytes that go through the host's piece at a time where the device has memory of its own.
+const STAGE: u64 = 32 << 20;
+
+/// Pieces of device memory, as one space of addresses.
+pub(super) struct Memory {
+    vulkan: Vulkan,
+    /// Each with the address at which it begins.
+    pieces: Vec<(u64, Arc<Buffer>)>,
+    /// Where the host cannot see the pieces: what it sees instead.
+    stage: Option<Arc<Buffer>>,
+}
+
+impl Memory {
+    /// Takes pieces of these lengths, one after the other.
+    pub(super) fn new(vulkan: &Vulkan, lengths: impl Iterator<Item = u64>) -> Result<Memory, BackendError> {
+        let mut memory = Memory { vulkan: vulkan.clone(), pieces: Vec::new(), stage: None };
+        let mut at = 0;
+        for bytes in lengths.filter(|&bytes| bytes > 0) {
+            let piece = vulkan.device().buffer_at(bytes, Home::Device).map_err(|e| vulkan.failed(bytes, e))?;
+            memory.pieces.push((at, Arc::new(piece)));
+            at += bytes;
+        }
+        if memory.pieces.iter().any(|(_, piece)| !piece.is_visible()) {
+            let stage = vulkan.device().buffer_at(STAGE, Home::Host).map_err(|e| vulkan.failed(STAGE, e))?;
+            memory.stage = Some(Arc::new(stage));
+        }
+        Ok(memory)
+    }
+
+    /// Bytes that the device was asked for.
+    pub(super) fn bytes(&self) -> u64 {
+        self.pieces.iter().map(|(_, piece)| piece.bytes()).sum()
+    }
+
+    /// Bytes at an address. What a plan puts there lies in one piece.
+    pub(super) fn part(&self, address: u64, bytes: u64) -> Part {
+        let index = self.pieces.partition_point(|(start, _)| *start <= address).saturating_sub(1);
+        let (start, buffer) = &self.pieces[index];
+        Part { buffer: buffer.clone(), offset: address - start, bytes }
+    }
+
+    /// Bytes from the host to an address.
+    pub(super) fn write(&self, address: u64, bytes: &[u8]) -> Result<(), BackendError> {
+        let to = self.part(address, bytes.len() as u64);
+        let Some(stage) = self.stage.as_ref().filter(|_| !to.buffer.is_visible()) else {
+            return to.buffer.write_at(to.offset, bytes).map_err(|e| self.vulkan.failed(0, e));
+        };
+        for (at, chunk) in (0..).step_by(STAGE as usize).zip(bytes.chunks(STAGE as usize)) {
+            let len = chunk.len() as u64;
+            stage.write_at(0, chunk).map_err(|e| self.vulkan.failed(0, e))?;
+            let to = Part { buffer: to.buffer.clone(), offset: to.offset + at, bytes: len };
+            self.copy(Part { buffer: stage.clone(), offset: 0, bytes: len }, to)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes from an address to the host.
+    pub(super) fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), BackendError> {
+        let from = self.part(address, bytes.len() as u64);
+        let Some(stage) = self.stage.as_ref().filter(|_| !from.buffer.is_visible()) else {
+            return from.buffer.read_at(from.offset, bytes).map_err(|e| self.vulkan.failed(0, e));
+        };
+        for (at, chunk) in (0..).step_by(STAGE as usize).zip(bytes.chunks_mut(STAGE as usize)) {
+            let len = chunk.len() as u64;
+            let from = Part { buffer: from.buffer.clone(), offset: from.offset + at, bytes: len };
+            self.copy(from, Part { buffer: stage.clone(), offset: 0, bytes: len })?;
+            stage.read_at(0, chunk).map_err(|e| self.vulkan.failed(0, e))?;
+        }
+        Ok(())
+    }
+
+    fn copy(&self, from: Part, to: Part) -> Result<(), BackendError> {
+        let copied = || {
+            let mut recorder = Recorder::new(self.vulkan.device());
+            recorder.copy(from, to)?;
+            let mut recording = recorder.finish()?;
+            recording.submit()?;
+            recording.wait()
+        };
+        copied().map_err(|e| self.vulkan.failed(0, e))
+    }
+}

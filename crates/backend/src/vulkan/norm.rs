@@ -1,0 +1,54 @@
+//! Norms and softmax.
+
+use impasto_graph::{Capabilities, DType, Graph, Op, Value};
+
+use super::Vulkan;
+use super::kernels::{groups_of_lines, norm};
+use super::session::{Env, Run, Runs};
+use crate::shapes::Image;
+
+/// Statistics of lines, and of pictures.
+fn parts(vulkan: &Vulkan, i: &Image) -> [u64; 2] {
+    [i.batch * i.lines * i.groups, i.batch * i.groups].map(|n| (8 * n as u64).next_multiple_of(vulkan.alignment()))
+}
+
+pub(super) fn group_norm_scratch(vulkan: &Vulkan, graph: &Graph, value: Value) -> u64 {
+    parts(vulkan, &Image::of(graph, value)).iter().sum()
+}
+
+pub(super) fn group_norm(env: &Env, value: Value) -> Runs {
+    let Op::GroupNorm { eps, activation, .. } = env.graph.node(value).op else {
+        unreachable!("called for group norms")
+    };
+    let image = Image::of(env.graph, value);
+    let [x, gamma, beta] = [0, 1, 2].map(|i| env.operand(value, i));
+    let [of_lines, of_pictures] = parts(env.vulkan, &image);
+    let (lines, pictures) = (env.scratch(0, of_lines), env.scratch(of_lines, of_pictures));
+    let count = (image.batch * image.groups) as u64;
+    let types = [x, gamma, beta, value].map(|v| env.ty(v).dtype);
+    Ok(vec![
+        Run {
+            kernel: norm::line_statistics(&image, types[0])?,
+            parts: vec![env.part(x), lines.clone()],
+            groups: norm::groups_of_rows(count * image.lines as u64),
+        },
+        Run {
+            kernel: norm::combine(&image, eps)?,
+            parts: vec![lines, pictures.clone()],
+            groups: groups_of_lines(count),
+        },
+        Run {
+            kernel: norm::apply(&image, activation, types)?,
+            parts: vec![env.part(x), env.part(gamma), env.part(beta), pictures, env.part(value)],
+            groups: groups_of_lines(env.ty(value).elements()),
+        },
+    ])
+}
+
+pub(super) fn by_row(env: &Env, value: Value) -> Runs {
+    let node = env.graph.node(value);
+    let (rows, width) = (node.ty.rows(), node.ty.channels());
+    let types: Vec<DType> = node.inputs.iter().map(|&v| env.ty(v).dtype).collect();
+    let kernel = norm::by_row(&node.op, [rows as u32, width as u32], &types, node.ty.dtype)?;
+    Ok(env.run(value, kernel, norm::groups_of_rows(rows as u64)))
+}

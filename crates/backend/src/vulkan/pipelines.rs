@@ -1,0 +1,68 @@
+//! Kernels, compiled for a device: each once, several at a time.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use impasto_kernel::{Compiler, Kernel, Target};
+use impasto_vulkan::{Device, Interface, Pipeline};
+
+/// Compiled kernels by their text.
+pub(super) struct Pipelines {
+    device: Device,
+    compiler: Compiler,
+    made: Mutex<HashMap<String, Arc<Pipeline>>>,
+}
+
+impl Pipelines {
+    /// With a folder, words are kept there between runs.
+    pub(super) fn new(device: Device, cache: Option<&Path>) -> Pipelines {
+        let compiler = Compiler::new(Target::from(device.features()));
+        let compiler = match cache {
+            Some(folder) => compiler.cache_in(folder),
+            None => compiler,
+        };
+        Pipelines { device, compiler, made: Mutex::default() }
+    }
+
+    /// The pipelines of these kernels, in order. What is missing is compiled on all cores.
+    pub(super) fn all(&self, kernels: &[Kernel]) -> Result<Vec<Arc<Pipeline>>, String> {
+        let texts: Vec<String> = kernels.iter().map(Kernel::to_string).collect();
+        let mut missing: Vec<(&String, &Kernel)> = {
+            let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+            texts.iter().zip(kernels).filter(|(text, _)| !made.contains_key(*text)).collect()
+        };
+        missing.sort_by_key(|(text, _)| *text);
+        missing.dedup_by_key(|(text, _)| *text);
+        let next = Mutex::new(missing.iter());
+        let work = || -> Result<(), String> {
+            loop {
+                let Some(&(text, kernel)) = next.lock().unwrap_or_else(PoisonError::into_inner).next() else {
+                    return Ok(());
+                };
+                let pipeline = Arc::new(self.compile(kernel)?);
+                self.made.lock().unwrap_or_else(PoisonError::into_inner).insert(text.clone(), pipeline);
+            }
+        };
+        let threads = impasto_device::cpu::usable_cores().min(missing.len());
+        std::thread::scope(|scope| {
+            let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            let ends = running.into_iter().map(|t| t.join().unwrap_or_else(|_| Err("a compiling thread died".into())));
+            ends.collect::<Result<Vec<()>, String>>()
+        })?;
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let find = |text: &String| made.get(text).cloned().ok_or_else(|| "a kernel was not compiled".to_owned());
+        texts.iter().map(find).collect()
+    }
+
+    fn compile(&self, kernel: &Kernel) -> Result<Pipeline, String> {
+        let module = self.compiler.compile(std::slice::from_ref(kernel)).map_err(|e| e.to_string())?;
+        let entry = module.entries.first().ok_or("the compiler wrote no entry point")?;
+        let interface =
+            Interface { entry: &entry.name, buffers: entry.buffers, constants: entry.constants, subgroup: None };
+        // SAFETY: the compiler verifies what it writes; kernels are written for the shapes of the tensors that they are given, and stay
+        // inside of them, which the tests of every op make sure of.
+        let made = unsafe { self.device.pipeline(&module.words, &interface) };
+        made.map_err(|e| format!("kernel '{}': {e}", kernel.name))
+    }
+}

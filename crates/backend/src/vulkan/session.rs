@@ -1,0 +1,346 @@
+//! A plan with its memory: each step as runs of kernels, written down once and replayed.
+
+use impasto_graph::{DType, Data, Graph, HostTensor, Op, Place, Plan, Span, TensorType, Value};
+use impasto_kernel::{Kernel, KernelError};
+use impasto_vulkan::{Part, Recorder, Recording, VulkanError};
+
+use super::memory::Memory;
+use super::weights::{VulkanWeights, Way};
+use super::{Vulkan, attention, conv, elementwise, linear, lookup, movement, norm};
+use crate::stored::param_name;
+use crate::{BackendError, Session, StepTime, Weights};
+
+/// Work that is handed to the device at once: more, and a weak device that also draws a desktop would be taken for hung.
+const MOST_FLOPS: u64 = 50_000_000_000;
+const MOST_RUNS: usize = 500;
+
+/// One run of a kernel. It reads its buffers and writes the last of them.
+pub(super) struct Run {
+    pub(super) kernel: Kernel,
+    pub(super) parts: Vec<Part>,
+    pub(super) groups: [u32; 3],
+}
+
+/// The runs of a step.
+pub(super) type Runs = Result<Vec<Run>, KernelError>;
+
+/// What preparing a step may look at.
+#[derive(Clone, Copy)]
+pub(super) struct Env<'a> {
+    pub(super) vulkan: &'a Vulkan,
+    pub(super) graph: &'a Graph,
+    plan: &'a Plan,
+    weights: &'a VulkanWeights,
+    arena: &'a Memory,
+    /// The step's scratch memory.
+    scratch: Option<Span>,
+}
+
+impl Env<'_> {
+    /// Where a value lies.
+    pub(super) fn part(&self, value: Value) -> Part {
+        match self.plan.place(value) {
+            Place::Arena(span) => self.arena.part(span.offset, span.bytes),
+            Place::Weight(param) => self.weights.find(param_name(self.graph, param), Way::Tensor).0,
+            Place::Nowhere => unreachable!("an operand of a step has a place"),
+        }
+    }
+
+    /// Where a table lies, and as what.
+    pub(super) fn table(&self, value: Value) -> (Part, DType) {
+        match self.plan.place(value) {
+            Place::Weight(param) => self.weights.find(param_name(self.graph, param), Way::Table),
+            _ => (self.part(value), self.graph.ty(value).dtype),
+        }
+    }
+
+    /// Where the packed weights of a product lie, and as what.
+    pub(super) fn packed(&self, param: Value) -> (Part, DType) {
+        self.weights.find(param_name(self.graph, param), Way::Weights)
+    }
+
+    /// A part of the step's scratch memory.
+    pub(super) fn scratch(&self, offset: u64, bytes: u64) -> Part {
+        let span = self.scratch.unwrap_or(Span { offset: 0, bytes: 0 });
+        self.arena.part(span.offset + offset, bytes)
+    }
+
+    pub(super) fn ty(&self, value: Value) -> &TensorType {
+        self.graph.ty(value)
+    }
+
+    pub(super) fn operand(&self, value: Value, i: usize) -> Value {
+        self.graph.node(value).inputs[i]
+    }
+
+    /// One kernel that reads all operands and writes the result.
+    pub(super) fn run(&self, value: Value, kernel: Kernel, groups: [u32; 3]) -> Vec<Run> {
+        let operands = self.graph.node(value).inputs.iter().copied();
+        let parts = operands.chain([value]).map(|v| self.part(v)).collect();
+        vec![Run { kernel, parts, groups }]
+    }
+
+    fn prepare(&self, value: Value) -> Runs {
+        match &self.graph.node(value).op {
+            Op::Linear { .. } => linear::prepare(self, value),
+            Op::MatMul { .. } => linear::matmul(self, value),
+            Op::Conv2d { .. } => conv::prepare(self, value),
+            Op::Attention { .. } => attention::prepare(self, value),
+            Op::GroupNorm { .. } => norm::group_norm(self, value),
+            Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::Softmax => norm::by_row(self, value),
+            Op::Unary(_) | Op::Affine { .. } | Op::Cast => elementwise::map(self, value),
+            Op::Binary(_) => elementwise::binary(self, value),
+            Op::Geglu => elementwise::geglu(self, value),
+            Op::Upsample { .. }
+            | Op::Pad { .. }
+            | Op::Concat { .. }
+            | Op::Slice { .. }
+            | Op::Reshape { .. }
+            | Op::Permute { .. } => movement::prepare(self, value),
+            Op::Embedding => lookup::embedding(self, value),
+            Op::TimestepEmbedding { .. } => lookup::timestep(self, value),
+            Op::Rotary { .. } => lookup::rotary(self, value),
+            Op::Input { .. } | Op::Param { .. } => unreachable!("sources are not executed"),
+        }
+    }
+}
+
+/// Bytes of a tensor in the arena.
+struct Slot {
+    name: String,
+    ty: TensorType,
+    /// Inputs that nobody needs, and outputs that are parameters, have no place there.
+    address: Option<u64>,
+}
+
+pub(super) struct VulkanSession {
+    vulkan: Vulkan,
+    arena: Memory,
+    recordings: Vec<Recording>,
+    times: Vec<StepTime>,
+    inputs: Vec<Slot>,
+    outputs: Vec<(Slot, Part)>,
+    input_types: Vec<(String, TensorType)>,
+    output_types: Vec<(String, TensorType)>,
+    _weights: Weights,
+}
+
+impl VulkanSession {
+    pub(super) fn new(
+        vulkan: &Vulkan,
+        graph: &Graph,
+        plan: &Plan,
+        weights: &Weights,
+    ) -> Result<VulkanSession, BackendError> {
+        let packed = weights
+            .inner
+            .downcast_ref::<VulkanWeights>()
+            .ok_or_else(|| vulkan.unsupported("these weights are on another device"))?;
+        packed.check(vulkan, graph, plan)?;
+        let arena = Memory::new(vulkan, plan.blocks().map(|block| block.bytes))?;
+        let env = Env { vulkan, graph, plan, weights: packed, arena: &arena, scratch: None };
+        let mut steps = vec![];
+        for step in plan.steps() {
+            let runs = Env { scratch: step.scratch, ..env }.prepare(step.value);
+            let at = |e: KernelError| vulkan.unsupported(format!("{}: {e}", graph.label(step.value)));
+            steps.push((step.value, runs.map_err(at)?));
+        }
+        let times = steps
+            .iter()
+            .map(|&(value, _)| StepTime {
+                label: graph.label(value).into(),
+                op: graph.node(value).op.name(),
+                seconds: 0.0,
+                flops: graph.node(value).op.flops(&graph.operand_types(value), graph.ty(value)),
+            })
+            .collect::<Vec<_>>();
+        let recordings = record(vulkan, steps, &times)?;
+
+        let slot = |name: &str, value: Value| Slot {
+            name: name.to_owned(),
+            ty: graph.ty(value).clone(),
+            address: match plan.place(value) {
+                Place::Arena(span) => Some(span.offset),
+                _ => None,
+            },
+        };
+        let inputs: Vec<Slot> = graph.inputs().map(|(name, value)| slot(name, value)).collect();
+        let outputs: Vec<(Slot, Part)> =
+            graph.outputs().iter().map(|o| (slot(&o.name, o.value), env.part(o.value))).collect();
+        let named = |s: &Slot| (s.name.clone(), s.ty.clone());
+        let (input_types, output_types) =
+            (inputs.iter().map(named).collect(), outputs.iter().map(|(s, _)| named(s)).collect());
+        Ok(VulkanSession {
+            vulkan: vulkan.clone(),
+            recordings,
+            times,
+            inputs,
+            outputs,
+            input_types,
+            output_types,
+            arena,
+            _weights: weights.clone(),
+        })
+    }
+
+    fn upload(&self, given: &[(&str, &HostTensor)]) -> Result<(), BackendError> {
+        let problem = |name: &str, problem: String| BackendError::Io { kind: "input", name: name.into(), problem };
+        if let Some((name, _)) = given.iter().find(|(name, _)| self.inputs.iter().all(|slot| slot.name != *name)) {
+            return Err(problem(name, "the graph has no such input".into()));
+        }
+        for slot in &self.inputs {
+            let Some((name, tensor)) = given.iter().find(|(name, _)| *name == slot.name) else {
+                return Err(problem(&slot.name, "is missing".into()));
+            };
+            if *tensor.ty() != slot.ty {
+                return Err(problem(name, format!("is {}, the graph takes {}", tensor.ty(), slot.ty)));
+            }
+            if let Some(address) = slot.address {
+                self.arena.write(address, &bytes(tensor.data()))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn download(&self, outputs: &mut [HostTensor]) -> Result<(), BackendError> {
+        for ((slot, part), out) in self.outputs.iter().zip(outputs) {
+            if *out.ty() != slot.ty {
+                let problem = format!("is {}, room was given for {}", slot.ty, out.ty());
+                return Err(BackendError::Io { kind: "output", name: slot.name.clone(), problem });
+            }
+            let mut read = vec![0; slot.ty.bytes() as usize];
+            match slot.address {
+                Some(address) => self.arena.read(address, &mut read)?,
+                None => part.buffer.read_at(part.offset, &mut read).map_err(|e| self.vulkan.failed(0, e))?,
+            }
+            fill(out.data_mut(), &read);
+        }
+        Ok(())
+    }
+}
+
+/// All steps as lists of commands, each short enough.
+fn record(vulkan: &Vulkan, steps: Vec<(Value, Vec<Run>)>, times: &[StepTime]) -> Result<Vec<Recording>, BackendError> {
+    let failed = |e: VulkanError| vulkan.failed(0, e);
+    let counts: Vec<usize> = steps.iter().map(|(_, runs)| runs.len()).collect();
+    let mut kernels = vec![];
+    let mut runs = vec![];
+    for Run { kernel, parts, groups } in steps.into_iter().flat_map(|(_, runs)| runs) {
+        kernels.push(kernel);
+        runs.push((parts, groups));
+    }
+    let pipelines = vulkan.0.pipelines.all(&kernels).map_err(|e| vulkan.unsupported(e))?;
+    let mut runs = runs.into_iter().zip(pipelines);
+
+    let begin = || {
+        let mut recorder = Recorder::new(vulkan.device());
+        recorder.stamp();
+        recorder
+    };
+    let (mut recordings, mut recorder, mut hazards) = (vec![], begin(), Hazards::default());
+    let (mut flops, mut count) = (0, 0);
+    for (n, time) in counts.into_iter().zip(times) {
+        if count > 0 && (flops + time.flops > MOST_FLOPS || count + n > MOST_RUNS) {
+            recordings.push(std::mem::replace(&mut recorder, begin()).finish().map_err(failed)?);
+            (flops, count, hazards) = (0, 0, Hazards::default());
+        }
+        for ((parts, groups), pipeline) in runs.by_ref().take(n) {
+            if hazards.must_wait(&parts) {
+                recorder.barrier();
+            }
+            recorder.run(&pipeline, parts, groups).map_err(failed)?;
+        }
+        recorder.stamp();
+        (flops, count) = (flops + time.flops, count + n);
+    }
+    recordings.push(recorder.finish().map_err(failed)?);
+    Ok(recordings)
+}
+
+/// What was read and written since the last barrier.
+#[derive(Default)]
+struct Hazards {
+    read: Vec<Part>,
+    written: Vec<Part>,
+}
+
+impl Hazards {
+    /// Whether a run must wait for those before it: it reads or writes what they write, or writes what they read.
+    fn must_wait(&mut self, parts: &[Part]) -> bool {
+        let Some((to, from)) = parts.split_last() else { return false };
+        let touch = |a: &Part, b: &Part| {
+            std::sync::Arc::ptr_eq(&a.buffer, &b.buffer)
+                && a.offset < b.offset + b.bytes
+                && b.offset < a.offset + a.bytes
+        };
+        let any = |list: &[Part], part: &Part| list.iter().any(|other| touch(other, part));
+        let wait = parts.iter().any(|part| any(&self.written, part)) || any(&self.read, to);
+        if wait {
+            *self = Hazards::default();
+        }
+        self.read.extend_from_slice(from);
+        self.written.push(to.clone());
+        wait
+    }
+}
+
+fn bytes(data: &Data) -> Vec<u8> {
+    match data {
+        Data::F32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Data::F16(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Data::BF16(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Data::I32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+    }
+}
+
+fn fill(data: &mut Data, bytes: &[u8]) {
+    fn each<T, const N: usize>(to: &mut [T], bytes: &[u8], read: fn([u8; N]) -> T) {
+        for (to, from) in to.iter_mut().zip(bytes.chunks_exact(N)) {
+            *to = read(from.try_into().expect("chunks are of this length"));
+        }
+    }
+    match data {
+        Data::F32(v) => each(v, bytes, f32::from_le_bytes),
+        Data::F16(v) => each(v, bytes, half::f16::from_le_bytes),
+        Data::BF16(v) => each(v, bytes, half::bf16::from_le_bytes),
+        Data::I32(v) => each(v, bytes, i32::from_le_bytes),
+    }
+}
+
+impl Session for VulkanSession {
+    fn inputs(&self) -> &[(String, TensorType)] {
+        &self.input_types
+    }
+
+    fn outputs(&self) -> &[(String, TensorType)] {
+        &self.output_types
+    }
+
+    fn run(&mut self, inputs: &[(&str, &HostTensor)], outputs: &mut [HostTensor]) -> Result<(), BackendError> {
+        if outputs.len() != self.outputs.len() {
+            let problem = format!("{} outputs were given room, the graph has {}", outputs.len(), self.outputs.len());
+            return Err(BackendError::Io { kind: "output", name: "*".into(), problem });
+        }
+        self.upload(inputs)?;
+        for recording in &mut self.recordings {
+            recording.submit().map_err(|e| self.vulkan.failed(0, e))?;
+        }
+        for recording in &self.recordings {
+            recording.wait().map_err(|e| self.vulkan.failed(0, e))?;
+        }
+        let mut seconds = vec![];
+        for recording in &self.recordings {
+            seconds.extend(recording.seconds().map_err(|e| self.vulkan.failed(0, e))?);
+        }
+        self.times.iter_mut().zip(seconds).for_each(|(time, seconds)| time.seconds = seconds);
+        self.download(outputs)
+    }
+
+    fn allocated_bytes(&self) -> u64 {
+        self.arena.bytes()
+    }
+
+    fn profile(&self) -> Vec<StepTime> {
+        self.times.clone()
+    }
+}

@@ -1,0 +1,15 @@
+//! What the tests of the CPU share, with other machines.
+#![allow(dead_code, reason = "a part is used by other tests")]
+
+#[path = "../common/case.rs"]
+pub mod case;
+#[path = "devices.rs"]
+pub mod cpus;
+#[path = "../common/exam.rs"]
+pub mod exam;
+#[path = "../common/machine.rs"]
+pub mod machine;
+#[path = "../common/reference.rs"]
+pub mod reference;
+#[path = "../../../graph/tests/common/rng.rs"]
+pub mod rng;

@@ -1,0 +1,71 @@
+//! Whole models on a Vulkan device against the CPU. What a user would lose: the same picture on a GPU.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::Small;
+use impasto_backend::Backend;
+use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
+use impasto_backend::vulkan::{Vulkan, VulkanOptions};
+use impasto_generate::picture::Picture;
+use impasto_generate::settings::Settings;
+use impasto_generate::{Event, Job, generate};
+use impasto_model::{Model, ModelPaths};
+use impasto_vulkan::{Kind, Loader};
+
+fn vulkan(exact: bool) -> Arc<dyn Backend> {
+    let needs =
+        "a Vulkan device is needed: install libvulkan1 and mesa-vulkan-drivers (tools/test.sh does so on Debian)";
+    let devices = Loader::open().expect(needs).create_instance().expect(needs).enumerate().expect(needs);
+    let wanted = std::env::var("IMPASTO_TEST_DEVICE").ok();
+    let found = devices.iter().find(|physical| match &wanted {
+        Some(label) => physical.describe().label.contains(label),
+        None => physical.describe().kind == Kind::Software,
+    });
+    let options = VulkanOptions { exact, ..VulkanOptions::default() };
+    Arc::new(Vulkan::open("vulkan0", found.expect(needs), &options).expect("it opens"))
+}
+
+fn paint(model: &Model, backend: &Arc<dyn Backend>, prompt: &str) -> Picture {
+    let mut settings = Settings::default();
+    for (name, text) in [("prompt", prompt), ("steps", "3"), ("seed", "7"), ("width", "64"), ("height", "128")] {
+        settings.set(name, text).expect("a setting");
+    }
+    let job = Job::new(&settings, model, 0).expect("a job");
+    let mut made = None;
+    generate(&job, model, backend, &mut |event| {
+        if let Event::Picture { picture, .. } = event {
+            made = Some(picture.clone());
+        }
+        Ok(true)
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
+    made.expect("a picture is ready")
+}
+
+fn psnr(a: &Picture, b: &Picture) -> f64 {
+    let error: f64 = a.rgb.iter().zip(&b.rgb).map(|(&x, &y)| (f64::from(x) - f64::from(y)).powi(2)).sum();
+    10.0 * (255.0 * 255.0 * a.rgb.len() as f64 / error.max(1e-9)).log10()
+}
+
+#[test]
+fn whole_models_paint_the_picture_of_the_cpu() {
+    let cpu: Arc<dyn Backend> =
+        Arc::new(Cpu::new(&CpuOptions { precision: Precision::F32, ..CpuOptions::default() }).expect("there is a CPU"));
+    let (exact, half) = (vulkan(true), vulkan(false));
+    for (name, small) in [("sd1", Small::sd1()), ("sd2 v", Small::sd2_v()), ("sdxl", Small::sdxl())] {
+        let folder = tempfile::tempdir().expect("a folder");
+        small.write_folder(folder.path());
+        let paths = ModelPaths { model: Some(folder.path().into()), ..ModelPaths::default() };
+        let model = Model::open(&paths).unwrap_or_else(|e| panic!("{e}"));
+        let want = paint(&model, &cpu, "a red house");
+        let other = psnr(&want, &paint(&model, &cpu, "a blue cat at night"));
+        let [found, rough] = [&exact, &half].map(|backend| psnr(&want, &paint(&model, backend, "a red house")));
+        println!("{name}: {found:.1} dB in f32, {rough:.1} dB in f16, {other:.1} dB with another prompt");
+        assert!(found >= 45.0, "{name}: {found:.1} dB in f32");
+        assert!(rough >= 30.0, "{name}: {rough:.1} dB in f16");
+        assert!(other < 40.0, "the prompt hardly matters to {name}: the comparison shows nothing");
+    }
+}

@@ -1,0 +1,85 @@
+//! Files that are kept between runs: where they lie, and how they are written so that no reader sees half of one.
+//!
+//! They are a convenience. Whatever is wrong with them costs time, never a picture, so whoever uses this crate goes on without.
+
+#![deny(missing_docs, unsafe_code)]
+
+use std::env;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How the names of files begin that are being written. A process that dies leaves one behind.
+pub const UNFINISHED: &str = "new-";
+
+/// The user's cache folder: `$XDG_CACHE_HOME/impasto`, else `~/.cache/impasto`; on Windows below `%LOCALAPPDATA%`.
+pub fn user_folder() -> Option<PathBuf> {
+    let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    // A path that depends on where we happen to be is none.
+    let absolute = |path: &PathBuf| path.is_absolute();
+    match cfg!(windows) {
+        true => variable("LOCALAPPDATA").filter(absolute).map(|path| path.join("impasto").join("cache")),
+        false => variable("XDG_CACHE_HOME")
+            .filter(absolute)
+            .or_else(|| variable("HOME").filter(absolute).map(|home| home.join(".cache")))
+            .map(|path| path.join("impasto")),
+    }
+}
+
+/// Puts a whole file in place at once: a reader sees the old one or the new one, also if several processes write it. Its folder is made if it is
+/// not there.
+///
+/// ```
+/// # let folder = tempfile::tempdir()?;
+/// let file = folder.path().join("kept").join("file");
+/// impasto_store::put(&file, b"whole")?;
+/// assert_eq!(std::fs::read(&file)?, b"whole");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::NotFound.into());
+    };
+    fs::create_dir_all(folder)?;
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let new = folder.join(format!("{UNFINISHED}{}-{count}-{}", std::process::id(), name.to_string_lossy()));
+    let written = File::create(&new).and_then(|mut file| file.write_all(bytes));
+    let placed = written.and_then(|()| fs::rename(&new, path));
+    if placed.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    placed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writers_of_one_file_leave_one_whole_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::thread::scope(|scope| {
+            for letter in b'a'..b'i' {
+                let path = &path;
+                scope.spawn(move || (0..50).for_each(|_| put(path, &[letter; 10_000]).unwrap()));
+            }
+            for _ in 0..200 {
+                let bytes = fs::read(&path).unwrap_or_default();
+                assert!(bytes.is_empty() || bytes.len() == 10_000 && bytes.iter().all(|b| *b == bytes[0]));
+            }
+        });
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing unfinished is left");
+    }
+
+    #[test]
+    fn what_cannot_be_placed_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("is-a-folder");
+        fs::create_dir_all(path.join("with something in it")).unwrap();
+        assert!(put(&path, b"bytes").is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,313 @@
+//! Work that is written down once and run as often as wanted.
+
+use std::sync::Arc;
+
+use ash::vk;
+
+use crate::device::{Device, Pipeline};
+use crate::error::{Named, VulkanError};
+use crate::memory::Buffer;
+
+/// A part of a buffer, as a kernel or a copy sees it.
+#[derive(Clone)]
+pub struct Part {
+    /// The buffer.
+    pub buffer: Arc<Buffer>,
+    /// Where the part begins. Kernels need a multiple of [`KernelLimits::alignment`](crate::KernelLimits::alignment).
+    pub offset: u64,
+    /// How long it is.
+    pub bytes: u64,
+}
+
+enum Command {
+    Run { pipeline: Arc<Pipeline>, parts: Vec<Part>, groups: [u32; 3] },
+    Copy { from: Part, to: Part },
+    Clear(Part),
+    Barrier,
+    Stamp,
+}
+
+/// A list of commands that is being written.
+pub struct Recorder {
+    device: Device,
+    commands: Vec<Command>,
+    stamps: u32,
+}
+
+/// A list of commands, ready to run. It holds all that it uses.
+pub struct Recording {
+    device: Device,
+    sets: vk::DescriptorPool,
+    pool: vk::CommandPool,
+    list: vk::CommandBuffer,
+    queries: vk::QueryPool,
+    stamps: u32,
+    /// What it must not outlive.
+    _uses: Vec<Command>,
+    /// The number on the device's timeline at which its last run has ended.
+    ends: u64,
+}
+
+impl Recorder {
+    /// An empty list.
+    pub fn new(device: &Device) -> Recorder {
+        Recorder { device: device.clone(), commands: Vec::new(), stamps: 0 }
+    }
+
+    /// Runs a kernel over so many workgroups.
+    pub fn run(&mut self, pipeline: &Arc<Pipeline>, parts: Vec<Part>, groups: [u32; 3]) -> Result<(), VulkanError> {
+        let limits = &self.device.features().limits;
+        let same = |device: &Device| Arc::ptr_eq(&self.device.0, &device.0);
+        if parts.len() != pipeline.buffers as usize || pipeline.constants != 0 || !same(&pipeline.device) {
+            return Err(VulkanError::Lacks("such kernel for these buffers"));
+        }
+        if let Some((&wanted, &have)) = groups.iter().zip(&limits.groups).find(|(wanted, have)| wanted > have) {
+            return Err(VulkanError::TooMany { what: "workgroups", wanted, have });
+        }
+        for part in &parts {
+            self.check(part)?;
+            if part.bytes > limits.binding {
+                return Err(VulkanError::TooLarge { wanted: part.bytes, have: limits.binding });
+            }
+            if !part.offset.is_multiple_of(limits.alignment) {
+                return Err(VulkanError::Lacks("way to bind a buffer at such an offset"));
+            }
+        }
+        self.commands.push(Command::Run { pipeline: pipeline.clone(), parts, groups });
+        Ok(())
+    }
+
+    /// Copies bytes.
+    pub fn copy(&mut self, from: Part, to: Part) -> Result<(), VulkanError> {
+        self.check(&from)?;
+        self.check(&to)?;
+        if from.bytes != to.bytes {
+            return Err(VulkanError::TooLarge { wanted: from.bytes, have: to.bytes });
+        }
+        self.commands.push(Command::Copy { from, to });
+        Ok(())
+    }
+
+    /// Fills with zeros. Offset and length must be multiples of four.
+    pub fn clear(&mut self, part: Part) -> Result<(), VulkanError> {
+        self.check(&part)?;
+        self.commands.push(Command::Clear(part));
+        Ok(())
+    }
+
+    /// What was written down before ends, and is seen, before what comes behind begins.
+    pub fn barrier(&mut self) {
+        self.commands.push(Command::Barrier);
+    }
+
+    /// Notes the time at which all before it has ended.
+    pub fn stamp(&mut self) {
+        self.commands.push(Command::Stamp);
+        self.stamps += 1;
+    }
+
+    fn check(&self, part: &Part) -> Result<(), VulkanError> {
+        let (wanted, have) = (part.offset.saturating_add(part.bytes), part.buffer.bytes());
+        if !Arc::ptr_eq(&self.device.0, &part.buffer.device.0) {
+            return Err(VulkanError::Lacks("such buffer"));
+        }
+        if wanted > have { Err(VulkanError::TooLarge { wanted, have }) } else { Ok(()) }
+    }
+
+    /// The list, ready to run.
+    pub fn finish(self) -> Result<Recording, VulkanError> {
+        let Recorder { device, commands, stamps } = self;
+        let stamps = if device.stamp_seconds().is_some() { stamps } else { 0 };
+        let mut made = Recording {
+            device,
+            sets: vk::DescriptorPool::null(),
+            pool: vk::CommandPool::null(),
+            list: vk::CommandBuffer::null(),
+            queries: vk::QueryPool::null(),
+            stamps,
+            _uses: Vec::new(),
+            ends: 0,
+        };
+        made.record(&commands)?;
+        made._uses = commands;
+        Ok(made)
+    }
+}
+
+impl Recording {
+    fn record(&mut self, commands: &[Command]) -> Result<(), VulkanError> {
+        let opened = self.device.0.clone();
+        let device = &opened.raw;
+        let sets = self.describe(commands)?;
+        let info = vk::CommandPoolCreateInfo::default().queue_family_index(opened.family);
+        // SAFETY: here and below, each structure is complete and lives until its call returns, and all handles are of this device.
+        self.pool = unsafe { device.create_command_pool(&info, None) }.named("vkCreateCommandPool")?;
+        let info = vk::CommandBufferAllocateInfo::default().command_pool(self.pool).command_buffer_count(1);
+        // SAFETY: as above.
+        let lists = unsafe { device.allocate_command_buffers(&info) }.named("vkAllocateCommandBuffers")?;
+        self.list = lists.first().copied().ok_or(VulkanError::Lacks("command buffer in its answer"))?;
+        if self.stamps > 0 {
+            let info = vk::QueryPoolCreateInfo::default().query_type(vk::QueryType::TIMESTAMP).query_count(self.stamps);
+            // SAFETY: as above.
+            self.queries = unsafe { device.create_query_pool(&info, None) }.named("vkCreateQueryPool")?;
+        }
+        let list = self.list;
+        // SAFETY: as above; the list is written by this thread alone.
+        unsafe { device.begin_command_buffer(list, &vk::CommandBufferBeginInfo::default()) }
+            .named("vkBeginCommandBuffer")?;
+        if self.stamps > 0 {
+            // SAFETY: as above.
+            unsafe { device.cmd_reset_query_pool(list, self.queries, 0, self.stamps) };
+        }
+        // What the host or an earlier list has written is seen by the first command.
+        barrier(device, list, vk::PipelineStageFlags::HOST, vk::AccessFlags::HOST_WRITE);
+        let (mut sets, mut stamp) = (sets.into_iter(), 0);
+        for command in commands {
+            // SAFETY: as above; parts lie within their buffers, which `Recorder` has made sure of, and the recording holds them.
+            unsafe {
+                match command {
+                    Command::Run { pipeline, groups, .. } => {
+                        let set = sets.next().ok_or(VulkanError::Lacks("descriptor set in its answer"))?;
+                        device.cmd_bind_pipeline(list, vk::PipelineBindPoint::COMPUTE, pipeline.raw);
+                        device.cmd_bind_descriptor_sets(
+                            list,
+                            vk::PipelineBindPoint::COMPUTE,
+                            pipeline.layout,
+                            0,
+                            &[set],
+                            &[],
+                        );
+                        device.cmd_dispatch(list, groups[0], groups[1], groups[2]);
+                    }
+                    Command::Copy { from, to } => {
+                        let region =
+                            [vk::BufferCopy::default().src_offset(from.offset).dst_offset(to.offset).size(from.bytes)];
+                        if from.bytes > 0 {
+                            device.cmd_copy_buffer(list, from.buffer.raw, to.buffer.raw, &region);
+                        }
+                    }
+                    Command::Clear(part) => device.cmd_fill_buffer(list, part.buffer.raw, part.offset, part.bytes, 0),
+                    Command::Barrier => barrier(device, list, WORK, vk::AccessFlags::empty()),
+                    Command::Stamp if self.stamps > 0 => {
+                        let stage = vk::PipelineStageFlags::BOTTOM_OF_PIPE;
+                        device.cmd_write_timestamp(list, stage, self.queries, stamp);
+                        stamp += 1;
+                    }
+                    Command::Stamp => {}
+                }
+            }
+        }
+        // What was written is seen by the host.
+        let seen = [vk::MemoryBarrier::default()
+            .src_access_mask(vk::AccessFlags::SHADER_WRITE | vk::AccessFlags::TRANSFER_WRITE)
+            .dst_access_mask(vk::AccessFlags::HOST_READ)];
+        // SAFETY: as above.
+        unsafe {
+            let (host, none) = (vk::PipelineStageFlags::HOST, vk::DependencyFlags::empty());
+            device.cmd_pipeline_barrier(list, WORK, host, none, &seen, &[], &[]);
+            device.end_command_buffer(list).named("vkEndCommandBuffer")
+        }
+    }
+
+    /// A descriptor set for each run of a kernel.
+    fn describe(&mut self, commands: &[Command]) -> Result<Vec<vk::DescriptorSet>, VulkanError> {
+        let device = &self.device.0.raw;
+        let runs = || {
+            commands.iter().filter_map(|command| match command {
+                Command::Run { pipeline, parts, .. } => Some((pipeline, parts)),
+                _ => None,
+            })
+        };
+        let count = runs().count() as u32;
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let parts: usize = runs().map(|(_, parts)| parts.len()).sum();
+        let sizes = [vk::DescriptorPoolSize::default()
+            .ty(vk::DescriptorType::STORAGE_BUFFER)
+            .descriptor_count((parts as u32).max(1))];
+        let info = vk::DescriptorPoolCreateInfo::default().max_sets(count).pool_sizes(&sizes);
+        // SAFETY: here and below, each structure is complete and lives until its call returns, and all handles are of this device.
+        self.sets = unsafe { device.create_descriptor_pool(&info, None) }.named("vkCreateDescriptorPool")?;
+        let layouts: Vec<_> = runs().map(|(pipeline, _)| pipeline.set).collect();
+        let info = vk::DescriptorSetAllocateInfo::default().descriptor_pool(self.sets).set_layouts(&layouts);
+        // SAFETY: as above.
+        let sets = unsafe { device.allocate_descriptor_sets(&info) }.named("vkAllocateDescriptorSets")?;
+        for ((_, parts), &set) in runs().zip(&sets) {
+            let ranges: Vec<[vk::DescriptorBufferInfo; 1]> = parts
+                .iter()
+                .map(|part| {
+                    [vk::DescriptorBufferInfo::default().buffer(part.buffer.raw).offset(part.offset).range(part.bytes)]
+                })
+                .collect();
+            let writes: Vec<_> = (0..)
+                .zip(&ranges)
+                .map(|(binding, range)| {
+                    vk::WriteDescriptorSet::default()
+                        .dst_set(set)
+                        .dst_binding(binding)
+                        .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
+                        .buffer_info(range)
+                })
+                .collect();
+            // SAFETY: as above.
+            unsafe { device.update_descriptor_sets(&writes, &[]) };
+        }
+        Ok(sets)
+    }
+
+    /// Hands the list to the device, behind all that was handed to it before. A list that still runs is waited for first.
+    pub fn submit(&mut self) -> Result<(), VulkanError> {
+        self.wait()?;
+        self.ends = self.device.submit(self.list)?;
+        Ok(())
+    }
+
+    /// Waits until the list has run.
+    pub fn wait(&self) -> Result<(), VulkanError> {
+        self.device.wait_until(self.ends)
+    }
+
+    /// Seconds between one stamp of the last run and the next; none where the device has no clock.
+    pub fn seconds(&self) -> Result<Vec<f64>, VulkanError> {
+        let Some(tick) = self.device.stamp_seconds().filter(|_| self.stamps > 1 && self.ends > 0) else {
+            return Ok(Vec::new());
+        };
+        self.wait()?;
+        let mut ticks = vec![0u64; self.stamps as usize];
+        let flags = vk::QueryResultFlags::TYPE_64 | vk::QueryResultFlags::WAIT;
+        // SAFETY: the list has run and written all of its stamps.
+        unsafe { self.device.0.raw.get_query_pool_results(self.queries, 0, &mut ticks, flags) }
+            .named("vkGetQueryPoolResults")?;
+        Ok(ticks.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]) as f64 * tick).collect())
+    }
+}
+
+/// Kernels and copies.
+const WORK: vk::PipelineStageFlags = vk::PipelineStageFlags::from_raw(
+    vk::PipelineStageFlags::COMPUTE_SHADER.as_raw() | vk::PipelineStageFlags::TRANSFER.as_raw(),
+);
+
+/// Kernels and copies behind this wait for `from` and for those before it, and see what was written.
+fn barrier(device: &ash::Device, list: vk::CommandBuffer, from: vk::PipelineStageFlags, wrote: vk::AccessFlags) {
+    let work = vk::AccessFlags::SHADER_WRITE | vk::AccessFlags::TRANSFER_WRITE;
+    let read = vk::AccessFlags::SHADER_READ | vk::AccessFlags::TRANSFER_READ;
+    let memory = [vk::MemoryBarrier::default().src_access_mask(work | wrote).dst_access_mask(work | read)];
+    let none = vk::DependencyFlags::empty();
+    // SAFETY: the list is being written, by this thread alone.
+    unsafe { device.cmd_pipeline_barrier(list, from | WORK, WORK, none, &memory, &[], &[]) };
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        // A device that is lost has ended all of its work; there is nobody to tell.
+        let _ = self.wait();
+        let device = &self.device.0.raw;
+        // SAFETY: the list has ended; null handles are allowed.
+        unsafe {
+            device.destroy_query_pool(self.queries, None);
+            device.destroy_command_pool(self.pool, None);
+            device.destroy_descriptor_pool(self.sets, None);
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! What kernels may ask of a device: found out by [`Physical::features`], enabled as it stands by [`Device::open`](crate::Device::open).
+
+use std::ffi::{CStr, c_void};
+use std::marker::PhantomData;
+
+use ash::{ext, khr, vk};
+
+use crate::physical::{CooperativeMatrix, Extensions, Physical};
+
+/// Younger than ash.
+const BFLOAT16: &CStr = c"VK_KHR_shader_bfloat16";
+
+/// What kernels may ask of a device. Of an open device, all of it is enabled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// The Vulkan version that can be used, major and minor.
+    pub version: (u32, u32),
+    /// Arithmetic in 16-bit floats.
+    pub f16: bool,
+    /// The 16-bit brain float as a type of values.
+    pub bf16: bool,
+    /// Matrices of brain floats that a subgroup multiplies together.
+    pub bf16_matrix: bool,
+    /// Arithmetic in 8-bit integers.
+    pub i8: bool,
+    /// Arithmetic in 16-bit integers.
+    pub i16: bool,
+    /// Arithmetic in 64-bit integers.
+    pub i64: bool,
+    /// Elements of 8 bits in buffers.
+    pub storage8: bool,
+    /// Elements of 16 bits in buffers.
+    pub storage16: bool,
+    /// Numbers of 16 bits in push constants.
+    pub constants16: bool,
+    /// Whether 16-bit floats keep the signs of zeros, infinities and NaN where a kernel asks for it.
+    pub signed_zeros16: bool,
+    /// The same of 32-bit floats.
+    pub signed_zeros32: bool,
+    /// What subgroups compute together.
+    pub subgroup: Together,
+    /// The smallest and the largest subgroup.
+    pub subgroup_sizes: (u32, u32),
+    /// Whether a kernel may choose among these sizes.
+    pub subgroup_choice: bool,
+    /// Matrices that a subgroup multiplies together.
+    pub matrix: bool,
+    /// The products of matrices that it computes.
+    pub products: Vec<CooperativeMatrix>,
+    /// The Vulkan memory model.
+    pub memory_model: bool,
+    /// Counters on which host and device agree how far the work is; with Vulkan 1.2.
+    pub timeline: bool,
+    /// How large a kernel may be.
+    pub limits: KernelLimits,
+}
+
+/// What the invocations of a subgroup compute together, in kernels that compute.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Together {
+    /// Whether something is true of all, or of any.
+    pub vote: bool,
+    /// Sums and the like.
+    pub arithmetic: bool,
+    /// What one of them has.
+    pub ballot: bool,
+    /// Values from lane to lane.
+    pub shuffle: bool,
+}
+
+/// How large a kernel may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelLimits {
+    /// Workgroups of one run: x, y, z.
+    pub groups: [u32; 3],
+    /// Invocations in a workgroup along x, y and z.
+    pub workgroup: [u32; 3],
+    /// Invocations in a workgroup.
+    pub invocations: u32,
+    /// Bytes of memory that a workgroup shares.
+    pub shared: u32,
+    /// Bytes of push constants.
+    pub constants: u32,
+    /// Storage buffers.
+    pub buffers: u32,
+    /// Bytes of a storage buffer that a kernel can reach.
+    pub binding: u64,
+    /// Where the part of a buffer that a kernel reaches may begin: at multiples of this.
+    pub alignment: u64,
+    /// A tick of the device's clock; 0 if its kernels are not timed.
+    pub tick_picoseconds: u32,
+}
+
+/// `VkPhysicalDeviceShaderBfloat16FeaturesKHR`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Bfloat16Features<'a> {
+    s_type: vk::StructureType,
+    p_next: *mut c_void,
+    scalar: vk::Bool32,
+    dot_product: vk::Bool32,
+    cooperative_matrix: vk::Bool32,
+    _marker: PhantomData<&'a ()>,
+}
+
+// SAFETY: this is the number that the registry gives the structure, and these are its fields.
+unsafe impl vk::TaggedStructure for Bfloat16Features<'_> {
+    const STRUCTURE_TYPE: vk::StructureType = vk::StructureType::from_raw(1_000_141_000);
+}
+// SAFETY: the registry lists it as an extension of both.
+unsafe impl vk::ExtendsPhysicalDeviceFeatures2 for Bfloat16Features<'_> {}
+// SAFETY: as above.
+unsafe impl vk::ExtendsDeviceCreateInfo for Bfloat16Features<'_> {}
+
+impl Default for Bfloat16Features<'_> {
+    fn default() -> Self {
+        Bfloat16Features {
+            s_type: <Self as vk::TaggedStructure>::STRUCTURE_TYPE,
+            p_next: std::ptr::null_mut(),
+            scalar: 0,
+            dot_product: 0,
+            cooperative_matrix: 0,
+            _marker: PhantomData,
+        }
+    }
+}
+
+/// The structures that tell of features, and in which an open device is asked for them.
+#[derive(Default)]
+struct Chain<'a> {
+    storage16: vk::PhysicalDevice16BitStorageFeatures<'a>,
+    storage8: vk::PhysicalDevice8BitStorageFeatures<'a>,
+    small: vk::PhysicalDeviceShaderFloat16Int8Features<'a>,
+    model: vk::PhysicalDeviceVulkanMemoryModelFeatures<'a>,
+    timeline: vk::PhysicalDeviceTimelineSemaphoreFeatures<'a>,
+    sizes: vk::PhysicalDeviceSubgroupSizeControlFeatures<'a>,
+    matrix: vk::PhysicalDeviceCooperativeMatrixFeaturesKHR<'a>,
+    bfloat16: Bfloat16Features<'a>,
+}
+
+/// A version of Vulkan with extensions of a device.
+struct Knows {
+    core: u32,
+    has: Extensions,
+}
+
+impl Knows {
+    /// Whether what came with an extension, and was taken into a version of Vulkan, is there.
+    fn part(&self, since: u32, name: &CStr) -> bool {
+        self.modern() && (self.core >= since || self.has.has(name))
+    }
+
+    /// The structures came with Vulkan 1.1; before that there is nothing to ask for.
+    fn modern(&self) -> bool {
+        self.core >= vk::API_VERSION_1_1
+    }
+}
+
+/// What came with an extension, and the version that has it without one. The last two are extensions only.
+const STORAGE8: (u32, &CStr) = (vk::API_VERSION_1_2, khr::_8bit_storage::NAME);
+const SMALL: (u32, &CStr) = (vk::API_VERSION_1_2, khr::shader_float16_int8::NAME);
+const MODEL: (u32, &CStr) = (vk::API_VERSION_1_2, khr::vulkan_memory_model::NAME);
+const FLOATS: (u32, &CStr) = (vk::API_VERSION_1_2, khr::shader_float_controls::NAME);
+const SIZES: (u32, &CStr) = (vk::API_VERSION_1_3, ext::subgroup_size_control::NAME);
+const MATRIX: (u32, &CStr) = (u32::MAX, khr::cooperative_matrix::NAME);
+const BF16: (u32, &CStr) = (u32::MAX, BFLOAT16);
+
+impl Physical {
+    fn knows(&self) -> Knows {
+        // SAFETY: the handle belongs to this instance, which lives.
+        let plain = unsafe { self.instance.raw.get_physical_device_properties(self.handle) };
+        Knows { core: plain.api_version.min(self.instance.version), has: self.extensions() }
+    }
+
+    /// All that kernels may ask for and that the device says it has. Infallible: what a driver does not answer is absent.
+    pub fn features(&self) -> Features {
+        let instance = &self.instance.raw;
+        let knows = self.knows();
+        // SAFETY: the handle belongs to this instance, which lives.
+        let limits = unsafe { instance.get_physical_device_properties(self.handle) }.limits;
+        let mut found = Features {
+            version: (vk::api_version_major(knows.core), vk::api_version_minor(knows.core)),
+            limits: KernelLimits {
+                groups: limits.max_compute_work_group_count,
+                workgroup: limits.max_compute_work_group_size,
+                invocations: limits.max_compute_work_group_invocations,
+                shared: limits.max_compute_shared_memory_size,
+                constants: limits.max_push_constants_size,
+                buffers: limits
+                    .max_per_stage_descriptor_storage_buffers
+                    .min(limits.max_descriptor_set_storage_buffers)
+                    .min(limits.max_per_stage_resources),
+                binding: limits.max_storage_buffer_range.into(),
+                alignment: limits.min_storage_buffer_offset_alignment.max(4),
+                tick_picoseconds: match limits.timestamp_compute_and_graphics {
+                    0 => 0,
+                    _ => (limits.timestamp_period * 1e3) as u32,
+                },
+            },
+            ..Features::default()
+        };
+        if knows.modern() {
+            self.ask(&knows, &mut found);
+            self.measure(&knows, &mut found);
+        } else {
+            // SAFETY: as above.
+            let core = unsafe { instance.get_physical_device_features(self.handle) };
+            (found.i16, found.i64) = (core.shader_int16 != 0, core.shader_int64 != 0);
+        }
+        found
+    }
+
+    fn ask(&self, knows: &Knows, found: &mut Features) {
+        let mut chain = Chain::default();
+        let mut all = vk::PhysicalDeviceFeatures2::default().push_next(&mut chain.storage16);
+        let part = |(since, name): (u32, &CStr)| knows.part(since, name);
+        if part(STORAGE8) {
+            all = all.push_next(&mut chain.storage8);
+        }
+        if part(SMALL) {
+            all = all.push_next(&mut chain.small);
+        }
+        if part(MODEL) {
+            all = all.push_next(&mut chain.model);
+        }
+        // As an extension its functions have other names: the version it is.
+        if knows.core >= vk::API_VERSION_1_2 {
+            all = all.push_next(&mut chain.timeline);
+        }
+        if part(SIZES) {
+            all = all.push_next(&mut chain.sizes);
+        }
+        if part(MATRIX) {
+            all = all.push_next(&mut chain.matrix);
+        }
+        if part(BF16) {
+            all = all.push_next(&mut chain.bfloat16);
+        }
+        // SAFETY: the chain holds structures that this version or an extension of the device has, and they live.
+        unsafe { self.instance.raw.get_physical_device_features2(self.handle, &mut all) };
+        let core = all.features;
+        found.i16 = core.shader_int16 != 0;
+        found.i64 = core.shader_int64 != 0;
+        found.storage16 = chain.storage16.storage_buffer16_bit_access != 0;
+        found.constants16 = chain.storage16.storage_push_constant16 != 0;
+        found.storage8 = chain.storage8.storage_buffer8_bit_access != 0;
+        found.f16 = chain.small.shader_float16 != 0;
+        found.i8 = chain.small.shader_int8 != 0;
+        found.memory_model = chain.model.vulkan_memory_model != 0 && chain.model.vulkan_memory_model_device_scope != 0;
+        found.timeline = chain.timeline.timeline_semaphore != 0;
+        found.subgroup_choice = chain.sizes.subgroup_size_control != 0;
+        found.matrix = chain.matrix.cooperative_matrix != 0;
+        found.products = if found.matrix { self.cooperative() } else { Vec::new() };
+        found.bf16 = chain.bfloat16.scalar != 0;
+        found.bf16_matrix = chain.bfloat16.cooperative_matrix != 0;
+    }
+
+    /// What is told as a property and needs no asking.
+    fn measure(&self, knows: &Knows, found: &mut Features) {
+        let mut subgroup = vk::PhysicalDeviceSubgroupProperties::default();
+        let mut sizes = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
+        let mut floats = vk::PhysicalDeviceFloatControlsProperties::default();
+        let mut all = vk::PhysicalDeviceProperties2::default().push_next(&mut subgroup);
+        let (knows_sizes, knows_floats) = (knows.part(SIZES.0, SIZES.1), knows.part(FLOATS.0, FLOATS.1));
+        if knows_sizes {
+            all = all.push_next(&mut sizes);
+        }
+        if knows_floats {
+            all = all.push_next(&mut floats);
+        }
+        // SAFETY: as above.
+        unsafe { self.instance.raw.get_physical_device_properties2(self.handle, &mut all) };
+        found.signed_zeros16 = floats.shader_signed_zero_inf_nan_preserve_float16 != 0;
+        found.signed_zeros32 = floats.shader_signed_zero_inf_nan_preserve_float32 != 0;
+        let fixed = subgroup.subgroup_size;
+        found.subgroup_sizes =
+            if knows_sizes { (sizes.min_subgroup_size, sizes.max_subgroup_size) } else { (fixed, fixed) };
+        found.subgroup_choice &= sizes.required_subgroup_size_stages.contains(vk::ShaderStageFlags::COMPUTE);
+        let computes = subgroup.supported_stages.contains(vk::ShaderStageFlags::COMPUTE);
+        let can = |what| computes && subgroup.supported_operations.contains(what);
+        found.subgroup = Together {
+            vote: can(vk::SubgroupFeatureFlags::VOTE),
+            arithmetic: can(vk::SubgroupFeatureFlags::ARITHMETIC),
+            ballot: can(vk::SubgroupFeatureFlags::BALLOT),
+            shuffle: can(vk::SubgroupFeatureFlags::SHUFFLE),
+        };
+    }
+
+    /// Creates the device with these features, which it was found to have, and a queue of this family.
+    pub(crate) fn create(&self, family: u32, features: &Features) -> Result<ash::Device, vk::Result> {
+        let knows = self.knows();
+        let f = features;
+        let queues = [vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&[1.0])];
+        let mut core = vk::PhysicalDeviceFeatures::default().shader_int16(f.i16).shader_int64(f.i64);
+        let mut all = vk::PhysicalDeviceFeatures2::default().features(core);
+        let mut chain = Chain::default();
+        chain.storage16 =
+            chain.storage16.storage_buffer16_bit_access(f.storage16).storage_push_constant16(f.constants16);
+        chain.storage8 = chain.storage8.storage_buffer8_bit_access(f.storage8);
+        chain.small = chain.small.shader_float16(f.f16).shader_int8(f.i8);
+        chain.model = chain.model.vulkan_memory_model(f.memory_model).vulkan_memory_model_device_scope(f.memory_model);
+        chain.timeline = chain.timeline.timeline_semaphore(f.timeline);
+        chain.sizes = chain.sizes.subgroup_size_control(f.subgroup_choice);
+        chain.matrix = chain.matrix.cooperative_matrix(f.matrix);
+        (chain.bfloat16.scalar, chain.bfloat16.cooperative_matrix) = (f.bf16.into(), f.bf16_matrix.into());
+
+        let mut names = Vec::new();
+        if knows.has.has(khr::portability_subset::NAME) {
+            // A device with this extension must not be opened without it.
+            names.push(khr::portability_subset::NAME.as_ptr());
+        }
+        // What a version has without an extension needs none.
+        let mut wanted = |use_it: bool, (since, name): (u32, &'static CStr)| {
+            if use_it && knows.core < since {
+                names.push(name.as_ptr());
+            }
+            use_it
+        };
+        wanted(f.signed_zeros16 || f.signed_zeros32, FLOATS);
+        if f.storage16 || f.constants16 {
+            all = all.push_next(&mut chain.storage16);
+        }
+        if wanted(f.storage8, STORAGE8) {
+            all = all.push_next(&mut chain.storage8);
+        }
+        if wanted(f.f16 || f.i8, SMALL) {
+            all = all.push_next(&mut chain.small);
+        }
+        if wanted(f.memory_model, MODEL) {
+            all = all.push_next(&mut chain.model);
+        }
+        if f.timeline {
+            all = all.push_next(&mut chain.timeline);
+        }
+        if wanted(f.subgroup_choice, SIZES) {
+            all = all.push_next(&mut chain.sizes);
+        }
+        if wanted(f.matrix, MATRIX) {
+            all = all.push_next(&mut chain.matrix);
+        }
+        if wanted(f.bf16 || f.bf16_matrix, BF16) {
+            all = all.push_next(&mut chain.bfloat16);
+        }
+        let info = vk::DeviceCreateInfo::default().queue_create_infos(&queues).enabled_extension_names(&names);
+        let info = if knows.modern() {
+            info.push_next(&mut all)
+        } else {
+            core = all.features;
+            info.enabled_features(&core)
+        };
+        // SAFETY: the handle belongs to the instance; `info` and all that it points to live until the call returns.
+        unsafe { self.instance.raw.create_device(self.handle, &info, None) }
+    }
+}

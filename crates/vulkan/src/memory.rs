@@ -1,0 +1,158 @@
+//! Memory of a device.
+
+use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ash::vk;
+
+use crate::device::Device;
+use crate::error::{Named, VulkanError};
+
+/// Where the bytes of a buffer are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// Where kernels are fastest. The host sees them too where host and device share their memory.
+    Device,
+    /// Where the host reads and writes: the way into a device with memory of its own, and out of it.
+    Host,
+}
+
+/// Memory that kernels read and write.
+pub struct Buffer {
+    pub(crate) device: Device,
+    pub(crate) raw: vk::Buffer,
+    memory: vk::DeviceMemory,
+    bytes: u64,
+    /// Where the host sees it, for as long as it lives; one thread at a time.
+    mapped: Option<Mutex<Mapped>>,
+}
+
+struct Mapped(NonNull<u8>);
+
+// SAFETY: the address is good in every thread.
+unsafe impl Send for Mapped {}
+
+impl Device {
+    /// Memory for kernels that the host can read and write.
+    pub fn buffer(&self, bytes: u64) -> Result<Buffer, VulkanError> {
+        self.buffer_at(bytes, Home::Host)
+    }
+
+    /// Memory for kernels.
+    pub fn buffer_at(&self, bytes: u64, home: Home) -> Result<Buffer, VulkanError> {
+        let device = &self.0.raw;
+        let usage = vk::BufferUsageFlags::STORAGE_BUFFER
+            | vk::BufferUsageFlags::TRANSFER_SRC
+            | vk::BufferUsageFlags::TRANSFER_DST;
+        let info = vk::BufferCreateInfo::default().size(bytes.max(4)).usage(usage);
+        // SAFETY: `info` is complete and lives until the call returns.
+        let raw = unsafe { device.create_buffer(&info, None) }.named("vkCreateBuffer")?;
+        // Owned from here on, so that an error below frees it.
+        let memory = vk::DeviceMemory::null();
+        let mut buffer = Buffer { device: self.clone(), raw, memory, bytes, mapped: None };
+        // SAFETY: the buffer belongs to this device.
+        let needs = unsafe { device.get_buffer_memory_requirements(raw) };
+        let index = self.memory_type(needs.memory_type_bits, home)?;
+        let info = vk::MemoryAllocateInfo::default().allocation_size(needs.size).memory_type_index(index as u32);
+        // SAFETY: `info` is complete and lives until the call returns.
+        buffer.memory = unsafe { device.allocate_memory(&info, None) }.named("vkAllocateMemory")?;
+        // SAFETY: both belong to this device, and the buffer has no memory yet.
+        unsafe { device.bind_buffer_memory(raw, buffer.memory, 0) }.named("vkBindBufferMemory")?;
+        if self.0.memory.memory_types[index].property_flags.contains(VISIBLE) {
+            // SAFETY: the memory is visible to the host and not mapped; the end of the memory ends the mapping.
+            let place = unsafe { device.map_memory(buffer.memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) };
+            buffer.mapped = NonNull::new(place.named("vkMapMemory")?.cast()).map(|place| Mutex::new(Mapped(place)));
+        }
+        Ok(buffer)
+    }
+
+    /// The best kind of memory among those allowed.
+    fn memory_type(&self, allowed: u32, home: Home) -> Result<usize, VulkanError> {
+        let memory = &self.0.memory;
+        let count = (memory.memory_type_count as usize).min(vk::MAX_MEMORY_TYPES);
+        let heap_bytes = |heap: u32| memory.memory_heaps.get(heap as usize).map_or(0, |heap| heap.size);
+        let has = |index: usize, flags| memory.memory_types[index].property_flags.contains(flags);
+        let local = vk::MemoryPropertyFlags::DEVICE_LOCAL;
+        let largest =
+            (0..count).filter(|&i| has(i, local)).map(|i| heap_bytes(memory.memory_types[i].heap_index)).max();
+        // A small window into the device's memory is not where large things live.
+        let wide = |index: usize| Some(heap_bytes(memory.memory_types[index].heap_index)) == largest;
+        let find = |fits: &dyn Fn(usize) -> bool| (0..count).find(|&i| allowed & (1 << i) != 0 && fits(i));
+        let found = match home {
+            Home::Device => find(&|i| has(i, local | VISIBLE) && wide(i))
+                .or_else(|| find(&|i| has(i, local) && wide(i)))
+                .or_else(|| find(&|i| has(i, local)))
+                .or_else(|| find(&|_| true)),
+            Home::Host => {
+                find(&|i| has(i, VISIBLE | vk::MemoryPropertyFlags::HOST_CACHED)).or_else(|| find(&|i| has(i, VISIBLE)))
+            }
+        };
+        found.ok_or(VulkanError::Lacks("memory that the host can see"))
+    }
+}
+
+/// What the host sees without further ado.
+const VISIBLE: vk::MemoryPropertyFlags = vk::MemoryPropertyFlags::from_raw(
+    vk::MemoryPropertyFlags::HOST_VISIBLE.as_raw() | vk::MemoryPropertyFlags::HOST_COHERENT.as_raw(),
+);
+
+impl Buffer {
+    /// Its size.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether the host can read and write it.
+    pub fn is_visible(&self) -> bool {
+        self.mapped.is_some()
+    }
+
+    /// Copies bytes to the beginning of the buffer.
+    pub fn write(&self, bytes: &[u8]) -> Result<(), VulkanError> {
+        self.write_at(0, bytes)
+    }
+
+    /// Copies bytes to a place in the buffer. No run of a kernel may use the buffer meanwhile.
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), VulkanError> {
+        let mapped = self.mapped(offset, bytes.len())?;
+        // SAFETY: the bytes lie within the memory, which was just checked, and the lock keeps other threads out.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), mapped.0.as_ptr().add(offset as usize), bytes.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes from the beginning of the buffer.
+    pub fn read(&self, bytes: &mut [u8]) -> Result<(), VulkanError> {
+        self.read_at(0, bytes)
+    }
+
+    /// Copies bytes from a place in the buffer. No run of a kernel may write it meanwhile.
+    pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), VulkanError> {
+        let mapped = self.mapped(offset, bytes.len())?;
+        // SAFETY: as in `write_at`.
+        unsafe {
+            std::ptr::copy_nonoverlapping(mapped.0.as_ptr().add(offset as usize), bytes.as_mut_ptr(), bytes.len())
+        };
+        Ok(())
+    }
+
+    /// The memory, if so many bytes lie there in it.
+    fn mapped(&self, offset: u64, bytes: usize) -> Result<MutexGuard<'_, Mapped>, VulkanError> {
+        let wanted = offset.saturating_add(bytes as u64);
+        if wanted > self.bytes {
+            return Err(VulkanError::TooLarge { wanted, have: self.bytes });
+        }
+        let mapped = self.mapped.as_ref().ok_or(VulkanError::Lacks("way for the host into this buffer"))?;
+        Ok(mapped.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let device = &self.device.0.raw;
+        // SAFETY: runs are waited for, so nothing uses the buffer any more; null handles are allowed.
+        unsafe {
+            device.destroy_buffer(self.raw, None);
+            device.free_memory(self.memory, None);
+        }
+    }
+}
