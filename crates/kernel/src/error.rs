@@ -59,6 +59,29 @@ pub enum KernelError {
         /// What happened.
         problem: String,
     },
+    /// A derivative that cannot be computed rightly, so that it is refused.
+    #[error("kernel '{kernel}' cannot be differentiated: `{op}`: {problem}")]
+    Gradient {
+        /// The kernel.
+        kernel: String,
+        /// The op, as the textual form shows it.
+        op: String,
+        /// Why, and what to do.
+        problem: String,
+    },
+    /// A tape was too small, so that what was computed means nothing.
+    #[error(
+        "kernel '{kernel}': its tape has room for {have} values for each invocation and {needed} are needed, so the gradients mean nothing. \
+         Ask for the size with the same buffers and parameters as the launch"
+    )]
+    Tape {
+        /// The kernel.
+        kernel: String,
+        /// The values for each invocation that there is room for.
+        have: u32,
+        /// The values for each invocation that were needed, or more.
+        needed: u32,
+    },
     /// What a caller gave does not fit the kernel.
     #[error("kernel '{kernel}': {problem}")]
     Launch {

@@ -88,6 +88,7 @@
 //! `#[kernel]`, [`Builder`] or text, [`verify`], [`optimise`], words; [`execute`] runs a kernel at any stage. The one way to words is the [`Compiler`]: it takes
 //! the kernels of a module and the [`Target`] that a device is, and gives a [`Module`] or an error that names the kernel at fault,
 //! never less than all of them. It can dump every stage and keep words between runs.
+//! [`Kernel::grad`] and [`Kernel::jvp`] give derivatives, which are kernels again; `src/grad/mod.rs` opens with how.
 
 pub mod blowup;
 mod builder;
@@ -95,6 +96,7 @@ mod compiler;
 mod error;
 mod eval;
 mod exec;
+mod grad;
 mod hash;
 mod ir;
 mod passes;
@@ -114,6 +116,7 @@ pub use builder::{
 pub use compiler::{Compiler, Messages, compile, compile_for, compile_unoptimised};
 pub use error::{Contributors, KernelError};
 pub use exec::{Data, Launch, execute};
+pub use grad::{Chain, Cost, Derivatives, Grad, Jvp, KeptLoop, Purpose, Report};
 pub use impasto_kernel_macro::{KernelStruct, kernel, kernel_fn};
 pub use ir::{
     Access, Atomic, Binary, Builtin, Compare, Effect, Kernel, Layout, Matrix, MatrixLayout, MatrixShape, MatrixUse,

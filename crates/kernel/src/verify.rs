@@ -330,6 +330,11 @@ fn types(k: &Kernel, op: OpId, args: &[Ty]) -> Result<(), String> {
                 args[0].lanes().zip(results[0].lanes()).ok_or("only scalars and vectors have bits")?;
             need(n == m && a.bits() == b.bits() && a != Scalar::Bool && b != Scalar::Bool, "the sizes differ")
         }
+        OpKind::Custom => {
+            need(args.len() % 2 == 1, "it takes a value, and a derivative for each value that it depends on")?;
+            need(args.iter().all(|&a| a == results[0]), "operands and result must have the same type")?;
+            if args.len() > 1 { float(results[0]) } else { Ok(()) }
+        }
         OpKind::Make => {
             let n = k.members(results[0]) as usize;
             need(n > 0, "a scalar is not made of members")?;
@@ -364,7 +369,11 @@ fn types(k: &Kernel, op: OpId, args: &[Ty]) -> Result<(), String> {
                 !matches!(mem.space, Space::Buffer(Access::Read) | Space::Private(_)),
                 "atomics need shared, writable memory",
             )?;
-            need(matches!(mem.ty.as_scalar(), Some(Scalar::I32 | Scalar::U32)), "atomics work on i32 and u32")?;
+            let float = mem.ty.as_scalar() == Some(Scalar::F32) && matches!(a, Atomic::Add | Atomic::Exchange);
+            need(
+                float || matches!(mem.ty.as_scalar(), Some(Scalar::I32 | Scalar::U32)),
+                "atomics work on i32 and u32, add and exchange also on f32",
+            )?;
             need(args[1..].iter().all(|&a| a == mem.ty) && results[0] == mem.ty, "values and result are elements")
         }
         OpKind::Len(m) => {

@@ -120,6 +120,20 @@ impl Builder {
         });
     }
 
+    /// `while c() { .. }` that ends after `bound` turns at the latest: what differentiation can take backwards.
+    pub fn while_bounded<'k>(
+        &'k self,
+        bound: impl IntoVal<'k, u32>,
+        c: impl FnOnce() -> Val<'k, bool>,
+        body: impl FnOnce(Loop<'k>),
+    ) {
+        self.for_(0u32, bound, |l, _| {
+            let c = c();
+            self.if_else(c, || (), || l.break_());
+            body(l);
+        });
+    }
+
     /// `for i in from..to { .. }`
     pub fn for_<'k, T: Shared32>(
         &'k self,

@@ -144,6 +144,35 @@ impl<'k, T: Float> Val<'k, T> {
     }
 }
 
+impl<'k, T: Type> Val<'k, T> {
+    /// The same value, through which no derivative flows.
+    pub fn stop_gradient(self) -> Val<'k, T> {
+        self.k.emit(OpKind::Custom, &[self.id])
+    }
+}
+
+impl<'k, T: Float> Val<'k, T> {
+    /// The same value with derivatives of your own: for each pair, the second is the derivative by the first. Differentiation looks at
+    /// nothing else of how the value was made.
+    ///
+    /// ```
+    /// # use impasto_kernel::Builder;
+    /// // A step, with the derivative of a ramp.
+    /// let kernel = Builder::kernel("k", [1, 1, 1], |k| {
+    ///     let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
+    ///     let x = x.load(0);
+    ///     let step = x.gt(0.0).select(k.lit(1f32), k.lit(0f32));
+    ///     y.store(0, step.with_derivatives(&[(x, k.lit(1f32))]));
+    /// })?;
+    /// assert!(kernel.grad()?.kernel.to_string().contains("atomic_add d_x"));
+    /// # Ok::<(), impasto_kernel::KernelError>(())
+    /// ```
+    pub fn with_derivatives(self, pairs: &[(Val<'k, T>, Val<'k, T>)]) -> Val<'k, T> {
+        let ids: Vec<_> = std::iter::once(self.id).chain(pairs.iter().flat_map(|p| [p.0.id, p.1.id])).collect();
+        self.k.emit(OpKind::Custom, &ids)
+    }
+}
+
 impl<'k, T: Shared32> Val<'k, T> {
     /// Bits that are set.
     pub fn count_ones(self) -> Val<'k, T> {
@@ -319,6 +348,14 @@ atomics!(
     /// Replaces in one step; gives the element as it was.
     atomic_exchange Exchange
 );
+
+impl<'k> BufMut<'k, f32> {
+    /// Adds in one step.
+    pub fn atomic_sum(self, i: impl IntoVal<'k, u32>, x: impl IntoVal<'k, f32>) {
+        let (i, x) = (i.into_val(self.k), x.into_val(self.k));
+        self.k.emit::<f32>(OpKind::Atomic(self.id, Atomic::Add), &[i.id, x.id]);
+    }
+}
 
 impl<'k, T: Type> Var<'k, T> {
     /// The value now.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::error::KernelError;
 use crate::ir::Kernel;
-use crate::passes::{EXITS, optimise_seen};
+use crate::passes::{EXITS, FLOAT_ATOMICS, optimise_seen};
 use crate::spirv::{self, Entry, ID_LIMIT, Module};
 use crate::target::Target;
 use crate::verify::verify;
@@ -106,6 +106,7 @@ impl Compiler {
         for k in kernels {
             dump.stage("built", k);
             let last = if self.optimise { optimise_seen(k, &mut |pass, k| dump.stage(pass, k))? } else { k.clone() };
+            let last = FLOAT_ATOMICS.apply(&last)?.unwrap_or(last);
             let last = EXITS.apply(&last)?.unwrap_or(last);
             dump.stage(EXITS.name, &last);
             made.push(last);

@@ -25,6 +25,16 @@ impl Data {
         (self.ty == Scalar::F32).then(|| self.bits.iter().map(|&b| f32::from_bits(b as u32)).collect())
     }
 
+    /// Numbers for a launch that computes f32 as f64.
+    pub fn wide(x: &[f64]) -> Data {
+        Data { ty: Scalar::F32, bits: x.iter().map(|x| x.to_bits()).collect() }
+    }
+
+    /// The numbers of a launch that computed f32 as f64.
+    pub fn to_f64(&self) -> Option<Vec<f64>> {
+        (self.ty == Scalar::F32).then(|| self.bits.iter().map(|&b| f64::from_bits(b)).collect())
+    }
+
     /// The scalars as u32, if that is what they are.
     pub fn to_u32(&self) -> Option<Vec<u32>> {
         (self.ty == Scalar::U32).then(|| self.bits.iter().map(|&b| b as u32).collect())
@@ -61,11 +71,14 @@ pub(super) fn unit(ty: Ty) -> (Scalar, u32) {
 pub(super) struct Places {
     layout: Layout,
     unit: u32,
+    /// An f32 that is computed as an f64 has all the bits of its place.
+    wide: bool,
 }
 
 impl Places {
-    pub(super) fn new(k: &Kernel, ty: Ty) -> Places {
-        Places { layout: k.lay_out(ty), unit: unit(ty).0.bytes().max(1) }
+    pub(super) fn new(k: &Kernel, ty: Ty, wide: bool) -> Places {
+        let (s, _) = unit(ty);
+        Places { layout: k.lay_out(ty), unit: s.bytes().max(1), wide: wide && s == Scalar::F32 }
     }
 
     pub(super) fn elements(&self, data: &Data) -> usize {
@@ -81,6 +94,9 @@ impl Places {
 
     pub(super) fn get(&self, data: &Data, element: usize, scalar: usize) -> u64 {
         let (at, before, s) = self.find(element, scalar);
+        if self.wide {
+            return data.bits[at];
+        }
         let mut bits = data.bits[at] >> before;
         if s.bytes() > self.unit {
             bits |= data.bits[at + 1] << (8 * self.unit);
@@ -90,6 +106,10 @@ impl Places {
 
     pub(super) fn put(&self, data: &mut Data, element: usize, scalar: usize, bits: u64) {
         let (at, before, s) = self.find(element, scalar);
+        if self.wide {
+            data.bits[at] = bits;
+            return;
+        }
         let all = data.ty.mask();
         data.bits[at] = data.bits[at] & !(s.mask() << before) & all | (bits << before) & all;
         if s.bytes() > self.unit {

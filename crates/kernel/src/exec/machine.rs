@@ -3,6 +3,7 @@
 use super::Launch;
 use super::data::{Data, Places};
 use super::mask::Mask;
+use super::wide::Arithmetic;
 use crate::error::KernelError;
 use crate::eval;
 use crate::ir::{
@@ -34,6 +35,7 @@ pub(super) struct Machine<'a> {
     frames: Vec<Frame>,
     group: [u32; 3],
     ops: u64,
+    arithmetic: Arithmetic,
 }
 
 /// The op and the invocation that stopped the run, and why.
@@ -45,7 +47,7 @@ pub(super) fn leaves(k: &Kernel, ty: Ty) -> u32 {
 }
 
 impl<'a> Machine<'a> {
-    pub(super) fn new(k: &'a Kernel) -> Machine<'a> {
+    pub(super) fn new(k: &'a Kernel, wide: bool) -> Machine<'a> {
         let lanes = k.workgroup.iter().product::<u32>() as usize;
         let mut next = 0u32;
         let mut take = |ty: Ty| {
@@ -73,10 +75,11 @@ impl<'a> Machine<'a> {
             arrays: vec![Vec::new(); k.memories.len()],
             buffers,
             widths: k.memories.iter().map(|m| leaves(k, m.ty) as usize).collect(),
-            places: k.memories.iter().map(|m| Places::new(k, m.ty)).collect(),
+            places: k.memories.iter().map(|m| Places::new(k, m.ty, wide)).collect(),
             frames: Vec::new(),
             group: [0; 3],
             ops: 0,
+            arithmetic: Arithmetic { wide },
         }
     }
 
@@ -266,7 +269,7 @@ impl<'a> Machine<'a> {
             here = std::mem::take(&mut self.frames[depth].next);
             for lane in here.lanes() {
                 turns[lane] -= 1;
-                let i = eval::binary(Binary::Add, s, self.get(inner[0], lane), step.into());
+                let i = self.arithmetic.binary(Binary::Add, s, self.get(inner[0], lane), step.into());
                 self.set(inner[0], lane, i);
             }
         }
@@ -312,7 +315,10 @@ impl<'a> Machine<'a> {
         }
         for lane in mask.lanes() {
             match kind {
-                OpKind::Const(c) => self.set(k.result(op), lane, k.const_bits(c)),
+                OpKind::Const(c) => {
+                    let s = k.ty(k.result(op)).as_scalar().unwrap_or(Scalar::U64);
+                    self.set(k.result(op), lane, self.arithmetic.constant(s, k.const_bits(c)));
+                }
                 OpKind::Param(p) => self.set(k.result(op), lane, launch.scalars[p as usize]),
                 OpKind::Builtin(b, axis) => {
                     let bits = self.builtin(b, axis as usize, lane, launch).into();
@@ -360,13 +366,17 @@ impl<'a> Machine<'a> {
                         let x = |m: &Self, a: usize| m.regs[m.at(column(m, a) + i, lane)];
                         let s = |a: usize| k.scalar_of(k.ty(args[a])).unwrap_or(Scalar::U64);
                         let bits = match kind {
-                            OpKind::Unary(f) => eval::unary(f, s(0), x(self, 0)),
-                            OpKind::Binary(f) => eval::binary(f, s(0), x(self, 0), x(self, 1)),
-                            OpKind::Compare(c) => eval::compare(c, s(0), x(self, 0), x(self, 1)).into(),
-                            OpKind::Fma => eval::fma(s(0), x(self, 0), x(self, 1), x(self, 2)),
+                            OpKind::Unary(f) => self.arithmetic.unary(f, s(0), x(self, 0)),
+                            OpKind::Binary(f) => self.arithmetic.binary(f, s(0), x(self, 0), x(self, 1)),
+                            OpKind::Compare(c) => self.arithmetic.compare(c, s(0), x(self, 0), x(self, 1)).into(),
+                            OpKind::Fma => self.arithmetic.fma(s(0), x(self, 0), x(self, 1), x(self, 2)),
                             OpKind::Convert => {
                                 let to = k.scalar_of(k.ty(k.result(op))).unwrap_or(Scalar::U64);
-                                eval::convert(s(0), to, x(self, 0))
+                                self.arithmetic.convert(s(0), to, x(self, 0))
+                            }
+                            OpKind::Bitcast => {
+                                let to = k.scalar_of(k.ty(k.result(op))).unwrap_or(Scalar::U64);
+                                self.arithmetic.bitcast(s(0), to, x(self, 0))
                             }
                             OpKind::Select => {
                                 let c = if whole { self.get(args[0], lane) } else { x(self, 0) };
@@ -449,14 +459,14 @@ impl<'a> Machine<'a> {
         let s = self.k.memory(m).ty.as_scalar().unwrap_or(Scalar::U32);
         let (old, x) = (self.get(self.k.result(op), lane), self.get(args[1], lane));
         let new = match f {
-            Atomic::Add => eval::binary(Binary::Add, s, old, x),
-            Atomic::Min => eval::binary(Binary::Min, s, old, x),
-            Atomic::Max => eval::binary(Binary::Max, s, old, x),
+            Atomic::Add => self.arithmetic.binary(Binary::Add, s, old, x),
+            Atomic::Min => self.arithmetic.binary(Binary::Min, s, old, x),
+            Atomic::Max => self.arithmetic.binary(Binary::Max, s, old, x),
             Atomic::And => old & x,
             Atomic::Or => old | x,
             Atomic::Xor => old ^ x,
             Atomic::Exchange => x,
-            Atomic::CompareExchange if eval::compare(Compare::Eq, s, old, x) => self.get(args[2], lane),
+            Atomic::CompareExchange if self.arithmetic.compare(Compare::Eq, s, old, x) => self.get(args[2], lane),
             Atomic::CompareExchange => old,
         };
         let at = self.element(op, m, lane, &launch.buffers)?;
@@ -468,11 +478,11 @@ impl<'a> Machine<'a> {
         let k = self.k;
         let (args, result) = (k.args(op), k.result(op));
         let s = k.ty(args[0]).as_scalar().unwrap_or(Scalar::U32);
-        let width = launch.subgroup as usize;
+        let (width, arithmetic) = (launch.subgroup as usize, self.arithmetic);
         for first in (0..self.lanes).step_by(width) {
             let active: Vec<usize> = (first..(first + width).min(self.lanes)).filter(|&l| mask.has(l)).collect();
             let values: Vec<u64> = active.iter().map(|&l| self.get(args[0], l)).collect();
-            let fold = |f: Binary| values.iter().copied().reduce(|a, b| eval::binary(f, s, a, b)).unwrap_or(0);
+            let fold = |f: Binary| values.iter().copied().reduce(|a, b| arithmetic.binary(f, s, a, b)).unwrap_or(0);
             let mut before = 0;
             for (i, &lane) in active.iter().enumerate() {
                 let bits = match f {
@@ -481,7 +491,7 @@ impl<'a> Machine<'a> {
                     Subgroup::Max => fold(Binary::Max),
                     Subgroup::ExclusiveAdd => {
                         let own = before;
-                        before = eval::binary(Binary::Add, s, before, values[i]);
+                        before = self.arithmetic.binary(Binary::Add, s, before, values[i]);
                         own
                     }
                     Subgroup::BroadcastFirst => values[0],

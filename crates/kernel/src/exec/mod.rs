@@ -8,9 +8,10 @@ mod data;
 mod machine;
 mod mask;
 mod matrix;
+mod wide;
 
 use crate::error::KernelError;
-use crate::ir::{Kernel, Memory, Space, Value};
+use crate::ir::{Kernel, Memory, Scalar, Space, Value};
 use crate::verify::verify;
 pub use data::Data;
 
@@ -30,12 +31,14 @@ pub struct Launch {
     pub subgroup: u32,
     /// A run that takes more ops than this is stopped with an error.
     pub max_ops: u64,
+    /// Every f32 is computed as an f64, and the bits in buffers and parameters are those of f64: for derivatives by differences.
+    pub wide: bool,
 }
 
 impl Launch {
     /// A launch of so many workgroups with these buffers, no parameters, and subgroups of 32.
     pub fn new(groups: [u32; 3], buffers: Vec<Data>) -> Launch {
-        Launch { groups, scalars: Vec::new(), buffers, subgroup: 32, max_ops: 1 << 32 }
+        Launch { groups, scalars: Vec::new(), buffers, subgroup: 32, max_ops: 1 << 32, wide: false }
     }
 }
 
@@ -59,7 +62,7 @@ impl Launch {
 pub fn execute(kernel: &Kernel, launch: &mut Launch) -> Result<(), KernelError> {
     verify(kernel)?;
     check(kernel, launch).map_err(|problem| KernelError::Launch { kernel: kernel.name.clone(), problem })?;
-    let mut machine = machine::Machine::new(kernel);
+    let mut machine = machine::Machine::new(kernel, launch.wide);
     let [nx, ny, nz] = launch.groups;
     for z in 0..nz {
         for y in 0..ny {
@@ -75,8 +78,9 @@ fn check(kernel: &Kernel, launch: &Launch) -> Result<(), String> {
     if launch.scalars.len() != kernel.params.len() {
         return Err(format!("it takes {} scalars, {} were given", kernel.params.len(), launch.scalars.len()));
     }
+    let mask = |s: Scalar| if launch.wide && s == Scalar::F32 { u64::MAX } else { s.mask() };
     for (p, &bits) in kernel.params.iter().zip(&launch.scalars) {
-        if bits & !p.ty.mask() != 0 {
+        if bits & !mask(p.ty) != 0 {
             return Err(format!("the parameter '{}' is a {}, and {bits:#x} is none", p.name, p.ty));
         }
     }
@@ -85,10 +89,13 @@ fn check(kernel: &Kernel, launch: &Launch) -> Result<(), String> {
         return Err(format!("it takes {} buffers, {} were given", buffers.len(), launch.buffers.len()));
     }
     for (m, data) in buffers.iter().zip(&launch.buffers) {
+        if launch.wide && m.ty.lanes().is_none() {
+            return Err(format!("the buffer '{}' holds composites, whose f32 have no room for f64", m.name));
+        }
         let (s, scalars) = data::unit(m.ty);
         if data.ty != s
             || !data.bits.len().is_multiple_of(scalars as usize)
-            || data.bits.iter().any(|b| b & !s.mask() != 0)
+            || data.bits.iter().any(|b| b & !mask(s) != 0)
         {
             return Err(format!(
                 "the buffer '{}' takes {s}, {scalars} for each element, and was given {} of {}, which do not fit",

@@ -46,10 +46,16 @@ index! {
 
 /// Whether a kernel may write a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "the variants say it")]
 pub enum Access {
+    /// It only reads it.
     Read,
+    /// It reads and writes it.
     ReadWrite,
+    /// It keeps values there, each invocation in elements of its own, which mean nothing before and after a launch. What it reads was written
+    /// in the same region, or around it, and stays until the region ends. Differentiation makes these.
+    Tape,
+    /// It reads and changes it, each invocation elements of its own: the adjoint of a tape.
+    Scratch,
 }
 
 /// Where elements lie, and who sees them.

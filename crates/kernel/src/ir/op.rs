@@ -87,7 +87,7 @@ pub enum Builtin {
     SubgroupId,
 }
 
-/// What an atomic does to the element; each returns the element as it was.
+/// What an atomic does to the element, an i32 or u32; each returns the element as it was. `Add` and `Exchange` work on f32, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the variants are the functions' names")]
 pub enum Atomic {
@@ -158,6 +158,9 @@ pub enum OpKind {
     Convert,
     /// The same bits as another type of the same size.
     Bitcast,
+    /// `value, x, dx, y, dy, ..`: the value; differentiation takes `dx`, `dy` for its derivatives by `x`, `y`, and looks at nothing else. With
+    /// the value alone it has none: a stopped gradient.
+    Custom,
 
     // Composites: vectors, arrays and structs as values.
     /// A composite from all its members.
@@ -324,6 +327,7 @@ impl OpKind {
             OpKind::Select => "select",
             OpKind::Convert => "convert",
             OpKind::Bitcast => "bitcast",
+            OpKind::Custom => "custom",
             OpKind::Make => "make",
             OpKind::Extract(_) => "extract",
             OpKind::Insert(_) => "insert",

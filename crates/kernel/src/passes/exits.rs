@@ -6,7 +6,7 @@ use crate::hash::Map;
 
 use super::rewrite::{Rewrite, Rule};
 use crate::eval;
-use crate::ir::{Binary, Compare, Kernel, OpId, OpKind, RegionId, Scalar, Shape, Ty, Value};
+use crate::ir::{Binary, Compare, Kernel, OpId, OpKind, RegionId, Scalar, Ty, Value};
 
 /// A way out of a loop to another around it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,27 +50,6 @@ fn survey(k: &Kernel, r: RegionId, loops: &mut Vec<RegionId>, e: &mut Exits) {
             if repeats {
                 loops.pop();
             }
-        }
-    }
-}
-
-/// Zero of any type.
-fn zero(rw: &mut Rewrite<'_>, ty: Ty) -> Value {
-    match rw.old.shape(ty) {
-        Shape::Scalar(s) => rw.asm.constant(s, 0),
-        Shape::Matrix(m) => {
-            let zero = rw.asm.constant(m.scalar, 0);
-            rw.asm.value(OpKind::MatrixFill, &[zero], ty)
-        }
-        shape => {
-            let members: Vec<Ty> = match shape {
-                Shape::Vector(s, n) => vec![Ty::scalar(s); n as usize],
-                Shape::Array(t, n) => vec![t; n as usize],
-                Shape::Struct(members) => members,
-                Shape::Scalar(_) | Shape::Matrix(_) => Vec::new(),
-            };
-            let values: Vec<Value> = members.into_iter().map(|t| zero(rw, t)).collect();
-            rw.asm.value(OpKind::Make, &values, ty)
         }
     }
 }
@@ -120,7 +99,7 @@ impl Exits {
     }
 
     fn zeros(&self, rw: &mut Rewrite<'_>, way: Way) -> Vec<Value> {
-        self.payload(rw.old, way).into_iter().map(|t| zero(rw, t)).collect()
+        self.payload(rw.old, way).into_iter().map(|t| rw.asm.zero(t)).collect()
     }
 
     /// Whether the index of a `for` stays inside of its type when it is stepped past the end.

@@ -60,6 +60,7 @@ fn writes(k: &Kernel, r: RegionId, loops: &mut Map<OpId, Set>) -> Set {
 impl Forward {
     fn forget(&mut self, k: &Kernel, what: Set) {
         for (i, m) in k.memories().iter().enumerate() {
+            // Of a tape, and of its adjoint, an invocation reads only what it wrote itself.
             let seen = matches!(m.space, Space::Buffer(Access::ReadWrite) | Space::Workgroup(_));
             if what.0 & Set::of(MemoryId(i as u32)).0 != 0 || (what.0 & BARRIER != 0 && seen) {
                 self.ages[i].constant += 1;

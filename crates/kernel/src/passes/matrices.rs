@@ -279,7 +279,7 @@ pub fn lower_matrices(kernel: &Kernel, smallest: u32) -> Result<Kernel, KernelEr
             return Err(refuse(problem));
         }
     }
-    let mut rw = Rewrite::new(kernel);
+    let mut rw = Rewrite::new(kernel, kernel.header());
     let mut rule = Matrices { shares: Map::default(), scratch: None };
     rule.begin(&mut rw, smallest);
     let each = largest_factors(kernel, kernel.body());

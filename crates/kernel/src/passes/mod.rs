@@ -3,13 +3,14 @@
 mod constants;
 mod dead;
 mod exits;
+mod float_atomics;
 mod fold;
 mod forward;
 mod hoist;
 mod matrices;
 mod numbering;
 mod once;
-mod rewrite;
+pub(crate) mod rewrite;
 mod select;
 mod specialise;
 mod split;
@@ -49,9 +50,26 @@ const DEAD: Pass = Pass { name: "dead", run: dead::run };
 /// Loops left by more than one level: what SPIR-V cannot say. Part of emission, not of the pipeline.
 pub(crate) const EXITS: Pass = Pass { name: "exits", run: exits::run };
 
+/// Atomic sums of floats. Part of emission.
+pub(crate) const FLOAT_ATOMICS: Pass = Pass { name: "float_atomics", run: float_atomics::run };
+
 /// All passes, for tests that try each.
-pub const PASSES: &[Pass] =
-    &[SPLIT, SSA, FOLD, VECTORS, CONSTANTS, NUMBERING, FORWARD, HOIST, SELECT, UNROLL, ONCE, DEAD, EXITS];
+pub const PASSES: &[Pass] = &[
+    SPLIT,
+    SSA,
+    FOLD,
+    VECTORS,
+    CONSTANTS,
+    NUMBERING,
+    FORWARD,
+    HOIST,
+    SELECT,
+    UNROLL,
+    ONCE,
+    DEAD,
+    EXITS,
+    FLOAT_ATOMICS,
+];
 
 /// The pipeline, in order. Unused results go first, since SSA construction makes some; the second round sees what unrolling and
 /// forwarding laid open.
@@ -73,7 +91,7 @@ impl Pass {
 
     /// Runs the pass; nothing, if the kernel stays as it is.
     pub(crate) fn apply(self, kernel: &Kernel) -> Result<Option<Kernel>, KernelError> {
-        if ![SPLIT.name, SSA.name, EXITS.name].contains(&self.name) && !is_ssa(kernel) {
+        if ![SPLIT.name, SSA.name, EXITS.name, FLOAT_ATOMICS.name].contains(&self.name) && !is_ssa(kernel) {
             return Err(KernelError::Build {
                 kernel: kernel.name.clone(),
                 problem: format!("the pass '{}' works on values, and there are variables: run 'ssa' first", self.name),
@@ -125,6 +143,24 @@ pub fn optimise_seen(kernel: &Kernel, look: &mut dyn FnMut(&'static str, &Kernel
             now = made;
         }
         look(pass.name, &now);
+    }
+    DEAD.check(&now)?;
+    Ok(now)
+}
+
+/// Variables become values, those of composites member by member.
+pub(crate) fn values(kernel: &Kernel) -> Result<Kernel, KernelError> {
+    match SPLIT.apply(kernel)? {
+        Some(split) => SSA.run(&split),
+        None => SSA.run(kernel),
+    }
+}
+
+/// Takes out what is plainly superfluous, and leaves loops and branches as they are.
+pub(crate) fn clean(kernel: &Kernel) -> Result<Kernel, KernelError> {
+    let mut now = kernel.clone();
+    for pass in [FOLD, ONCE, CONSTANTS, FOLD, NUMBERING, FORWARD, VECTORS, DEAD] {
+        now = pass.apply(&now)?.unwrap_or(now);
     }
     DEAD.check(&now)?;
     Ok(now)

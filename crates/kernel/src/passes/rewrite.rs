@@ -4,7 +4,7 @@
 use crate::ir::{Assembler, Kernel, OpId, OpKind, RegionId, Ty, Value};
 
 /// What a pass does with each op.
-pub(super) trait Rule: Sized {
+pub(crate) trait Rule: Sized {
     /// Writes what stands for an op, and enters its results into the map.
     fn op(&mut self, rw: &mut Rewrite<'_>, op: OpId) {
         rw.copy(self, op);
@@ -18,61 +18,66 @@ pub(super) trait Rule: Sized {
 }
 
 /// The old kernel, the new one, and what in the new one stands for what in the old one.
-pub(super) struct Rewrite<'a> {
-    pub(super) old: &'a Kernel,
-    pub(super) asm: Assembler,
+pub(crate) struct Rewrite<'a> {
+    pub(crate) old: &'a Kernel,
+    pub(crate) asm: Assembler,
     map: Vec<Value>,
     targets: Vec<RegionId>,
 }
 
 impl<'a> Rewrite<'a> {
-    pub(super) fn new(old: &'a Kernel) -> Rewrite<'a> {
+    pub(crate) fn new(old: &'a Kernel, header: Kernel) -> Rewrite<'a> {
         Rewrite {
             old,
-            asm: Assembler::new(old.header()),
+            asm: Assembler::new(header),
             map: vec![Value(u32::MAX); old.value_count()],
             targets: vec![RegionId(u32::MAX); old.region_count()],
         }
     }
 
     /// The whole kernel by this rule.
-    pub(super) fn run(old: &Kernel, rule: &mut impl Rule) -> Kernel {
-        let mut rw = Rewrite::new(old);
+    pub(crate) fn run(old: &Kernel, rule: &mut impl Rule) -> Kernel {
+        Rewrite::run_with(old, old.header(), rule)
+    }
+
+    /// The whole kernel by this rule, with other memory.
+    pub(crate) fn run_with(old: &Kernel, header: Kernel, rule: &mut impl Rule) -> Kernel {
+        let mut rw = Rewrite::new(old, header);
         rw.region(rule, old.body());
         rw.asm.finish()
     }
 
     /// What stands for an old value.
-    pub(super) fn get(&self, v: Value) -> Value {
+    pub(crate) fn get(&self, v: Value) -> Value {
         self.map[v.index()]
     }
 
     /// Says what stands for an old value.
-    pub(super) fn set(&mut self, old: Value, new: Value) {
+    pub(crate) fn set(&mut self, old: Value, new: Value) {
         self.map[old.index()] = new;
     }
 
     /// What stands for the operands of an old op.
-    pub(super) fn args(&self, op: OpId) -> Vec<Value> {
+    pub(crate) fn args(&self, op: OpId) -> Vec<Value> {
         self.old.args(op).iter().map(|&v| self.get(v)).collect()
     }
 
     /// What stands for a loop of the old kernel.
-    pub(super) fn target(&self, region: RegionId) -> RegionId {
+    pub(crate) fn target(&self, region: RegionId) -> RegionId {
         self.targets[region.index()]
     }
 
-    pub(super) fn set_target(&mut self, old: RegionId, new: RegionId) {
+    pub(crate) fn set_target(&mut self, old: RegionId, new: RegionId) {
         self.targets[old.index()] = new;
     }
 
     /// The only result of an old op is this new value.
-    pub(super) fn replace(&mut self, op: OpId, new: Value) {
+    pub(crate) fn replace(&mut self, op: OpId, new: Value) {
         self.set(self.old.result(op), new);
     }
 
     /// The ops of an old region, into the innermost open region.
-    pub(super) fn region(&mut self, rule: &mut impl Rule, r: RegionId) {
+    pub(crate) fn region(&mut self, rule: &mut impl Rule, r: RegionId) {
         let old = self.old;
         for &op in old.region_ops(r) {
             if self.asm.ended() {
@@ -83,7 +88,7 @@ impl<'a> Rewrite<'a> {
     }
 
     /// The ops of an old region without its `yield`, into the innermost open region. The yielded values, if it was reached.
-    pub(super) fn inline(&mut self, rule: &mut impl Rule, r: RegionId) -> Option<Vec<Value>> {
+    pub(crate) fn inline(&mut self, rule: &mut impl Rule, r: RegionId) -> Option<Vec<Value>> {
         let old = self.old;
         for &op in old.region_ops(r) {
             if self.asm.ended() {
@@ -98,7 +103,7 @@ impl<'a> Rewrite<'a> {
     }
 
     /// The kind of an old op, with the loops of the new kernel in it. Constants and case tables keep their numbers.
-    pub(super) fn kind(&self, op: OpId) -> OpKind {
+    pub(crate) fn kind(&self, op: OpId) -> OpKind {
         match self.old.kind(op) {
             OpKind::Continue(r) => OpKind::Continue(self.target(r)),
             OpKind::Break(r) => OpKind::Break(self.target(r)),
@@ -107,12 +112,12 @@ impl<'a> Rewrite<'a> {
     }
 
     /// The types of the results of an old op.
-    pub(super) fn result_types(&self, op: OpId) -> Vec<Ty> {
+    pub(crate) fn result_types(&self, op: OpId) -> Vec<Ty> {
         self.old.results(op).map(|v| self.old.ty(v)).collect()
     }
 
     /// Opens a region that stands for an old one, with its arguments.
-    pub(super) fn open(&mut self, r: RegionId) -> RegionId {
+    pub(crate) fn open(&mut self, r: RegionId) -> RegionId {
         let types: Vec<Ty> = self.old.region_args(r).map(|v| self.old.ty(v)).collect();
         let new = self.asm.open(&types);
         for (a, b) in self.old.region_args(r).zip(self.asm.kernel.region_args(new)) {
@@ -123,7 +128,7 @@ impl<'a> Rewrite<'a> {
     }
 
     /// The results of an old op are those of a new one. What stands behind an op that does not go on is not written.
-    pub(super) fn results(&mut self, op: OpId, new: OpId) {
+    pub(crate) fn results(&mut self, op: OpId, new: OpId) {
         for (a, b) in self.old.results(op).zip(self.asm.kernel.results(new)) {
             self.set(a, b);
         }
@@ -133,7 +138,7 @@ impl<'a> Rewrite<'a> {
     }
 
     /// An op without regions as it is, into the open region with this number.
-    pub(super) fn copy_to(&mut self, level: usize, op: OpId) {
+    pub(crate) fn copy_to(&mut self, level: usize, op: OpId) {
         let kind = self.kind(op);
         let (old, map) = (self.old, &self.map);
         let args = old.args(op).iter().map(|v| map[v.index()]);
@@ -145,7 +150,7 @@ impl<'a> Rewrite<'a> {
     }
 
     /// The op as it is, its regions by the rule.
-    pub(super) fn copy(&mut self, rule: &mut impl Rule, op: OpId) {
+    pub(crate) fn copy(&mut self, rule: &mut impl Rule, op: OpId) {
         let old = self.old;
         if old.regions(op).is_empty() {
             return self.copy_to(self.asm.depth() - 1, op);

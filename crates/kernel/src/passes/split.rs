@@ -191,7 +191,7 @@ fn level(k: &Kernel) -> Kernel {
     for change in uses.changes.values().filter(|c| !c.only_member) {
         uses.whole[change.from.index()] = true;
     }
-    let mut rw = Rewrite::new(k);
+    let mut rw = Rewrite::new(k, k.header());
     let mut members = Map::default();
     for v in (0..k.vars.len()).filter(|&v| uses.composite[v]) {
         let (ty, vars) = (k.vars[v], &mut rw.asm.kernel.vars);

@@ -101,6 +101,7 @@ impl Emit<'_> {
             OpKind::Select => self.select(by, ty, arg_ty(0), args[0], args[1], args[2]),
             OpKind::Convert => self.convert(by, arg_ty(0), ty, args[0]),
             OpKind::Bitcast => self.bitcast(by, arg_ty(0), ty, args[0]),
+            OpKind::Custom => args[0],
             OpKind::Make => self.make(by, S::CompositeConstruct, ty, args),
             OpKind::Extract(i) => self.make(by, S::CompositeExtract, ty, &[args[0], i]),
             OpKind::Insert(i) => self.make(by, S::CompositeInsert, ty, &[args[1], args[0], i]),

@@ -140,7 +140,9 @@ impl<'a> Parser<'a> {
             "buffer" => match self.word()? {
                 "read" => Space::Buffer(Access::Read),
                 "write" => Space::Buffer(Access::ReadWrite),
-                other => return Err(format!("a buffer is 'read' or 'write', not '{other}'")),
+                "tape" => Space::Buffer(Access::Tape),
+                "scratch" => Space::Buffer(Access::Scratch),
+                other => return Err(format!("a buffer is 'read', 'write', 'tape' or 'scratch', not '{other}'")),
             },
             _ => {
                 self.expect('*')?;
@@ -537,6 +539,7 @@ fn plain_op(name: &str) -> Option<OpKind> {
         "select" => Some(OpKind::Select),
         "convert" => Some(OpKind::Convert),
         "bitcast" => Some(OpKind::Bitcast),
+        "custom" => Some(OpKind::Custom),
         "make" => Some(OpKind::Make),
         "barrier" => Some(OpKind::Barrier),
         "subgroup_barrier" => Some(OpKind::SubgroupBarrier),

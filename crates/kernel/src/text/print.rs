@@ -42,6 +42,8 @@ impl fmt::Display for Kernel {
             match m.space {
                 Space::Buffer(Access::Read) => writeln!(f, "  buffer {}: {ty} read", m.name)?,
                 Space::Buffer(Access::ReadWrite) => writeln!(f, "  buffer {}: {ty} write", m.name)?,
+                Space::Buffer(Access::Tape) => writeln!(f, "  buffer {}: {ty} tape", m.name)?,
+                Space::Buffer(Access::Scratch) => writeln!(f, "  buffer {}: {ty} scratch", m.name)?,
                 Space::Workgroup(n) => writeln!(f, "  shared {}: {ty} * {n}", m.name)?,
                 Space::Private(n) => writeln!(f, "  private {}: {ty} * {n}", m.name)?,
             }

@@ -1,7 +1,11 @@
 //! What several tests use: random kernels, and inputs for them.
 #![allow(dead_code, reason = "each test uses a part of this")]
 
+pub mod articulated;
+pub mod cases;
+pub mod differentiable;
 pub mod gemm;
+pub mod gradients;
 pub mod kernels;
 pub mod random;
 

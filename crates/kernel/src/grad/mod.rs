@@ -1,0 +1,319 @@
+//! Derivatives of kernels, as kernels.
+//!
+//! # What is computed
+//!
+//! Buffers and f32 parameters go into a kernel, buffers come out. [`Kernel::grad`] gives the adjoint: for each buffer `x` through which a
+//! derivative flows there is a buffer `d_x`. Before the launch it holds the derivative of some number by what `x` holds *after* a launch
+//! of the primal; afterwards, by what `x` held *before*. So what is only read gathers (`d_x` grows), and what is written is used up.
+//! Adjoints of kernels that follow each other are launched one after the other, backwards, on the same `d_` buffers. One thing is left to the host:
+//! where it can be shown that no element of a buffer is written twice, its adjoint is only read ([`Purpose::Derivative`] says so), and
+//! what was overwritten is to be cleared. [`Chain`] does that, and keeps the states that it takes.
+//!
+//! [`Kernel::jvp`] gives the forward mode: for each `x` a buffer `t_x` with the direction in which it changes, and the kernel computes, besides
+//! its results, how they change.
+//!
+//! # How
+//!
+//! The kernel is brought to SSA and cleaned, so that nothing is assigned twice. `flatten.rs` takes composites and private arrays apart into scalars
+//! and vectors. `normal.rs` turns `break`, `continue` and `return` at depth into values, so that a region has one end to begin at.
+//! `activity.rs` finds what a derivative flows through. `plan.rs` finds what each loop must keep. `reverse.rs` then writes the adjoint by
+//! recursion over regions, each op by the line that `table.rs` has for it, and `forward.rs` the tangents by the same lines.
+//!
+//! An adjoint is a value, a carried value or a result of a region; never a place in memory. The result is an ordinary kernel, which
+//! the verifier accepts and the passes optimise, and which can be differentiated again.
+//!
+//! # What is kept
+//!
+//! Values of straight code are in sight. The region of an `if` is run again. A loop keeps, for each turn, those of its carried values that the
+//! derivatives of its body need and that cannot be computed from the turn's number; the body is run again from them. They lie on the tape
+//! (`tape.rs`), whose size [`Grad::size`] computes from the real numbers of turns. Nested loops reuse it, so that
+//! its size adds up and does not multiply. A launch whose tape is too small says so, always.
+//!
+//! # What is refused
+//!
+//! A derivative is right or refused with the op and the reason: a value that is needed, but was read from memory that this launch overwrites;
+//! a float that becomes a whole number and comes back, or is written as one; an unbounded loop on the way; what an atomic returned; an adjoint
+//! that invocations would add to without an atomic (floats of 16 bits), or that they would all take at once.
+//! [`Val::stop_gradient`](crate::Val::stop_gradient) and [`Val::with_derivatives`](crate::Val::with_derivatives) say what is meant instead.
+
+mod activity;
+mod chain;
+mod check;
+mod clear;
+mod flatten;
+mod forward;
+mod launch;
+mod normal;
+mod places;
+mod plan;
+mod report;
+mod reverse;
+mod size;
+mod table;
+mod tape;
+mod trim;
+mod write;
+
+use crate::error::KernelError;
+use crate::ir::{Access, Kernel, Memory, MemoryId, OpId, Scalar, Space, Ty};
+use crate::passes::{clean, values};
+use crate::text::op_text;
+use crate::verify::verify;
+use activity::{Activity, Places};
+pub use chain::{Chain, Cost};
+pub use launch::Derivatives;
+use normal::Normal;
+use plan::Plan;
+pub use report::{KeptLoop, Report};
+use write::{F32, U32};
+
+/// What a buffer of a derivative is, by its number among the buffers of the primal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A buffer of the primal, as it was before the launch of the primal.
+    Primal(usize),
+    /// The adjoint of a buffer, or its direction in forward mode: as many f32 as the buffer has scalars.
+    Derivative {
+        /// The buffer.
+        of: usize,
+        /// Whether the kernel only reads it.
+        read: bool,
+    },
+    /// The adjoints, or the directions, of the parameters: one f32 for each, in order.
+    Params,
+    /// The tape of floats: as many f32 as the slots that are needed, times the invocations.
+    Floats,
+    /// The tape of whole numbers, u32 in the same way.
+    Numbers,
+    /// Two u32, zero before the launch; afterwards, the slots that were lacking.
+    Status,
+}
+
+/// The adjoint of a kernel.
+#[derive(Clone, Debug)]
+pub struct Grad {
+    /// The adjoint.
+    pub kernel: Kernel,
+    /// What each of its buffers is.
+    pub purposes: Vec<Purpose>,
+    /// The kernel that computes the slots that each tape needs for an invocation, into its last buffer, of two u32, by maximum; the others are
+    /// buffers of the primal. None if there is no tape.
+    pub size: Option<(Kernel, Vec<Purpose>)>,
+    /// What is kept and what is computed again.
+    pub report: Report,
+}
+
+/// The forward derivative of a kernel.
+#[derive(Clone, Debug)]
+pub struct Jvp {
+    /// It computes what the primal computes, and how that changes.
+    pub kernel: Kernel,
+    /// What each of its buffers is; those of the primal come first, all and in order.
+    pub purposes: Vec<Purpose>,
+}
+
+/// A refusal: the op, and why.
+type Refusal = (OpId, String);
+
+fn refused(k: &Kernel, (op, problem): Refusal) -> KernelError {
+    KernelError::Gradient { kernel: k.name.clone(), op: op_text(k, op), problem }
+}
+
+impl Kernel {
+    /// The adjoint, by all its buffers of floats and its f32 parameters.
+    ///
+    /// ```
+    /// use impasto_kernel::{Builder, Data, Launch};
+    /// // A product over a loop that is as long as a buffer says: y = n-th power of x.
+    /// let kernel = Builder::kernel("power", [1, 1, 1], |k| {
+    ///     let (n, x, y) = (k.buffer::<u32>("n"), k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
+    ///     let product = k.var(1f32);
+    ///     k.for_(0u32, n.load(0), |_, _| product.set(product.get() * x.load(0)));
+    ///     y.store(0, product.get());
+    /// })?;
+    /// let launch = Launch::new([1, 1, 1], vec![[3u32][..].into(), [2f32][..].into(), [0f32][..].into()]);
+    /// let grad = kernel.grad()?;
+    /// let adjoints = grad.execute(&launch, &[(2, [1f32][..].into())])?;
+    /// assert_eq!(adjoints.of(1).and_then(Data::to_f32), Some(vec![12.0]));
+    /// # Ok::<(), impasto_kernel::KernelError>(())
+    /// ```
+    pub fn grad(&self) -> Result<Grad, KernelError> {
+        gradient(self, &|_| true)
+    }
+
+    /// The adjoint by these buffers and parameters only: others are constants.
+    pub fn grad_of(&self, names: &[&str]) -> Result<Grad, KernelError> {
+        known(self, names)?;
+        gradient(self, &|name| names.contains(&name))
+    }
+
+    /// The forward derivative, by all its buffers of floats and its f32 parameters.
+    ///
+    /// ```
+    /// use impasto_kernel::{Builder, Data, Launch};
+    /// let kernel = Builder::kernel("square", [1, 1, 1], |k| {
+    ///     let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
+    ///     y.store(0, x.load(0) * x.load(0));
+    /// })?;
+    /// let launch = Launch::new([1, 1, 1], vec![[3f32][..].into(), [0f32][..].into()]);
+    /// let changes = kernel.jvp()?.execute(&launch, &[(0, [1f32][..].into())])?;
+    /// assert_eq!(changes.of(1).and_then(Data::to_f32), Some(vec![6.0]));
+    /// # Ok::<(), impasto_kernel::KernelError>(())
+    /// ```
+    pub fn jvp(&self) -> Result<Jvp, KernelError> {
+        forward::jvp(self, &|_| true)
+    }
+
+    /// The forward derivative along these buffers and parameters only: others are constants.
+    pub fn jvp_of(&self, names: &[&str]) -> Result<Jvp, KernelError> {
+        known(self, names)?;
+        forward::jvp(self, &|name| names.contains(&name))
+    }
+}
+
+fn known(k: &Kernel, names: &[&str]) -> Result<(), KernelError> {
+    let has = |n: &&&str| k.params().iter().any(|p| p.name == **n) || k.memories().iter().any(|m| m.name == **n);
+    match names.iter().find(|n| !has(n)) {
+        Some(n) => Err(KernelError::Build {
+            kernel: k.name.clone(),
+            problem: format!("'{n}' is none of its buffers and parameters, so it has no derivative by it"),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// SSA form with what is plainly superfluous taken out.
+fn prepared(k: &Kernel, arrays: bool) -> Result<Kernel, KernelError> {
+    if let Some(m) = k.memories().iter().find(|m| m.ty.lanes().is_none()) {
+        return Err(KernelError::Build {
+            kernel: k.name.clone(),
+            problem: format!(
+                "'{}' holds composites, and derivatives are of scalars and vectors: use a buffer for each member",
+                m.name
+            ),
+        });
+    }
+    verify(k)?;
+    let is_matrix = |op: &OpId| k.kind(*op).is_matrix();
+    if let Some(op) = Places::new(k).ops.into_iter().find(is_matrix) {
+        let problem =
+            "matrices of a subgroup have no derivatives here: write the product with loops, or differentiate around it";
+        return Err(refused(k, (op, problem.to_owned())));
+    }
+    let ssa = clean(&values(k)?)?;
+    clean(&values(&flatten::flatten(&ssa, arrays))?)
+}
+
+/// Adds a memory with a name of its own.
+fn declare(header: &mut Kernel, name: &str, ty: Ty, space: Space) -> MemoryId {
+    let taken = |n: &str, h: &Kernel| h.memories.iter().any(|m| m.name == n) || h.params.iter().any(|p| p.name == n);
+    let mut own = name.to_owned();
+    let mut number = 1;
+    while taken(&own, header) {
+        number += 1;
+        own = format!("{name}_{number}");
+    }
+    header.memories.push(Memory { name: own, ty, space });
+    MemoryId(header.memories.len() as u32 - 1)
+}
+
+/// The number of each memory among the buffers.
+fn buffer_numbers(k: &Kernel) -> Vec<Option<usize>> {
+    let mut n = 0;
+    let number = |m: &Memory| {
+        let buffer = matches!(m.space, Space::Buffer(_));
+        n += usize::from(buffer);
+        buffer.then_some(n - 1)
+    };
+    k.memories().iter().map(number).collect()
+}
+
+fn gradient(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Grad, KernelError> {
+    let flat = prepared(primal, true)?;
+    let normal = normal::normal(&flat).map_err(|r| refused(&flat, r))?;
+    let k = &normal.kernel;
+    verify(k)?;
+    let places = Places::new(k);
+    let activity = Activity::new(k, &places, wrt);
+    let plan = Plan::new(&normal, &places, &activity);
+    check::check(&normal, &places, &activity, &plan).map_err(|r| refused(k, r))?;
+    let report = Report::new(&normal, &places, &activity, &plan);
+
+    let mut header = k.header();
+    header.name = format!("{}_grad", k.name);
+    let mut purposes: Vec<Option<Purpose>> = buffer_numbers(k).into_iter().map(|n| n.map(Purpose::Primal)).collect();
+    for m in &mut header.memories {
+        if m.space == Space::Buffer(Access::ReadWrite) {
+            m.space = Space::Buffer(Access::Read);
+        }
+    }
+    let mut memories = Vec::new();
+    for (i, m) in k.memories().iter().enumerate() {
+        let id = MemoryId(i as u32);
+        if !activity.memory(id) {
+            memories.push(None);
+            continue;
+        }
+        let stride = stride(m.ty);
+        let read = plan.once[i];
+        let space = match m.space {
+            Space::Buffer(Access::Tape | Access::Scratch) => Space::Buffer(Access::Scratch),
+            Space::Buffer(_) if read => Space::Buffer(Access::Read),
+            Space::Buffer(_) => Space::Buffer(Access::ReadWrite),
+            Space::Workgroup(n) => Space::Workgroup(n * stride),
+            Space::Private(n) => Space::Private(n * stride),
+        };
+        let name = format!("d_{}", m.name);
+        memories.push(Some(declare(&mut header, &name, F32, space)));
+        purposes.push(buffer_numbers(k)[i].map(|of| Purpose::Derivative { of, read }));
+    }
+    let has_params =
+        places.ops.iter().any(|&op| matches!(k.kind(op), crate::ir::OpKind::Param(_)) && activity.value(k.result(op)));
+    let mut buffer = |name: &str, ty: Ty, access: Access, purpose: Purpose| {
+        purposes.push(Some(purpose));
+        declare(&mut header, name, ty, Space::Buffer(access))
+    };
+    let params = has_params.then(|| buffer("d_params", F32, Access::ReadWrite, Purpose::Params));
+    let words = plan.words();
+    let floats = (words[0] > 0).then(|| buffer("tape", F32, Access::Tape, Purpose::Floats));
+    let numbers = (words[1] > 0).then(|| buffer("tape_numbers", U32, Access::Tape, Purpose::Numbers));
+    let status = (words != [0; 2]).then(|| buffer("tape_status", U32, Access::Tape, Purpose::Status));
+    let outlets = reverse::Outlets { memories, params, tapes: [floats, numbers], status };
+    let written = reverse::reverse(&normal, &places, &activity, &plan, header, outlets);
+    let (kernel, purposes) = trim::trim(&clean(&written)?, &purposes);
+    verify(&kernel)?;
+
+    let size = match words {
+        [0, 0] => None,
+        _ => Some(sizing(&normal, &plan)?),
+    };
+    Ok(Grad { kernel, purposes, size, report })
+}
+
+fn sizing(normal: &Normal, plan: &Plan) -> Result<(Kernel, Vec<Purpose>), KernelError> {
+    let k = &normal.kernel;
+    let mut header = k.header();
+    header.name = format!("{}_size", k.name);
+    let mut purposes: Vec<Option<Purpose>> = buffer_numbers(k).into_iter().map(|n| n.map(Purpose::Primal)).collect();
+    for m in &mut header.memories {
+        if m.space == Space::Buffer(Access::ReadWrite) {
+            m.space = Space::Buffer(Access::Read);
+        }
+    }
+    let out = declare(&mut header, "slots", U32, Space::Buffer(Access::ReadWrite));
+    purposes.push(Some(Purpose::Status));
+    let written = size::size(normal, plan, header, out);
+    let (kernel, purposes) = trim::trim(&clean(&written)?, &purposes);
+    verify(&kernel)?;
+    Ok((kernel, purposes))
+}
+
+/// Scalars from one element to the next, in a memory and in its adjoint: a vector of 3 is followed by one that nobody uses.
+fn stride(ty: Ty) -> u32 {
+    ty.lanes().map_or(1, |l| l.1.next_power_of_two())
+}
+
+/// Whether a memory holds f32, alone or in vectors.
+fn is_f32(ty: Ty) -> bool {
+    matches!(ty.lanes(), Some((Scalar::F32, _)))
+}
