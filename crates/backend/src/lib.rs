@@ -35,6 +35,7 @@ use std::sync::Arc;
 use impasto_graph::{Capabilities, DType, Data, Graph, HostTensor, Plan, Storage, TensorType};
 
 pub mod cpu;
+mod io;
 mod shapes;
 mod stored;
 pub mod vulkan;

@@ -234,24 +234,10 @@ impl Recording {
         // SAFETY: as above.
         let sets = unsafe { device.allocate_descriptor_sets(&info) }.named("vkAllocateDescriptorSets")?;
         for ((_, parts), &set) in runs().zip(&sets) {
-            let ranges: Vec<[vk::DescriptorBufferInfo; 1]> = parts
-                .iter()
-                .map(|part| {
-                    [vk::DescriptorBufferInfo::default().buffer(part.buffer.raw).offset(part.offset).range(part.bytes)]
-                })
-                .collect();
-            let writes: Vec<_> = (0..)
-                .zip(&ranges)
-                .map(|(binding, range)| {
-                    vk::WriteDescriptorSet::default()
-                        .dst_set(set)
-                        .dst_binding(binding)
-                        .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
-                        .buffer_info(range)
-                })
-                .collect();
-            // SAFETY: as above.
-            unsafe { device.update_descriptor_sets(&writes, &[]) };
+            let range = |part: &Part| {
+                vk::DescriptorBufferInfo::default().buffer(part.buffer.raw).offset(part.offset).range(part.bytes)
+            };
+            bind(device, set, parts.iter().map(range));
         }
         Ok(sets)
     }
@@ -281,6 +267,27 @@ impl Recording {
             .named("vkGetQueryPoolResults")?;
         Ok(ticks.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]) as f64 * tick).collect())
     }
+}
+
+/// Puts ranges of buffers at bindings 0 and on of a set.
+pub(crate) fn bind(
+    device: &ash::Device,
+    set: vk::DescriptorSet,
+    ranges: impl Iterator<Item = vk::DescriptorBufferInfo>,
+) {
+    let ranges: Vec<[vk::DescriptorBufferInfo; 1]> = ranges.map(|range| [range]).collect();
+    let writes: Vec<_> = (0..)
+        .zip(&ranges)
+        .map(|(binding, range)| {
+            vk::WriteDescriptorSet::default()
+                .dst_set(set)
+                .dst_binding(binding)
+                .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
+                .buffer_info(range)
+        })
+        .collect();
+    // SAFETY: the set and the buffers are of this device, and the structures live until the call returns.
+    unsafe { device.update_descriptor_sets(&writes, &[]) };
 }
 
 /// Kernels and copies.

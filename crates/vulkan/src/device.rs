@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ash::vk;
 
+use crate::commands::bind;
 use crate::error::{Named, VulkanError};
 use crate::features::Features;
 use crate::instance::Inner;
@@ -223,22 +224,8 @@ impl Work<'_> {
         // SAFETY: as above.
         let sets = unsafe { device.allocate_descriptor_sets(&info) }.named("vkAllocateDescriptorSets")?;
         let set = sets.first().copied().ok_or(VulkanError::Lacks("descriptor set in its answer"))?;
-        let ranges: Vec<[vk::DescriptorBufferInfo; 1]> = buffers
-            .iter()
-            .map(|buffer| [vk::DescriptorBufferInfo::default().buffer(buffer.raw).range(vk::WHOLE_SIZE)])
-            .collect();
-        let writes: Vec<_> = (0..)
-            .zip(&ranges)
-            .map(|(binding, range)| {
-                vk::WriteDescriptorSet::default()
-                    .dst_set(set)
-                    .dst_binding(binding)
-                    .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
-                    .buffer_info(range)
-            })
-            .collect();
-        // SAFETY: as above.
-        unsafe { device.update_descriptor_sets(&writes, &[]) };
+        let whole = |buffer: &&Buffer| vk::DescriptorBufferInfo::default().buffer(buffer.raw).range(vk::WHOLE_SIZE);
+        bind(device, set, buffers.iter().map(whole));
 
         let info = vk::CommandPoolCreateInfo::default().queue_family_index(opened.family);
         // SAFETY: as above.

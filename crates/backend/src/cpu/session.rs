@@ -10,7 +10,7 @@ use super::rows::{Dst, Src};
 use super::weights::CpuWeights;
 use super::{Cpu, attention, conv, elementwise, linear, lookup, movement, norm};
 use crate::stored::param_name;
-use crate::{BackendError, Session, StepTime};
+use crate::{BackendError, Session, StepTime, io};
 
 /// A step, ready to run.
 pub(super) type Run = Box<dyn Fn(&Pool) + Send + Sync>;
@@ -196,32 +196,18 @@ impl CpuSession {
     }
 
     fn upload(&self, given: &[(&str, &HostTensor)]) -> Result<(), BackendError> {
-        let problem = |name: &str, problem: String| BackendError::Io { kind: "input", name: name.into(), problem };
-        if let Some((name, _)) = given.iter().find(|(name, _)| self.inputs.iter().all(|(n, _)| n != name)) {
-            return Err(problem(name, "the graph has no such input".into()));
-        }
-        for ((name, ty), place) in self.inputs.iter().zip(&self.input_places) {
-            let Some((_, tensor)) = given.iter().find(|(n, _)| n == name) else {
-                return Err(problem(name, "is missing".into()));
-            };
-            if tensor.ty() != ty {
-                return Err(problem(name, format!("is {}, the graph takes {ty}", tensor.ty())));
-            }
-            if let Some(place) = place {
-                let bytes = ty.bytes() as usize;
+        io::inputs(&self.inputs, given, |i, tensor| {
+            if let Some(place) = self.input_places[i] {
                 // SAFETY: the place has the bytes of this type, and the tensor has the same type.
-                unsafe { place.ptr.copy_from_nonoverlapping(data_ptr(tensor.data()), bytes) };
+                unsafe { place.ptr.copy_from_nonoverlapping(data_ptr(tensor.data()), tensor.ty().bytes() as usize) };
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     fn download(&self, outputs: &mut [HostTensor]) -> Result<(), BackendError> {
-        for (((name, ty), place), out) in self.outputs.iter().zip(&self.output_places).zip(outputs) {
-            if out.ty() != ty {
-                let problem = format!("is {ty}, room was given for {}", out.ty());
-                return Err(BackendError::Io { kind: "output", name: name.clone(), problem });
-            }
+        io::outputs(&self.outputs, outputs, |i, out| {
+            let bytes = out.ty().bytes() as usize;
             let to: *mut u8 = match out.data_mut() {
                 Data::F32(v) => v.as_mut_ptr().cast(),
                 Data::F16(v) => v.as_mut_ptr().cast(),
@@ -229,9 +215,9 @@ impl CpuSession {
                 Data::I32(v) => v.as_mut_ptr().cast(),
             };
             // SAFETY: both hold the bytes of this type.
-            unsafe { to.copy_from_nonoverlapping(place.ptr, ty.bytes() as usize) };
-        }
-        Ok(())
+            unsafe { to.copy_from_nonoverlapping(self.output_places[i].ptr, bytes) };
+            Ok(())
+        })
     }
 }
 
@@ -254,10 +240,7 @@ impl Session for CpuSession {
     }
 
     fn run(&mut self, inputs: &[(&str, &HostTensor)], outputs: &mut [HostTensor]) -> Result<(), BackendError> {
-        if outputs.len() != self.outputs.len() {
-            let problem = format!("{} outputs were given room, the graph has {}", outputs.len(), self.outputs.len());
-            return Err(BackendError::Io { kind: "output", name: "*".into(), problem });
-        }
+        io::check_room(&self.outputs, outputs)?;
         self.upload(inputs)?;
         for step in &mut self.steps {
             let start = Instant::now();

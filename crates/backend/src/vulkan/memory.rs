@@ -65,7 +65,11 @@ impl Memory {
 
     /// Bytes from an address to the host.
     pub(super) fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), BackendError> {
-        let from = self.part(address, bytes.len() as u64);
+        self.read_part(&self.part(address, bytes.len() as u64), bytes)
+    }
+
+    /// The beginning of a part, of this memory or of another of the same device, to the host.
+    pub(super) fn read_part(&self, from: &Part, bytes: &mut [u8]) -> Result<(), BackendError> {
         let Some(stage) = self.stage.as_ref().filter(|_| !from.buffer.is_visible()) else {
             return from.buffer.read_at(from.offset, bytes).map_err(|e| self.vulkan.failed(0, e));
         };

@@ -8,7 +8,7 @@ use super::memory::Memory;
 use super::weights::{VulkanWeights, Way};
 use super::{Vulkan, attention, conv, elementwise, linear, lookup, movement, norm};
 use crate::stored::param_name;
-use crate::{BackendError, Session, StepTime, Weights};
+use crate::{BackendError, Session, StepTime, Weights, io};
 
 /// Work that is handed to the device at once: more, and a weak device that also draws a desktop would be taken for hung.
 const MOST_FLOPS: u64 = 50_000_000_000;
@@ -105,24 +105,24 @@ impl Env<'_> {
     }
 }
 
-/// Bytes of a tensor in the arena.
-struct Slot {
-    name: String,
-    ty: TensorType,
-    /// Inputs that nobody needs, and outputs that are parameters, have no place there.
-    address: Option<u64>,
-}
-
 pub(super) struct VulkanSession {
     vulkan: Vulkan,
     arena: Memory,
     recordings: Vec<Recording>,
     times: Vec<StepTime>,
-    inputs: Vec<Slot>,
-    outputs: Vec<(Slot, Part)>,
-    input_types: Vec<(String, TensorType)>,
-    output_types: Vec<(String, TensorType)>,
+    inputs: Vec<(String, TensorType)>,
+    outputs: Vec<(String, TensorType)>,
+    /// Addresses in the arena; inputs that nobody needs have none.
+    input_places: Vec<Option<u64>>,
+    output_places: Vec<Output>,
     _weights: Weights,
+}
+
+/// Where an output lies.
+enum Output {
+    Arena(u64),
+    /// It is a parameter.
+    Weight(Part),
 }
 
 impl VulkanSession {
@@ -156,66 +156,45 @@ impl VulkanSession {
             .collect::<Vec<_>>();
         let recordings = record(vulkan, steps, &times)?;
 
-        let slot = |name: &str, value: Value| Slot {
-            name: name.to_owned(),
-            ty: graph.ty(value).clone(),
-            address: match plan.place(value) {
-                Place::Arena(span) => Some(span.offset),
-                _ => None,
-            },
+        let address = |value: Value| match plan.place(value) {
+            Place::Arena(span) => Some(span.offset),
+            _ => None,
         };
-        let inputs: Vec<Slot> = graph.inputs().map(|(name, value)| slot(name, value)).collect();
-        let outputs: Vec<(Slot, Part)> =
-            graph.outputs().iter().map(|o| (slot(&o.name, o.value), env.part(o.value))).collect();
-        let named = |s: &Slot| (s.name.clone(), s.ty.clone());
-        let (input_types, output_types) =
-            (inputs.iter().map(named).collect(), outputs.iter().map(|(s, _)| named(s)).collect());
+        let output = |value: Value| address(value).map_or_else(|| Output::Weight(env.part(value)), Output::Arena);
+        let input_places = graph.inputs().map(|(_, value)| address(value)).collect();
+        let output_places = graph.outputs().iter().map(|o| output(o.value)).collect();
+        let inputs = graph.inputs().map(|(name, value)| (name.to_owned(), graph.ty(value).clone())).collect();
+        let outputs = graph.outputs().iter().map(|o| (o.name.clone(), graph.ty(o.value).clone())).collect();
         Ok(VulkanSession {
             vulkan: vulkan.clone(),
             recordings,
             times,
             inputs,
             outputs,
-            input_types,
-            output_types,
+            input_places,
+            output_places,
             arena,
             _weights: weights.clone(),
         })
     }
 
     fn upload(&self, given: &[(&str, &HostTensor)]) -> Result<(), BackendError> {
-        let problem = |name: &str, problem: String| BackendError::Io { kind: "input", name: name.into(), problem };
-        if let Some((name, _)) = given.iter().find(|(name, _)| self.inputs.iter().all(|slot| slot.name != *name)) {
-            return Err(problem(name, "the graph has no such input".into()));
-        }
-        for slot in &self.inputs {
-            let Some((name, tensor)) = given.iter().find(|(name, _)| *name == slot.name) else {
-                return Err(problem(&slot.name, "is missing".into()));
-            };
-            if *tensor.ty() != slot.ty {
-                return Err(problem(name, format!("is {}, the graph takes {}", tensor.ty(), slot.ty)));
-            }
-            if let Some(address) = slot.address {
-                self.arena.write(address, &bytes(tensor.data()))?;
-            }
-        }
-        Ok(())
+        io::inputs(&self.inputs, given, |i, tensor| match self.input_places[i] {
+            Some(address) => self.arena.write(address, &bytes(tensor.data())),
+            None => Ok(()),
+        })
     }
 
     fn download(&self, outputs: &mut [HostTensor]) -> Result<(), BackendError> {
-        for ((slot, part), out) in self.outputs.iter().zip(outputs) {
-            if *out.ty() != slot.ty {
-                let problem = format!("is {}, room was given for {}", slot.ty, out.ty());
-                return Err(BackendError::Io { kind: "output", name: slot.name.clone(), problem });
-            }
-            let mut read = vec![0; slot.ty.bytes() as usize];
-            match slot.address {
-                Some(address) => self.arena.read(address, &mut read)?,
-                None => part.buffer.read_at(part.offset, &mut read).map_err(|e| self.vulkan.failed(0, e))?,
+        io::outputs(&self.outputs, outputs, |i, out| {
+            let mut read = vec![0; out.ty().bytes() as usize];
+            match &self.output_places[i] {
+                Output::Arena(address) => self.arena.read(*address, &mut read)?,
+                Output::Weight(part) => self.arena.read_part(part, &mut read)?,
             }
             fill(out.data_mut(), &read);
-        }
-        Ok(())
+            Ok(())
+        })
     }
 }
 
@@ -309,18 +288,15 @@ fn fill(data: &mut Data, bytes: &[u8]) {
 
 impl Session for VulkanSession {
     fn inputs(&self) -> &[(String, TensorType)] {
-        &self.input_types
+        &self.inputs
     }
 
     fn outputs(&self) -> &[(String, TensorType)] {
-        &self.output_types
+        &self.outputs
     }
 
     fn run(&mut self, inputs: &[(&str, &HostTensor)], outputs: &mut [HostTensor]) -> Result<(), BackendError> {
-        if outputs.len() != self.outputs.len() {
-            let problem = format!("{} outputs were given room, the graph has {}", outputs.len(), self.outputs.len());
-            return Err(BackendError::Io { kind: "output", name: "*".into(), problem });
-        }
+        io::check_room(&self.outputs, outputs)?;
         self.upload(inputs)?;
         for recording in &mut self.recordings {
             recording.submit().map_err(|e| self.vulkan.failed(0, e))?;
