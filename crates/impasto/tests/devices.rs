@@ -178,7 +178,7 @@ fn what_went_wrong_is_said_in_one_line() {
             Some("crash:create-instance"),
             "cuda: crashed during device probe (signal 11 in create-instance, driver libcuda.so.1)",
         ),
-        ("", Some(""), "gpu: Fake GPU 0 (cuda0, vulkan0) seen, not usable yet: computing on cpu"),
+        ("", Some(""), "gpu: Fake GPU 0 (cuda0, vulkan0) seen, computing on cpu; --backend vulkan0 computes there"),
     ] {
         let world = World::new(vulkan, cuda);
         let begun = Instant::now();
@@ -198,11 +198,12 @@ fn disable_starts_no_child_and_an_api_by_name_is_an_error_yet() {
     assert_painted(&world, &out);
     assert!(!world.touched(), "no driver was opened");
     assert!(!text(&out.stderr).contains("gpu"), "{}", text(&out.stderr));
-    for (api, words) in [("vulkan", "Fake GPU 0"), ("cuda", "Fake GPU 0")] {
+    for (api, words) in [("vulkan", "use --backend vulkan0"), ("cuda", "this build cannot compute")] {
         let out = world.paint(api);
         assert_eq!(out.status.code(), Some(1));
         let said = text(&out.stderr);
-        assert!(said.contains(&format!("--gpu {api}: this build cannot compute")) && said.contains(words), "{said}");
+        assert!(said.contains(&format!("--gpu {api}: ")) && said.contains(words), "{said}");
+        assert!(said.contains("Fake GPU 0 was seen"), "{said}");
     }
     assert_eq!(world.paint("opencl").status.code(), Some(2));
 }

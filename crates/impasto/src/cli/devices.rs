@@ -257,6 +257,11 @@ pub fn insist(gpu: Gpu) -> anyhow::Result<()> {
         ([], None) => "no device was found; `impasto devices` says why".into(),
         (some, _) => format!("{} was seen and is healthy", some.join(", ")),
     };
+    if api == Api::Vulkan
+        && let Some(view) = survey.views().find(|view| view.api == api && view.is_healthy())
+    {
+        bail!("--gpu {api}: Vulkan devices are used by name for now ({seen}); use --backend {}", view.name)
+    }
     bail!("--gpu {api}: this build cannot compute through {api} yet ({seen}); use --gpu auto or --gpu disable")
 }
 

@@ -138,6 +138,12 @@ fn show_kernel(args: &KernelShow) -> anyhow::Result<()> {
         let names: Vec<&str> = all.iter().map(|sample| sample.name).collect();
         bail!("'{}' is no kernel of this program; there are {}", args.name, names.join(", "));
     };
+    let adjoint = if args.grad { Some(sample.kernel.grad()?) } else { None };
+    if let Some(grad) = adjoint.as_ref().filter(|_| args.tape) {
+        line(format_args!("{}", grad.report.to_string().trim_end()));
+        return Ok(());
+    }
+    let kernel = adjoint.as_ref().map_or(&sample.kernel, |grad| &grad.kernel);
     let mut compiler = Compiler::new(Target::ANY);
     if args.opt == 0 {
         compiler = compiler.unoptimised();
@@ -145,13 +151,13 @@ fn show_kernel(args: &KernelShow) -> anyhow::Result<()> {
     if let Some(folder) = &args.dump {
         compiler = compiler.dump_to(folder);
     }
-    let module = compiler.compile(std::slice::from_ref(&sample.kernel))?;
+    let module = compiler.compile(std::slice::from_ref(kernel))?;
     for message in compiler.messages().to_string().lines() {
         eprintln!("note: {message}");
     }
     let shown = match args.stage.as_str() {
         "spirv" => module.disassemble().map_err(|e| anyhow!("{}: {e}", sample.name))?,
-        stage => at_stage(&sample.kernel, stage, args.opt == 0)?,
+        stage => at_stage(kernel, stage, args.opt == 0)?,
     };
     line(format_args!("{}", shown.trim_end()));
     Ok(())

@@ -82,6 +82,12 @@ pub struct KernelShow {
     /// 0 for the kernel as it is written, 1 for all passes.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
     pub opt: u8,
+    /// Its adjoint instead: the kernel that computes derivatives backwards.
+    #[arg(long)]
+    pub grad: bool,
+    /// What the adjoint keeps of each loop, what it computes again, and how many bytes that takes.
+    #[arg(long, requires = "grad")]
+    pub tape: bool,
     /// Write every stage, and exactly the words that would be shipped, into a folder in this one.
     #[arg(long, value_name = "DIR")]
     pub dump: Option<PathBuf>,
