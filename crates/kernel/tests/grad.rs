@@ -328,3 +328,25 @@ fn kernels_written_as_rust_have_derivatives() {
     let launch = wide(1, vec![Data::from(&[7u32][..]), x, Data::wide(&[0.0; 4])]);
     hold(&kernel, &launch, 5).unwrap_or_else(|e| panic!("{e}\n{kernel}"));
 }
+
+#[test]
+fn forward_mode_follows_what_only_a_break_makes_vary() {
+    let k = kernel("k", 1, |k| {
+        let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
+        let (given, other) = (k.var(0.5f32), k.var(x.load(0)));
+        k.for_(0u32, 3u32, |l, i| {
+            k.if_(i.eq(1), || {
+                given.set(x.load(1) * x.load(1));
+                l.break_();
+            });
+            other.set(other.get() * x.load(0));
+            given.set(0.25);
+        });
+        y.store(0, given.get());
+        y.store(1, other.get());
+    });
+    let launch = wide(1, vec![Data::wide(&[3.0, 2.0]), Data::wide(&[0.0; 2])]);
+    let along = k.jvp().unwrap().execute(&launch, &[(0, Data::wide(&[0.0, 1.0]))]).unwrap();
+    assert_eq!(along.of(1).and_then(Data::to_f64), Some(vec![4.0, 0.0]));
+    hold(&k, &launch, 1).unwrap_or_else(|e| panic!("{e}"));
+}

@@ -17,7 +17,8 @@ use crate::passes::clean;
 struct Forward<'a> {
     k: &'a Kernel,
     places: &'a Places,
-    activity: &'a Activity,
+    /// Which values have tangents.
+    varied: Vec<bool>,
     asm: Assembler,
     map: Vec<Value>,
     tangents: Vec<Option<Value>>,
@@ -55,10 +56,18 @@ pub(super) fn jvp(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Jvp, Ke
         purposes.push(Purpose::Params);
         declare(&mut header, "t_params", F32, Space::Buffer(Access::Read))
     });
+    let mut varied: Vec<bool> = (0..k.value_count()).map(|v| activity.varies(Value(v as u32))).collect();
+    for &op in places.ops.iter().filter(|&&op| matches!(k.kind(op), OpKind::For(_))) {
+        // What a `for` carries and what it gives are one thing; a `break` may be what makes it vary.
+        for (arg, result) in k.region_args(k.regions(op)[0]).skip(1).zip(k.results(op)) {
+            let either = varied[arg.index()] || varied[result.index()];
+            (varied[arg.index()], varied[result.index()]) = (either, either);
+        }
+    }
     let mut f = Forward {
         k,
         places: &places,
-        activity: &activity,
+        varied,
         asm: Assembler::new(header),
         map: vec![Value(u32::MAX); k.value_count()],
         tangents: vec![None; k.value_count()],
@@ -89,7 +98,7 @@ impl Forward<'_> {
     fn tangents_for(&mut self, given: &[Value], to: &[Value]) -> Vec<Value> {
         let mut all = Vec::new();
         for (&v, &t) in given.iter().zip(to) {
-            if self.activity.varies(t) {
+            if self.varied[t.index()] {
                 all.push(self.tangent(v));
             }
         }
@@ -97,7 +106,7 @@ impl Forward<'_> {
     }
 
     fn types(&self, values: &[Value]) -> Vec<Ty> {
-        let varied = values.iter().filter(|v| self.activity.varies(**v));
+        let varied = values.iter().filter(|v| self.varied[v.index()]);
         values.iter().chain(varied).map(|&v| self.k.ty(v)).collect()
     }
 
@@ -106,7 +115,7 @@ impl Forward<'_> {
         let mut tangents = new[old.len()..].iter();
         for (&v, &n) in old.iter().zip(new) {
             self.map[v.index()] = n;
-            if self.activity.varies(v) {
+            if self.varied[v.index()] {
                 self.tangents[v.index()] = tangents.next().copied();
             }
         }
@@ -220,7 +229,7 @@ impl Forward<'_> {
             }
             _ => {}
         }
-        if k.results(op).len() == 0 || !self.activity.varies(k.result(op)) {
+        if k.results(op).len() == 0 || !self.varied[k.result(op).index()] {
             return Ok(());
         }
         let result = k.result(op);
