@@ -203,7 +203,7 @@ fn disable_starts_no_child_and_an_api_by_name_is_an_error_yet() {
         assert_eq!(out.status.code(), Some(1));
         let said = text(&out.stderr);
         assert!(said.contains(&format!("--gpu {api}: ")) && said.contains(words), "{said}");
-        assert!(said.contains("Fake GPU 0 was seen"), "{said}");
+        assert!(said.contains("Fake GPU 0") && said.contains("was seen and is healthy"), "{said}");
     }
     assert_eq!(world.paint("opencl").status.code(), Some(2));
 }

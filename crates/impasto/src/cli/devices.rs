@@ -258,7 +258,7 @@ pub fn insist(gpu: Gpu) -> anyhow::Result<()> {
         (some, _) => format!("{} was seen and is healthy", some.join(", ")),
     };
     if api == Api::Vulkan
-        && let Some(view) = survey.views().find(|view| view.api == api && view.is_healthy())
+        && let Some(view) = survey.views().filter(|v| v.api == api && v.is_healthy()).min_by_key(|v| !v.is_gpu())
     {
         bail!("--gpu {api}: Vulkan devices are used by name for now ({seen}); use --backend {}", view.name)
     }
