@@ -7,28 +7,24 @@ cd "$(dirname "$0")/.."
 
 say() { printf '\n== %s\n' "$*"; }
 
-# A C linker, which Rust needs; a C++ compiler, with which tests build drivers that go wrong; and a Vulkan driver that works
-# everywhere, beside which they go wrong.
+# A C linker, which Rust needs; a C++ compiler, with which tests build drivers that go wrong; a Vulkan driver that works everywhere, beside
+# which they go wrong and on which kernels run; a layer that watches it; and what the kernel compiler is tested with.
 missing=()
 { command -v cc && command -v c++; } >/dev/null || missing+=(build-essential)
 ls /usr/share/vulkan/icd.d/lvp_icd*.json >/dev/null 2>&1 || missing+=(mesa-vulkan-drivers)
 { ldconfig -p 2>/dev/null || true; } | grep -q 'libvulkan\.so\.1' || missing+=(libvulkan1)
+ls /usr/share/vulkan/explicit_layer.d/*khronos_validation* >/dev/null 2>&1 || missing+=(vulkan-validationlayers)
+command -v spirv-val >/dev/null || missing+=(spirv-tools)
+command -v spirv-cross >/dev/null || missing+=(spirv-cross)
 if [ ${#missing[@]} -gt 0 ]; then
     if ! command -v apt-get >/dev/null; then
-        echo "these are missing, by their names in Debian: ${missing[*]}; install them, or the tests of devices will fail" >&2
+        echo "these are missing, by their names in Debian: ${missing[*]}; install them, or tests will fail" >&2
     else
         say "installing ${missing[*]}"
         as_root=$([ "$(id -u)" = 0 ] || echo sudo)
         $as_root apt-get update -q
         $as_root apt-get install -qy --no-install-recommends "${missing[@]}"
     fi
-fi
-if ! command -v spirv-val >/dev/null || ! command -v spirv-cross >/dev/null || ! ls /usr/share/vulkan/icd.d/lvp_icd* >/dev/null 2>&1 ||
-    ! ls /usr/share/vulkan/explicit_layer.d/*khronos_validation* >/dev/null 2>&1; then
-    say "installing what the kernel compiler is tested with: spirv-val, spirv-cross, a Vulkan device that is software and a layer that watches it"
-    as_root=$([ "$(id -u)" = 0 ] || echo sudo)
-    $as_root apt-get update -q
-    $as_root apt-get install -qy --no-install-recommends spirv-tools spirv-cross mesa-vulkan-drivers libvulkan1 vulkan-validationlayers
 fi
 if ! command -v cargo >/dev/null; then
     echo "cargo is missing: install Rust $(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) or later with rustup" >&2

@@ -1,6 +1,6 @@
-//! What a run is given and gives, held against what its graph takes and yields. Nothing here allocates unless it fails.
+//! What a run is given and gives, held against what its graph takes and yields. Checking allocates nothing unless it fails.
 
-use impasto_graph::{HostTensor, TensorType};
+use impasto_graph::{Data, HostTensor, TensorType};
 
 use crate::BackendError;
 
@@ -52,5 +52,15 @@ pub(crate) fn check_room(yields: &[(String, TensorType)], room: &[HostTensor]) -
             let said = format!("{} outputs were given room, the graph has {}", room.len(), yields.len());
             Err(problem("output", "*", said))
         }
+    }
+}
+
+/// A tensor's elements as files and devices have them, little endian.
+pub(crate) fn bytes(data: &Data) -> Vec<u8> {
+    match data {
+        Data::F32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Data::F16(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Data::BF16(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Data::I32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
     }
 }

@@ -32,7 +32,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use impasto_graph::{Capabilities, DType, Data, Graph, HostTensor, Plan, Storage, TensorType};
+use impasto_graph::{Capabilities, DType, Graph, HostTensor, Plan, Storage, TensorType};
 
 pub mod cpu;
 mod io;
@@ -138,16 +138,10 @@ impl WeightSource for Params {
             .0
             .get(name)
             .ok_or_else(|| BackendError::Param { name: name.into(), problem: "is missing from the model".into() })?;
-        let bytes = match tensor.data() {
-            Data::F32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            Data::F16(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            Data::BF16(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            Data::I32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>(),
-        };
         Ok(ParamBytes {
             storage: Storage::Dense(tensor.ty().dtype),
             shape: tensor.shape().to_vec(),
-            bytes: Cow::Owned(bytes),
+            bytes: Cow::Owned(io::bytes(tensor.data())),
         })
     }
 }

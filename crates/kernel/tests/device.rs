@@ -7,67 +7,12 @@ mod common;
 #[path = "language/twins.rs"]
 mod twins;
 
+use common::on_device::{in_child, open, run};
 use common::{gemm, kernels, programs, random, same};
 use impasto_kernel::{
     Compiler, Data, Kernel, KernelError, Launch, Module, Scalar, Target, compile_for, execute, lower_matrices,
-    param_bytes,
 };
-use impasto_vulkan::{Device, Kind, Loader};
-
-/// Runs the rest of a test in a child, and says whether this is it.
-fn in_child(test: &str) -> bool {
-    if std::env::var_os("IMPASTO_IN_CHILD").is_some() {
-        return true;
-    }
-    let done = std::process::Command::new(std::env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture"])
-        .env("IMPASTO_IN_CHILD", "1")
-        .env("GALLIVM_PERF", "nopt")
-        .env("VK_INSTANCE_LAYERS", "VK_LAYER_KHRONOS_validation")
-        .output()
-        .unwrap();
-    let text = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-    assert!(done.status.success() && text.contains("1 passed"), "{}: {text}", done.status);
-    assert!(!text.contains("Validation"), "{text}");
-    false
-}
-
-fn open() -> Device {
-    let missing = "there is no software Vulkan device that is watched: install mesa-vulkan-drivers, libvulkan1 and vulkan-validationlayers, as tools/test.sh does";
-    let instance = Loader::open().expect(missing).create_instance().expect(missing);
-    let all = instance.enumerate().expect(missing);
-    let physical = all.iter().find(|p| p.describe().kind == Kind::Software).expect(missing);
-    Device::open(physical).expect(missing)
-}
-
-fn bytes(data: &Data) -> Vec<u8> {
-    let n = data.ty.bytes() as usize;
-    data.bits.iter().flat_map(|b| b.to_le_bytes()[..n].to_vec()).collect()
-}
-
-fn run(device: &Device, kernel: &Kernel, module: &Module, launch: &Launch) -> Vec<Data> {
-    let mut buffers = Vec::new();
-    for data in &launch.buffers {
-        let bytes = bytes(data);
-        let buffer = device.buffer(bytes.len() as u64).unwrap();
-        buffer.write(&bytes).unwrap();
-        buffers.push(buffer);
-    }
-    let constants = param_bytes(kernel, &launch.scalars).unwrap();
-    let entry = module.entries.iter().find(|e| e.name == kernel.name).unwrap();
-    // SAFETY: spirv-val accepts what the compiler writes, which tests/spirv.rs sees to on the same kernels; the executor ran the
-    // kernel on the same buffers, and would have refused an access outside of them.
-    let pipeline = unsafe { device.pipeline(&module.words, &entry.interface()) }.unwrap();
-    device.run(&pipeline, &buffers.iter().collect::<Vec<_>>(), &constants, launch.groups).unwrap();
-    let read = |(data, buffer): (&Data, &impasto_vulkan::Buffer)| {
-        let n = data.ty.bytes() as usize;
-        let mut all = vec![0; data.bits.len() * n];
-        buffer.read(&mut all).unwrap();
-        let number = |c: &[u8]| c.iter().rev().fold(0u64, |a, &b| a << 8 | u64::from(b));
-        Data { ty: data.ty, bits: all.chunks_exact(n).map(number).collect() }
-    };
-    launch.buffers.iter().zip(&buffers).map(read).collect()
-}
+use impasto_vulkan::{Device, Loader};
 
 /// The module of a kernel for this device, optimised and not.
 fn both(device: &Device, kernel: &Kernel) -> [(Result<Module, KernelError>, &'static str); 2] {

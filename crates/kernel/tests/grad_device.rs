@@ -7,34 +7,13 @@
 mod common;
 
 use common::gradients::{narrow, wide};
+use common::on_device::{self, in_child};
 use common::{articulated, cases, differentiable, programs};
-use impasto_kernel::{Builder, Compiler, Data, Kernel, Launch, Purpose, Scalar, Target, execute, param_bytes};
-use impasto_vulkan::{Device, Kind, Loader};
-
-fn in_child(test: &str) -> bool {
-    if std::env::var_os("IMPASTO_IN_CHILD").is_some() {
-        return true;
-    }
-    let done = std::process::Command::new(std::env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture"])
-        .env("IMPASTO_IN_CHILD", "1")
-        .env("GALLIVM_PERF", "nopt")
-        .env("VK_INSTANCE_LAYERS", "VK_LAYER_KHRONOS_validation")
-        .output()
-        .unwrap();
-    let text = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-    assert!(done.status.success() && text.contains("1 passed"), "{}: {text}", done.status);
-    assert!(!text.contains("Validation"), "{text}");
-    print!("{text}");
-    false
-}
+use impasto_kernel::{Builder, Compiler, Data, Kernel, Launch, Purpose, Scalar, Target, execute};
+use impasto_vulkan::{Device, Kind};
 
 fn open() -> Device {
-    let missing = "there is no software Vulkan device that is watched: install mesa-vulkan-drivers, libvulkan1 and vulkan-validationlayers, as tools/test.sh does";
-    let instance = Loader::open().expect(missing).create_instance().expect(missing);
-    let all = instance.enumerate().expect(missing);
-    let physical = all.iter().find(|p| (p.describe().kind == Kind::Software) != on_any_device()).expect(missing);
-    Device::open(physical).expect(missing)
+    on_device::open_that(|kind| (kind == Kind::Software) != on_any_device())
 }
 
 fn on_any_device() -> bool {
@@ -46,25 +25,7 @@ fn run(device: &Device, kernel: &Kernel, launch: &mut Launch, optimised: bool) {
     let compiler = Compiler::new(Target::from(device.features()));
     let compiler = if optimised { compiler } else { compiler.unoptimised() };
     let module = compiler.compile(std::slice::from_ref(kernel)).unwrap_or_else(|e| panic!("{e}"));
-    let mut buffers = Vec::new();
-    for data in &launch.buffers {
-        let bytes: Vec<u8> = data.bits.iter().flat_map(|b| (*b as u32).to_le_bytes()).collect();
-        // A buffer has a byte at least; an empty tape is never read.
-        let buffer = device.buffer(bytes.len().max(4) as u64).unwrap();
-        buffer.write(&bytes).unwrap();
-        buffers.push(buffer);
-    }
-    let constants = param_bytes(kernel, &launch.scalars).unwrap();
-    // SAFETY: spirv-val accepts what the compiler writes, which tests/spirv.rs sees to; the executor ran the kernel on buffers of
-    // the same sizes, and would have refused an access outside of them.
-    let pipeline = unsafe { device.pipeline(&module.words, &module.entries[0].interface()) }.unwrap();
-    device.run(&pipeline, &buffers.iter().collect::<Vec<_>>(), &constants, launch.groups).unwrap();
-    for (data, buffer) in launch.buffers.iter_mut().zip(&buffers) {
-        let mut all = vec![0; data.bits.len() * 4];
-        buffer.read(&mut all).unwrap();
-        let number = |c: &[u8]| c.iter().rev().fold(0u64, |a, &b| a << 8 | u64::from(b));
-        data.bits = all.chunks_exact(4).map(number).collect();
-    }
+    launch.buffers = on_device::run(device, kernel, &module, launch);
 }
 
 fn subgroup_size(device: &Device) -> u32 {

@@ -3,8 +3,8 @@
 use impasto_graph::Value;
 
 use super::kernels::gemm::{Gemm, Left};
-use super::linear::bias_of;
-use super::session::{Env, Run, Runs};
+use super::linear::{bias_of, product};
+use super::session::{Env, Runs};
 use crate::shapes::{Window, epilogue};
 
 pub(super) fn prepare(env: &Env, value: Value) -> Runs {
@@ -27,7 +27,5 @@ pub(super) fn prepare(env: &Env, value: Value) -> Runs {
         residual: residual.map(|r| env.ty(r).dtype),
         out: env.ty(value).dtype,
     };
-    let mut parts = vec![env.part(env.operand(value, 0)), right];
-    parts.extend(bias.into_iter().chain(residual).chain([value]).map(|v| env.part(v)));
-    Ok(vec![Run { kernel: gemm.kernel()?, parts, groups: gemm.groups() }])
+    product(env, value, &gemm, right, [bias, residual])
 }

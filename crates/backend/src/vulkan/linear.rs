@@ -1,6 +1,7 @@
 //! Linear layers and products of two computed matrices.
 
 use impasto_graph::{Op, Value};
+use impasto_vulkan::Part;
 
 use super::kernels::gemm::{Bias, Gemm, Left};
 use super::session::{Env, Run, Runs};
@@ -27,8 +28,13 @@ pub(super) fn prepare(env: &Env, value: Value) -> Runs {
         residual: residual.map(|r| env.ty(r).dtype),
         out: env.ty(value).dtype,
     };
+    product(env, value, &gemm, right, [bias, residual])
+}
+
+/// The run of a product with packed weights, and with bias and residual where it has them.
+pub(super) fn product(env: &Env, value: Value, gemm: &Gemm, right: Part, rest: [Option<Value>; 2]) -> Runs {
     let mut parts = vec![env.part(env.operand(value, 0)), right];
-    parts.extend(bias.into_iter().chain(residual).chain([value]).map(|v| env.part(v)));
+    parts.extend(rest.into_iter().flatten().chain([value]).map(|v| env.part(v)));
     Ok(vec![Run { kernel: gemm.kernel()?, parts, groups: gemm.groups() }])
 }
 

@@ -3,7 +3,7 @@
 use impasto_graph::{Capabilities, DType, Graph, Op, Value};
 
 use super::Vulkan;
-use super::kernels::{groups_of_lines, norm};
+use super::kernels::{groups, groups_of_lines, norm};
 use super::session::{Env, Run, Runs};
 use crate::shapes::Image;
 
@@ -30,7 +30,7 @@ pub(super) fn group_norm(env: &Env, value: Value) -> Runs {
         Run {
             kernel: norm::line_statistics(&image, types[0])?,
             parts: vec![env.part(x), lines.clone()],
-            groups: norm::groups_of_rows(count * image.lines as u64),
+            groups: groups(count * image.lines as u64),
         },
         Run {
             kernel: norm::combine(&image, eps)?,
@@ -50,5 +50,5 @@ pub(super) fn by_row(env: &Env, value: Value) -> Runs {
     let (rows, width) = (node.ty.rows(), node.ty.channels());
     let types: Vec<DType> = node.inputs.iter().map(|&v| env.ty(v).dtype).collect();
     let kernel = norm::by_row(&node.op, [rows as u32, width as u32], &types, node.ty.dtype)?;
-    Ok(env.run(value, kernel, norm::groups_of_rows(rows as u64)))
+    Ok(env.run(value, kernel, groups(rows as u64)))
 }

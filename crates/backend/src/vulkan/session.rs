@@ -180,7 +180,7 @@ impl VulkanSession {
 
     fn upload(&self, given: &[(&str, &HostTensor)]) -> Result<(), BackendError> {
         io::inputs(&self.inputs, given, |i, tensor| match self.input_places[i] {
-            Some(address) => self.arena.write(address, &bytes(tensor.data())),
+            Some(address) => self.arena.write(address, &io::bytes(tensor.data())),
             None => Ok(()),
         })
     }
@@ -260,15 +260,6 @@ impl Hazards {
         self.read.extend_from_slice(from);
         self.written.push(to.clone());
         wait
-    }
-}
-
-fn bytes(data: &Data) -> Vec<u8> {
-    match data {
-        Data::F32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        Data::F16(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        Data::BF16(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        Data::I32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
     }
 }
 

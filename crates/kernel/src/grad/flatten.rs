@@ -88,20 +88,10 @@ impl Flatten<'_> {
             self.region(r);
             regions.push(self.asm.close());
         }
-        let kind = self.kind(op);
+        let kind = self.asm.kind_of(self.old, op, &self.targets);
         let types = self.types(old.results(op));
         let new = self.asm.push_structure(kind, &args, &types, &regions);
         self.bind(old.results(op), self.asm.kernel.results(new));
-    }
-
-    fn kind(&mut self, op: OpId) -> OpKind {
-        match self.old.kind(op) {
-            OpKind::Const(c) => OpKind::Const(self.asm.const_number(self.old.const_bits(c))),
-            OpKind::Switch(t) => OpKind::Switch(self.asm.case_table(self.old.switch_cases(t).to_vec())),
-            OpKind::Continue(r) => OpKind::Continue(self.targets[r.index()]),
-            OpKind::Break(r) => OpKind::Break(self.targets[r.index()]),
-            kind => kind,
-        }
     }
 
     /// Where a member stands among the leaves of a composite, and how many it has.
@@ -148,7 +138,8 @@ impl Flatten<'_> {
                 all.into_iter().map(stop).collect()
             }
             _ => {
-                let (args, kind, types) = (self.args(op), self.kind(op), self.types(old.results(op)));
+                let (args, kind, types) =
+                    (self.args(op), self.asm.kind_of(self.old, op, &self.targets), self.types(old.results(op)));
                 let new = self.asm.push(kind, &args, &types);
                 self.asm.kernel.results(new).collect()
             }

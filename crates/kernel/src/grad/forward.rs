@@ -126,16 +126,6 @@ impl Forward<'_> {
         k.region_ops(r).iter().try_for_each(|&op| self.op(op))
     }
 
-    fn kind(&mut self, op: OpId) -> OpKind {
-        match self.k.kind(op) {
-            OpKind::Const(c) => OpKind::Const(self.asm.const_number(self.k.const_bits(c))),
-            OpKind::Switch(t) => OpKind::Switch(self.asm.case_table(self.k.switch_cases(t).to_vec())),
-            OpKind::Continue(r) => OpKind::Continue(self.targets[r.index()]),
-            OpKind::Break(r) => OpKind::Break(self.targets[r.index()]),
-            kind => kind,
-        }
-    }
-
     fn structure(&mut self, op: OpId) -> Result<(), Refusal> {
         let k = self.k;
         let fixed = match k.kind(op) {
@@ -158,7 +148,7 @@ impl Forward<'_> {
             regions.push(self.asm.close());
         }
         let results: Vec<Value> = k.results(op).collect();
-        let (kind, types) = (self.kind(op), self.types(&results));
+        let (kind, types) = (self.asm.kind_of(self.k, op, &self.targets), self.types(&results));
         let new = self.asm.push_structure(kind, &args, &types, &regions);
         let given: Vec<Value> = self.asm.kernel.results(new).collect();
         self.bind(&results, &given);
@@ -187,12 +177,12 @@ impl Forward<'_> {
                 _ => Vec::new(),
             };
             let all: Vec<Value> = args.into_iter().chain(self.tangents_for(given, &targets)).collect();
-            let kind = self.kind(op);
+            let kind = self.asm.kind_of(self.k, op, &self.targets);
             self.asm.push(kind, &all, &[]);
             return Ok(());
         }
         let types: Vec<Ty> = k.results(op).map(|v| k.ty(v)).collect();
-        let new_kind = self.kind(op);
+        let new_kind = self.asm.kind_of(self.k, op, &self.targets);
         let new = self.asm.push(new_kind, &args, &types);
         for (v, n) in k.results(op).zip(self.asm.kernel.results(new)) {
             self.map[v.index()] = n;

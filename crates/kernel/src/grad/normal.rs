@@ -267,7 +267,7 @@ impl Exits<'_> {
         if !ways.any() {
             types.truncate(wants.own.len());
         }
-        let kind = self.kind(op);
+        let kind = self.asm.kind_of(self.old, op, &self.targets);
         let new = self.asm.push_structure(kind, &args, &types, &regions);
         let results: Vec<Value> = self.asm.kernel.results(new).collect();
         self.bind(old.results(op), results.iter().copied());
@@ -376,18 +376,9 @@ impl Exits<'_> {
         Ok(())
     }
 
-    fn kind(&mut self, op: OpId) -> OpKind {
-        match self.old.kind(op) {
-            OpKind::Const(c) => OpKind::Const(self.asm.const_number(self.old.const_bits(c))),
-            OpKind::Switch(t) => OpKind::Switch(self.asm.case_table(self.old.switch_cases(t).to_vec())),
-            OpKind::Continue(r) => OpKind::Continue(self.targets[r.index()]),
-            OpKind::Break(r) => OpKind::Break(self.targets[r.index()]),
-            kind => kind,
-        }
-    }
-
     fn copy(&mut self, op: OpId) {
-        let (args, kind, types) = (self.args(op), self.kind(op), self.types(self.old.results(op)));
+        let (args, kind, types) =
+            (self.args(op), self.asm.kind_of(self.old, op, &self.targets), self.types(self.old.results(op)));
         let new = self.asm.push(kind, &args, &types);
         self.bind(self.old.results(op), self.asm.kernel.results(new));
     }
@@ -406,7 +397,7 @@ impl Exits<'_> {
             }
             regions.push(self.asm.close());
         }
-        let (kind, types) = (self.kind(op), self.types(old.results(op)));
+        let (kind, types) = (self.asm.kind_of(self.old, op, &self.targets), self.types(old.results(op)));
         let new = self.asm.push_structure(kind, &args, &types, &regions);
         self.bind(old.results(op), self.asm.kernel.results(new));
     }

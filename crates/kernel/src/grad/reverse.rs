@@ -9,6 +9,8 @@
 //! Every op is taken backwards once, and run forward once for each loop or `if` around it, and once more. What of that nothing needs, dead code
 //! removal takes out. Cost: linear in what is written, which is linear in ops times depth.
 
+mod replay;
+
 use crate::hash::Map;
 use crate::ir::{
     Access, Assembler, Atomic, Binary, Builtin, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space,
@@ -19,7 +21,7 @@ use super::activity::{Activity, Places};
 use super::normal::Normal;
 use super::plan::{Keep, LoopPlan, Plan};
 use super::table::{self, Written};
-use super::tape::{self, Record, Tape};
+use super::tape::{Record, Tape};
 use super::write::{BOOL, F32, U32};
 
 /// A loop that was run forward where it will be taken backwards.
@@ -139,151 +141,6 @@ impl Reverse<'_> {
             self.asm.push(OpKind::Barrier, &[], &[]);
         }
     }
-
-    // Forward.
-
-    /// Runs a region forward, without its terminator. With `taping`, its loops leave what is needed to take them backwards, here; with `first`,
-    /// this is the one run in which memory of the workgroup is written.
-    fn forward(&mut self, r: RegionId, taping: bool, first: bool) {
-        let k = self.k;
-        for &op in k.region_ops(r) {
-            let kind = k.kind(op);
-            if kind.is_terminator() {
-                return;
-            }
-            if self.normal.guards.contains_key(&op) {
-                continue;
-            }
-            match kind {
-                OpKind::For(step) => self.run_for(op, step, taping && self.activity.holds.contains(&op), first),
-                OpKind::If | OpKind::Switch(_) | OpKind::Loop => self.run_structure(op, first),
-                OpKind::Load(_) | OpKind::Store(_) | OpKind::Atomic(..) | OpKind::Barrier if !self.runs(op, first) => {
-                    for v in k.results(op) {
-                        self.map[v.index()] = self.asm.zero(k.ty(v));
-                    }
-                }
-                _ => self.copy(op),
-            }
-        }
-    }
-
-    /// Whether an op on memory is done when the primal is run forward.
-    fn runs(&self, op: OpId, first: bool) -> bool {
-        let k = self.k;
-        match k.kind(op) {
-            OpKind::Barrier => first && self.replayed.contains(&true),
-            OpKind::Load(m) | OpKind::Store(m) | OpKind::Atomic(m, _) => match (k.memory(m).space, k.kind(op)) {
-                (Space::Buffer(Access::Tape), _) => true,
-                (Space::Buffer(Access::Scratch), _) => first && self.replayed[m.index()],
-                (Space::Buffer(_), OpKind::Load(_)) => !self.plan.written[m.index()],
-                (Space::Buffer(_), _) => false,
-                _ => first && self.replayed[m.index()],
-            },
-            _ => true,
-        }
-    }
-
-    fn kind(&mut self, op: OpId) -> OpKind {
-        match self.k.kind(op) {
-            OpKind::Const(c) => OpKind::Const(self.asm.const_number(self.k.const_bits(c))),
-            OpKind::Switch(t) => OpKind::Switch(self.asm.case_table(self.k.switch_cases(t).to_vec())),
-            OpKind::Continue(r) => OpKind::Continue(self.targets[r.index()]),
-            OpKind::Break(r) => OpKind::Break(self.targets[r.index()]),
-            kind => kind,
-        }
-    }
-
-    fn types(&self, values: impl Iterator<Item = Value>) -> Vec<Ty> {
-        values.map(|v| self.k.ty(v)).collect()
-    }
-
-    fn copy(&mut self, op: OpId) {
-        let (args, kind, types) = (self.args(op), self.kind(op), self.types(self.k.results(op)));
-        let new = self.asm.push(kind, &args, &types);
-        self.bind(self.k.results(op), self.asm.kernel.results(new));
-    }
-
-    fn open(&mut self, r: RegionId) {
-        let types = self.types(self.k.region_args(r));
-        let new = self.asm.open(&types);
-        self.targets[r.index()] = new;
-        self.bind(self.k.region_args(r), self.asm.kernel.region_args(new));
-    }
-
-    fn finish_structure(&mut self, op: OpId, args: &[Value], regions: &[RegionId]) {
-        let (kind, types) = (self.kind(op), self.types(self.k.results(op)));
-        let new = self.asm.push_structure(kind, args, &types, regions);
-        self.bind(self.k.results(op), self.asm.kernel.results(new));
-    }
-
-    fn run_structure(&mut self, op: OpId, first: bool) {
-        let k = self.k;
-        let args = self.args(op);
-        let mut regions = Vec::new();
-        for &r in k.regions(op) {
-            self.open(r);
-            self.forward(r, false, first);
-            if let Some(end) = k.terminator(r) {
-                self.copy(end);
-            }
-            regions.push(self.asm.close());
-        }
-        self.finish_structure(op, &args, &regions);
-    }
-
-    fn run_for(&mut self, op: OpId, step: u32, taping: bool, first: bool) {
-        let k = self.k;
-        let r = k.regions(op)[0];
-        let args = self.args(op);
-        let plan = if taping { self.plan.loops.get(&op).cloned() } else { None };
-        let record = plan.as_ref().filter(|p| p.words != [0; 2]).and_then(|p| {
-            let tape = self.tape?;
-            Some(tape.record(&mut self.asm, self.top, p.words))
-        });
-        self.open(r);
-        // A loop that may end early does so here; it does not when a turn is run again to take it backwards.
-        let guard = k.region_ops(r).iter().copied().find(|op| self.normal.guards.contains_key(op));
-        if let Some(guard) = guard {
-            self.run_structure(guard, first);
-        }
-        if let Some((record, plan)) = record.zip(plan.as_ref()) {
-            self.write_turn(r, &record, plan, args[0], step);
-        }
-        self.forward(r, false, first);
-        if let Some(end) = k.terminator(r) {
-            self.copy(end);
-        }
-        let region = self.asm.close();
-        self.finish_structure(op, &args, &[region]);
-        if !taping {
-            return;
-        }
-        let turns = match self.normal.turns.get(&op).and_then(|&j| k.results(op).nth(j)) {
-            Some(counted) => self.get(counted),
-            None => tape::turns(&mut self.asm, args[0], args[1], step),
-        };
-        let mut ran = Ran { record, turns };
-        if let (Some(record), Some(tape)) = (record, self.tape) {
-            (ran.turns, self.top) = tape.settle(&mut self.asm, &record, turns);
-        }
-        self.ran.insert(op, ran);
-    }
-
-    fn write_turn(&mut self, r: RegionId, record: &Record, plan: &LoopPlan, from: Value, step: u32) {
-        let Some(tape) = self.tape else { return };
-        let values: Vec<Value> = self.k.region_args(r).map(|v| self.get(v)).collect();
-        let turn = tape::turn(&mut self.asm, values[0], from, step);
-        let fits = self.asm.compare(Compare::Lt, turn, record.room);
-        self.asm.when(fits, |asm| {
-            for (keep, &v) in plan.keep.iter().zip(&values[1..]) {
-                if let Keep::Tape { first } = *keep {
-                    tape.put(asm, record, turn, first, v);
-                }
-            }
-        });
-    }
-
-    // Backward.
 
     fn adjoint(&self, v: Value) -> Option<Value> {
         self.adjoints[v.index()]
@@ -530,7 +387,7 @@ impl Reverse<'_> {
             regions.push(self.asm.close());
         }
         let types = self.types(touched.iter().copied());
-        let kind = self.kind(op);
+        let kind = self.asm.kind_of(self.k, op, &self.targets);
         let new = self.asm.push_structure(kind, &[c], &types, &regions);
         touched.iter().zip(self.asm.kernel.results(new)).for_each(|(v, a)| self.adjoints[v.index()] = Some(a));
     }

@@ -83,16 +83,6 @@ impl Size<'_> {
         old.zip(new).for_each(|(a, b)| self.map[a.index()] = b);
     }
 
-    fn kind(&mut self, op: OpId) -> OpKind {
-        match self.k.kind(op) {
-            OpKind::Const(c) => OpKind::Const(self.asm.const_number(self.k.const_bits(c))),
-            OpKind::Switch(t) => OpKind::Switch(self.asm.case_table(self.k.switch_cases(t).to_vec())),
-            OpKind::Continue(r) => OpKind::Continue(self.targets[r.index()]),
-            OpKind::Break(r) => OpKind::Break(self.targets[r.index()]),
-            kind => kind,
-        }
-    }
-
     fn writes(&self, op: OpId) -> bool {
         match self.k.kind(op) {
             OpKind::Store(m) | OpKind::Atomic(m, _) => {
@@ -123,7 +113,8 @@ impl Size<'_> {
             } else if kind.is_structure() {
                 self.structure(op, &mut taken);
             } else {
-                let (args, kind, types) = (self.args(op), self.kind(op), self.types(k.results(op)));
+                let (args, kind, types) =
+                    (self.args(op), self.asm.kind_of(self.k, op, &self.targets), self.types(k.results(op)));
                 let new = self.asm.push(kind, &args, &types);
                 self.bind(k.results(op), self.asm.kernel.results(new));
             }
@@ -162,14 +153,14 @@ impl Size<'_> {
                         values.push(peak.unwrap_or(inner));
                     }
                 }
-                let kind = self.kind(end);
+                let kind = self.asm.kind_of(self.k, end, &self.targets);
                 self.asm.push(kind, &values, &[]);
             }
             regions.push(self.asm.close());
         }
         let mut types = self.types(k.results(op));
         types.extend(vec![U32; more]);
-        let kind = self.kind(op);
+        let kind = self.asm.kind_of(self.k, op, &self.targets);
         let new = self.asm.push_structure(kind, &args, &types, &regions);
         let results: Vec<Value> = self.asm.kernel.results(new).collect();
         self.bind(k.results(op), results.iter().copied());

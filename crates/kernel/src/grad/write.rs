@@ -1,6 +1,6 @@
 //! Short words for what differentiation writes most.
 
-use crate::ir::{Assembler, Binary, Compare, OpKind, RegionId, Scalar, Shape, Ty, Value};
+use crate::ir::{Assembler, Binary, Compare, Kernel, OpId, OpKind, RegionId, Scalar, Shape, Ty, Value};
 
 pub(crate) const U32: Ty = Ty::scalar(Scalar::U32);
 pub(crate) const BOOL: Ty = Ty::scalar(Scalar::Bool);
@@ -21,6 +21,17 @@ impl Assembler {
         };
         let values: Vec<Value> = members.into_iter().map(|t| self.zero(t)).collect();
         self.value(OpKind::Make, &values, ty)
+    }
+
+    /// The kind of an op of another kernel here: with constants and cases of this one, and regions as `targets` has them.
+    pub(crate) fn kind_of(&mut self, from: &Kernel, op: OpId, targets: &[RegionId]) -> OpKind {
+        match from.kind(op) {
+            OpKind::Const(c) => OpKind::Const(self.const_number(from.const_bits(c))),
+            OpKind::Switch(t) => OpKind::Switch(self.case_table(from.switch_cases(t).to_vec())),
+            OpKind::Continue(r) => OpKind::Continue(targets[r.index()]),
+            OpKind::Break(r) => OpKind::Break(targets[r.index()]),
+            kind => kind,
+        }
     }
 
     pub(crate) fn number(&mut self, n: u32) -> Value {

@@ -7,6 +7,7 @@ pub mod differentiable;
 pub mod gemm;
 pub mod gradients;
 pub mod kernels;
+pub mod on_device;
 pub mod random;
 
 use std::io::Write;

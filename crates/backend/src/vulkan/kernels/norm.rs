@@ -149,8 +149,3 @@ pub(in super::super) fn by_row(op: &Op, size: [u32; 2], types: &[DType], to: DTy
     }
     Builder::kernel("row_norm", [TEAM, 1, 1], |k| write(k, op, size, types, to))
 }
-
-/// Workgroups for [`by_row`] and [`line_statistics`].
-pub(in super::super) fn groups_of_rows(rows: u64) -> [u32; 3] {
-    super::groups(rows)
-}
