@@ -98,6 +98,7 @@ mod eval;
 mod exec;
 mod grad;
 mod hash;
+mod import;
 mod ir;
 mod passes;
 pub mod prelude;
@@ -118,8 +119,12 @@ pub use error::{Contributors, KernelError};
 pub use exec::{Data, Launch, execute};
 pub use grad::{Chain, Cost, Derivatives, Grad, Jvp, KeptLoop, Purpose, Report};
 pub use impasto_kernel_macro::{KernelStruct, kernel, kernel_fn};
+pub use import::{
+    Environment, ImportError, ModuleOptions, OptimisedModule, Passed, count_instructions, optimise_words,
+    optimise_words_seen,
+};
 pub use ir::{
-    Access, Atomic, Binary, Builtin, Compare, Effect, Kernel, Layout, Matrix, MatrixLayout, MatrixShape, MatrixUse,
+    Access, Atomic, Binary, Builtin, Compare, Does, Effect, Kernel, Members, Layout, Matrix, MatrixLayout, MatrixShape, MatrixUse,
     Memory, MemoryId, Op, OpId, OpKind, Region, RegionId, Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary,
     Value, VarId,
 };

@@ -88,7 +88,7 @@ impl<'a> Machine<'a> {
         for ((array, m), &width) in self.arrays.iter_mut().zip(&self.k.memories).zip(&self.widths) {
             array.clear();
             match m.space {
-                Space::Buffer(_) => {}
+                Space::Buffer(_) | Space::Pointed { .. } => {}
                 Space::Workgroup(n) => array.resize(n as usize * width, None),
                 Space::Private(n) => array.resize(n as usize * width * self.lanes, Some(0)),
             }
@@ -406,6 +406,7 @@ impl<'a> Machine<'a> {
             Space::Buffer(_) => (self.places[m.index()].elements(&buffers[self.buffers[m.index()]]), index),
             Space::Workgroup(n) => (n as usize, index * width),
             Space::Private(n) => (n as usize, (n as usize * lane + index) * width),
+            Space::Pointed { .. } => (0, 0),
         };
         if index >= n {
             return Err(format!("index {index} is outside of '{}', which has {n} elements", mem.name));

@@ -96,7 +96,7 @@ fn refuse_op(k: &Kernel, places: &Places, activity: &Activity, plan: &Plan, op: 
                  and may be overwritten: read it outside, or keep it in a buffer",
                 name(m)
             )),
-            Space::Private(_) => refuse(format!(
+            Space::Private(_) | Space::Pointed { .. } => refuse(format!(
                 "its value is needed to go backwards, and the private array '{}' has more than {MOST_ELEMENTS} elements: make it smaller",
                 name(m)
             )),

@@ -262,6 +262,7 @@ fn gradient(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Grad, KernelE
             Space::Buffer(_) => Space::Buffer(Access::ReadWrite),
             Space::Workgroup(n) => Space::Workgroup(n * stride),
             Space::Private(n) => Space::Private(n * stride),
+            pointed @ Space::Pointed { .. } => pointed,
         };
         let name = format!("d_{}", m.name);
         memories.push(Some(declare(&mut header, &name, F32, space)));

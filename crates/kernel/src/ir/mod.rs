@@ -1,14 +1,16 @@
 //! The intermediate representation as data: types, the op table, and kernels as arenas.
 
 mod assemble;
+mod foreign;
 mod kernel;
 mod layout;
 mod op;
 mod types;
 
 pub(crate) use assemble::Assembler;
+pub use foreign::{Does, Foreign, Instruction, Local, Word};
 pub use kernel::{Access, Kernel, Memory, MemoryId, Op, OpId, Region, RegionId, ScalarParam, Space, Value, VarId};
 pub use layout::Layout;
 pub(crate) use layout::MAX_SCALARS;
 pub use op::{Atomic, Binary, Builtin, Compare, Effect, MatrixLayout, OpKind, Subgroup, Unary};
-pub use types::{Matrix, MatrixShape, MatrixUse, Scalar, Shape, Ty};
+pub use types::{Matrix, Members, MatrixShape, MatrixUse, Scalar, Shape, Ty};

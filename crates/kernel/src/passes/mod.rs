@@ -148,6 +148,27 @@ pub fn optimise_seen(kernel: &Kernel, look: &mut dyn FnMut(&'static str, &Kernel
     Ok(now)
 }
 
+/// The pipeline for kernels that were imported: loops and branches stay as their authors wrote them, unless that is more.
+const MODULE_PIPELINE: &[Pass] = &[
+    SPLIT, SSA, DEAD, FOLD, VECTORS, ONCE, CONSTANTS, FOLD, NUMBERING, FORWARD, VECTORS, FOLD, SELECT, FOLD, HOIST, NUMBERING, DEAD,
+];
+
+/// Optimises a kernel that was imported from a module.
+pub(crate) fn optimise_module(kernel: &Kernel, look: &mut dyn FnMut(&'static str, &Kernel)) -> Result<Kernel, KernelError> {
+    verify(kernel)?;
+    let mut now: Option<Kernel> = None;
+    for pass in MODULE_PIPELINE {
+        let kernel = now.as_ref().unwrap_or(kernel);
+        if let Some(made) = pass.apply(kernel)? {
+            look(pass.name, &made);
+            now = Some(made);
+        }
+    }
+    let now = now.unwrap_or_else(|| kernel.clone());
+    DEAD.check(&now)?;
+    Ok(now)
+}
+
 /// Variables become values, those of composites member by member.
 pub(crate) fn values(kernel: &Kernel) -> Result<Kernel, KernelError> {
     match SPLIT.apply(kernel)? {

@@ -7,6 +7,7 @@
 
 mod check;
 mod control;
+mod foreign;
 mod matrix;
 mod memory;
 mod ops;
@@ -21,6 +22,7 @@ use crate::ir::{Kernel, MemoryId, OpKind, Scalar, Space};
 use crate::target::{Feature, Target};
 pub(crate) use check::check;
 use control::Emit;
+pub(crate) use foreign::{Outer, Written, opcode};
 use words::{Mode, Own, Words, instruction, text};
 
 /// The largest bound on ids that every Vulkan driver must accept.
