@@ -5,7 +5,9 @@ fn main() {
     let words: Vec<u32> = bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
     let dump = a.len() > 3;
     let t = std::time::Instant::now();
-    let made = optimise_words_seen(&words, ModuleOptions::default(), &mut |p, _, k| if dump { eprintln!("== {p}\n{k}") });
+    let mut last = std::time::Instant::now(); let times = std::env::var_os("TIMES").is_some();
+    let made = optimise_words_seen(&words, ModuleOptions::default(), &mut |p, _, k| { if dump { eprintln!("== {p}\n{k}") } if times { eprintln!("{p}: {:?}", last.elapsed()); last = std::time::Instant::now(); } });
+    if times { eprintln!("write: {:?}", last.elapsed()); }
     let t = t.elapsed();
     match made {
         Ok(m) => {

@@ -94,8 +94,6 @@ pub(super) struct Import<'a> {
     /// The regions that are open, with a number for each that was ever opened.
     open: Vec<(RegionId, u32)>,
     serial: u32,
-    /// Where constants stand: in the outermost region, before what is open there.
-    constants: Map<u32, Value>,
     joins: Map<u32, VarId>,
     pub(super) frames: Vec<Frame>,
     pub(super) visited: Set<u32>,
@@ -190,7 +188,6 @@ impl<'a> Import<'a> {
             pointers: Map::default(),
             open: vec![(body, 0)],
             serial: 0,
-            constants: Map::default(),
             joins: Map::default(),
             frames: Vec::new(),
             visited: Set::default(),
@@ -216,7 +213,7 @@ impl<'a> Import<'a> {
         // Variables of the module that only this invocation sees.
         for &at in &self.s.preamble {
             let w = self.s.operands(at);
-            if self.s.op(at) == S::Variable && w[2] == StorageClass::Private as u32 && !self.facts.memory.contains(&w[1]) {
+            if self.s.op(at) == S::Variable && w[2] == StorageClass::Private as u32 && !self.facts.memory[w[1] as usize] {
                 self.local(w)?;
             }
         }
@@ -354,11 +351,8 @@ impl<'a> Import<'a> {
         Ok(self.asm.value(OpKind::Foreign(n, crate::ir::Does::Nothing), &args, ty))
     }
 
-    /// What stands outside of functions.
+    /// What stands outside of functions: in the outermost region, before what is open there.
     fn constant(&mut self, id: u32) -> Result<Value, Stop> {
-        if let Some(&v) = self.constants.get(&id) {
-            return Ok(v);
-        }
         let s = self.s;
         let Some((op, w)) = s.made(id) else { return Err(self.refuse(self.here, format!("id {id} is not defined"))) };
         if s.defs[id as usize] >= s.functions[0].at || !grammar::has_type(op as u32) {
@@ -392,13 +386,13 @@ impl<'a> Import<'a> {
             (S::ConstantComposite, _) if w.len() - 2 <= MOST_PARTS && self.asm.kernel.members(ty) as usize == w.len() - 2
                 && self.facts.types[w[0] as usize].levels < 8 =>
             {
-                let parts: Vec<Value> = w[2..].iter().map(|&p| self.constant(p)).collect::<Result<_, _>>()?;
+                let parts: Vec<Value> = w[2..].iter().map(|&p| self.value(p)).collect::<Result<_, _>>()?;
                 top(&mut self.asm, OpKind::Make, &parts)
             }
             (S::Undef, _) => top(&mut self.asm, OpKind::Undef, &[]),
             _ => top(&mut self.asm, OpKind::Outside(id), &[]),
         };
-        self.constants.insert(id, v);
+        self.slots[id as usize] = Slot::Value { value: v, level: 0, serial: self.open[0].1 };
         Ok(v)
     }
 
@@ -406,7 +400,7 @@ impl<'a> Import<'a> {
     pub(super) fn local(&mut self, w: &[u32]) -> Result<(), Stop> {
         let Some(to) = pointee(self.s, w[0]) else { return Err(self.refuse(self.here, "a variable has no pointer type")) };
         let (id, first) = (w[1], w.get(3).copied());
-        if !self.facts.memory.contains(&id) {
+        if !self.facts.memory[id as usize] {
             let ty = self.ty(to)?;
             let init = match first {
                 Some(first) => self.value(first)?,
@@ -438,7 +432,7 @@ impl<'a> Import<'a> {
 
     /// Whether something else than loads, stores and chains has a pointer to this variable.
     fn escapes(&self, id: u32) -> bool {
-        self.facts.escaped.contains(&id)
+        self.facts.escaped[id as usize]
     }
 
     /// A call, as the function in its place.
@@ -483,6 +477,15 @@ impl<'a> Import<'a> {
             self.define(w[1], v);
         }
         Ok(true)
+    }
+
+    /// The memory that a pointer leads to.
+    pub(super) fn target_of(&self, id: u32) -> Target {
+        if let Some(p) = self.pointers.get(&id) {
+            return p.memory;
+        }
+        let class = self.s.type_of(id).and_then(|ty| class(self.s, ty));
+        class.map_or(Target::Unknown, |class| table::target(self.s, id, class))
     }
 
     /// The members of a pointer that leads to memory.

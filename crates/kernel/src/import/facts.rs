@@ -19,12 +19,12 @@ pub(crate) struct TypeFacts {
 
 pub(crate) struct Facts {
     pub(crate) types: Vec<TypeFacts>,
-    /// The variable or parameter that each pointer of a function leads to.
-    pub(crate) roots: Map<u32, u32>,
+    /// The variable or parameter that each pointer of a function leads to; 0 of all else.
+    roots: Vec<u32>,
     /// Variables and parameters that something else than loads and stores uses, or in a way that numbers do not name.
-    pub(crate) memory: Set<u32>,
+    pub(crate) memory: Vec<bool>,
     /// Those of them that something else than loads, stores and chains uses.
-    pub(crate) escaped: Set<u32>,
+    pub(crate) escaped: Vec<bool>,
     /// Whether accesses to buffers are to be seen by others at once.
     pub(crate) coherent: bool,
 }
@@ -34,9 +34,9 @@ impl Facts {
     pub(crate) fn of(s: &Source, kept: &Set<u32>) -> Facts {
         let mut f = Facts {
             types: vec![TypeFacts::default(); s.bound as usize],
-            roots: Map::default(),
-            memory: Set::default(),
-            escaped: Set::default(),
+            roots: vec![0; s.bound as usize],
+            memory: vec![false; s.bound as usize],
+            escaped: vec![false; s.bound as usize],
             coherent: false,
         };
         f.survey_types(s);
@@ -97,17 +97,17 @@ impl Facts {
         for &at in &s.preamble {
             if s.op(at) == S::Variable {
                 let w = s.operands(at);
-                self.roots.insert(w[1], w[1]);
+                self.roots[w[1] as usize] = w[1];
                 self.declare(s, w);
             }
         }
         for f in &s.functions {
             for &p in &f.params {
                 if s.type_of(p).is_some_and(|t| pointee(s, t).is_some()) {
-                    self.roots.insert(p, p);
+                    self.roots[p as usize] = p;
                     if kept.contains(&f.id) {
-                        self.memory.insert(p);
-                        self.escaped.insert(p);
+                        self.memory[p as usize] = true;
+                        self.escaped[p as usize] = true;
                     }
                 }
             }
@@ -122,10 +122,10 @@ impl Facts {
             by_param.entry(p).or_default().push(root);
         }
         for set in [&mut self.memory, &mut self.escaped] {
-            let mut work: Vec<u32> = set.iter().copied().collect();
+            let mut work: Vec<u32> = by_param.keys().copied().filter(|&p| set[p as usize]).collect();
             while let Some(p) = work.pop() {
                 for &root in by_param.get(&p).into_iter().flatten() {
-                    if set.insert(root) {
+                    if !std::mem::replace(&mut set[root as usize], true) {
                         work.push(root);
                     }
                 }
@@ -137,44 +137,45 @@ impl Facts {
         let class = [StorageClass::Function as u32, StorageClass::Private as u32].contains(&w[2]);
         let fits = pointee(s, w[0]).is_some_and(|t| self.can_be_values(t));
         if !class || !fits {
-            self.memory.insert(w[1]);
+            self.memory[w[1] as usize] = true;
         }
     }
 
     fn instruction(&mut self, s: &Source, at: At, given: &mut Vec<(u32, u32)>) {
         let w = s.operands(at);
         let used_otherwise = |f: &mut Facts, ids: &[u32]| {
-            for id in ids {
-                if let Some(&root) = f.roots.get(id) {
-                    f.memory.insert(root);
-                    f.escaped.insert(root);
+            for &id in ids {
+                // Some of these words are no ids.
+                if let Some(&root @ 1..) = f.roots.get(id as usize) {
+                    f.memory[root as usize] = true;
+                    f.escaped[root as usize] = true;
                 }
             }
         };
         match s.op(at) {
             S::Variable => {
-                self.roots.insert(w[1], w[1]);
+                self.roots[w[1] as usize] = w[1];
                 self.declare(s, w);
             }
             S::Load if w.get(3).is_none_or(|m| m & MemoryAccess::VOLATILE.bits() == 0) => {}
             S::Store if w.get(2).is_none_or(|m| m & MemoryAccess::VOLATILE.bits() == 0) => used_otherwise(self, &w[1..2]),
             S::CopyObject => {
-                if let Some(&root) = self.roots.get(&w[2]) {
-                    self.roots.insert(w[1], root);
-                }
+                self.roots[w[1] as usize] = self.roots[w[2] as usize];
             }
             S::AccessChain | S::InBoundsAccessChain => {
-                let Some(&root) = self.roots.get(&w[2]) else { return };
-                self.roots.insert(w[1], root);
-                if !self.memory.contains(&root) && !by_numbers(s, w) {
-                    self.memory.insert(root);
+                let root = self.roots[w[2] as usize];
+                self.roots[w[1] as usize] = root;
+                if root != 0 && !self.memory[root as usize] && !by_numbers(s, w) {
+                    self.memory[root as usize] = true;
                 }
             }
             S::FunctionCall => {
                 let callee = s.function_of.get(&w[2]).map(|&f| &s.functions[f]);
-                for (i, id) in w[3..].iter().enumerate() {
-                    let (Some(&root), Some(p)) = (self.roots.get(id), callee.and_then(|f| f.params.get(i))) else { continue };
-                    given.push((*p, root));
+                for (&id, &p) in w[3..].iter().zip(callee.map_or(&[][..], |f| &f.params)) {
+                    let root = self.roots[id as usize];
+                    if root != 0 {
+                        given.push((p, root));
+                    }
                 }
             }
             _ => used_otherwise(self, w),

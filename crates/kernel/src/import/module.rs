@@ -57,6 +57,7 @@ pub(crate) struct Source {
     pub(crate) function_of: Map<u32, usize>,
     /// Decorations of each id that has some: the instructions.
     pub(crate) decorations: Map<u32, Vec<At>>,
+    pub(crate) is_decorated: Vec<bool>,
     pub(crate) names: Map<u32, String>,
 }
 
@@ -120,6 +121,7 @@ impl Source {
             defs: Vec::new(),
             function_of: Map::default(),
             decorations: Map::default(),
+            is_decorated: vec![false; bound as usize],
             names: Map::default(),
             words,
         };
@@ -254,6 +256,7 @@ impl Source {
                 }
                 S::Decorate | S::DecorateId | S::DecorateString | S::MemberDecorate | S::MemberDecorateString => {
                     self.decorations.entry(w[0]).or_default().push(place);
+                    self.is_decorated[w[0] as usize] = true;
                 }
                 S::DecorationGroup | S::GroupDecorate | S::GroupMemberDecorate => {
                     let problem = "groups of decorations are deprecated and not read; write each decoration by itself";

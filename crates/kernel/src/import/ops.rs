@@ -2,7 +2,7 @@
 
 use rspirv::spirv::{MemoryAccess, Op as S};
 
-use super::body::{Import, Place, SHARED, Slot, Step, Stop, Target};
+use super::body::{Import, Place, Pointer, SHARED, Slot, Step, Stop, Target};
 use super::grammar::{self, Role};
 use super::module::{At, text};
 use super::table;
@@ -62,15 +62,15 @@ impl Import<'_> {
     }
 
     fn is_decorated(&self, id: u32) -> bool {
-        self.s.decorations.contains_key(&id)
+        self.s.is_decorated[id as usize]
     }
 
     fn arithmetic(&mut self, at: At, op: S, w: &[u32]) -> Result<(), Stop> {
         if let Some(orders) = table::atomic_orders(op) {
             let relaxed = orders.iter().all(|&i| w.get(i).and_then(|&id| self.s.constant(id)) == Some(0));
             let place = if op == S::AtomicStore { w[0] } else { w[2] };
-            let does = match self.pointer_of(place).map(|p| p.memory) {
-                Some(Target::Memory(m)) if relaxed && !self.facts.coherent => Does::Writes(m),
+            let does = match self.target_of(place) {
+                Target::Memory(m) if relaxed && !self.facts.coherent => Does::Writes(m),
                 _ => Does::Anything,
             };
             return self.generic(at, does);
@@ -288,41 +288,43 @@ impl Import<'_> {
     }
 
     fn load(&mut self, at: At, w: &[u32]) -> Result<(), Stop> {
-        if let Slot::Place(place) = self.slot(w[2]).clone() {
+        if let Slot::Place(place) = self.slot(w[2]) {
+            let place = place.clone();
             let v = self.read(&place)?;
             self.define(w[1], v);
             return Ok(());
         }
         let simple = w.len() == 3 && !self.is_decorated(w[1]);
-        let p = self.pointer_of(w[2]);
-        match p.as_ref().map(|p| p.memory) {
-            Some(Target::Constant) => {
-                let fixed = p.is_some_and(|p| p.indices.iter().all(|&i| self.asm.as_const(i).is_some()));
+        match self.target_of(w[2]) {
+            Target::Constant => {
+                let fixed = |p: &Pointer| p.indices.iter().all(|&i| self.asm.as_const(i).is_some());
+                let fixed = self.pointers.get(&w[2]).is_none_or(fixed);
                 self.generic(at, if fixed { Does::Nothing } else { Does::Partial })
             }
-            Some(Target::Memory(m)) if simple && !self.is_watched(m) => {
+            Target::Memory(m) if simple && !self.is_watched(m) => {
                 let (ty, pointer) = (self.ty(w[0])?, self.value(w[2])?);
                 let v = self.asm.value(OpKind::Load(m), &[pointer], ty);
                 self.define(w[1], v);
                 Ok(())
             }
-            Some(Target::Memory(m)) if self.is_private(w.get(3)) && !self.is_watched(m) => self.generic(at, Does::Reads(m)),
+            Target::Memory(m) if self.is_private(w.get(3)) && !self.is_watched(m) => self.generic(at, Does::Reads(m)),
             _ => self.generic(at, Does::Anything),
         }
     }
 
     fn store(&mut self, at: At, w: &[u32]) -> Result<(), Stop> {
-        if let Slot::Place(place) = self.slot(w[0]).clone() {
+        if let Slot::Place(place) = self.slot(w[0]) {
+            let place = place.clone();
             let v = self.value(w[1])?;
             return self.write(&place, v);
         }
-        match self.pointer_of(w[0]).map(|p| p.memory) {
-            Some(Target::Memory(m)) if w.len() == 2 && !self.is_watched(m) => {
+        match self.target_of(w[0]) {
+            Target::Memory(m) if w.len() == 2 && !self.is_watched(m) => {
                 let (pointer, v) = (self.value(w[0])?, self.value(w[1])?);
                 self.asm.push(OpKind::Store(m), &[pointer, v], &[]);
                 Ok(())
             }
-            Some(Target::Memory(m)) if self.is_private(w.get(2)) && !self.is_watched(m) => self.generic(at, Does::Writes(m)),
+            Target::Memory(m) if self.is_private(w.get(2)) && !self.is_watched(m) => self.generic(at, Does::Writes(m)),
             _ => self.generic(at, Does::Anything),
         }
     }

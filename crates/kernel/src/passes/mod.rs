@@ -157,12 +157,22 @@ const MODULE_PIPELINE: &[Pass] = &[
 pub(crate) fn optimise_module(kernel: &Kernel, look: &mut dyn FnMut(&'static str, &Kernel)) -> Result<Kernel, KernelError> {
     verify(kernel)?;
     let mut now: Option<Kernel> = None;
+    let size = |k: &Kernel| (k.op_count(), k.value_count(), k.region_count());
+    // Passes that have seen the kernel as it is: another turn would find nothing new.
+    let mut done: Vec<&'static str> = Vec::new();
     for pass in MODULE_PIPELINE {
+        if done.contains(&pass.name) {
+            continue;
+        }
         let kernel = now.as_ref().unwrap_or(kernel);
         if let Some(made) = pass.apply(kernel)? {
             look(pass.name, &made);
+            if size(kernel) != size(&made) {
+                done.clear();
+            }
             now = Some(made);
         }
+        done.push(pass.name);
     }
     let now = now.unwrap_or_else(|| kernel.clone());
     DEAD.check(&now)?;
