@@ -120,8 +120,8 @@ pub use exec::{Data, Launch, execute};
 pub use grad::{Chain, Cost, Derivatives, Grad, Jvp, KeptLoop, Purpose, Report};
 pub use impasto_kernel_macro::{KernelStruct, kernel, kernel_fn};
 pub use import::{
-    Environment, ImportError, ModuleOptions, OptimisedModule, Passed, count_instructions, optimise_words,
-    optimise_words_seen,
+    BlockLayout, BoundBuffer, Compared, Diff, DiffError, DiffOptions, Difference, Environment, ImportError, ModuleEntry, ModuleInterface, ModuleLaunch, ModuleOptions, Number,
+    OptimisedModule, Passed, count_instructions, execute_words, optimise_words, optimise_words_seen, ROUNDING, rebind, reflect,
 };
 pub use ir::{
     Access, Atomic, Binary, Builtin, Compare, Does, Effect, Kernel, Members, Layout, Matrix, MatrixLayout, MatrixShape, MatrixUse,

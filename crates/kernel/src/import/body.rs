@@ -13,8 +13,9 @@ use crate::ir::{
     Value, VarId, Word,
 };
 
-/// Ops that the calls of a kernel may come to in their places.
-const MOST_OPS: usize = 4_000_000;
+/// Ops that a kernel may come to with its calls in their places, for each word of the module and at least.
+const OPS_PER_WORD: usize = 16;
+const OPS: usize = 50_000;
 /// Calls within calls.
 const MOST_CALLS: usize = 64;
 /// Constants of more parts stay what they are in the module.
@@ -418,7 +419,7 @@ impl<'a> Import<'a> {
         self.asm.kernel.memories.push(Memory { name, ty: Ty::scalar(Scalar::U32), space: Space::Pointed { shared: escapes } });
         let ty = self.ty(w[0])?;
         let number = self.foreign.locals.len() as u32;
-        self.foreign.locals.push(Local { pointer: w[0], memory });
+        self.foreign.locals.push(Local { pointer: w[0] });
         let op = self.asm.push_at(0, OpKind::Local(number), [], [ty], &[]);
         let v = self.asm.kernel.result(op);
         self.slots[id as usize] = Slot::Value { value: v, level: 0, serial: self.open[0].1 };
@@ -445,7 +446,7 @@ impl<'a> Import<'a> {
         if self.kept.contains(&w[2]) {
             return Ok(false);
         }
-        if self.calls.len() >= MOST_CALLS || self.asm.kernel.op_count() > MOST_OPS {
+        if self.calls.len() >= MOST_CALLS || self.asm.kernel.op_count() > OPS + OPS_PER_WORD * self.s.words.len() {
             return Err(self.refuse(self.here, "its calls are too many to be put in their places"));
         }
         if function.params.len() != w.len() - 3 {

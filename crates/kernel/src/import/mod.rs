@@ -10,10 +10,13 @@
 
 mod body;
 mod control;
+mod diff;
 mod facts;
 pub(crate) mod grammar;
 mod module;
 mod ops;
+mod reflect;
+mod run;
 mod table;
 mod write;
 
@@ -21,9 +24,16 @@ use crate::error::KernelError;
 use crate::hash::Set;
 use crate::ir::Kernel;
 use crate::passes::{EXITS, optimise_module};
+use crate::verify::verify;
 use body::Blocks;
+pub use diff::{Compared, Diff, DiffError, DiffOptions, Difference, ROUNDING};
 use facts::Facts;
-use module::{At, Source};
+pub(crate) use facts::pointee;
+pub(crate) use module::Source;
+use module::At;
+pub use reflect::{BlockLayout, BoundBuffer, ModuleEntry, ModuleInterface, Number, reflect};
+pub(crate) use reflect::{member_scalars, strides};
+pub use run::{ModuleLaunch, execute_words, rebind};
 
 /// Why a module was not optimised.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -172,7 +182,12 @@ fn import_all(words: &[u32], options: ModuleOptions) -> Result<Imported, ImportE
                 continue;
             }
             let f = source.function_of[&e.function];
-            let refusal = match body::import(&source, &facts, &blocks, f, &e.name, &kept) {
+            let imported = body::import(&source, &facts, &blocks, f, &e.name, &kept).and_then(|kernel| {
+                // What breaks the rules of our language breaks those of SPIR-V, too.
+                let wrong = |e: KernelError| body::Refusal { word: source.functions[f].at as usize, reason: e.to_string() };
+                verify(&kernel).map(|()| kernel).map_err(wrong)
+            });
+            let refusal = match imported {
                 Ok(kernel) => {
                     kernels.push(kernel);
                     continue;
@@ -230,5 +245,6 @@ pub fn optimise_words_seen(
         made.push(last);
     }
     let words = write::write(&source, &made, &kept)?;
+    module::last_look(&words).map_err(|e| ImportError::Fault(e.to_string()))?;
     Ok(OptimisedModule { words, passed })
 }

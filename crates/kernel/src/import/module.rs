@@ -38,7 +38,6 @@ pub(crate) struct Block {
 /// An entry point.
 #[derive(Clone, Debug)]
 pub(crate) struct EntryPoint {
-    pub(crate) at: At,
     pub(crate) function: u32,
     pub(crate) name: String,
 }
@@ -76,7 +75,7 @@ impl Source {
 
     /// What kind of instruction it is.
     pub(crate) fn op(&self, at: At) -> S {
-        S::from_u32(self.words[at as usize] & 0xFFFF).unwrap_or(S::Nop)
+        op_at(&self.words, at as usize)
     }
 
     /// The operands of an instruction, type and result included.
@@ -125,60 +124,11 @@ impl Source {
             names: Map::default(),
             words,
         };
-        source.check_ids(&at, &mut defs)?;
+        check_ids(&source.words, bound, &at, &mut defs)?;
         source.defs = defs;
         source.sections(&at)?;
         source.interface()?;
         Ok(source)
-    }
-
-    /// Every id is below the bound, and defined once; what is used before it is defined is a label, a function, or a name of something.
-    fn check_ids(&self, all: &[At], defs: &mut [At]) -> Result<(), ImportError> {
-        let mut forward: Vec<(At, u32)> = Vec::new();
-        for &place in all {
-            let words = self.instruction(place);
-            let early = may_come_before(self.op(place));
-            let mut wrong = None;
-            let width = |id| case_words(|id| self.made_by(defs, id), id);
-            let mut result = None;
-            let walked = grammar::walk(words, width, |i, role| {
-                let id = words[i];
-                match role {
-                    Role::Literal => {}
-                    _ if id == 0 || id >= self.bound => wrong = Some(format!("id {id} is not below the bound {}", self.bound)),
-                    Role::Result => result = Some(id),
-                    Role::Type | Role::Use if defs[id as usize] != 0 => {}
-                    Role::Use if early => forward.push((place, id)),
-                    Role::Type | Role::Use => wrong = Some(format!("id {id} is used and not defined before")),
-                }
-            });
-            if let Err(problem) = walked {
-                return Err(at(place, format!("{}: {problem}", grammar::name(words[0] & 0xFFFF))));
-            }
-            if let Some(problem) = wrong {
-                return Err(at(place, format!("{}: {problem}", grammar::name(words[0] & 0xFFFF))));
-            }
-            if let Some(id) = result {
-                if std::mem::replace(&mut defs[id as usize], place) != 0 {
-                    return Err(at(place, format!("id {id} is defined twice")));
-                }
-            }
-        }
-        for (place, id) in forward {
-            match defs[id as usize] {
-                0 => return Err(at(place, format!("id {id} is used and nowhere defined"))),
-                def if self.op(place) == S::TypeStruct && self.op(def) != S::TypePointer => {
-                    return Err(at(place, format!("the struct has a member of the type {id}, which is defined behind it: no type contains itself")));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    fn made_by(&self, defs: &[At], id: u32) -> Option<(S, &[u32])> {
-        let at = *defs.get(id as usize)?;
-        (at != 0).then(|| (self.op(at), self.operands(at)))
     }
 
     /// Preamble, functions, blocks.
@@ -249,7 +199,7 @@ impl Source {
                     if !self.function_of.contains_key(&w[1]) {
                         return Err(at(place, format!("the entry point '{name}' is no function")));
                     }
-                    self.entries.push(EntryPoint { at: place, function: w[1], name });
+                    self.entries.push(EntryPoint { function: w[1], name });
                 }
                 S::Name => {
                     self.names.insert(w[0], text(&w[1..]));
@@ -296,6 +246,74 @@ fn header(words: &[u32]) -> Result<u32, ImportError> {
         [_, _, _, _, schema, ..] if *schema != 0 => Err(at(4, "the schema is not 0".to_owned())),
         [_, _, _, bound, _, ..] => Ok(*bound),
         _ => Err(at(words.len() as At, "the header has five words".to_owned())),
+    }
+}
+
+/// Every id is below the bound, and defined once; what is used before it is defined is a label, a function, or a name of something.
+fn check_ids(words: &[u32], bound: u32, all: &[At], defs: &mut [At]) -> Result<(), ImportError> {
+    let made = |defs: &[At], id: u32| -> Option<(S, &[u32])> {
+        let at = *defs.get(id as usize)? as usize;
+        (at != 0).then(|| (op_at(words, at), &words[at + 1..at + (words[at] >> 16) as usize]))
+    };
+    let mut forward: Vec<(At, u32)> = Vec::new();
+    for &place in all {
+        let from = place as usize;
+        let instruction = &words[from..from + (words[from] >> 16) as usize];
+        let early = may_come_before(op_at(words, from));
+        let mut wrong = None;
+        let mut result = None;
+        let walked = grammar::walk(instruction, |id| case_words(|id| made(defs, id), id), |i, role| {
+            let id = instruction[i];
+            match role {
+                Role::Literal => {}
+                _ if id == 0 || id >= bound => wrong = Some(format!("id {id} is not below the bound {bound}")),
+                Role::Result => result = Some(id),
+                Role::Type | Role::Use if defs[id as usize] != 0 => {}
+                Role::Use if early => forward.push((place, id)),
+                Role::Type | Role::Use => wrong = Some(format!("id {id} is used and not defined before")),
+            }
+        });
+        let name = || grammar::name(instruction[0] & 0xFFFF);
+        if let Err(problem) = walked {
+            return Err(at(place, format!("{}: {problem}", name())));
+        }
+        if let Some(problem) = wrong {
+            return Err(at(place, format!("{}: {problem}", name())));
+        }
+        if let Some(id) = result {
+            if std::mem::replace(&mut defs[id as usize], place) != 0 {
+                return Err(at(place, format!("id {id} is defined twice")));
+            }
+        }
+    }
+    for (place, id) in forward {
+        match defs[id as usize] {
+            0 => return Err(at(place, format!("id {id} is used and nowhere defined"))),
+            def if op_at(words, place as usize) == S::TypeStruct && op_at(words, def as usize) != S::TypePointer => {
+                let problem = format!("the struct has a member of the type {id}, which is defined behind it: no type contains itself");
+                return Err(at(place, problem));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn op_at(words: &[u32], at: usize) -> S {
+    S::from_u32(words[at] & 0xFFFF).unwrap_or(S::Nop)
+}
+
+/// Whether written words are a module in which each id below the bound is defined once, and used behind its definition.
+pub(super) fn last_look(words: &[u32]) -> Result<(), ImportError> {
+    let bound = header(words)?;
+    if bound as usize > words.len() {
+        return Err(at(3, "ids are not dense".to_owned()));
+    }
+    let mut defs = vec![0; bound as usize];
+    check_ids(words, bound, &scan(words)?, &mut defs)?;
+    match defs.iter().skip(1).position(|&d| d == 0) {
+        Some(i) => Err(at(3, format!("id {} is below the bound and not defined", i + 1))),
+        None => Ok(()),
     }
 }
 

@@ -17,8 +17,7 @@ pub(super) fn write(s: &Source, kernels: &[Kernel], kept: &Set<u32>) -> Result<V
     }
     let raw = functions(s, &mut w, kept);
     interface(s, &mut w);
-    let mut debug = Vec::new();
-    need(s, &mut w, &mut debug);
+    need(s, &mut w);
     let mut words = vec![s.words[0], s.words[1], s.words[2], 0, 0];
     let is_global = |op: S| {
         grammar::has_result(op as u32) && !matches!(op, S::ExtInstImport | S::String) || matches!(op, S::TypeForwardPointer)
@@ -165,9 +164,13 @@ fn interface(s: &Source, w: &mut Written) {
         match s.op(at) {
             S::EntryPoint => {
                 let name = operands[2..].iter().position(|w| w.to_le_bytes().contains(&0)).unwrap_or(0);
-                operands[3 + name..].iter().for_each(|&id| drop(w.outside(id)));
+                operands[3 + name..].iter().for_each(|&id| {
+                w.outside(id);
+            });
             }
-            S::ExecutionModeId => operands[2..].iter().for_each(|&id| drop(w.outside(id))),
+            S::ExecutionModeId => operands[2..].iter().for_each(|&id| {
+                w.outside(id);
+            }),
             S::Decorate => {
                 let d = operands.get(1).copied();
                 if [Decoration::Binding as u32, Decoration::SpecId as u32].map(Some).contains(&d)
@@ -185,7 +188,7 @@ fn interface(s: &Source, w: &mut Written) {
 }
 
 /// What is needed by what is needed.
-fn need(s: &Source, w: &mut Written, _: &mut Vec<u32>) {
+fn need(s: &Source, w: &mut Written) {
     let mut next = 0;
     loop {
         let asked: Vec<u32> = w.asked(next).to_vec();
@@ -208,7 +211,9 @@ fn need(s: &Source, w: &mut Written, _: &mut Vec<u32>) {
             for &at in s.decorations.get(&id).into_iter().flatten().filter(|&&at| s.op(at) == S::DecorateId) {
                 uses.extend_from_slice(&s.operands(at)[2..]);
             }
-            uses.into_iter().for_each(|id| drop(w.outside(id)));
+            for id in uses {
+                w.outside(id);
+            }
         }
     }
 }

@@ -51,8 +51,6 @@ pub struct Instruction {
 pub struct Local {
     /// The id of its pointer type in the module.
     pub pointer: u32,
-    /// The memory that loads and stores of it name.
-    pub memory: MemoryId,
 }
 
 /// What the ops of an imported kernel refer to.

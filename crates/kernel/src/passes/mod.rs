@@ -155,7 +155,6 @@ const MODULE_PIPELINE: &[Pass] = &[
 
 /// Optimises a kernel that was imported from a module.
 pub(crate) fn optimise_module(kernel: &Kernel, look: &mut dyn FnMut(&'static str, &Kernel)) -> Result<Kernel, KernelError> {
-    verify(kernel)?;
     let mut now: Option<Kernel> = None;
     let size = |k: &Kernel| (k.op_count(), k.value_count(), k.region_count());
     // Passes that have seen the kernel as it is: another turn would find nothing new.

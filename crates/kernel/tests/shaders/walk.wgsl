@@ -3,7 +3,7 @@
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     var at = id.x;
-    var seen = 0u;
+    var seen = 1u;
     var ended = false;
     while (!ended) {
         let to = next[at] & 255u;
