@@ -13,9 +13,9 @@ use crate::ir::{
     Value, VarId, Word,
 };
 
-/// Ops that a kernel may come to with its calls in their places, for each word of the module and at least.
-const OPS_PER_WORD: usize = 16;
-const OPS: usize = 50_000;
+/// Ops and blocks that a kernel may come to with its calls in their places, for each word of the module and at least.
+const STEPS_PER_WORD: usize = 16;
+const STEPS: usize = 50_000;
 /// Calls within calls.
 const MOST_CALLS: usize = 64;
 /// Constants of more parts stay what they are in the module.
@@ -100,6 +100,8 @@ pub(super) struct Import<'a> {
     pub(super) visited: Set<u32>,
     pub(super) cloning: u32,
     pub(super) returned: bool,
+    /// Blocks that were imported, each time.
+    pub(super) steps: usize,
     calls: Vec<u32>,
     /// Functions that must stay functions.
     kept: &'a Set<u32>,
@@ -194,6 +196,7 @@ impl<'a> Import<'a> {
             visited: Set::default(),
             cloning: 0,
             returned: false,
+            steps: 0,
             calls: Vec::new(),
             kept,
             block_of: &blocks.of,
@@ -446,7 +449,7 @@ impl<'a> Import<'a> {
         if self.kept.contains(&w[2]) {
             return Ok(false);
         }
-        if self.calls.len() >= MOST_CALLS || self.asm.kernel.op_count() > OPS + OPS_PER_WORD * self.s.words.len() {
+        if self.calls.len() >= MOST_CALLS || self.asm.kernel.op_count() + self.steps > STEPS + STEPS_PER_WORD * self.s.words.len() {
             return Err(self.refuse(self.here, "its calls are too many to be put in their places"));
         }
         if function.params.len() != w.len() - 3 {

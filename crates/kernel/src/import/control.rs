@@ -64,6 +64,7 @@ impl<'a> Import<'a> {
     pub(super) fn blocks(&mut self, mut label: u32) -> Result<(), Stop> {
         loop {
             let b = self.block(label)?;
+            self.steps += 1;
             if !self.visited.insert(label) && self.cloning == 0 {
                 return Err(self.refuse(b.end, "a block is reached in two ways that no merge joins: the control flow is not structured"));
             }
