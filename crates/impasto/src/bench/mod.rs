@@ -12,7 +12,7 @@ mod model;
 mod plan;
 
 pub use cpu::{CpuBench, CpuLine, cpu};
-pub use kernel::{KernelLine, has_spirv_opt, kernel};
+pub use kernel::{KernelLine, has_spirv_opt, kernel, module};
 pub use model::{ModelLine, model};
 pub use plan::{PlanLine, plans};
 

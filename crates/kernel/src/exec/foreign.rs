@@ -18,6 +18,24 @@ pub(super) struct Instructions<'a, 'o, 'm> {
     pub(super) words: &'a [Word],
 }
 
+/// The scalars of a value. Where a module breaks the rules and there are too few, the others are zero.
+#[derive(Clone, Debug, PartialEq)]
+struct Lanes(Vec<u64>);
+
+impl std::ops::Index<usize> for Lanes {
+    type Output = u64;
+    fn index(&self, i: usize) -> &u64 {
+        self.0.get(i).unwrap_or(&0)
+    }
+}
+
+impl std::ops::Deref for Lanes {
+    type Target = [u64];
+    fn deref(&self) -> &[u64] {
+        &self.0
+    }
+}
+
 impl Instructions<'_, '_, '_> {
     fn args(&self) -> Vec<Value> {
         self.m.k.args(self.op).to_vec()
@@ -31,6 +49,13 @@ impl Instructions<'_, '_, '_> {
 
     fn number(&self, v: Value) -> Number {
         number(self.outside.s, self.type_id(v))
+    }
+
+    /// The scalars of the operands; there are always four.
+    fn operands(&self, args: &[Value], lane: usize) -> Vec<Lanes> {
+        let mut all: Vec<Lanes> = args.iter().map(|&a| Lanes(self.m.values(a, lane))).collect();
+        all.resize(all.len().max(4), Lanes(vec![0]));
+        all
     }
 
     fn literal(&self, i: usize) -> u32 {
@@ -64,6 +89,9 @@ impl Instructions<'_, '_, '_> {
     fn lane(&mut self, lane: usize, launch: &Launch) -> Result<Option<Vec<u64>>, String> {
         let args = self.args();
         let k = self.m.k;
+        if args.is_empty() && self.code != S::ExtInst {
+            return Err(format!("Op{:?} is not computed here", self.code));
+        }
         let nowhere = || "a pointer that leads nowhere".to_owned();
         match self.code {
             S::AccessChain | S::InBoundsAccessChain => self.outside.chain(self.m, self.op, lane).map(|p| Some(vec![p])),
@@ -82,7 +110,7 @@ impl Instructions<'_, '_, '_> {
                 Ok(Some(vec![n & 0xFFFF_FFFF]))
             }
             code if is_atomic(code) => self.atomic(&args, lane, launch),
-            S::ExtInst if self.literal(0) == G::Modf as u32 => {
+            S::ExtInst if self.literal(0) == G::Modf as u32 && args.len() == 2 => {
                 let (x, pointer) = (self.m.values(args[0], lane), self.m.get(args[1], lane));
                 let n = self.number(args[0]);
                 let t = self.outside.target(k, args[1]).ok_or_else(nowhere)?;
@@ -97,7 +125,7 @@ impl Instructions<'_, '_, '_> {
     fn atomic(&mut self, args: &[Value], lane: usize, launch: &Launch) -> Result<Option<Vec<u64>>, String> {
         let t = self.outside.target(self.m.k, args[0]).ok_or("a pointer that leads nowhere")?;
         let pointer = self.m.get(args[0], lane);
-        let old = self.outside.read(self.m, pointer, t, lane, launch)?[0];
+        let old = self.outside.read(self.m, pointer, t, lane, launch)?.first().copied().unwrap_or(0);
         let n = number(self.outside.s, t.ty);
         let x = |i: usize| args.get(i).map_or(0, |&v| self.m.get(v, lane));
         let signed = |b: u64| numbers::signed(n, b);
@@ -126,7 +154,7 @@ impl Instructions<'_, '_, '_> {
     /// An instruction that only computes.
     fn pure(&mut self, args: &[Value], lane: usize) -> Result<Vec<u64>, String> {
         let result = self.m.k.result(self.op);
-        let v: Vec<Vec<u64>> = args.iter().map(|&a| self.m.values(a, lane)).collect();
+        let v = self.operands(args, lane);
         let to = self.number(result);
         let from = args.first().map_or(to, |&a| self.number(a));
         let n = self.m.values(result, lane).len();
@@ -139,30 +167,30 @@ impl Instructions<'_, '_, '_> {
             S::ExtInst => return self.extended(&v, from, to, n),
             S::VectorExtractDynamic => vec![v[0].get(v[1][0] as usize).copied().unwrap_or(0)],
             S::VectorInsertDynamic => {
-                let mut all = v[0].clone();
+                let mut all = v[0].to_vec();
                 if let Some(to) = all.get_mut(v[2][0] as usize) {
                     *to = v[1][0];
                 }
                 all
             }
-            S::CopyLogical | S::CopyObject => v[0].clone(),
+            S::CopyLogical | S::CopyObject => v[0].to_vec(),
             S::Bitcast => {
                 let (a, b) = (from.bytes() as usize, to.bytes() as usize);
                 let bytes: Vec<u8> = v[0].iter().flat_map(|x| x.to_le_bytes()[..a].to_vec()).collect();
-                bytes.chunks(b).map(|c| c.iter().rev().fold(0, |x, &y| x << 8 | u64::from(y))).collect()
+                bytes.chunks(b.max(1)).map(|c| c.iter().rev().fold(0, |x, &y| x << 8 | u64::from(y))).collect()
             }
-            S::CompositeConstruct => v.concat(),
-            S::Select => (0..n).map(|i| if v[0][i.min(v[0].len() - 1)] & 1 == 1 { v[1][i] } else { v[2][i] }).collect(),
+            S::CompositeConstruct => v[..args.len()].iter().flat_map(|x| x.iter().copied()).collect(),
+            S::Select => (0..n).map(|i| if v[0][i.min(v[0].len().max(1) - 1)] & 1 == 1 { v[1][i] } else { v[2][i] }).collect(),
             S::Dot => vec![sum(&v[0], &v[1])],
             S::VectorTimesScalar | S::MatrixTimesScalar => scaled(&v[0], v[1][0]),
             S::MatrixTimesVector => {
                 (0..n).map(|r| sum(&(0..v[1].len()).map(|c| v[0][c * n + r]).collect::<Vec<_>>(), &v[1])).collect()
             }
-            S::VectorTimesMatrix => v[1].chunks(v[0].len()).map(|column| sum(&v[0], column)).collect(),
+            S::VectorTimesMatrix => v[1].chunks(v[0].len().max(1)).map(|column| sum(&v[0], column)).collect(),
             S::MatrixTimesMatrix => {
                 let (rows, k) = self.sides(result, args[0]);
                 let mut all = Vec::new();
-                for column in v[1].chunks(k) {
+                for column in v[1].chunks(k.max(1)) {
                     for r in 0..rows {
                         all.push(sum(&(0..k).map(|c| v[0][c * rows + r]).collect::<Vec<_>>(), column));
                     }
@@ -198,7 +226,7 @@ impl Instructions<'_, '_, '_> {
             code => {
                 let mut all = Vec::new();
                 for i in 0..n {
-                    let parts: Vec<u64> = v.iter().map(|x| x[i.min(x.len() - 1)]).collect();
+                    let parts: Vec<u64> = v.iter().map(|x| x[i.min(x.len().max(1) - 1)]).collect();
                     all.push(compute(code, from, to, &parts).ok_or_else(|| format!("Op{code:?} is not computed here"))?);
                 }
                 all
@@ -219,7 +247,7 @@ impl Instructions<'_, '_, '_> {
         (shape(rows_of).0, shape(columns_of).1)
     }
 
-    fn extended(&self, v: &[Vec<u64>], from: Number, to: Number, n: usize) -> Result<Vec<u64>, String> {
+    fn extended(&self, v: &[Lanes], from: Number, to: Number, n: usize) -> Result<Vec<u64>, String> {
         let function = self.literal(0);
         let unknown = || format!("the function {function} of an instruction set is not computed here");
         let f = |x: u64| float(from, x);
@@ -234,7 +262,7 @@ impl Instructions<'_, '_, '_> {
         Ok(match G::from_u32(function).ok_or_else(unknown)? {
             G::Length => vec![bits(to, dot(&v[0], &v[0]).sqrt())],
             G::Distance => {
-                let d: Vec<u64> = v[0].iter().zip(&v[1]).map(|(&x, &y)| bits(from, f(x) - f(y))).collect();
+                let d: Vec<u64> = v[0].iter().zip(v[1].iter()).map(|(&x, &y)| bits(from, f(x) - f(y))).collect();
                 vec![bits(to, dot(&d, &d).sqrt())]
             }
             G::Normalize => {
@@ -248,7 +276,7 @@ impl Instructions<'_, '_, '_> {
             }
             G::Reflect => {
                 let d = dot(&v[1], &v[0]);
-                v[0].iter().zip(&v[1]).map(|(&i, &n)| bits(to, f(i) - r(2.0 * d) * f(n))).collect()
+                v[0].iter().zip(v[1].iter()).map(|(&i, &n)| bits(to, f(i) - r(2.0 * d) * f(n))).collect()
             }
             G::ModfStruct => {
                 let whole = |x: u64| f(x).trunc();
@@ -266,7 +294,7 @@ impl Instructions<'_, '_, '_> {
             _ => {
                 let mut all = Vec::new();
                 for i in 0..n {
-                    let parts: Vec<u64> = v.iter().map(|x| x[i.min(x.len() - 1)]).collect();
+                    let parts: Vec<u64> = v.iter().map(|x| x[i.min(x.len().max(1) - 1)]).collect();
                     all.push(numbers::extended(function, from, to, &parts).ok_or_else(unknown)?);
                 }
                 all
@@ -284,7 +312,7 @@ impl Instructions<'_, '_, '_> {
         let n = value.map_or(Number::Int { bits: 32, signed: false }, |v| self.number(v));
         for first in (0..lanes).step_by(width) {
             let active: Vec<usize> = (first..(first + width).min(lanes)).filter(|&l| mask.has(l)).collect();
-            let values: Vec<Vec<u64>> = active.iter().map(|&l| value.map_or(Vec::new(), |v| self.m.values(v, l))).collect();
+            let values: Vec<Lanes> = active.iter().map(|&l| Lanes(value.map_or(Vec::new(), |v| self.m.values(v, l)))).collect();
             let ballot = |f: &dyn Fn(usize) -> bool| -> Vec<u64> {
                 let mut all = vec![0u64; 4];
                 active.iter().enumerate().filter(|(i, _)| f(*i)).for_each(|(_, l)| all[(l - first) / 32] |= 1 << ((l - first) % 32));
@@ -292,7 +320,7 @@ impl Instructions<'_, '_, '_> {
             };
             for (i, &lane) in active.iter().enumerate() {
                 let own = lane - first;
-                let other = |to: usize| active.iter().position(|l| l - first == to).map(|p| values[p].clone()).unwrap_or(values[i].clone());
+                let other = |to: usize| active.iter().position(|l| l - first == to).map_or(&values[i], |p| &values[p]).to_vec();
                 let second = args.get(2).map_or(0, |&v| self.m.get(v, lane)) as usize;
                 let count = |upto: usize| (0..upto.min(128)).filter(|b| values[i][b / 32] >> (b % 32) & 1 == 1).count() as u64;
                 let given = match self.code {
@@ -300,7 +328,7 @@ impl Instructions<'_, '_, '_> {
                     S::GroupNonUniformAll => vec![u64::from(values.iter().all(|v| v[0] & 1 == 1))],
                     S::GroupNonUniformAny => vec![u64::from(values.iter().any(|v| v[0] & 1 == 1))],
                     S::GroupNonUniformAllEqual => vec![u64::from(values.iter().all(|v| v == &values[0]))],
-                    S::GroupNonUniformBroadcastFirst => values[0].clone(),
+                    S::GroupNonUniformBroadcastFirst => values[0].to_vec(),
                     S::GroupNonUniformBroadcast | S::GroupNonUniformShuffle => other(second),
                     S::GroupNonUniformShuffleXor => other(own ^ second),
                     S::GroupNonUniformShuffleUp => other(own.wrapping_sub(second)),

@@ -33,7 +33,7 @@ pub(super) fn mask(n: Number) -> u64 {
 
 /// The integer that bits are, with sign.
 pub(super) fn signed(n: Number, bits: u64) -> i64 {
-    let unused = 64 - width(n).min(64);
+    let unused = (64 - width(n).min(64)).min(63);
     ((bits << unused) as i64) >> unused
 }
 
@@ -74,19 +74,19 @@ pub(super) fn compute(op: S, from: Number, to: Number, a: &[u64]) -> Option<u64>
         S::ShiftRightLogical => int(u(0) >> shift(1)),
         S::ShiftRightArithmetic => int((s(0) >> shift(1)) as u64),
         S::BitCount => int(u(0).count_ones().into()),
-        S::BitReverse => int(u(0).reverse_bits() >> (64 - width(from))),
+        S::BitReverse => int(u(0).reverse_bits() >> (64 - width(from).clamp(1, 64))),
         S::BitFieldUExtract | S::BitFieldSExtract => {
             let (offset, count) = (a[1] as u32 & 63, a[2] as u32 & 127);
             if count == 0 {
                 return int(0);
             }
             let part = u(0) >> offset;
-            let unused = 64 - count.min(64);
+            let unused = (64 - count.min(64)).min(63);
             int(if op == S::BitFieldSExtract { (((part << unused) as i64) >> unused) as u64 } else { part << unused >> unused })
         }
         S::BitFieldInsert => {
             let (offset, count) = (a[2] as u32 & 63, a[3] as u32 & 127);
-            let ones = if count >= 64 { u64::MAX } else { (1u64 << count) - 1 } << offset;
+            let ones = (if count >= 64 { u64::MAX } else { (1u64 << count) - 1 }) << offset;
             int(u(0) & !ones | (a[1] << offset) & ones)
         }
         S::IEqual => truth(u(0) == u(1)),

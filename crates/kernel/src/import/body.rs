@@ -98,7 +98,6 @@ pub(super) struct Import<'a> {
     joins: Map<u32, VarId>,
     pub(super) frames: Vec<Frame>,
     pub(super) visited: Set<u32>,
-    pub(super) cloning: u32,
     pub(super) returned: bool,
     /// Blocks that were imported, each time.
     pub(super) steps: usize,
@@ -194,7 +193,6 @@ impl<'a> Import<'a> {
             joins: Map::default(),
             frames: Vec::new(),
             visited: Set::default(),
-            cloning: 0,
             returned: false,
             steps: 0,
             calls: Vec::new(),
@@ -523,7 +521,7 @@ fn types(s: &Source, facts: &Facts, k: &mut Kernel, foreign: &mut Foreign) -> Ve
         let ty = plain.or_else(|| {
             let members = match (op, w) {
                 (S::TypeVoid | S::TypeFunction | S::TypeForwardPointer, _) => return None,
-                (S::TypeVector | S::TypeMatrix, &[_, of, n]) => known(of).map(|t| Members::Lanes(t, n)),
+                (S::TypeVector | S::TypeMatrix, &[_, of, n]) => known(of).filter(|_| n <= MOST_PARTS as u32).map(|t| Members::Lanes(t, n)),
                 (S::TypeArray, &[_, of, n]) => known(of).zip(s.constant(n)).map(|(t, n)| Members::Same(t, n)),
                 (S::TypeStruct, &[_, ref of @ ..]) => of.iter().map(|&m| known(m)).collect::<Option<_>>().map(Members::Each),
                 _ if is_type(op) => None,

@@ -65,7 +65,7 @@ impl<'a> Import<'a> {
         loop {
             let b = self.block(label)?;
             self.steps += 1;
-            if !self.visited.insert(label) && self.cloning == 0 {
+            if !self.visited.insert(label) {
                 return Err(self.refuse(b.end, "a block is reached in two ways that no merge joins: the control flow is not structured"));
             }
             if self.asm.depth() >= MAX_DEPTH - 8 {
@@ -234,11 +234,12 @@ impl<'a> Import<'a> {
                     }
                     // The constructs that are open here are not left to by what follows.
                     self.frames.push(Frame::Choice { header: 0, merge: 0 });
-                    self.cloning += 1;
-                    let done = self.blocks(to);
-                    self.cloning -= 1;
+                    self.continues(i, true);
+                    let before = std::mem::take(&mut self.visited);
+                    self.blocks(to)?;
+                    self.visited.extend(before);
+                    self.continues(i, false);
                     self.frames.pop();
-                    done?;
                     return Ok(Way::Ended);
                 }
                 Frame::Call { .. } => break,
@@ -247,6 +248,13 @@ impl<'a> Import<'a> {
         }
         self.edge(from, to)?;
         Ok(Way::On)
+    }
+
+    /// Says whether the continue construct of a loop that is open is being written.
+    fn continues(&mut self, frame: usize, now: bool) {
+        if let Frame::Loop { continuing, .. } = &mut self.frames[frame] {
+            *continuing = now;
+        }
     }
 
     /// A loop from its header on.
@@ -270,9 +278,7 @@ impl<'a> Import<'a> {
         if wraps {
             self.close_once_on();
             if !self.asm.ended() {
-                if let Some(Frame::Loop { continuing, .. }) = self.frames.last_mut() {
-                    *continuing = true;
-                }
+                self.continues(self.frames.len() - 1, true);
                 self.blocks(next)?;
             }
         }
@@ -409,14 +415,11 @@ impl<'a> Import<'a> {
         let region = wraps.then(|| self.open());
         self.frames.push(Frame::Call { function: id, region, result, depth: self.asm.depth() });
         // The same function may be called again: its blocks are reached in every call.
-        for b in &self.s.functions[function].blocks {
-            self.visited.remove(&b.label);
-        }
-        let cloning = std::mem::take(&mut self.cloning);
+        let before = std::mem::take(&mut self.visited);
         let here = self.here;
         self.blocks(first)?;
         self.here = here;
-        self.cloning = cloning;
+        self.visited = before;
         self.frames.pop();
         if wraps {
             self.close_once_on();

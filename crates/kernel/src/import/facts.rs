@@ -2,6 +2,7 @@
 
 use rspirv::spirv::{Decoration, MemoryAccess, Op as S, StorageClass};
 
+use super::grammar::{self, Role};
 use super::module::{At, Source};
 use crate::hash::{Map, Set};
 
@@ -145,7 +146,6 @@ impl Facts {
         let w = s.operands(at);
         let used_otherwise = |f: &mut Facts, ids: &[u32]| {
             for &id in ids {
-                // Some of these words are no ids.
                 if let Some(&root @ 1..) = f.roots.get(id as usize) {
                     f.memory[root as usize] = true;
                     f.escaped[root as usize] = true;
@@ -178,7 +178,18 @@ impl Facts {
                     }
                 }
             }
-            _ => used_otherwise(self, w),
+            _ if w.iter().all(|&id| self.roots.get(id as usize).is_none_or(|&root| root == 0)) => {}
+            _ => {
+                // Some of these words may be numbers that look like ids.
+                let words = s.instruction(at);
+                let mut ids = Vec::new();
+                let _ = grammar::walk(words, |id| s.case_words(id), |i, role| {
+                    if role == Role::Use {
+                        ids.push(words[i]);
+                    }
+                });
+                used_otherwise(self, &ids);
+            }
         }
     }
 }

@@ -127,6 +127,7 @@ impl Source {
         check_ids(&source.words, bound, &at, &mut defs)?;
         source.defs = defs;
         source.sections(&at)?;
+        source.calls()?;
         source.interface()?;
         Ok(source)
     }
@@ -181,6 +182,19 @@ impl Source {
         }
         if function.is_some() {
             return Err(at(self.words.len() as At, "the last function does not end".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// What is called is a function, and branches lead to blocks of their own function.
+    fn calls(&self) -> Result<(), ImportError> {
+        for f in &self.functions {
+            for &place in f.blocks.iter().flat_map(|b| &b.body).filter(|&&p| self.op(p) == S::FunctionCall) {
+                let callee = self.operands(place)[2];
+                if !self.function_of.contains_key(&callee) {
+                    return Err(at(place, format!("OpFunctionCall: id {callee} is no function")));
+                }
+            }
         }
         Ok(())
     }

@@ -204,7 +204,7 @@ fn layout(s: &Source, ty: u32) -> Option<BlockLayout> {
         }
         scalars(s, member, offset, Some((ty, i)), &mut all.scalars, 0)?;
     }
-    all.size = all.scalars.iter().map(|(at, n)| at + n.bytes()).max().unwrap_or(0);
+    all.size = all.scalars.iter().map(|(at, n)| at.saturating_add(n.bytes())).max().unwrap_or(0);
     Some(all)
 }
 
@@ -214,6 +214,10 @@ fn scalars(s: &Source, ty: u32, at: u32, within: Option<(u32, u32)>, to: &mut Ve
         return None;
     }
     match s.made(ty)? {
+        (S::TypeInt, &[_, 8 | 16 | 32 | 64, _]) | (S::TypeFloat, &[_, 16 | 32 | 64, ..]) | (S::TypeVector | S::TypeMatrix | S::TypeArray | S::TypeStruct, _) => {}
+        _ => return None,
+    }
+    match s.made(ty)? {
         (S::TypeInt, &[_, bits, sign]) => to.push((at, Number::Int { bits, signed: sign == 1 })),
         (S::TypeFloat, &[_, bits, ..]) => to.push((at, Number::Float(bits))),
         (S::TypeVector, &[_, of, n]) => {
@@ -221,14 +225,15 @@ fn scalars(s: &Source, ty: u32, at: u32, within: Option<(u32, u32)>, to: &mut Ve
                 (S::TypeInt, &[_, bits, _]) | (S::TypeFloat, &[_, bits, ..]) => bits / 8,
                 _ => return None,
             };
-            (0..n).try_for_each(|i| scalars(s, of, at.checked_add(i * width)?, None, to, level + 1))?;
+            (0..n).try_for_each(|i| scalars(s, of, at.checked_add(i.checked_mul(width)?)?, None, to, level + 1))?;
         }
         (S::TypeMatrix, &[_, column, n]) => {
             let st = strides(s, ty, within);
             let Some((S::TypeVector, &[_, of, m])) = s.made(column) else { return None };
             for c in 0..n {
                 for r in 0..m {
-                    scalars(s, of, at.checked_add(c * st.array + r * st.component)?, None, to, level + 1)?;
+                    let place = c.checked_mul(st.array)?.checked_add(r.checked_mul(st.component)?)?;
+                    scalars(s, of, at.checked_add(place)?, None, to, level + 1)?;
                 }
             }
         }

@@ -9,7 +9,7 @@ float det(mat3 m) {
 void main() {
     uint i = gl_GlobalInvocationID.x;
     mat3 m;
-    for (int c = 0; c < 3; c++) for (int r = 0; r < 3; r++) m[c][r] = x[i + uint(3 * c + r)];
+    for (int c = 0; c < 3; c++) for (int r = 0; r < 3; r++) m[c][r] = x[i + uint(3 * c + r)] * 0.125;
     mat3 t = transpose(m);
     y[i] = det(m) - 0.5 * det(t * m);
 }
