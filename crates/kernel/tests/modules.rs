@@ -8,8 +8,8 @@ use common::modules;
 use common::{dense_words, spirv_opt, valid_for};
 use impasto_kernel::blowup::Case;
 use impasto_kernel::{
-    Compared, Diff, DiffOptions, Environment, ImportError, ModuleOptions, compile_unoptimised, count_instructions, optimise_words,
-    reflect,
+    Compared, Diff, DiffOptions, Environment, ImportError, ModuleOptions, compile_unoptimised, count_instructions,
+    optimise_words, reflect,
 };
 
 fn optimised(name: &str, words: &[u32]) -> Vec<u32> {
@@ -99,7 +99,12 @@ fn variables_that_live_across_joins_cost_no_ids() {
         let Case { variables: v, joins: j, changes: k, .. } = case;
         assert!(made[3] < 8 * v + 14 * j + 4 * j * k + 100, "{case}: {} ids", made[3]);
         let elements = 64 * v.max(j);
-        same(&case.to_string(), &words, &made, DiffOptions { groups: Some([1; 3]), elements, ..DiffOptions::default() });
+        same(
+            &case.to_string(),
+            &words,
+            &made,
+            DiffOptions { groups: Some([1; 3]), elements, ..DiffOptions::default() },
+        );
     }
 }
 
@@ -176,23 +181,17 @@ fn modules_that_break_the_rules_are_refused_or_passed_through() {
     assert!(refusal(&module(5, 9, &[], &[entry(), i(249, &[8])])).1.contains("nowhere defined"));
     // Two ways into a block that no merge joins.
     let types = [i(20, &[6]), i(41, &[6, 7])];
-    let unstructured = [
-        entry(),
-        i(250, &[7, 8, 9]),
-        i(248, &[8]),
-        i(249, &[10]),
-        i(248, &[9]),
-        i(249, &[10]),
-        i(248, &[10]),
-        end(),
-    ];
+    let unstructured =
+        [entry(), i(250, &[7, 8, 9]), i(248, &[8]), i(249, &[10]), i(248, &[9]), i(249, &[10]), i(248, &[10]), end()];
     let words = module(5, 11, &types, &unstructured);
     let passed = optimise_words(&words, ModuleOptions::default()).unwrap();
     assert_eq!(passed.passed.len(), 1, "{:?}", passed.passed);
     assert_eq!(count_instructions(&passed.words), count_instructions(&words));
     let strict = ModuleOptions { strict: true, environment: None };
     match optimise_words(&words, strict) {
-        Err(ImportError::NotUnderstood { function, word, .. }) => assert!(function == "%3" && word > 5, "{function} {word}"),
+        Err(ImportError::NotUnderstood { function, word, .. }) => {
+            assert!(function == "%3" && word > 5, "{function} {word}")
+        }
         other => panic!("{other:?}"),
     }
     // An environment that is older than the module.

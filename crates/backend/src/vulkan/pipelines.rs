@@ -58,8 +58,13 @@ impl Pipelines {
     fn compile(&self, kernel: &Kernel) -> Result<Pipeline, String> {
         let module = self.compiler.compile(std::slice::from_ref(kernel)).map_err(|e| e.to_string())?;
         let entry = module.entries.first().ok_or("the compiler wrote no entry point")?;
-        let interface =
-            Interface { entry: &entry.name, buffers: entry.buffers, constants: entry.constants, subgroup: None, uniforms: &[] };
+        let interface = Interface {
+            entry: &entry.name,
+            buffers: entry.buffers,
+            constants: entry.constants,
+            subgroup: None,
+            uniforms: &[],
+        };
         // SAFETY: the compiler verifies what it writes; kernels are written for the shapes of the tensors that they are given, and stay
         // inside of them, which the tests of every op make sure of.
         let made = unsafe { self.device.pipeline(&module.words, &interface) };

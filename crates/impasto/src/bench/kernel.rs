@@ -58,7 +58,8 @@ pub fn kernel(case: Case, baseline: bool) -> anyhow::Result<KernelLine> {
     execute(&kernel, &mut plain)?;
     execute(&optimise(&kernel)?, &mut optimised)?;
     let unoptimised = compile_unoptimised(&kernel)?;
-    let theirs = baseline.then(|| spirv_opt(&unoptimised.words)).transpose()?.map(|(seconds, words)| (seconds, words[3]));
+    let theirs =
+        baseline.then(|| spirv_opt(&unoptimised.words)).transpose()?.map(|(seconds, words)| (seconds, words[3]));
     Ok(KernelLine {
         name: case.to_string(),
         seconds,
@@ -84,7 +85,8 @@ pub fn module(name: &str, words: &[u32], baseline: bool, elements: u32) -> anyho
     let peak_bytes = peak_bytes();
     let theirs = baseline.then(|| spirv_opt(words)).transpose()?;
     let equal = |other: &[u32]| -> Option<bool> {
-        let diff = Diff::new(words, other, DiffOptions { groups: Some([1; 3]), elements, ..DiffOptions::default() }).ok()?;
+        let diff =
+            Diff::new(words, other, DiffOptions { groups: Some([1; 3]), elements, ..DiffOptions::default() }).ok()?;
         let mut all = true;
         for entry in diff.entries() {
             let found = diff.on_cpu(entry).ok()?;

@@ -27,7 +27,10 @@ pub fn bench(args: &BenchKernel) -> anyhow::Result<()> {
     if let [case] = args.cases[..] {
         let found = bench::kernel(case, installed)?;
         show(&found, args.json);
-        ensure!(found.equal == Some(true), "{case}: the optimised kernel computes something else than the unoptimised one");
+        ensure!(
+            found.equal == Some(true),
+            "{case}: the optimised kernel computes something else than the unoptimised one"
+        );
         return Ok(());
     }
     if !args.json {

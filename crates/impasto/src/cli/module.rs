@@ -83,7 +83,9 @@ fn environment(text: &str) -> Result<Environment, String> {
 fn groups(text: &str) -> Result<[u32; 3], String> {
     let parts: Result<Vec<u32>, _> = text.split(',').map(str::parse).collect();
     let parts: Option<[u32; 3]> = parts.ok().and_then(|p| p.try_into().ok());
-    parts.filter(|p| p.iter().all(|n| (1..=65_535).contains(n))).ok_or_else(|| "three numbers, such as 4,1,1".to_owned())
+    parts
+        .filter(|p| p.iter().all(|n| (1..=65_535).contains(n)))
+        .ok_or_else(|| "three numbers, such as 4,1,1".to_owned())
 }
 
 /// The words of a file, or of the standard input.
@@ -91,12 +93,20 @@ fn read(file: &Path) -> anyhow::Result<Vec<u32>> {
     let mut bytes = Vec::new();
     let name = file.display();
     if file == Path::new("-") {
-        std::io::stdin().lock().take(MOST_BYTES + 1).read_to_end(&mut bytes).context("the standard input cannot be read")?;
+        std::io::stdin()
+            .lock()
+            .take(MOST_BYTES + 1)
+            .read_to_end(&mut bytes)
+            .context("the standard input cannot be read")?;
     } else {
         let opened = std::fs::File::open(file).with_context(|| format!("{name} cannot be opened"))?;
         opened.take(MOST_BYTES + 1).read_to_end(&mut bytes).with_context(|| format!("{name} cannot be read"))?;
     }
-    ensure!(bytes.len() as u64 <= MOST_BYTES, "{name}: word {}: modules of more than 256 MB are not read", MOST_BYTES / 4);
+    ensure!(
+        bytes.len() as u64 <= MOST_BYTES,
+        "{name}: word {}: modules of more than 256 MB are not read",
+        MOST_BYTES / 4
+    );
     ensure!(
         bytes.len().is_multiple_of(4),
         "{name}: word {}: it ends within a word: {} bytes are no number of words",
@@ -221,7 +231,9 @@ pub fn diff(args: &KernelDiff) -> anyhow::Result<()> {
             (Some(difference), _) => line(format_args!("{place}: DIFFERENT: {difference}")),
             (_, Some(problem)) => line(format_args!("{place}: '{entry}' was not compared: {problem}")),
             _ if *rounded > 0 => {
-                line(format_args!("{place}: '{entry}' equal but for rounding of {rounded} of {scalars} scalars ({changed} changed)"));
+                line(format_args!(
+                    "{place}: '{entry}' equal but for rounding of {rounded} of {scalars} scalars ({changed} changed)"
+                ));
             }
             _ => line(format_args!("{place}: '{entry}' equal, {scalars} scalars ({changed} changed)")),
         }
@@ -244,7 +256,9 @@ fn found(place: &str, entry: &str, compared: Result<impasto::kernel::Compared, i
             difference: c.first.map(|d| d.to_string()),
             problem: None,
         },
-        Err(e) => Found { place, entry, scalars: 0, changed: 0, rounded: 0, difference: None, problem: Some(e.to_string()) },
+        Err(e) => {
+            Found { place, entry, scalars: 0, changed: 0, rounded: 0, difference: None, problem: Some(e.to_string()) }
+        }
     }
 }
 
@@ -257,9 +271,21 @@ fn apart(args: &KernelDiff) -> anyhow::Result<Vec<Found>> {
         command.args(["--groups", &format!("{x},{y},{z}")]);
     }
     let failed = |problem: String| {
-        vec![Found { place: "device".to_owned(), entry: String::new(), scalars: 0, changed: 0, rounded: 0, difference: None, problem: Some(problem) }]
+        vec![Found {
+            place: "device".to_owned(),
+            entry: String::new(),
+            scalars: 0,
+            changed: 0,
+            rounded: 0,
+            difference: None,
+            problem: Some(problem),
+        }]
     };
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("this program could not be started again")?;
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("this program could not be started again")?;
     let mut out = child.stdout.take().context("the child has no output")?;
     let reader = std::thread::spawn(move || {
         let mut text = String::new();

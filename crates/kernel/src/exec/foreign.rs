@@ -69,7 +69,8 @@ impl Instructions<'_, '_, '_> {
             S::ControlBarrier => {
                 let all = Mask::first(self.m.lanes);
                 let missing = all.lanes().find(|&l| !mask.has(l));
-                return missing.map_or(Ok(()), |l| Err(Stop(op, l, "this invocation does not reach the barrier".to_owned())));
+                return missing
+                    .map_or(Ok(()), |l| Err(Stop(op, l, "this invocation does not reach the barrier".to_owned())));
             }
             S::MemoryBarrier => return Ok(()),
             code if (S::GroupNonUniformElect as u32..=S::GroupNonUniformQuadSwap as u32).contains(&(code as u32)) => {
@@ -138,13 +139,31 @@ impl Instructions<'_, '_, '_> {
             S::AtomicISub => old.wrapping_sub(x(3)),
             S::AtomicUMin => old.min(x(3)),
             S::AtomicUMax => old.max(x(3)),
-            S::AtomicSMin => if signed(x(3)) < signed(old) { x(3) } else { old },
-            S::AtomicSMax => if signed(x(3)) > signed(old) { x(3) } else { old },
+            S::AtomicSMin => {
+                if signed(x(3)) < signed(old) {
+                    x(3)
+                } else {
+                    old
+                }
+            }
+            S::AtomicSMax => {
+                if signed(x(3)) > signed(old) {
+                    x(3)
+                } else {
+                    old
+                }
+            }
             S::AtomicAnd => old & x(3),
             S::AtomicOr => old | x(3),
             S::AtomicXor => old ^ x(3),
             S::AtomicFAddEXT => bits(n, float(n, old) + float(n, x(3))),
-            S::AtomicCompareExchange => if old == x(5) { x(4) } else { old },
+            S::AtomicCompareExchange => {
+                if old == x(5) {
+                    x(4)
+                } else {
+                    old
+                }
+            }
             code => return Err(format!("Op{code:?} is not computed here")),
         };
         self.outside.write(pointer, t, lane, &[new & numbers::mask(n)])?;
@@ -180,7 +199,9 @@ impl Instructions<'_, '_, '_> {
                 bytes.chunks(b.max(1)).map(|c| c.iter().rev().fold(0, |x, &y| x << 8 | u64::from(y))).collect()
             }
             S::CompositeConstruct => v[..args.len()].iter().flat_map(|x| x.iter().copied()).collect(),
-            S::Select => (0..n).map(|i| if v[0][i.min(v[0].len().max(1) - 1)] & 1 == 1 { v[1][i] } else { v[2][i] }).collect(),
+            S::Select => {
+                (0..n).map(|i| if v[0][i.min(v[0].len().max(1) - 1)] & 1 == 1 { v[1][i] } else { v[2][i] }).collect()
+            }
             S::Dot => vec![sum(&v[0], &v[1])],
             S::VectorTimesScalar | S::MatrixTimesScalar => scaled(&v[0], v[1][0]),
             S::MatrixTimesVector => {
@@ -227,7 +248,9 @@ impl Instructions<'_, '_, '_> {
                 let mut all = Vec::new();
                 for i in 0..n {
                     let parts: Vec<u64> = v.iter().map(|x| x[i.min(x.len().max(1) - 1)]).collect();
-                    all.push(compute(code, from, to, &parts).ok_or_else(|| format!("Op{code:?} is not computed here"))?);
+                    all.push(
+                        compute(code, from, to, &parts).ok_or_else(|| format!("Op{code:?} is not computed here"))?,
+                    );
                 }
                 all
             }
@@ -252,7 +275,9 @@ impl Instructions<'_, '_, '_> {
         let unknown = || format!("the function {function} of an instruction set is not computed here");
         let f = |x: u64| float(from, x);
         let r = |x: f64| float(to, bits(to, x));
-        let dot = |a: &[u64], b: &[u64]| a.iter().zip(b).map(|(&x, &y)| r(f(x) * f(y))).reduce(|x, y| r(x + y)).unwrap_or(0.0);
+        let dot = |a: &[u64], b: &[u64]| {
+            a.iter().zip(b).map(|(&x, &y)| r(f(x) * f(y))).reduce(|x, y| r(x + y)).unwrap_or(0.0)
+        };
         let words = Number::Float(32);
         let pack = |count: u32, scale: f64, low: f64, v: &[u64]| -> u64 {
             let each = 32 / count;
@@ -280,7 +305,10 @@ impl Instructions<'_, '_, '_> {
             }
             G::ModfStruct => {
                 let whole = |x: u64| f(x).trunc();
-                v[0].iter().map(|&x| bits(from, f(x) - whole(x))).chain(v[0].iter().map(|&x| bits(from, whole(x)))).collect()
+                v[0].iter()
+                    .map(|&x| bits(from, f(x) - whole(x)))
+                    .chain(v[0].iter().map(|&x| bits(from, whole(x))))
+                    .collect()
             }
             G::PackUnorm4x8 => vec![pack(4, 255.0, 0.0, &v[0])],
             G::PackSnorm4x8 => vec![pack(4, 127.0, -1.0, &v[0])],
@@ -312,17 +340,24 @@ impl Instructions<'_, '_, '_> {
         let n = value.map_or(Number::Int { bits: 32, signed: false }, |v| self.number(v));
         for first in (0..lanes).step_by(width) {
             let active: Vec<usize> = (first..(first + width).min(lanes)).filter(|&l| mask.has(l)).collect();
-            let values: Vec<Lanes> = active.iter().map(|&l| Lanes(value.map_or(Vec::new(), |v| self.m.values(v, l)))).collect();
+            let values: Vec<Lanes> =
+                active.iter().map(|&l| Lanes(value.map_or(Vec::new(), |v| self.m.values(v, l)))).collect();
             let ballot = |f: &dyn Fn(usize) -> bool| -> Vec<u64> {
                 let mut all = vec![0u64; 4];
-                active.iter().enumerate().filter(|(i, _)| f(*i)).for_each(|(_, l)| all[(l - first) / 32] |= 1 << ((l - first) % 32));
+                active
+                    .iter()
+                    .enumerate()
+                    .filter(|(i, _)| f(*i))
+                    .for_each(|(_, l)| all[(l - first) / 32] |= 1 << ((l - first) % 32));
                 all
             };
             for (i, &lane) in active.iter().enumerate() {
                 let own = lane - first;
-                let other = |to: usize| active.iter().position(|l| l - first == to).map_or(&values[i], |p| &values[p]).to_vec();
+                let other =
+                    |to: usize| active.iter().position(|l| l - first == to).map_or(&values[i], |p| &values[p]).to_vec();
                 let second = args.get(2).map_or(0, |&v| self.m.get(v, lane)) as usize;
-                let count = |upto: usize| (0..upto.min(128)).filter(|b| values[i][b / 32] >> (b % 32) & 1 == 1).count() as u64;
+                let count =
+                    |upto: usize| (0..upto.min(128)).filter(|b| values[i][b / 32] >> (b % 32) & 1 == 1).count() as u64;
                 let given = match self.code {
                     S::GroupNonUniformElect => vec![u64::from(i == 0)],
                     S::GroupNonUniformAll => vec![u64::from(values.iter().all(|v| v[0] & 1 == 1))],
@@ -342,7 +377,8 @@ impl Instructions<'_, '_, '_> {
                         _ => count(width),
                     }],
                     code => {
-                        let (op, start) = arithmetic(code, n).ok_or_else(|| Stop(self.op, lane, format!("Op{code:?} is not computed here")))?;
+                        let (op, start) = arithmetic(code, n)
+                            .ok_or_else(|| Stop(self.op, lane, format!("Op{code:?} is not computed here")))?;
                         let upto = match GroupOperation::from_u32(self.literal(0)) {
                             Some(GroupOperation::InclusiveScan) => i + 1,
                             Some(GroupOperation::ExclusiveScan) => i,
@@ -386,7 +422,9 @@ fn arithmetic(code: S, n: Number) -> Option<Folding> {
         S::GroupNonUniformBitwiseXor | S::GroupNonUniformLogicalXor => (int(S::BitwiseXor), 0),
         S::GroupNonUniformUMin => (|_, a, b| a.min(b), numbers::mask(n)),
         S::GroupNonUniformUMax => (|_, a, b| a.max(b), 0),
-        S::GroupNonUniformSMin => (|n, a, b| if numbers::signed(n, b) < numbers::signed(n, a) { b } else { a }, top - 1),
+        S::GroupNonUniformSMin => {
+            (|n, a, b| if numbers::signed(n, b) < numbers::signed(n, a) { b } else { a }, top - 1)
+        }
         S::GroupNonUniformSMax => (|n, a, b| if numbers::signed(n, b) > numbers::signed(n, a) { b } else { a }, top),
         S::GroupNonUniformFAdd => (|n, a, b| bits(n, float(n, a) + float(n, b)), 0),
         S::GroupNonUniformFMul => (|n, a, b| bits(n, float(n, a) * float(n, b)), bits(n, 1.0)),

@@ -140,7 +140,9 @@ impl<'a> Machine<'a> {
     /// What a module calls the place of an invocation.
     pub(super) fn input(&self, b: rspirv::spirv::BuiltIn, lane: usize, launch: &Launch) -> Option<Vec<u32>> {
         use rspirv::spirv::BuiltIn as B;
-        let own = |b: Builtin| (0..if b.has_axes() { 3 } else { 1 }).map(|axis| self.builtin(b, axis, lane, launch)).collect();
+        let own = |b: Builtin| {
+            (0..if b.has_axes() { 3 } else { 1 }).map(|axis| self.builtin(b, axis, lane, launch)).collect()
+        };
         Some(match b {
             B::GlobalInvocationId => own(Builtin::GlobalId),
             B::LocalInvocationId => own(Builtin::LocalId),
@@ -355,7 +357,12 @@ impl<'a> Machine<'a> {
             OpKind::Binary(_) | OpKind::Convert if k.matrix(k.ty(args[0])).is_some() => {
                 self.whole_subgroups(op, mask, launch)?;
             }
-            OpKind::Foreign(..) | OpKind::Outside(_) | OpKind::Local(_) | OpKind::Undef | OpKind::Load(_) | OpKind::Store(_)
+            OpKind::Foreign(..)
+            | OpKind::Outside(_)
+            | OpKind::Local(_)
+            | OpKind::Undef
+            | OpKind::Load(_)
+            | OpKind::Store(_)
                 if self.outside.is_some() =>
             {
                 let mut outside = self.outside.take();

@@ -80,9 +80,11 @@ impl<'a> Outside<'a> {
             constants: Map::default(),
             buffers,
         };
-        let rows = s.decorations.values().flatten().any(|&at| {
-            s.op(at) == S::MemberDecorate && s.operands(at)[2] == Decoration::RowMajor as u32
-        });
+        let rows = s
+            .decorations
+            .values()
+            .flatten()
+            .any(|&at| s.op(at) == S::MemberDecorate && s.operands(at)[2] == Decoration::RowMajor as u32);
         if rows {
             return Err("matrices that lie by rows".to_owned());
         }
@@ -149,9 +151,13 @@ impl<'a> Outside<'a> {
             return Ok(found.clone());
         }
         let s = self.s;
-        let Some((op, w)) = s.made(id).filter(|_| level < 64) else { return Err("a constant that is not known".to_owned()) };
+        let Some((op, w)) = s.made(id).filter(|_| level < 64) else {
+            return Err("a constant that is not known".to_owned());
+        };
         let value = match op {
-            S::Constant | S::SpecConstant => vec![w[2..].iter().rev().fold(0u64, |a, &x| a << 32 | u64::from(x)) & self.mask(w[0])],
+            S::Constant | S::SpecConstant => {
+                vec![w[2..].iter().rev().fold(0u64, |a, &x| a << 32 | u64::from(x)) & self.mask(w[0])]
+            }
             S::ConstantTrue | S::SpecConstantTrue => vec![1],
             S::ConstantFalse | S::SpecConstantFalse => vec![0],
             S::ConstantComposite | S::SpecConstantComposite => {
@@ -168,8 +174,16 @@ impl<'a> Outside<'a> {
                     _ => w[3..].iter().map(|&id| self.constant(id, level + 1)).collect::<Result<_, _>>()?,
                 };
                 match op {
-                    S::Select => if parts[0] == [1] { parts[1].clone() } else { parts[2].clone() },
-                    S::CompositeExtract if w.len() == 5 => vec![*parts[0].get(w[4] as usize).ok_or("a constant that is not known")?],
+                    S::Select => {
+                        if parts[0] == [1] {
+                            parts[1].clone()
+                        } else {
+                            parts[2].clone()
+                        }
+                    }
+                    S::CompositeExtract if w.len() == 5 => {
+                        vec![*parts[0].get(w[4] as usize).ok_or("a constant that is not known")?]
+                    }
                     _ => {
                         let from = s.type_of(w[3]).unwrap_or(0);
                         let (from, to) = (number(s, from), number(s, w[0]));
@@ -182,7 +196,8 @@ impl<'a> Outside<'a> {
                 }
             }
             S::ConstantNull | S::Undef => {
-                let n = slots(s, w[0], 0).filter(|&n| n <= MOST_SCALARS).ok_or("a constant of a size that is not known")?;
+                let n =
+                    slots(s, w[0], 0).filter(|&n| n <= MOST_SCALARS).ok_or("a constant of a size that is not known")?;
                 vec![0; n as usize]
             }
             S::Variable => match self.variables.get(&id) {
@@ -271,7 +286,14 @@ impl<'a> Outside<'a> {
     }
 
     /// Reads what lies at a pointer.
-    pub(super) fn read(&mut self, m: &Machine<'_>, pointer: u64, t: Target, lane: usize, launch: &Launch) -> Result<Vec<u64>, String> {
+    pub(super) fn read(
+        &mut self,
+        m: &Machine<'_>,
+        pointer: u64,
+        t: Target,
+        lane: usize,
+        launch: &Launch,
+    ) -> Result<Vec<u64>, String> {
         let (home, place) = ((pointer >> PLACE) as usize, (pointer & ((1 << PLACE) - 1)) as usize);
         match self.homes.get(home) {
             Some(&Home::Buffer(b)) => {

@@ -62,7 +62,9 @@ pub(super) fn compute(op: S, from: Number, to: Number, a: &[u64]) -> Option<u64>
         S::UMod => int(u(0).checked_rem(u(1)).unwrap_or(0)),
         S::SDiv => int(if s(1) == 0 { u(0) } else { s(0).wrapping_div(s(1)) as u64 }),
         S::SRem => int(if s(1) == 0 { 0 } else { s(0).wrapping_rem(s(1)) as u64 }),
-        S::SMod => int(if s(1) == 0 { 0 } else {
+        S::SMod => int(if s(1) == 0 {
+            0
+        } else {
             let r = s(0).wrapping_rem(s(1));
             (if r != 0 && (r < 0) != (s(1) < 0) { r.wrapping_add(s(1)) } else { r }) as u64
         }),
@@ -82,7 +84,11 @@ pub(super) fn compute(op: S, from: Number, to: Number, a: &[u64]) -> Option<u64>
             }
             let part = u(0) >> offset;
             let unused = (64 - count.min(64)).min(63);
-            int(if op == S::BitFieldSExtract { (((part << unused) as i64) >> unused) as u64 } else { part << unused >> unused })
+            int(if op == S::BitFieldSExtract {
+                (((part << unused) as i64) >> unused) as u64
+            } else {
+                part << unused >> unused
+            })
         }
         S::BitFieldInsert => {
             let (offset, count) = (a[2] as u32 & 63, a[3] as u32 & 127);
@@ -142,7 +148,13 @@ pub(super) fn extended(function: u32, from: Number, to: Number, a: &[u64]) -> Op
         G::Trunc => real(f(0).trunc()),
         G::FAbs => real(f(0).abs()),
         G::SAbs => int(s(0).wrapping_abs() as u64),
-        G::FSign => real(if f(0) > 0.0 { 1.0 } else if f(0) < 0.0 { -1.0 } else { f(0) }),
+        G::FSign => real(if f(0) > 0.0 {
+            1.0
+        } else if f(0) < 0.0 {
+            -1.0
+        } else {
+            f(0)
+        }),
         G::SSign => int(s(0).signum() as u64),
         G::Floor => real(f(0).floor()),
         G::Ceil => real(f(0).ceil()),

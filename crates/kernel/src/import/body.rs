@@ -9,8 +9,8 @@ use super::module::{At, Source};
 use super::table;
 use crate::hash::{Map, Set};
 use crate::ir::{
-    Assembler, Foreign, Instruction, Kernel, Local, Members, Memory, MemoryId, OpKind, RegionId, Scalar, Shape, Space, Ty,
-    Value, VarId, Word,
+    Assembler, Foreign, Instruction, Kernel, Local, Members, Memory, MemoryId, OpKind, RegionId, Scalar, Shape, Space,
+    Ty, Value, VarId, Word,
 };
 
 /// Ops and blocks that a kernel may come to with its calls in their places, for each word of the module and at least.
@@ -46,7 +46,11 @@ pub(super) enum Stop {
 pub(super) enum Slot {
     Nothing,
     /// A value, and the open region that it stands in.
-    Value { value: Value, level: u32, serial: u32 },
+    Value {
+        value: Value,
+        level: u32,
+        serial: u32,
+    },
     /// A value in a variable, since it is used outside of its region.
     Variable(VarId),
     /// A pointer into a variable.
@@ -160,7 +164,10 @@ pub(crate) fn import(
             Err(_) => {}
         }
     }
-    Err(Refusal { word: s.functions[function].at as usize, reason: "its constructs could not be told apart".to_owned() })
+    Err(Refusal {
+        word: s.functions[function].at as usize,
+        reason: "its constructs could not be told apart".to_owned(),
+    })
 }
 
 impl<'a> Import<'a> {
@@ -173,7 +180,11 @@ impl<'a> Import<'a> {
         kept: &'a Set<u32>,
     ) -> Import<'a> {
         let mut kernel = Kernel::empty(name, [1, 1, 1]);
-        let memory = |name: &str| Memory { name: name.to_owned(), ty: Ty::scalar(Scalar::U32), space: Space::Pointed { shared: true } };
+        let memory = |name: &str| Memory {
+            name: name.to_owned(),
+            ty: Ty::scalar(Scalar::U32),
+            space: Space::Pointed { shared: true },
+        };
         kernel.memories = vec![memory("shared"), memory("workgroup")];
         let mut foreign = Foreign::default();
         let types = types(s, facts, &mut kernel, &mut foreign);
@@ -215,7 +226,8 @@ impl<'a> Import<'a> {
         // Variables of the module that only this invocation sees.
         for &at in &self.s.preamble {
             let w = self.s.operands(at);
-            if self.s.op(at) == S::Variable && w[2] == StorageClass::Private as u32 && !self.facts.memory[w[1] as usize] {
+            if self.s.op(at) == S::Variable && w[2] == StorageClass::Private as u32 && !self.facts.memory[w[1] as usize]
+            {
                 self.local(w)?;
             }
         }
@@ -315,9 +327,10 @@ impl<'a> Import<'a> {
             Slot::Value { value, level, serial } if self.is_open(level, serial) => Ok(value),
             Slot::Value { value, .. } => {
                 let ty = self.asm.kernel.ty(value);
-                let logical = self.s.type_of(id).is_some_and(|t| {
-                    class(self.s, t).is_some_and(|c| c != StorageClass::PhysicalStorageBuffer as u32)
-                });
+                let logical = self
+                    .s
+                    .type_of(id)
+                    .is_some_and(|t| class(self.s, t).is_some_and(|c| c != StorageClass::PhysicalStorageBuffer as u32));
                 // A pointer cannot be kept in a variable, but made again.
                 if let (true, Some(p)) = (logical, self.pointers.get(&id).cloned()) {
                     return self.chain_again(id, p);
@@ -348,7 +361,8 @@ impl<'a> Import<'a> {
 
     pub(super) fn chain(&mut self, p: &Pointer, ty: Ty) -> Result<Value, Stop> {
         let words = vec![Word::Operand; p.indices.len() + 1];
-        let n = self.foreign.number(Instruction { opcode: S::AccessChain as u16, words, decorations: Vec::new(), void: 0 });
+        let n =
+            self.foreign.number(Instruction { opcode: S::AccessChain as u16, words, decorations: Vec::new(), void: 0 });
         let args: Vec<Value> = std::iter::once(p.base).chain(p.indices.iter().copied()).collect();
         Ok(self.asm.value(OpKind::Foreign(n, crate::ir::Does::Nothing), &args, ty))
     }
@@ -385,8 +399,10 @@ impl<'a> Import<'a> {
                 let zero = self.asm.kernel.result(zero);
                 top(&mut self.asm, OpKind::Make, &vec![zero; n as usize])
             }
-            (S::ConstantComposite, _) if w.len() - 2 <= MOST_PARTS && self.asm.kernel.members(ty) as usize == w.len() - 2
-                && self.facts.types[w[0] as usize].levels < 8 =>
+            (S::ConstantComposite, _)
+                if w.len() - 2 <= MOST_PARTS
+                    && self.asm.kernel.members(ty) as usize == w.len() - 2
+                    && self.facts.types[w[0] as usize].levels < 8 =>
             {
                 let parts: Vec<Value> = w[2..].iter().map(|&p| self.value(p)).collect::<Result<_, _>>()?;
                 top(&mut self.asm, OpKind::Make, &parts)
@@ -400,7 +416,9 @@ impl<'a> Import<'a> {
 
     /// A variable of a function, or one of the module that only this invocation sees.
     pub(super) fn local(&mut self, w: &[u32]) -> Result<(), Stop> {
-        let Some(to) = pointee(self.s, w[0]) else { return Err(self.refuse(self.here, "a variable has no pointer type")) };
+        let Some(to) = pointee(self.s, w[0]) else {
+            return Err(self.refuse(self.here, "a variable has no pointer type"));
+        };
         let (id, first) = (w[1], w.get(3).copied());
         if !self.facts.memory[id as usize] {
             let ty = self.ty(to)?;
@@ -417,7 +435,11 @@ impl<'a> Import<'a> {
         let memory = MemoryId(self.asm.kernel.memories.len() as u32);
         let escapes = self.escapes(id);
         let name = self.s.names.get(&id).filter(|n| !n.is_empty()).cloned().unwrap_or_else(|| format!("local{id}"));
-        self.asm.kernel.memories.push(Memory { name, ty: Ty::scalar(Scalar::U32), space: Space::Pointed { shared: escapes } });
+        self.asm.kernel.memories.push(Memory {
+            name,
+            ty: Ty::scalar(Scalar::U32),
+            space: Space::Pointed { shared: escapes },
+        });
         let ty = self.ty(w[0])?;
         let number = self.foreign.locals.len() as u32;
         self.foreign.locals.push(Local { pointer: w[0] });
@@ -439,7 +461,9 @@ impl<'a> Import<'a> {
 
     /// A call, as the function in its place.
     pub(super) fn inline(&mut self, w: &[u32]) -> Result<bool, Stop> {
-        let Some(&f) = self.s.function_of.get(&w[2]) else { return Err(self.refuse(self.here, "what is called is no function")) };
+        let Some(&f) = self.s.function_of.get(&w[2]) else {
+            return Err(self.refuse(self.here, "what is called is no function"));
+        };
         let function = &self.s.functions[f];
         if self.calls.contains(&w[2]) {
             return Err(self.refuse(self.here, "a function calls itself"));
@@ -447,11 +471,15 @@ impl<'a> Import<'a> {
         if self.kept.contains(&w[2]) {
             return Ok(false);
         }
-        if self.calls.len() >= MOST_CALLS || self.asm.kernel.op_count() + self.steps > STEPS + STEPS_PER_WORD * self.s.words.len() {
+        if self.calls.len() >= MOST_CALLS
+            || self.asm.kernel.op_count() + self.steps > STEPS + STEPS_PER_WORD * self.s.words.len()
+        {
             return Err(self.refuse(self.here, "its calls are too many to be put in their places"));
         }
         if function.params.len() != w.len() - 3 {
-            return Err(self.refuse(self.here, "a call has another number of operands than its function has parameters"));
+            return Err(
+                self.refuse(self.here, "a call has another number of operands than its function has parameters")
+            );
         }
         for (&p, &a) in function.params.iter().zip(&w[3..]) {
             match self.slot(a).clone() {
@@ -521,9 +549,13 @@ fn types(s: &Source, facts: &Facts, k: &mut Kernel, foreign: &mut Foreign) -> Ve
         let ty = plain.or_else(|| {
             let members = match (op, w) {
                 (S::TypeVoid | S::TypeFunction | S::TypeForwardPointer, _) => return None,
-                (S::TypeVector | S::TypeMatrix, &[_, of, n]) => known(of).filter(|_| n <= MOST_PARTS as u32).map(|t| Members::Lanes(t, n)),
+                (S::TypeVector | S::TypeMatrix, &[_, of, n]) => {
+                    known(of).filter(|_| n <= MOST_PARTS as u32).map(|t| Members::Lanes(t, n))
+                }
                 (S::TypeArray, &[_, of, n]) => known(of).zip(s.constant(n)).map(|(t, n)| Members::Same(t, n)),
-                (S::TypeStruct, &[_, ref of @ ..]) => of.iter().map(|&m| known(m)).collect::<Option<_>>().map(Members::Each),
+                (S::TypeStruct, &[_, ref of @ ..]) => {
+                    of.iter().map(|&m| known(m)).collect::<Option<_>>().map(Members::Each)
+                }
                 _ if is_type(op) => None,
                 _ => return None,
             };

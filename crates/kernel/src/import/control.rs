@@ -66,7 +66,10 @@ impl<'a> Import<'a> {
             let b = self.block(label)?;
             self.steps += 1;
             if !self.visited.insert(label) {
-                return Err(self.refuse(b.end, "a block is reached in two ways that no merge joins: the control flow is not structured"));
+                return Err(self.refuse(
+                    b.end,
+                    "a block is reached in two ways that no merge joins: the control flow is not structured",
+                ));
             }
             if self.asm.depth() >= MAX_DEPTH - 8 {
                 return Err(self.refuse(b.end, format!("constructs nest deeper than {}", MAX_DEPTH - 8)));
@@ -147,7 +150,9 @@ impl<'a> Import<'a> {
             [true, true] => None,
             [true, false] => Some(w[2]),
             [false, true] => Some(w[1]),
-            [false, false] => return Err(self.refuse(b.end, "a conditional branch has no merge, and neither way leaves a construct")),
+            [false, false] => {
+                return Err(self.refuse(b.end, "a conditional branch has no merge, and neither way leaves a construct"));
+            }
         };
         // Not the end of what stands around: a branch there is one from further inside.
         self.frames.push(Frame::Choice { header: b.label, merge: 0 });
@@ -291,7 +296,8 @@ impl<'a> Import<'a> {
 
     fn switch(&mut self, b: &Block, w: &[u32], merge: u32) -> Result<Option<u32>, Stop> {
         let selector = self.value(w[0])?;
-        let Some(Scalar::I32 | Scalar::U32 | Scalar::I64 | Scalar::U64) = self.asm.kernel.ty(selector).as_scalar() else {
+        let Some(Scalar::I32 | Scalar::U32 | Scalar::I64 | Scalar::U64) = self.asm.kernel.ty(selector).as_scalar()
+        else {
             return Err(self.refuse(b.end, "a switch on integers of 8 or 16 bits"));
         };
         let words = self.s.case_words(w[0]);
@@ -370,7 +376,9 @@ impl<'a> Import<'a> {
 
     /// The arms that another arm falls into: those with a branch to them from elsewhere than the switch.
     fn falls(&self, arms: &[u32], merge: u32) -> Result<Vec<u32>, Stop> {
-        let several = |label: &&u32| **label != merge && !self.is_exit(**label) && self.preds.get(*label).copied().unwrap_or(0) > 1;
+        let several = |label: &&u32| {
+            **label != merge && !self.is_exit(**label) && self.preds.get(*label).copied().unwrap_or(0) > 1
+        };
         Ok(arms.iter().filter(several).copied().collect())
     }
 

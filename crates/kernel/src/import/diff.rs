@@ -178,7 +178,9 @@ impl<'a> Diff<'a> {
         if place(x) != place(y) {
             return differ(format!("bindings {:?} and {:?}", place(x), place(y)));
         }
-        if let Some((p, _)) = x.buffers.iter().zip(&y.buffers).find(|(p, q)| p.layout != q.layout || p.uniform != q.uniform) {
+        if let Some((p, _)) =
+            x.buffers.iter().zip(&y.buffers).find(|(p, q)| p.layout != q.layout || p.uniform != q.uniform)
+        {
             return differ(format!("the layout of '{}'", p.name));
         }
         Ok(Diff { modules: [a, b], interfaces, options })
@@ -232,7 +234,13 @@ impl<'a> Diff<'a> {
     }
 
     /// What the buffers hold after a launch on a device.
-    unsafe fn run(&self, device: &Device, words: &[u32], i: &ModuleInterface, entry: &str) -> Result<Vec<Vec<u8>>, VulkanError> {
+    unsafe fn run(
+        &self,
+        device: &Device,
+        words: &[u32],
+        i: &ModuleInterface,
+        entry: &str,
+    ) -> Result<Vec<Vec<u8>>, VulkanError> {
         let launch = self.launch(entry);
         let uniforms: Vec<u32> = (0u32..).zip(&i.buffers).filter(|(_, b)| b.uniform).map(|(n, _)| n).collect();
         let interface = Interface {

@@ -55,7 +55,9 @@ impl Facts {
             let w = s.operands(at);
             let of = |id: u32| self.types[id as usize];
             let found = match (s.op(at), w) {
-                (S::TypeBool | S::TypeInt | S::TypeFloat | S::TypeCooperativeMatrixKHR, _) => TypeFacts { scalars: 1, levels: 0 },
+                (S::TypeBool | S::TypeInt | S::TypeFloat | S::TypeCooperativeMatrixKHR, _) => {
+                    TypeFacts { scalars: 1, levels: 0 }
+                }
                 (S::TypePointer, &[_, class, _]) if class == StorageClass::PhysicalStorageBuffer as u32 => {
                     TypeFacts { scalars: 1, levels: 0 }
                 }
@@ -70,7 +72,8 @@ impl Facts {
                     let mut all = TypeFacts::default();
                     for &m in members {
                         // A pointer, which may be defined further down, has no scalars: a struct with one stays memory.
-                        all.scalars = if of(m).scalars == 0 { u64::MAX } else { all.scalars.saturating_add(of(m).scalars) };
+                        all.scalars =
+                            if of(m).scalars == 0 { u64::MAX } else { all.scalars.saturating_add(of(m).scalars) };
                         all.levels = all.levels.max(of(m).levels + 1);
                     }
                     all
@@ -158,7 +161,9 @@ impl Facts {
                 self.declare(s, w);
             }
             S::Load if w.get(3).is_none_or(|m| m & MemoryAccess::VOLATILE.bits() == 0) => {}
-            S::Store if w.get(2).is_none_or(|m| m & MemoryAccess::VOLATILE.bits() == 0) => used_otherwise(self, &w[1..2]),
+            S::Store if w.get(2).is_none_or(|m| m & MemoryAccess::VOLATILE.bits() == 0) => {
+                used_otherwise(self, &w[1..2])
+            }
             S::CopyObject => {
                 self.roots[w[1] as usize] = self.roots[w[2] as usize];
             }
@@ -183,11 +188,15 @@ impl Facts {
                 // Some of these words may be numbers that look like ids.
                 let words = s.instruction(at);
                 let mut ids = Vec::new();
-                let _ = grammar::walk(words, |id| s.case_words(id), |i, role| {
-                    if role == Role::Use {
-                        ids.push(words[i]);
-                    }
-                });
+                let _ = grammar::walk(
+                    words,
+                    |id| s.case_words(id),
+                    |i, role| {
+                        if role == Role::Use {
+                            ids.push(words[i]);
+                        }
+                    },
+                );
                 used_otherwise(self, &ids);
             }
         }

@@ -29,9 +29,9 @@ use body::Blocks;
 pub use diff::{Compared, Diff, DiffError, DiffOptions, Difference, ROUNDING};
 use facts::Facts;
 pub(crate) use facts::pointee;
-pub(crate) use module::Source;
 use module::At;
-pub use reflect::{BlockLayout, BoundBuffer, ModuleEntry, ModuleInterface, Number, reflect};
+pub(crate) use module::Source;
+pub use reflect::{BlockLayout, BoundBuffer, LastArray, ModuleEntry, ModuleInterface, Number, reflect};
 pub(crate) use reflect::{member_scalars, strides};
 pub use run::{ModuleLaunch, execute_words, rebind};
 
@@ -47,7 +47,9 @@ pub enum ImportError {
         problem: String,
     },
     /// The module is of another stage.
-    #[error("word {word}: the entry point '{name}' is a {stage} shader; only compute shaders (GLCompute) are optimised here")]
+    #[error(
+        "word {word}: the entry point '{name}' is a {stage} shader; only compute shaders (GLCompute) are optimised here"
+    )]
     Graphics {
         /// The place of the entry point.
         word: usize,
@@ -57,7 +59,9 @@ pub enum ImportError {
         stage: String,
     },
     /// A function is not understood, and was not to be passed through.
-    #[error("word {word}: the function '{function}' is not understood: {reason}; without --strict it is passed through as it is")]
+    #[error(
+        "word {word}: the function '{function}' is not understood: {reason}; without --strict it is passed through as it is"
+    )]
     NotUnderstood {
         /// The function.
         function: String,
@@ -184,7 +188,8 @@ fn import_all(words: &[u32], options: ModuleOptions) -> Result<Imported, ImportE
             let f = source.function_of[&e.function];
             let imported = body::import(&source, &facts, &blocks, f, &e.name, &kept).and_then(|kernel| {
                 // What breaks the rules of our language breaks those of SPIR-V, too.
-                let wrong = |e: KernelError| body::Refusal { word: source.functions[f].at as usize, reason: e.to_string() };
+                let wrong =
+                    |e: KernelError| body::Refusal { word: source.functions[f].at as usize, reason: e.to_string() };
                 verify(&kernel).map(|()| kernel).map_err(wrong)
             });
             let refusal = match imported {

@@ -138,7 +138,8 @@ impl Source {
         let mut block: Option<Block> = None;
         for &place in all {
             let op = self.op(place);
-            let operands = &self.words[place as usize + 1..place as usize + (self.words[place as usize] >> 16) as usize];
+            let operands =
+                &self.words[place as usize + 1..place as usize + (self.words[place as usize] >> 16) as usize];
             let wrong = |problem: &str| Err(at(place, format!("{}: {problem}", grammar::name(op as u32))));
             match (op, &mut function, &mut block) {
                 (S::Line | S::NoLine, Some(_), _) => {}
@@ -156,7 +157,9 @@ impl Source {
                     if let Some(mut f) = function.take() {
                         f.end = place + 1;
                         if f.blocks.is_empty() {
-                            return wrong("a function without blocks is imported from elsewhere, which Vulkan does not have");
+                            return wrong(
+                                "a function without blocks is imported from elsewhere, which Vulkan does not have",
+                            );
                         }
                         self.function_of.insert(f.id, self.functions.len());
                         self.functions.push(f);
@@ -207,7 +210,8 @@ impl Source {
                 S::EntryPoint => {
                     let name = text(&w[2..]);
                     if w[0] != spirv::ExecutionModel::GLCompute as u32 {
-                        let stage = spirv::ExecutionModel::from_u32(w[0]).map_or("unknown".to_owned(), |m| format!("{m:?}"));
+                        let stage =
+                            spirv::ExecutionModel::from_u32(w[0]).map_or("unknown".to_owned(), |m| format!("{m:?}"));
                         return Err(ImportError::Graphics { word: place as usize, name, stage });
                     }
                     if !self.function_of.contains_key(&w[1]) {
@@ -229,8 +233,9 @@ impl Source {
                 S::Capability if w[0] == spirv::Capability::Kernel as u32 => {
                     return Err(at(place, "the module is of OpenCL (capability Kernel), not of Vulkan".to_owned()));
                 }
-                S::MemoryModel if w[0] != spirv::AddressingModel::Logical as u32
-                    && w[0] != spirv::AddressingModel::PhysicalStorageBuffer64 as u32 =>
+                S::MemoryModel
+                    if w[0] != spirv::AddressingModel::Logical as u32
+                        && w[0] != spirv::AddressingModel::PhysicalStorageBuffer64 as u32 =>
                 {
                     return Err(at(place, "the addressing model is not one of Vulkan".to_owned()));
                 }
@@ -249,7 +254,9 @@ fn header(words: &[u32]) -> Result<u32, ImportError> {
         [first, ..] if first.swap_bytes() == spirv::MAGIC_NUMBER => {
             Err(at(0, "the words are in the other byte order; swap the bytes of each".to_owned()))
         }
-        [first, ..] if *first != spirv::MAGIC_NUMBER => Err(at(0, "this is no SPIR-V: it does not begin with 0x07230203".to_owned())),
+        [first, ..] if *first != spirv::MAGIC_NUMBER => {
+            Err(at(0, "this is no SPIR-V: it does not begin with 0x07230203".to_owned()))
+        }
         [_, version, ..] if version & 0xFF00_00FF != 0 || !(0x0001_0000..=0x0001_0600).contains(version) => {
             Err(at(1, format!("version {version:#x} is not one of SPIR-V 1.0 to 1.6")))
         }
@@ -276,17 +283,21 @@ fn check_ids(words: &[u32], bound: u32, all: &[At], defs: &mut [At]) -> Result<(
         let early = may_come_before(op_at(words, from));
         let mut wrong = None;
         let mut result = None;
-        let walked = grammar::walk(instruction, |id| case_words(|id| made(defs, id), id), |i, role| {
-            let id = instruction[i];
-            match role {
-                Role::Literal => {}
-                _ if id == 0 || id >= bound => wrong = Some(format!("id {id} is not below the bound {bound}")),
-                Role::Result => result = Some(id),
-                Role::Type | Role::Use if defs[id as usize] != 0 => {}
-                Role::Use if early => forward.push((place, id)),
-                Role::Type | Role::Use => wrong = Some(format!("id {id} is used and not defined before")),
-            }
-        });
+        let walked = grammar::walk(
+            instruction,
+            |id| case_words(|id| made(defs, id), id),
+            |i, role| {
+                let id = instruction[i];
+                match role {
+                    Role::Literal => {}
+                    _ if id == 0 || id >= bound => wrong = Some(format!("id {id} is not below the bound {bound}")),
+                    Role::Result => result = Some(id),
+                    Role::Type | Role::Use if defs[id as usize] != 0 => {}
+                    Role::Use if early => forward.push((place, id)),
+                    Role::Type | Role::Use => wrong = Some(format!("id {id} is used and not defined before")),
+                }
+            },
+        );
         let name = || grammar::name(instruction[0] & 0xFFFF);
         if let Err(problem) = walked {
             return Err(at(place, format!("{}: {problem}", name())));
@@ -294,17 +305,18 @@ fn check_ids(words: &[u32], bound: u32, all: &[At], defs: &mut [At]) -> Result<(
         if let Some(problem) = wrong {
             return Err(at(place, format!("{}: {problem}", name())));
         }
-        if let Some(id) = result {
-            if std::mem::replace(&mut defs[id as usize], place) != 0 {
-                return Err(at(place, format!("id {id} is defined twice")));
-            }
+        let twice = |id: &u32| std::mem::replace(&mut defs[*id as usize], place) != 0;
+        if let Some(id) = result.filter(twice) {
+            return Err(at(place, format!("id {id} is defined twice")));
         }
     }
     for (place, id) in forward {
         match defs[id as usize] {
             0 => return Err(at(place, format!("id {id} is used and nowhere defined"))),
             def if op_at(words, place as usize) == S::TypeStruct && op_at(words, def as usize) != S::TypePointer => {
-                let problem = format!("the struct has a member of the type {id}, which is defined behind it: no type contains itself");
+                let problem = format!(
+                    "the struct has a member of the type {id}, which is defined behind it: no type contains itself"
+                );
                 return Err(at(place, problem));
             }
             _ => {}
@@ -345,7 +357,10 @@ fn scan(words: &[u32]) -> Result<Vec<At>, ImportError> {
         }
         if place + length > words.len() {
             let left = words.len() - place;
-            return Err(at(place as At, format!("the module ends within an instruction: {length} words, {left} are left")));
+            return Err(at(
+                place as At,
+                format!("the module ends within an instruction: {length} words, {left} are left"),
+            ));
         }
         all.push(place as At);
         place += length;

@@ -41,7 +41,11 @@ impl Import<'_> {
             S::Load => self.load(at, w),
             S::Store => self.store(at, w),
             S::AccessChain | S::InBoundsAccessChain => self.access(at, w),
-            S::CompositeExtract | S::CompositeInsert | S::CompositeConstruct | S::VectorShuffle | S::VectorExtractDynamic
+            S::CompositeExtract
+            | S::CompositeInsert
+            | S::CompositeConstruct
+            | S::VectorShuffle
+            | S::VectorExtractDynamic
                 if !self.is_decorated(w[1]) =>
             {
                 match self.composite(op, w)? {
@@ -135,7 +139,9 @@ impl Import<'_> {
                 Role::Type => ty = Some(word),
                 Role::Result => result = Some(word),
                 Role::Literal => template.push(Word::Literal(word)),
-                Role::Use if s.type_of(word).is_none() || s.function_of.contains_key(&word) => template.push(Word::Id(word)),
+                Role::Use if s.type_of(word).is_none() || s.function_of.contains_key(&word) => {
+                    template.push(Word::Id(word))
+                }
                 Role::Use => {
                     template.push(Word::Operand);
                     args.push(self.value(word)?);
@@ -144,7 +150,8 @@ impl Import<'_> {
         }
         let decorations = result.map_or(Vec::new(), |id| self.decorations(id));
         let void = ty.filter(|&ty| matches!(s.made(ty), Some((S::TypeVoid, _)))).unwrap_or(0);
-        let n = self.foreign.number(Instruction { opcode: (words[0] & 0xFFFF) as u16, words: template, decorations, void });
+        let n =
+            self.foreign.number(Instruction { opcode: (words[0] & 0xFFFF) as u16, words: template, decorations, void });
         let kind = OpKind::Foreign(n, does);
         match (ty, result) {
             (Some(ty), Some(id)) => {
@@ -206,7 +213,9 @@ impl Import<'_> {
             S::VectorExtractDynamic => {
                 let (from, i) = (self.value(w[2])?, self.value(w[3])?);
                 match self.asm.as_const(i) {
-                    Some(i) if i < u64::from(self.asm.kernel.members(self.asm.kernel.ty(from))) => self.extract(from, &[i as u32]),
+                    Some(i) if i < u64::from(self.asm.kernel.members(self.asm.kernel.ty(from))) => {
+                        self.extract(from, &[i as u32])
+                    }
                     _ => Ok(None),
                 }
             }
@@ -224,7 +233,8 @@ impl Import<'_> {
                     let Some(part) = part else { return Ok(None) };
                     parts.push(part);
                 }
-                Ok((parts.len() == self.asm.kernel.members(ty) as usize).then(|| self.asm.value(OpKind::Make, &parts, ty)))
+                Ok((parts.len() == self.asm.kernel.members(ty) as usize)
+                    .then(|| self.asm.value(OpKind::Make, &parts, ty)))
             }
         }
     }
@@ -362,7 +372,12 @@ impl Import<'_> {
     }
 
     fn dynamic(&mut self, op: S, operands: usize) -> u32 {
-        self.foreign.number(Instruction { opcode: op as u16, words: vec![Word::Operand; operands], decorations: Vec::new(), void: 0 })
+        self.foreign.number(Instruction {
+            opcode: op as u16,
+            words: vec![Word::Operand; operands],
+            decorations: Vec::new(),
+            void: 0,
+        })
     }
 
     fn write(&mut self, place: &Place, v: Value) -> Result<(), Stop> {

@@ -32,13 +32,16 @@ impl Number {
     }
 }
 
+/// The array at the end of a buffer: where it begins, the bytes from one element to the next, and the places of scalars in an element.
+pub type LastArray = (u32, u32, Vec<(u32, Number)>);
+
 /// How scalars lie in a buffer: those of its fixed part, and those of each element of the array at its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockLayout {
     /// The places of scalars, in bytes.
     pub scalars: Vec<(u32, Number)>,
-    /// Where the array at the end begins, the bytes from one element to the next, and the places in an element.
-    pub array: Option<(u32, u32, Vec<(u32, Number)>)>,
+    /// The array at the end.
+    pub array: Option<LastArray>,
     /// Bytes of the fixed part.
     pub size: u32,
 }
@@ -86,8 +89,10 @@ pub fn reflect(words: &[u32]) -> Result<ModuleInterface, ImportError> {
 }
 
 pub(crate) fn of(s: &Source) -> Result<ModuleInterface, ImportError> {
-    let entries = s.entries.iter().map(|e| ModuleEntry { name: e.name.clone(), workgroup: workgroup(s, e.function) }).collect();
-    let mut found = ModuleInterface { entries, buffers: Vec::new(), constants: BlockLayout::default(), constants_variable: None };
+    let entries =
+        s.entries.iter().map(|e| ModuleEntry { name: e.name.clone(), workgroup: workgroup(s, e.function) }).collect();
+    let mut found =
+        ModuleInterface { entries, buffers: Vec::new(), constants: BlockLayout::default(), constants_variable: None };
     for &place in &s.preamble {
         let w = s.operands(place);
         if s.op(place) != S::Variable {
@@ -101,10 +106,14 @@ pub(crate) fn of(s: &Source) -> Result<ModuleInterface, ImportError> {
         }
         let binding = (s.decoration(w[1], Decoration::DescriptorSet), s.decoration(w[1], Decoration::Binding));
         let (Some(set), Some(binding)) = binding else { continue };
-        let name = [w[1], ty].iter().find_map(|id| s.names.get(id).filter(|n| !n.is_empty())).cloned().unwrap_or_default();
+        let name =
+            [w[1], ty].iter().find_map(|id| s.names.get(id).filter(|n| !n.is_empty())).cloned().unwrap_or_default();
         let buffer = is(StorageClass::StorageBuffer) || is(StorageClass::Uniform);
         let Some(layout) = layout(s, ty).filter(|_| buffer) else {
-            return Err(at(place, format!("'{name}', binding {binding} of set {set}, is no buffer that can be filled here")));
+            return Err(at(
+                place,
+                format!("'{name}', binding {binding} of set {set}, is no buffer that can be filled here"),
+            ));
         };
         let uniform = is(StorageClass::Uniform) && !s.is_marked(ty, Decoration::BufferBlock);
         found.buffers.push(BoundBuffer { set, binding, name, uniform, layout, variable: w[1] });
@@ -121,9 +130,9 @@ impl Source {
     }
 
     pub(crate) fn is_marked(&self, id: u32, d: Decoration) -> bool {
-        self.decorations.get(&id).is_some_and(|all| {
-            all.iter().any(|&at| self.op(at) == S::Decorate && self.operands(at)[1] == d as u32)
-        })
+        self.decorations
+            .get(&id)
+            .is_some_and(|all| all.iter().any(|&at| self.op(at) == S::Decorate && self.operands(at)[1] == d as u32))
     }
 
     /// The number that a decoration of a member has.
@@ -148,7 +157,9 @@ fn workgroup(s: &Source, function: u32) -> [u32; 3] {
     for &at in &s.preamble {
         let w = s.operands(at);
         match (s.op(at), w) {
-            (S::ExecutionMode, &[f, mode, x, y, z]) if f == function && mode == ExecutionMode::LocalSize as u32 => size = [x, y, z],
+            (S::ExecutionMode, &[f, mode, x, y, z]) if f == function && mode == ExecutionMode::LocalSize as u32 => {
+                size = [x, y, z]
+            }
             (S::ExecutionModeId, &[f, mode, x, y, z]) if f == function && mode == ExecutionMode::LocalSizeId as u32 => {
                 size = [x, y, z].map(|id| s.default(id).unwrap_or(1));
             }
@@ -158,10 +169,13 @@ fn workgroup(s: &Source, function: u32) -> [u32; 3] {
     // A constant that says so is stronger.
     for &at in &s.preamble {
         let w = s.operands(at);
-        if s.op(at) == S::Decorate && w.get(1..3) == Some(&[Decoration::BuiltIn as u32, BuiltIn::WorkgroupSize as u32]) {
-            if let Some((S::ConstantComposite | S::SpecConstantComposite, &[_, _, x, y, z])) = s.made(w[0]) {
-                size = [x, y, z].map(|id| s.default(id).unwrap_or(1));
-            }
+        if w.is_empty() {
+            continue;
+        }
+        let says = w.get(1..3) == Some(&[Decoration::BuiltIn as u32, BuiltIn::WorkgroupSize as u32]);
+        let constant = s.made(w[0]).filter(|_| says && s.op(at) == S::Decorate);
+        if let Some((S::ConstantComposite | S::SpecConstantComposite, &[_, _, x, y, z])) = constant {
+            size = [x, y, z].map(|id| s.default(id).unwrap_or(1));
         }
     }
     size
@@ -209,12 +223,21 @@ fn layout(s: &Source, ty: u32) -> Option<BlockLayout> {
 }
 
 /// The scalars of a value that lies here; `within` is the struct and the member that the matrices in it get their strides from.
-fn scalars(s: &Source, ty: u32, at: u32, within: Option<(u32, u32)>, to: &mut Vec<(u32, Number)>, level: u32) -> Option<()> {
+fn scalars(
+    s: &Source,
+    ty: u32,
+    at: u32,
+    within: Option<(u32, u32)>,
+    to: &mut Vec<(u32, Number)>,
+    level: u32,
+) -> Option<()> {
     if to.len() > MOST_SCALARS || level > 32 {
         return None;
     }
     match s.made(ty)? {
-        (S::TypeInt, &[_, 8 | 16 | 32 | 64, _]) | (S::TypeFloat, &[_, 16 | 32 | 64, ..]) | (S::TypeVector | S::TypeMatrix | S::TypeArray | S::TypeStruct, _) => {}
+        (S::TypeInt, &[_, 8 | 16 | 32 | 64, _])
+        | (S::TypeFloat, &[_, 16 | 32 | 64, ..])
+        | (S::TypeVector | S::TypeMatrix | S::TypeArray | S::TypeStruct, _) => {}
         _ => return None,
     }
     match s.made(ty)? {

@@ -54,7 +54,9 @@ pub fn rebind(words: &[u32], interface: &ModuleInterface) -> Result<Vec<u32>, Im
         for &at in s.decorations.get(&b.variable).into_iter().flatten() {
             let w = s.operands(at);
             match w.get(1) {
-                Some(&d) if s.op(at) == S::Decorate && d == Decoration::DescriptorSet as u32 => words[at as usize + 3] = 0,
+                Some(&d) if s.op(at) == S::Decorate && d == Decoration::DescriptorSet as u32 => {
+                    words[at as usize + 3] = 0
+                }
                 Some(&d) if s.op(at) == S::Decorate && d == Decoration::Binding as u32 => words[at as usize + 3] = i,
                 _ => {}
             }

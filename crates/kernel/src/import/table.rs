@@ -141,7 +141,9 @@ pub(super) fn target(s: &Source, id: u32, class: u32) -> Target {
             _ => None,
         };
         let old = |ty: u32| {
-            s.decorations.get(&ty).is_some_and(|d| d.iter().any(|&at| s.operands(at).get(1) == Some(&(Decoration::BufferBlock as u32))))
+            s.decorations
+                .get(&ty)
+                .is_some_and(|d| d.iter().any(|&at| s.operands(at).get(1) == Some(&(Decoration::BufferBlock as u32))))
         };
         return match to {
             Some(ty) if !old(ty) => Target::Constant,

@@ -2,8 +2,8 @@
 
 use rspirv::spirv::{Decoration, Op as S, StorageClass};
 
-use super::grammar::{self, Role};
 use super::ImportError;
+use super::grammar::{self, Role};
 use super::module::{At, Source};
 use crate::hash::{Map, Set};
 use crate::ir::{Kernel, Scalar};
@@ -20,7 +20,8 @@ pub(super) fn write(s: &Source, kernels: &[Kernel], kept: &Set<u32>) -> Result<V
     need(s, &mut w);
     let mut words = vec![s.words[0], s.words[1], s.words[2], 0, 0];
     let is_global = |op: S| {
-        grammar::has_result(op as u32) && !matches!(op, S::ExtInstImport | S::String) || matches!(op, S::TypeForwardPointer)
+        grammar::has_result(op as u32) && !matches!(op, S::ExtInstImport | S::String)
+            || matches!(op, S::TypeForwardPointer)
     };
     let mut globals = Vec::new();
     let mut annotations = Vec::new();
@@ -46,7 +47,13 @@ pub(super) fn write(s: &Source, kernels: &[Kernel], kept: &Set<u32>) -> Result<V
             // What only debuggers read is not kept: its lines are those of instructions that are no more.
             S::Line | S::NoLine | S::ModuleProcessed | S::SourceContinued | S::SourceExtension | S::Nop => continue,
             S::Source => {
-                copy(s, &mut w, &[s.words[at as usize] & 0xFFFF | 3 << 16, operands[0], operands[1]], &mut words, &mut fresh);
+                copy(
+                    s,
+                    &mut w,
+                    &[s.words[at as usize] & 0xFFFF | 3 << 16, operands[0], operands[1]],
+                    &mut words,
+                    &mut fresh,
+                );
                 continue;
             }
             S::String | S::ExtInstImport if w.has(operands[0]).is_none() => continue,
@@ -86,8 +93,20 @@ fn outer(s: &Source) -> Outer {
         let w = s.operands(at);
         let scalar = match (s.op(at), w) {
             (S::TypeBool, _) => Scalar::Bool,
-            (S::TypeInt, &[_, 32, sign]) => if sign == 1 { Scalar::I32 } else { Scalar::U32 },
-            (S::TypeInt, &[_, 64, sign]) => if sign == 1 { Scalar::I64 } else { Scalar::U64 },
+            (S::TypeInt, &[_, 32, sign]) => {
+                if sign == 1 {
+                    Scalar::I32
+                } else {
+                    Scalar::U32
+                }
+            }
+            (S::TypeInt, &[_, 64, sign]) => {
+                if sign == 1 {
+                    Scalar::I64
+                } else {
+                    Scalar::U64
+                }
+            }
             (S::TypeFloat, &[_, 16]) => Scalar::F16,
             (S::TypeFloat, &[_, 32]) => Scalar::F32,
             (S::Constant, &[ty, id, ref bits @ ..]) if !s.decorations.contains_key(&id) => {
@@ -111,7 +130,8 @@ fn outer(s: &Source) -> Outer {
 
 /// The functions that stay as they are, of those that are called or entered, with new ids.
 fn functions(s: &Source, w: &mut Written, kept: &Set<u32>) -> Vec<u32> {
-    let mut needed: Vec<u32> = s.functions.iter().map(|f| f.id).filter(|id| kept.contains(id) && w.has(*id).is_some()).collect();
+    let mut needed: Vec<u32> =
+        s.functions.iter().map(|f| f.id).filter(|id| kept.contains(id) && w.has(*id).is_some()).collect();
     let mut seen: Set<u32> = needed.iter().copied().collect();
     let mut next = 0;
     while next < needed.len() {
@@ -165,8 +185,8 @@ fn interface(s: &Source, w: &mut Written) {
             S::EntryPoint => {
                 let name = operands[2..].iter().position(|w| w.to_le_bytes().contains(&0)).unwrap_or(0);
                 operands[3 + name..].iter().for_each(|&id| {
-                w.outside(id);
-            });
+                    w.outside(id);
+                });
             }
             S::ExecutionModeId => operands[2..].iter().for_each(|&id| {
                 w.outside(id);
@@ -203,11 +223,15 @@ fn need(s: &Source, w: &mut Written) {
             }
             let instruction = s.instruction(at);
             let mut uses = Vec::new();
-            let _ = grammar::walk(instruction, |id| s.case_words(id), |i, role| {
-                if matches!(role, Role::Type | Role::Use) {
-                    uses.push(instruction[i]);
-                }
-            });
+            let _ = grammar::walk(
+                instruction,
+                |id| s.case_words(id),
+                |i, role| {
+                    if matches!(role, Role::Type | Role::Use) {
+                        uses.push(instruction[i]);
+                    }
+                },
+            );
             for &at in s.decorations.get(&id).into_iter().flatten().filter(|&&at| s.op(at) == S::DecorateId) {
                 uses.extend_from_slice(&s.operands(at)[2..]);
             }
@@ -223,11 +247,15 @@ fn copy(s: &Source, w: &mut Written, instruction: &[u32], to: &mut Vec<u32>, fre
     let first = to.len();
     to.extend_from_slice(instruction);
     let mut ids = Vec::new();
-    let _ = grammar::walk(instruction, |id| s.case_words(id), |i, role| {
-        if role != Role::Literal {
-            ids.push(i);
-        }
-    });
+    let _ = grammar::walk(
+        instruction,
+        |id| s.case_words(id),
+        |i, role| {
+            if role != Role::Literal {
+                ids.push(i);
+            }
+        },
+    );
     let start = s.functions.first().map_or(At::MAX, |f| f.at);
     for i in ids {
         let old = instruction[i];

@@ -67,7 +67,9 @@ impl Kernel {
             Shape::Struct(members) => members.iter().fold(0, |sum: u64, &m| sum.saturating_add(self.scalars(m))),
             Shape::Matrix(m) => u64::from(m.rows) * u64::from(m.columns),
             Shape::Foreign(_, Members::None) => 1,
-            Shape::Foreign(_, Members::Same(of, n) | Members::Lanes(of, n)) => self.scalars(of).saturating_mul(n.into()),
+            Shape::Foreign(_, Members::Same(of, n) | Members::Lanes(of, n)) => {
+                self.scalars(of).saturating_mul(n.into())
+            }
             Shape::Foreign(_, Members::Each(members)) => {
                 members.iter().fold(0, |sum: u64, &m| sum.saturating_add(self.scalars(m)))
             }

@@ -13,4 +13,4 @@ pub use kernel::{Access, Kernel, Memory, MemoryId, Op, OpId, Region, RegionId, S
 pub use layout::Layout;
 pub(crate) use layout::MAX_SCALARS;
 pub use op::{Atomic, Binary, Builtin, Compare, Effect, MatrixLayout, OpKind, Subgroup, Unary};
-pub use types::{Matrix, Members, MatrixShape, MatrixUse, Scalar, Shape, Ty};
+pub use types::{Matrix, MatrixShape, MatrixUse, Members, Scalar, Shape, Ty};

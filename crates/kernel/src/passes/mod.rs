@@ -150,11 +150,15 @@ pub fn optimise_seen(kernel: &Kernel, look: &mut dyn FnMut(&'static str, &Kernel
 
 /// The pipeline for kernels that were imported: loops and branches stay as their authors wrote them, unless that is more.
 const MODULE_PIPELINE: &[Pass] = &[
-    SPLIT, SSA, DEAD, FOLD, VECTORS, ONCE, CONSTANTS, FOLD, NUMBERING, FORWARD, VECTORS, FOLD, SELECT, FOLD, HOIST, NUMBERING, DEAD,
+    SPLIT, SSA, DEAD, FOLD, VECTORS, ONCE, CONSTANTS, FOLD, NUMBERING, FORWARD, VECTORS, FOLD, SELECT, FOLD, HOIST,
+    NUMBERING, DEAD,
 ];
 
 /// Optimises a kernel that was imported from a module.
-pub(crate) fn optimise_module(kernel: &Kernel, look: &mut dyn FnMut(&'static str, &Kernel)) -> Result<Kernel, KernelError> {
+pub(crate) fn optimise_module(
+    kernel: &Kernel,
+    look: &mut dyn FnMut(&'static str, &Kernel),
+) -> Result<Kernel, KernelError> {
     let mut now: Option<Kernel> = None;
     let size = |k: &Kernel| (k.op_count(), k.value_count(), k.region_count());
     // Passes that have seen the kernel as it is: another turn would find nothing new.

@@ -165,10 +165,7 @@ fn give(rw: &mut Rewrite<'_>, vars: &[VarId], kind: fn(VarId) -> OpKind, old: Va
 }
 
 fn is_composite(k: &Kernel, ty: Ty) -> bool {
-    matches!(
-        k.shape(ty),
-        Shape::Array(..) | Shape::Struct(_) | Shape::Foreign(_, Members::Each(_) | Members::Same(..))
-    )
+    matches!(k.shape(ty), Shape::Array(..) | Shape::Struct(_) | Shape::Foreign(_, Members::Each(_) | Members::Same(..)))
 }
 
 /// Whether there is something to split.

@@ -181,7 +181,12 @@ impl Ahead {
                 open.extend_from_slice(k.regions(op));
             }
         }
-        let mut a = Ahead { defs, skipped: vec![false; k.value_count()], constant: vec![false; k.value_count()], locals: Vec::new() };
+        let mut a = Ahead {
+            defs,
+            skipped: vec![false; k.value_count()],
+            constant: vec![false; k.value_count()],
+            locals: Vec::new(),
+        };
         let mut needed = vec![false; k.value_count()];
         for &op in &all {
             match k.kind(op) {
@@ -366,10 +371,9 @@ impl Emit<'_> {
     fn choose(&mut self, by: &'static str, ty: Ty, condition: Ty, args: &[u32]) -> u32 {
         let mut c = args[0];
         let whole = self.w.outer.as_ref().is_some_and(|o| o.selects_composites);
-        if let (Some((_, n)), false, true) = (ty.lanes(), whole, condition == Ty::scalar(Scalar::Bool)) {
-            if let Some(bools) = Ty::vector(Scalar::Bool, n) {
-                c = self.make(by, S::CompositeConstruct, bools, &vec![c; n as usize]);
-            }
+        let bools = ty.lanes().and_then(|(_, n)| Ty::vector(Scalar::Bool, n).map(|bools| (bools, n)));
+        if let (Some((bools, n)), false, true) = (bools, whole, condition == Ty::scalar(Scalar::Bool)) {
+            c = self.make(by, S::CompositeConstruct, bools, &vec![c; n as usize]);
         }
         self.make(by, S::Select, ty, &[c, args[1], args[2]])
     }
@@ -380,7 +384,9 @@ impl Emit<'_> {
             self.ahead.constant[k.result(op).index()] = true;
             let t = self.w.ty(k, ty);
             let key = Global::Composite(t, args.to_vec());
-            return self.w.once(key, "constants", |w, id| w.global(S::ConstantComposite, &[&[t, id][..], args].concat()));
+            return self
+                .w
+                .once(key, "constants", |w, id| w.global(S::ConstantComposite, &[&[t, id][..], args].concat()));
         }
         if let Some((a, b, picks)) = self.ahead.pieces(k, op) {
             let operands = [&[self.value(a), self.value(b)][..], &picks].concat();

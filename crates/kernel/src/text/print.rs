@@ -149,7 +149,8 @@ impl<'a> Printer<'a> {
             OpKind::Outside(id) => write!(out, " {id}")?,
             OpKind::Local(n) => write!(out, " {n}")?,
             OpKind::Foreign(n, _) => {
-                let opcode = k.foreign.as_ref().and_then(|f| f.instructions.get(n as usize)).map_or(0, |i| i.opcode.into());
+                let opcode =
+                    k.foreign.as_ref().and_then(|f| f.instructions.get(n as usize)).map_or(0, |i| i.opcode.into());
                 write!(out, " {} ", crate::import::grammar::name(opcode))?;
                 self.list(out, args.iter().copied())?;
             }

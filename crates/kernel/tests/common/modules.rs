@@ -28,7 +28,8 @@ pub fn glsl(step: usize) -> Vec<Shader> {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("out.spv");
     let compile = |file: &PathBuf| {
-        let done = Command::new("glslc").args(["-O0", "--target-env=vulkan1.1"]).arg(file).arg("-o").arg(&output).status();
+        let done =
+            Command::new("glslc").args(["-O0", "--target-env=vulkan1.1"]).arg(file).arg("-o").arg(&output).status();
         assert!(done.expect("glslc cannot be run: install it, as tools/test.sh does").success(), "{file:?}");
         (named(file), words(&std::fs::read(&output).unwrap()))
     };
@@ -44,9 +45,10 @@ pub fn wgsl(step: usize) -> Vec<Shader> {
         let flags = naga::valid::ValidationFlags::all();
         let info = naga::valid::Validator::new(flags, naga::valid::Capabilities::all()).validate(&module);
         let info = info.unwrap_or_else(|e| panic!("{file:?}: {e:?}"));
-        let (module, info) = naga::back::pipeline_constants::process_overrides(&module, &info, None, &Default::default())
-            .map(|(m, i)| (m.into_owned(), i.into_owned()))
-            .unwrap_or_else(|e| panic!("{file:?}: {e}"));
+        let (module, info) =
+            naga::back::pipeline_constants::process_overrides(&module, &info, None, &Default::default())
+                .map(|(m, i)| (m.into_owned(), i.into_owned()))
+                .unwrap_or_else(|e| panic!("{file:?}: {e}"));
         let options = naga::back::spv::Options { lang_version: (1, 3), ..Default::default() };
         let words = naga::back::spv::write_vec(&module, &info, &options, None);
         (named(file), words.unwrap_or_else(|e| panic!("{file:?}: {e}")))
