@@ -175,6 +175,9 @@ pub trait Backend: Capabilities + Send + Sync {
     /// The element type in which what flows between layers is best kept here.
     fn activations(&self) -> DType;
 
+    /// What products could reach at best here, measured now: thousand million operations a second.
+    fn peak_gflops(&self) -> Result<f64, BackendError>;
+
     /// Bring the parameters that a plan needs onto the device, each read once.
     fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError>;
 

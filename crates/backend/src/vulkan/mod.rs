@@ -5,6 +5,7 @@
 //! each, and compiled by our own compiler (`pipelines`).
 
 mod attention;
+mod bench;
 mod conv;
 mod elementwise;
 pub mod kernels;
@@ -15,6 +16,7 @@ mod movement;
 mod norm;
 mod pipelines;
 mod session;
+mod units;
 mod weights;
 
 use std::path::PathBuf;
@@ -24,6 +26,7 @@ use impasto_graph::{Capabilities, DType, Graph, Limits, Op, Plan, Used, Value};
 use impasto_vulkan::{Device, Physical, VulkanError};
 
 use crate::{Backend, BackendError, Session, WeightSource, Weights};
+use kernels::matrices::Units;
 use pipelines::Pipelines;
 
 /// How a Vulkan device is to be used.
@@ -50,6 +53,8 @@ struct Inner {
     limits: Limits,
     /// What products multiply, and what flows between layers.
     number: DType,
+    /// Matrix units that kernels use.
+    units: Option<Units>,
     pipelines: Pipelines,
 }
 
@@ -70,9 +75,20 @@ impl Vulkan {
             max_binding: features.limits.binding.min(most),
         };
         let number = if features.storage16 && !options.exact { DType::F16 } else { DType::F32 };
-        let pipelines = Pipelines::new(device.clone(), options.cache.as_deref());
-        let label = told.label;
-        Ok(Vulkan(Arc::new(Inner { name: name.into(), label, device, limits, number, pipelines })))
+        let made = |units: Option<Units>| {
+            let pipelines = Pipelines::new(device.clone(), options.cache.as_deref(), units);
+            let (name, label, device) = (name.into(), told.label.clone(), device.clone());
+            Vulkan(Arc::new(Inner { name, label, device, limits, number, units, pipelines }))
+        };
+        let claimed = if number == DType::F16 { units::claimed(features) } else { None };
+        let vulkan = made(claimed);
+        // Some drivers claim matrices that compute something else.
+        Ok(if claimed.is_none() || units::hold(&vulkan)? { vulkan } else { made(None) })
+    }
+
+    /// The matrix units that kernels use, if the device has some that compute what they should.
+    fn units(&self) -> Option<Units> {
+        self.0.units
     }
 
     /// What products multiply, and what flows between layers.
@@ -137,6 +153,7 @@ impl Capabilities for Vulkan {
     fn scratch_bytes(&self, graph: &Graph, value: Value) -> u64 {
         match graph.node(value).op {
             Op::GroupNorm { .. } => norm::group_norm_scratch(self, graph, value),
+            Op::Linear { .. } | Op::MatMul { .. } | Op::Conv2d { .. } => linear::scratch(self, graph, value),
             _ => 0,
         }
     }
@@ -172,6 +189,10 @@ impl Backend for Vulkan {
 
     fn activations(&self) -> DType {
         self.0.number
+    }
+
+    fn peak_gflops(&self) -> Result<f64, BackendError> {
+        bench::peak_gflops(self)
     }
 
     fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {

@@ -4,9 +4,12 @@
 pub(super) mod attention;
 pub(super) mod elementwise;
 pub(super) mod gemm;
+mod fours;
+pub(super) mod matrices;
 pub(super) mod lookup;
 pub(super) mod movement;
 pub(super) mod norm;
+pub(super) mod peak;
 
 mod samples;
 
