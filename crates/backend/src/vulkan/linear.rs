@@ -21,7 +21,8 @@ pub(super) fn gemm(vulkan: &Vulkan, graph: &Graph, value: Value) -> Gemm {
         left: Left::Rows,
         left_type: left.dtype,
         right_type: vulkan.number(),
-        right_transposed: false,
+        right_transposed: true,
+        scale: 1.0,
         bias: None,
         activation: None,
         residual: None,
@@ -71,22 +72,10 @@ pub(super) fn prepare(env: &Env, value: Value) -> Runs {
     let weights = !matches!(env.graph.node(value).op, Op::MatMul { .. });
     let right = if weights { env.packed(inputs[1]).0 } else { env.part(inputs[1]) };
     let factors = [env.part(inputs[0]), right];
-    let rest = inputs[2..].iter().chain([&value]).map(|&v| env.part(v));
+    let rest = inputs[2..].iter().chain([&value]).map(|&v| env.part(v)).collect();
     let Some(tiled) = tiled(env.vulkan, &gemm) else {
-        let parts = factors.into_iter().chain(rest).collect();
+        let parts = [factors.to_vec(), rest].concat();
         return Ok(vec![Run { kernel: gemm.kernel()?, parts, groups: gemm.groups() }]);
     };
-    let Some((finish, groups)) = tiled.finish() else {
-        let parts = factors.into_iter().chain(rest).collect();
-        return Ok(vec![Run { kernel: tiled.kernel()?, parts, groups: tiled.groups() }]);
-    };
-    let sums = env.scratch(0, tiled.scratch_bytes());
-    Ok(vec![
-        Run {
-            kernel: tiled.kernel()?,
-            parts: factors.into_iter().chain([sums.clone()]).collect(),
-            groups: tiled.groups(),
-        },
-        Run { kernel: finish?, parts: [sums].into_iter().chain(rest).collect(), groups },
-    ])
+    tiled.runs(factors, rest, &env.scratch(0, tiled.scratch_bytes()))
 }

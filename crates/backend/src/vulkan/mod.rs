@@ -152,6 +152,7 @@ impl Capabilities for Vulkan {
 
     fn scratch_bytes(&self, graph: &Graph, value: Value) -> u64 {
         match graph.node(value).op {
+            Op::Attention { .. } => attention::scratch(self, graph, value),
             Op::GroupNorm { .. } => norm::group_norm_scratch(self, graph, value),
             Op::Linear { .. } | Op::MatMul { .. } | Op::Conv2d { .. } => linear::scratch(self, graph, value),
             _ => 0,

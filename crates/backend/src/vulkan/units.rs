@@ -19,9 +19,8 @@ pub(super) fn claimed(features: &Features) -> Option<Units> {
         return None;
     }
     let offered = Target::from(features).products.unwrap_or_default();
-    let has = |&&[m, n, k]: &&[u32; 3]| {
-        offered.contains(&MatrixShape { factor: Scalar::F16, result: Scalar::F32, m, n, k })
-    };
+    let has =
+        |&&[m, n, k]: &&[u32; 3]| offered.contains(&MatrixShape { factor: Scalar::F16, result: Scalar::F32, m, n, k });
     let shape = *Units::SHAPES.iter().find(has)?;
     Some(Units { subgroup, shape, shared: features.limits.shared, invocations: features.limits.invocations })
 }
@@ -40,6 +39,7 @@ pub(super) fn hold(vulkan: &Vulkan) -> Result<bool, BackendError> {
         left_type: DType::F16,
         right_type: DType::F16,
         right_transposed: false,
+        scale: 1.0,
         bias: None,
         activation: None,
         residual: None,
@@ -47,9 +47,8 @@ pub(super) fn hold(vulkan: &Vulkan) -> Result<bool, BackendError> {
     };
     let Some(tiled) = vulkan.units().and_then(|units| Tiled::new(&gemm, units)) else { return Ok(false) };
     let number = |i: usize, by: usize| ((i * by + i / 7) % 15) as f32 - 7.0;
-    let halves = |n: usize, by: usize| -> Vec<u8> {
-        (0..n).flat_map(|i| f16::from_f32(number(i, by)).to_le_bytes()).collect()
-    };
+    let halves =
+        |n: usize, by: usize| -> Vec<u8> { (0..n).flat_map(|i| f16::from_f32(number(i, by)).to_le_bytes()).collect() };
     let [left, right, sums] = [2 * m * depth, 2 * depth * n, 4 * m * n].map(|bytes| bytes.next_multiple_of(256) as u64);
     let memory = Memory::new(vulkan, [left + right + sums].into_iter())?;
     memory.write(0, &halves(m * depth, 11))?;

@@ -124,7 +124,9 @@ fn slowest(session: &dyn Session) -> Vec<SlowStep> {
     steps.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     let shown = steps.into_iter().take(SLOWEST);
     let gflops = |flops: u64, seconds: f64| flops as f64 / seconds.max(1e-9) / 1e9;
-    shown.map(|s| SlowStep { gflops: gflops(s.flops, s.seconds), label: s.label, op: s.op, seconds: s.seconds }).collect()
+    shown
+        .map(|s| SlowStep { gflops: gflops(s.flops, s.seconds), label: s.label, op: s.op, seconds: s.seconds })
+        .collect()
 }
 
 /// Seconds of the last run by kind of op.

@@ -3,9 +3,9 @@
 use std::io::Write;
 use std::path::Path;
 
-use impasto::{BackendOptions, Part};
 use impasto::backend::cpu::{Cpu, CpuOptions, findings};
 use impasto::bench::{self, CpuBench};
+use impasto::{BackendOptions, Part};
 use serde::Serialize;
 
 use super::{BenchCpu, BenchModel, Common};

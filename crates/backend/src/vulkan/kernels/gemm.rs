@@ -26,7 +26,7 @@ pub(in super::super) struct Bias {
     pub(in super::super) rows: Option<u32>,
 }
 
-/// A product, and what becomes of each sum: `activation(sum + bias) + residual`.
+/// A product, and what becomes of each sum: `activation(scale * sum + bias) + residual`.
 ///
 /// Buffers in order: left, right, bias, residual, result.
 #[derive(Clone, Copy)]
@@ -42,6 +42,8 @@ pub(in super::super) struct Gemm {
     pub(in super::super) left_type: DType,
     pub(in super::super) right_type: DType,
     pub(in super::super) right_transposed: bool,
+    /// By which each sum is multiplied first.
+    pub(in super::super) scale: f32,
     pub(in super::super) bias: Option<Bias>,
     pub(in super::super) activation: Option<Unary>,
     pub(in super::super) residual: Option<DType>,
@@ -149,13 +151,20 @@ impl Gemm {
 
     /// What becomes of a sum.
     pub(super) fn ended<'k>(&self, k: &'k Builder, sum: F<'k>, bias: Option<F<'k>>, residual: Option<F<'k>>) -> F<'k> {
-        let shifted = bias.map_or(sum, |bias| sum + bias);
+        let scaled = if self.scale == 1.0 { sum } else { sum * self.scale };
+        let shifted = bias.map_or(scaled, |bias| scaled + bias);
         let active = self.activation.map_or(shifted, |f| unary(k, f, shifted));
         residual.map_or(active, |residual| active + residual)
     }
 
     /// Where a row of the left side begins in this segment, and whether it is there at all.
-    pub(super) fn place<'k>(&self, k: &'k Builder, product: U<'k>, row: U<'k>, segment: U<'k>) -> (U<'k>, Val<'k, bool>) {
+    pub(super) fn place<'k>(
+        &self,
+        k: &'k Builder,
+        product: U<'k>,
+        row: U<'k>,
+        segment: U<'k>,
+    ) -> (U<'k>, Val<'k, bool>) {
         let there = row.lt(self.m);
         match self.left {
             Left::Rows => ((product * self.m + row) * self.depth, there),

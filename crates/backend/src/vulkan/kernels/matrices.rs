@@ -6,7 +6,9 @@
 use half::f16;
 use impasto_graph::DType;
 use impasto_kernel::{Accumulator, Builder, Kernel, KernelError, MatrixA, MatrixB, MatrixLayout, Val, Vec4};
+use impasto_vulkan::Part;
 
+use super::super::session::{Run, Runs};
 use super::fours::{From4, Halves, To4};
 use super::gemm::Gemm;
 use super::{F, U, groups, groups_of_lines, piece};
@@ -163,6 +165,18 @@ impl Tiled {
         (self.splits > 1).then(|| (kernel, groups_of_lines(fours)))
     }
 
+    /// The runs of the product: the factors, then bias, residual and result, and a place for parts of sums.
+    pub(in super::super) fn runs(&self, factors: [Part; 2], rest: Vec<Part>, sums: &Part) -> Runs {
+        let run = |kernel, parts, groups| Run { kernel, parts, groups };
+        let Some((finish, groups)) = self.finish() else {
+            let parts = factors.into_iter().chain(rest).collect();
+            return Ok(vec![run(self.kernel()?, parts, self.groups())]);
+        };
+        let parts = factors.into_iter().chain([sums.clone()]).collect();
+        let ends = [sums.clone()].into_iter().chain(rest).collect();
+        Ok(vec![run(self.kernel()?, parts, self.groups()), run(finish?, ends, groups)])
+    }
+
     fn write<'k, const M: usize, const N: usize, const K: usize>(&self, k: &'k Builder) {
         let (g, t) = (&self.gemm, self.tile);
         let shrink = if g.left_type == DType::F32 { SHRINK } else { 1.0 };
@@ -213,13 +227,13 @@ impl Tiled {
             k.if_value(inside, || source.halves(k, start, left, scale), || none)
         };
 
-        let carried: Vec<Vec<_>> = (0..2).map(|i| ways[i].places().map(|at| k.var(fetch(first, i, at))).collect()).collect();
+        let carried: Vec<Vec<_>> =
+            (0..2).map(|i| ways[i].places().map(|at| k.var(fetch(first, i, at))).collect()).collect();
         let subgroup = k.subgroup_id();
         let (tall, wide) = (t.rows / t.down, t.columns / t.across);
         let (my_row, my_column) = (subgroup / t.across * tall, subgroup % t.across * wide);
         let (tall_n, wide_n) = (tall / M as u32, wide / N as u32);
-        let sums: Vec<_> =
-            (0..tall_n * wide_n).map(|_| k.var(k.matrix_fill::<Accumulator<f32, M, N>>(0.0))).collect();
+        let sums: Vec<_> = (0..tall_n * wide_n).map(|_| k.var(k.matrix_fill::<Accumulator<f32, M, N>>(0.0))).collect();
         k.for_(first, end, |_, number| {
             // Nobody reads the piece before any more.
             k.barrier();
@@ -319,7 +333,7 @@ impl<'k> Ending<'k> {
 }
 
 /// How the invocations of a workgroup share out the fours of a piece: neighbours take neighbours.
-struct Carried<'k> {
+pub(super) struct Carried<'k> {
     thread: U<'k>,
     threads: u32,
     rows: u32,
@@ -328,7 +342,7 @@ struct Carried<'k> {
 }
 
 impl<'k> Carried<'k> {
-    fn new(thread: U<'k>, threads: u32, rows: u32, fours: u32, pitch: u32) -> Carried<'k> {
+    pub(super) fn new(thread: U<'k>, threads: u32, rows: u32, fours: u32, pitch: u32) -> Carried<'k> {
         Carried { thread, threads, rows, fours, pitch }
     }
 
@@ -336,6 +350,14 @@ impl<'k> Carried<'k> {
     fn places(&self) -> impl Iterator<Item = (U<'k>, U<'k>)> {
         let (thread, fours, at_once) = (self.thread, self.fours, self.threads / self.fours);
         (0..(self.rows / at_once).max(1)).map(move |i| (thread / fours + i * at_once, thread % fours))
+    }
+
+    /// Does something for each four of the piece, which is at a row and a four of it and lies somewhere in the workgroup's memory.
+    pub(super) fn each(&self, k: &'k Builder, act: impl Fn((U<'k>, U<'k>), U<'k>)) {
+        k.for_step(self.thread, self.rows * self.fours, self.threads, |_, i| {
+            let (row, four) = (i / self.fours, i % self.fours);
+            act((row, four), row * self.pitch + four);
+        });
     }
 
     /// Where they lie in the workgroup's memory.
@@ -346,146 +368,5 @@ impl<'k> Carried<'k> {
 }
 
 #[cfg(test)]
-mod tests {
-    use impasto_graph::{Fused, Unary};
-    use impasto_kernel::{Data, Launch, Scalar, execute};
-
-    use super::*;
-    use crate::shapes::Window;
-    use crate::vulkan::kernels::gemm::{Bias, Left};
-
-    /// Numbers that look random.
-    struct Random(u64);
-
-    impl Random {
-        fn next(&mut self, below: u64) -> u64 {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (self.0 >> 33) % below
-        }
-
-        fn pick<T: Copy>(&mut self, list: &[T]) -> T {
-            list[self.next(list.len() as u64) as usize]
-        }
-
-        fn data(&mut self, dtype: DType, n: u32) -> Data {
-            let scalar = if dtype == DType::F16 { Scalar::F16 } else { Scalar::F32 };
-            let mut data = Data::zeros(scalar, n as usize);
-            for bits in &mut data.bits {
-                let x = self.next(2001) as f32 / 1000.0 - 1.0;
-                *bits = if dtype == DType::F16 { f16::from_f32(x).to_bits().into() } else { x.to_bits().into() };
-            }
-            data
-        }
-    }
-
-    fn values(data: &Data, dtype: DType) -> Vec<f64> {
-        let value = |&bits: &u64| match dtype {
-            DType::F16 => f16::from_bits(bits as u16).to_f64(),
-            _ => f32::from_bits(bits as u32).into(),
-        };
-        data.bits.iter().map(value).collect()
-    }
-
-    /// A product of random size and kind, and the elements of its left side.
-    fn random(r: &mut Random) -> (Gemm, u32) {
-        let (f16, f32) = (DType::F16, DType::F32);
-        let plain = Gemm {
-            batch: 1 + r.next(2) as u32,
-            m: 1 + r.next(150) as u32,
-            n: r.pick(&[3, 4, 8, 20, 36, 64, 100, 130]),
-            segments: 1,
-            depth: r.pick(&[4, 9, 32, 40, 72, 520]),
-            left: Left::Rows,
-            left_type: r.pick(&[f16, f32]),
-            right_type: f16,
-            right_transposed: r.next(3) == 0,
-            bias: None,
-            activation: r.pick(&[None, Some(Unary::Silu)]),
-            residual: r.pick(&[None, Some(f32), Some(f16)]),
-            out: r.pick(&[f16, f32]),
-        };
-        let bias = |rows| Some(Bias { dtype: f16, rows });
-        if r.next(2) == 0 {
-            let rows = (plain.batch == 1 && plain.m % 2 == 0 && r.next(2) == 0).then_some(plain.m / 2);
-            return (Gemm { bias: bias(rows), ..plain }, plain.batch * plain.m * plain.depth);
-        }
-        let (stride, upsample) = r.pick(&[(1, 1), (2, 1), (1, 2)]);
-        let [height, width] = [4 + r.next(6) as usize, 4 + r.next(6) as usize];
-        let out = |n: usize| (n * upsample + 2 - 3) / stride + 1;
-        let w = Window {
-            batch: 2,
-            height,
-            width,
-            channels: plain.depth as usize,
-            x_type: plain.left_type,
-            out_height: out(height),
-            out_width: out(width),
-            n: plain.n as usize,
-            kernel: [3, 3],
-            stride,
-            padding: [1, 1],
-            upsample,
-            fused: Fused { bias: true, activation: None, residual: false },
-        };
-        let pixels = (w.out_height * w.out_width) as u32;
-        let gemm = Gemm {
-            batch: 1,
-            m: 2 * pixels,
-            segments: 9,
-            left: Left::Window(w),
-            right_transposed: false,
-            bias: bias(Some(pixels)),
-            ..plain
-        };
-        (gemm, (2 * height * width * w.channels) as u32)
-    }
-
-    fn run(kernel: &Kernel, groups: [u32; 3], buffers: Vec<Data>, subgroup: u32) -> Data {
-        let mut launch = Launch::new(groups, buffers);
-        launch.subgroup = subgroup;
-        execute(kernel, &mut launch).unwrap_or_else(|e| panic!("{e}"));
-        launch.buffers.pop().expect("there is a result")
-    }
-
-    /// The plain kernel is held to the float64 reference on devices; this one to it, on the executor, since few devices have matrices.
-    #[test]
-    fn products_with_matrices_are_those_of_the_plain_kernel() {
-        let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |t| t.as_nanos() as u64);
-        println!("seed {seed}");
-        let mut r = Random(seed);
-        let (mut split, mut whole) = (0, 0);
-        for _ in 0..24 {
-            let (gemm, left) = random(&mut r);
-            let shape = r.pick(&Units::SHAPES);
-            let units = Units { subgroup: 32, shape, shared: r.pick(&[32 << 10, 48 << 10]), invocations: 1024 };
-            let tiled = Tiled::new(&gemm, units).expect("it fits");
-            let mut inputs = vec![r.data(gemm.left_type, left), r.data(DType::F16, gemm.batch * gemm.k() * gemm.n)];
-            let result = gemm.batch * gemm.m * gemm.n;
-            let mut ends = vec![];
-            ends.extend(gemm.bias.map(|b| r.data(b.dtype, b.rows.map_or(1, |rows| gemm.m / rows) * gemm.n)));
-            ends.extend(gemm.residual.map(|dtype| r.data(dtype, result)));
-            ends.push(r.data(gemm.out, result));
-            let plain = [inputs.clone(), ends.clone()].concat();
-            let expected = run(&gemm.kernel().unwrap(), gemm.groups(), plain, 32);
-            let got = match tiled.finish() {
-                None => {
-                    whole += 1;
-                    inputs.extend(ends);
-                    run(&tiled.kernel().unwrap(), tiled.groups(), inputs, 32)
-                }
-                Some((finish, groups)) => {
-                    split += 1;
-                    inputs.push(r.data(DType::F32, (tiled.scratch_bytes() / 4) as u32));
-                    ends.insert(0, run(&tiled.kernel().unwrap(), tiled.groups(), inputs, 32));
-                    run(&finish.unwrap(), groups, ends, 32)
-                }
-            };
-            let (x, y) = (values(&expected, gemm.out), values(&got, gemm.out));
-            let sum = |all: &mut dyn Iterator<Item = f64>| all.map(|d| d * d).sum::<f64>();
-            let error = sum(&mut x.iter().zip(&y).map(|(x, y)| x - y)) / sum(&mut x.iter().copied());
-            let allowed = if gemm.left_type == DType::F32 || gemm.out == DType::F16 { 1e-3 } else { 1e-5 };
-            assert!(error.sqrt() < allowed, "{:?}, {} x {} x {}: {}", tiled.tile, gemm.m, gemm.n, gemm.k(), error.sqrt());
-        }
-        assert!(split > 0 && whole > 0, "{split} with split sums, {whole} without");
-    }
-}
+#[path = "matrices_tests.rs"]
+mod tests;

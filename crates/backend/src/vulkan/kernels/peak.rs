@@ -16,9 +16,9 @@ pub(in super::super) fn peak(units: Option<Units>) -> Result<(Kernel, [u32; 3], 
     let (kernel, each) = match units {
         Some(units) => {
             let kernel = Builder::kernel("peak", [THREADS, 1, 1], |k| match units.shape {
-                [16, 8, 16] => matrices::<16, 8, 16>(k),
-                [8, 16, 16] => matrices::<8, 16, 16>(k),
-                _ => matrices::<16, 16, 16>(k),
+                [16, 8, 16] => matrices::<16, 8, 16>(k, units),
+                [8, 16, 16] => matrices::<8, 16, 16>(k, units),
+                _ => matrices::<16, 16, 16>(k, units),
             })?;
             (kernel, units.shape.iter().product::<u32>() * (THREADS / units.subgroup))
         }
@@ -28,7 +28,7 @@ pub(in super::super) fn peak(units: Option<Units>) -> Result<(Kernel, [u32; 3], 
     Ok((kernel, [GROUPS, 1, 1], 2 * u64::from(each) * turns))
 }
 
-fn matrices<const M: usize, const N: usize, const K: usize>(k: &Builder) {
+fn matrices<const M: usize, const N: usize, const K: usize>(k: &Builder, units: Units) {
     let out = k.buffer_mut::<f32>("out");
     // Numbers that no compiler knows, all of them zero or nearly so: nothing overflows.
     let small = k.workgroup_id(0).to::<f32>() * 1e-7f32;
@@ -41,7 +41,7 @@ fn matrices<const M: usize, const N: usize, const K: usize>(k: &Builder) {
         }
     });
     let all = sums[1..].iter().fold(sums[0].get(), |all, sum| all.plus(sum.get()));
-    let room = k.shared::<f32>("room", (M * N) as u32 * (THREADS / 4));
+    let room = k.shared::<f32>("room", (M * N) as u32 * (THREADS / units.subgroup));
     k.matrix_store(room, k.subgroup_id() * (M * N) as u32, N as u32, impasto_kernel::MatrixLayout::Row, all);
     k.barrier();
     k.if_(room.load(k.local_index()).lt(-1.0), || out.store(0, 1f32));
