@@ -36,6 +36,8 @@ mod instance;
 mod memory;
 #[allow(unsafe_code)]
 mod physical;
+#[allow(unsafe_code)]
+mod remembered;
 
 pub use commands::{Part, Recorder, Recording};
 pub use device::{Device, Interface, Pipeline};

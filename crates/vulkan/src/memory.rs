@@ -23,6 +23,7 @@ pub struct Buffer {
     pub(crate) raw: vk::Buffer,
     memory: vk::DeviceMemory,
     bytes: u64,
+    cached: bool,
     /// Where the host sees it, for as long as it lives; one thread at a time.
     mapped: Option<Mutex<Mapped>>,
 }
@@ -49,7 +50,7 @@ impl Device {
         let raw = unsafe { device.create_buffer(&info, None) }.named("vkCreateBuffer")?;
         // Owned from here on, so that an error below frees it.
         let memory = vk::DeviceMemory::null();
-        let mut buffer = Buffer { device: self.clone(), raw, memory, bytes, mapped: None };
+        let mut buffer = Buffer { device: self.clone(), raw, memory, bytes, cached: false, mapped: None };
         // SAFETY: the buffer belongs to this device.
         let needs = unsafe { device.get_buffer_memory_requirements(raw) };
         let index = self.memory_type(needs.memory_type_bits, home)?;
@@ -58,7 +59,9 @@ impl Device {
         buffer.memory = unsafe { device.allocate_memory(&info, None) }.named("vkAllocateMemory")?;
         // SAFETY: both belong to this device, and the buffer has no memory yet.
         unsafe { device.bind_buffer_memory(raw, buffer.memory, 0) }.named("vkBindBufferMemory")?;
-        if self.0.memory.memory_types[index].property_flags.contains(VISIBLE) {
+        let flags = self.0.memory.memory_types[index].property_flags;
+        buffer.cached = flags.contains(vk::MemoryPropertyFlags::HOST_CACHED);
+        if flags.contains(VISIBLE) {
             // SAFETY: the memory is visible to the host and not mapped; the end of the memory ends the mapping.
             let place = unsafe { device.map_memory(buffer.memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) };
             buffer.mapped = NonNull::new(place.named("vkMapMemory")?.cast()).map(|place| Mutex::new(Mapped(place)));
@@ -105,6 +108,11 @@ impl Buffer {
     /// Whether the host can read and write it.
     pub fn is_visible(&self) -> bool {
         self.mapped.is_some()
+    }
+
+    /// Whether the host reads it as fast as its own memory. What is visible and not cached is for writing: each read goes to the device.
+    pub fn is_cached(&self) -> bool {
+        self.is_visible() && self.cached
     }
 
     /// Copies bytes to the beginning of the buffer.

@@ -34,12 +34,14 @@ use pipelines::Pipelines;
 pub struct VulkanOptions {
     /// Compute in 32-bit floats also where the device has smaller ones.
     pub exact: bool,
-    /// Memory that plans may use; by default what the device says it has.
+    /// Memory that plans may use; by default what the driver says is free, or where it does not say, what the device has.
     pub memory: Option<u64>,
     /// The largest single piece of memory and the largest binding; by default what the device allows.
     pub max_buffer: Option<u64>,
     /// Where compiled kernels are kept between runs; by default nowhere.
     pub cache: Option<PathBuf>,
+    /// Go the way of a device whose memory the host does not see, also where it does: for tests.
+    pub as_if_discrete: bool,
 }
 
 /// A Vulkan device. Cheap to clone; clones are the same device.
@@ -56,6 +58,7 @@ struct Inner {
     /// Matrix units that kernels use.
     units: Option<Units>,
     pipelines: Pipelines,
+    as_if_discrete: bool,
 }
 
 impl Vulkan {
@@ -70,7 +73,7 @@ impl Vulkan {
         }
         let most = options.max_buffer.unwrap_or(u64::MAX);
         let limits = Limits {
-            memory: options.memory.unwrap_or(told.memory),
+            memory: options.memory.unwrap_or_else(|| physical.free_memory().unwrap_or(told.memory)),
             max_allocation: told.max_allocation.min(most),
             max_binding: features.limits.binding.min(most),
         };
@@ -78,7 +81,8 @@ impl Vulkan {
         let made = |units: Option<Units>| {
             let pipelines = Pipelines::new(device.clone(), options.cache.as_deref(), units);
             let (name, label, device) = (name.into(), told.label.clone(), device.clone());
-            Vulkan(Arc::new(Inner { name, label, device, limits, number, units, pipelines }))
+            let as_if_discrete = options.as_if_discrete;
+            Vulkan(Arc::new(Inner { name, label, device, limits, number, units, pipelines, as_if_discrete }))
         };
         let claimed = if number == DType::F16 { units::claimed(features) } else { None };
         let vulkan = made(claimed);

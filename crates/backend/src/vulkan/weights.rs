@@ -99,6 +99,7 @@ impl VulkanWeights {
             drop(given);
             source.release(name);
         }
+        weights.memory.settle()?;
         Ok(weights)
     }
 
