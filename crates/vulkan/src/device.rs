@@ -10,6 +10,7 @@ use crate::error::{Named, VulkanError};
 use crate::features::Features;
 use crate::instance::Inner;
 use crate::memory::Buffer;
+use crate::meter::Meter;
 use crate::physical::Physical;
 
 /// An open device with one queue.
@@ -27,6 +28,7 @@ pub(crate) struct Opened {
     timeline: vk::Semaphore,
     /// Vulkan leaves it to us that a queue is used by one thread at a time. The number of lists that were handed to it.
     turn: std::sync::Mutex<u64>,
+    pub(crate) meter: Meter,
 }
 
 impl Device {
@@ -43,7 +45,7 @@ impl Device {
         let turn = std::sync::Mutex::new(0);
         let timeline = vk::Semaphore::null();
         // Owned from here on, so that an error below closes it.
-        let mut opened = Opened { raw, family, queue, memory, features, instance, timeline, turn };
+        let mut opened = Opened { raw, family, queue, memory, features, instance, timeline, turn, meter: Meter::new() };
         if opened.features.timeline {
             let mut kind = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
             let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);

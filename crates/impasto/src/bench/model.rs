@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use impasto_backend::cpu::{Cpu, peak_gflops};
-use impasto_backend::{Backend, Session};
+use impasto_backend::{Backend, Profile, Session};
 use impasto_graph::{DType, Graph, HostTensor, Plan, Storage};
 use impasto_model::{Family, Numbers, UnetConfig, VaeConfig, unet, vae_decoder};
 use serde::Serialize;
