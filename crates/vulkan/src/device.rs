@@ -10,6 +10,7 @@ use crate::error::{Named, VulkanError};
 use crate::features::Features;
 use crate::instance::Inner;
 use crate::memory::Buffer;
+use crate::meter::Meter;
 use crate::physical::Physical;
 use crate::remembered::Identity;
 
@@ -32,6 +33,7 @@ pub(crate) struct Opened {
     pub(crate) pipelines: vk::PipelineCache,
     pub(crate) remembering: std::sync::RwLock<()>,
     pub(crate) identity: Identity,
+    pub(crate) meter: Meter,
 }
 
 impl Device {
@@ -51,9 +53,22 @@ impl Device {
         let told = unsafe { instance.raw.get_physical_device_properties(physical.handle) };
         let identity = Identity { vendor: told.vendor_id, device: told.device_id, driver: told.pipeline_cache_uuid };
         let (pipelines, remembering) = (vk::PipelineCache::null(), std::sync::RwLock::new(()));
+        let meter = Meter::new();
         // Owned from here on, so that an error below closes it.
-        let mut opened =
-            Opened { raw, family, queue, memory, features, instance, timeline, turn, pipelines, remembering, identity };
+        let mut opened = Opened {
+            raw,
+            family,
+            queue,
+            memory,
+            features,
+            instance,
+            timeline,
+            turn,
+            pipelines,
+            remembering,
+            identity,
+            meter,
+        };
         let info = vk::PipelineCacheCreateInfo::default();
         // SAFETY: `info` is complete and lives until the call returns.
         opened.pipelines = unsafe { opened.raw.create_pipeline_cache(&info, None) }.named("vkCreatePipelineCache")?;

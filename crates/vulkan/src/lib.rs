@@ -34,6 +34,7 @@ mod features;
 mod instance;
 #[allow(unsafe_code)]
 mod memory;
+mod meter;
 #[allow(unsafe_code)]
 mod physical;
 #[allow(unsafe_code)]
@@ -45,4 +46,5 @@ pub use error::VulkanError;
 pub use features::{Features, KernelLimits, Together};
 pub use instance::{Instance, Loader};
 pub use memory::{Buffer, Home};
+pub use meter::Meter;
 pub use physical::{CooperativeMatrix, Description, Kind, Physical};

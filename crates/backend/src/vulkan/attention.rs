@@ -3,7 +3,7 @@
 use impasto_graph::{Capabilities, DType, Graph, Op, Value};
 use impasto_kernel::KernelError;
 
-use super::Vulkan;
+use super::VulkanProfile;
 use super::kernels::flash::Flash;
 use super::kernels::gemm::{Gemm, Left};
 use super::kernels::matrices::Tiled;
@@ -18,7 +18,7 @@ pub(super) fn prepare(env: &Env, value: Value) -> Runs {
     let heads = Heads::of(env.graph, value);
     let [q, k, v] = [0, 1, 2].map(|i| env.ty(env.operand(value, i)).dtype);
     let to = env.ty(value).dtype;
-    if let Some(wide) = Wide::new(env.vulkan, env.graph, value) {
+    if let Some(wide) = Wide::new(env.vulkan.profile(), env.graph, value) {
         return wide.runs(env, value);
     }
     if let Some(flash) = env.vulkan.units().and_then(|units| Flash::new(&heads, [q, k, v], units)) {
@@ -28,8 +28,8 @@ pub(super) fn prepare(env: &Env, value: Value) -> Runs {
     Ok(env.run(value, kernel, attention::workgroups(&heads)))
 }
 
-pub(super) fn scratch(vulkan: &Vulkan, graph: &Graph, value: Value) -> u64 {
-    Wide::new(vulkan, graph, value).map_or(0, |wide| wide.bytes().iter().sum())
+pub(super) fn scratch(device: &VulkanProfile, graph: &Graph, value: Value) -> u64 {
+    Wide::new(device, graph, value).map_or(0, |wide| wide.bytes().iter().sum())
 }
 
 /// One head that is too wide for a running softmax: scores of some queries, their softmax, and the values, one after the other, with
@@ -43,11 +43,11 @@ struct Wide {
 }
 
 impl Wide {
-    fn new(vulkan: &Vulkan, graph: &Graph, value: Value) -> Option<Wide> {
+    fn new(device: &VulkanProfile, graph: &Graph, value: Value) -> Option<Wide> {
         let h = Heads::of(graph, value);
         let types = [0, 1, 2].map(|i| graph.ty(graph.node(value).inputs[i]).dtype);
         // Parts of tensors begin where a binding may begin.
-        let whole = |rows: usize, width: usize| ((2 * rows * width) as u64).is_multiple_of(vulkan.alignment());
+        let whole = |rows: usize, width: usize| ((2 * rows * width) as u64).is_multiple_of(device.alignment());
         let few = (MOST_SCORES / (4 * h.keys.max(1) as u64)).next_power_of_two() / 2;
         let rows = (few.max(64) as usize).min(h.queries);
         let aligned = whole(rows, h.width) && whole(h.queries, h.width) && whole(h.keys, h.width);
@@ -81,7 +81,7 @@ impl Wide {
         };
         let out = graph.ty(value).dtype;
         let values = Gemm { n: value_width, depth: keys, right_transposed: false, scale: 1.0, out, ..scores };
-        let units = vulkan.units()?;
+        let units = device.units()?;
         Some(Wide { heads: h, rows, scores: Tiled::new(&scores, units)?, values: Tiled::new(&values, units)? })
     }
 

@@ -2,14 +2,14 @@
 
 use impasto_graph::{Graph, Op, Value};
 
-use super::Vulkan;
+use super::VulkanProfile;
 use super::kernels::gemm::{Bias, Gemm, Left};
 use super::kernels::matrices::Tiled;
 use super::session::{Env, Run, Runs};
 use crate::shapes::{Window, epilogue};
 
 /// A linear layer, a convolution or a product of two computed matrices.
-pub(super) fn gemm(vulkan: &Vulkan, graph: &Graph, value: Value) -> Gemm {
+pub(super) fn gemm(device: &VulkanProfile, graph: &Graph, value: Value) -> Gemm {
     let node = graph.node(value);
     let [left, right] = [0, 1].map(|i| graph.ty(node.inputs[i]));
     let plain = Gemm {
@@ -20,7 +20,7 @@ pub(super) fn gemm(vulkan: &Vulkan, graph: &Graph, value: Value) -> Gemm {
         depth: left.channels() as u32,
         left: Left::Rows,
         left_type: left.dtype,
-        right_type: vulkan.number(),
+        right_type: device.number(),
         right_transposed: true,
         scale: 1.0,
         bias: None,
@@ -57,23 +57,23 @@ pub(super) fn gemm(vulkan: &Vulkan, graph: &Graph, value: Value) -> Gemm {
 }
 
 /// How a product is cut for the device's matrix units, if it has them and they can.
-fn tiled(vulkan: &Vulkan, gemm: &Gemm) -> Option<Tiled> {
-    vulkan.units().and_then(|units| Tiled::new(gemm, units))
+fn tiled(device: &VulkanProfile, gemm: &Gemm) -> Option<Tiled> {
+    device.units().and_then(|units| Tiled::new(gemm, units))
 }
 
-pub(super) fn scratch(vulkan: &Vulkan, graph: &Graph, value: Value) -> u64 {
-    tiled(vulkan, &gemm(vulkan, graph, value)).map_or(0, |tiled| tiled.scratch_bytes())
+pub(super) fn scratch(device: &VulkanProfile, graph: &Graph, value: Value) -> u64 {
+    tiled(device, &gemm(device, graph, value)).map_or(0, |tiled| tiled.scratch_bytes())
 }
 
 /// The runs of a product.
 pub(super) fn prepare(env: &Env, value: Value) -> Runs {
-    let gemm = gemm(env.vulkan, env.graph, value);
+    let gemm = gemm(env.vulkan.profile(), env.graph, value);
     let inputs = &env.graph.node(value).inputs;
     let weights = !matches!(env.graph.node(value).op, Op::MatMul { .. });
     let right = if weights { env.packed(inputs[1]).0 } else { env.part(inputs[1]) };
     let factors = [env.part(inputs[0]), right];
     let rest = inputs[2..].iter().chain([&value]).map(|&v| env.part(v)).collect();
-    let Some(tiled) = tiled(env.vulkan, &gemm) else {
+    let Some(tiled) = tiled(env.vulkan.profile(), &gemm) else {
         let parts = [factors.to_vec(), rest].concat();
         return Ok(vec![Run { kernel: gemm.kernel()?, parts, groups: gemm.groups() }]);
     };

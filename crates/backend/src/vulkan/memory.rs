@@ -1,26 +1,22 @@
 //! Memory of a device in as few pieces as it allows, and the way in and out.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
+use impasto_graph::Capabilities;
 use impasto_vulkan::{Buffer, Home, Part, Recorder, Recording, VulkanError};
 
 use super::Vulkan;
 use crate::BackendError;
-
-/// Bytes that go through the host's piece at a time where the device has memory of its own.
-const STAGE: u64 = 16 << 20;
 
 /// Pieces of device memory, as one space of addresses.
 pub(super) struct Memory {
     vulkan: Vulkan,
     /// Each with the address at which it begins.
     pieces: Vec<(u64, Arc<Buffer>)>,
-    /// Where the host cannot see the pieces, or only slowly: what it sees instead.
-    stage: Option<Mutex<Stage>>,
 }
 
-/// Memory of the host that is written while the device still copies from its other half.
-struct Stage {
+/// What the host sees of a device whose memory it does not see, or only slowly: written while the device still copies from the other half.
+pub(super) struct Stage {
     halves: [Half; 2],
     next: usize,
 }
@@ -52,8 +48,14 @@ impl Half {
 
 impl Stage {
     fn new(vulkan: &Vulkan) -> Result<Stage, VulkanError> {
-        let half = || Ok(Half { buffer: Arc::new(vulkan.device().buffer_at(STAGE, Home::Host)?), copying: None });
+        let bytes = (vulkan.fixed_bytes() / 2).max(4);
+        let half = || Ok(Half { buffer: Arc::new(vulkan.device().buffer_at(bytes, Home::Host)?), copying: None });
         Ok(Stage { halves: [half()?, half()?], next: 0 })
+    }
+
+    /// Bytes that pass at a time.
+    fn bytes(&self) -> u64 {
+        self.halves[0].buffer.bytes()
     }
 
     fn settle(&mut self) -> Result<(), VulkanError> {
@@ -62,7 +64,8 @@ impl Stage {
 
     /// Bytes on their way to the device, which may still read them from here when this returns.
     fn send(&mut self, vulkan: &Vulkan, bytes: &[u8], to: &Part) -> Result<(), VulkanError> {
-        for (at, chunk) in (0..).step_by(STAGE as usize).zip(bytes.chunks(STAGE as usize)) {
+        let size = self.bytes() as usize;
+        for (at, chunk) in (0..).step_by(size).zip(bytes.chunks(size)) {
             let half = &mut self.halves[self.next];
             self.next = 1 - self.next;
             half.settle()?;
@@ -75,9 +78,9 @@ impl Stage {
     /// Bytes from the device: the next are copied while these are read.
     fn fetch(&mut self, vulkan: &Vulkan, from: &Part, bytes: &mut [u8]) -> Result<(), VulkanError> {
         self.settle()?;
-        let length = bytes.len() as u64;
-        let count = length.div_ceil(STAGE);
-        let some = |i: u64| from.within(i * STAGE, STAGE.min(length - i * STAGE));
+        let (size, length) = (self.bytes(), bytes.len() as u64);
+        let count = length.div_ceil(size);
+        let some = |i: u64| from.within(i * size, size.min(length - i * size));
         for i in 0..=count {
             if i < count {
                 let half = &mut self.halves[i as usize % 2];
@@ -86,7 +89,7 @@ impl Stage {
             if let Some(before) = i.checked_sub(1) {
                 let half = &mut self.halves[before as usize % 2];
                 half.settle()?;
-                let (at, n) = ((before * STAGE) as usize, some(before).bytes as usize);
+                let (at, n) = ((before * size) as usize, some(before).bytes as usize);
                 half.buffer.read_at(0, &mut bytes[at..at + n])?;
             }
         }
@@ -97,27 +100,24 @@ impl Stage {
 impl Memory {
     /// Takes pieces of these lengths, one after the other.
     pub(super) fn new(vulkan: &Vulkan, lengths: impl Iterator<Item = u64>) -> Result<Memory, BackendError> {
-        let mut memory = Memory { vulkan: vulkan.clone(), pieces: Vec::new(), stage: None };
+        let mut memory = Memory { vulkan: vulkan.clone(), pieces: Vec::new() };
         let mut at = 0;
         for bytes in lengths.filter(|&bytes| bytes > 0) {
             let piece = vulkan.device().buffer_at(bytes, Home::Device).map_err(|e| vulkan.failed(bytes, e))?;
             memory.pieces.push((at, Arc::new(piece)));
             at += bytes;
         }
-        if memory.pieces.iter().any(|(_, piece)| !memory.reads(piece)) {
-            memory.stage = Some(Mutex::new(Stage::new(vulkan).map_err(|e| vulkan.failed(2 * STAGE, e))?));
-        }
         Ok(memory)
     }
 
     /// Whether the host writes to a piece itself.
     fn writes(&self, piece: &Buffer) -> bool {
-        piece.is_visible() && !self.vulkan.0.as_if_discrete
+        piece.is_visible() && !self.vulkan.profile().is_as_if_discrete()
     }
 
     /// Whether the host reads from a piece itself.
     fn reads(&self, piece: &Buffer) -> bool {
-        piece.is_cached() && !self.vulkan.0.as_if_discrete
+        piece.is_cached() && !self.vulkan.profile().is_as_if_discrete()
     }
 
     /// Bytes that the device was asked for.
@@ -132,10 +132,14 @@ impl Memory {
         Part { buffer: buffer.clone(), offset: address - start, bytes }
     }
 
+    /// With the pieces that the host and the device both see, which are taken when they are first needed.
     fn staged(&self, act: impl FnOnce(&mut Stage) -> Result<(), VulkanError>) -> Result<(), BackendError> {
-        let Some(stage) = &self.stage else { return Ok(()) };
-        let mut stage = stage.lock().unwrap_or_else(PoisonError::into_inner);
-        act(&mut stage).map_err(|e| self.vulkan.failed(0, e))
+        let failed = |e| self.vulkan.failed(self.vulkan.fixed_bytes(), e);
+        let mut stage = self.vulkan.0.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        if stage.is_none() {
+            *stage = Some(Stage::new(&self.vulkan).map_err(failed)?);
+        }
+        stage.as_mut().map_or(Ok(()), act).map_err(failed)
     }
 
     /// Bytes from the host to an address. They are there after [`Memory::settle`]: the host goes on meanwhile.
@@ -149,7 +153,8 @@ impl Memory {
 
     /// Waits until all that was written has arrived.
     pub(super) fn settle(&self) -> Result<(), BackendError> {
-        self.staged(Stage::settle)
+        let mut stage = self.vulkan.0.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        stage.as_mut().map_or(Ok(()), Stage::settle).map_err(|e| self.vulkan.failed(0, e))
     }
 
     /// Bytes from an address to the host.

@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use half::{bf16, f16};
-use impasto_graph::{DType, Graph, Plan, Storage, TensorType, Used, Value};
+use impasto_graph::{Capabilities, DType, Graph, Plan, Storage, TensorType, Used, Value};
 use impasto_vulkan::Part;
 
-use super::Vulkan;
 use super::memory::Memory;
+use super::{Vulkan, VulkanProfile};
 use crate::stored::{dequantise, param_name, read, storage};
 use crate::{BackendError, ParamBytes, WeightSource};
 
@@ -38,29 +38,28 @@ pub(super) struct VulkanWeights {
 }
 
 /// Tables are large, and few of their rows are read: they stay as they are stored, where the device can read that.
-fn table_dtype(vulkan: &Vulkan, storage: Storage) -> DType {
+fn table_dtype(device: &VulkanProfile, storage: Storage) -> DType {
     match storage {
-        Storage::Dense(d) if d.bytes() == 4 || vulkan.device().features().storage16 => d,
+        Storage::Dense(d) if d.bytes() == 4 || device.features().storage16 => d,
         _ => DType::F32,
     }
 }
 
 /// The ways in which a parameter is kept, with the element type and the bytes that each takes.
-fn ways(vulkan: &Vulkan, graph: &Graph, param: Value, used: Used) -> Vec<(Way, DType, u64)> {
-    use impasto_graph::Capabilities;
+fn ways(device: &VulkanProfile, graph: &Graph, param: Value, used: Used) -> Vec<(Way, DType, u64)> {
     let ty = graph.ty(param);
     let all = [
-        (used.as_weights, Way::Weights, vulkan.number()),
-        (used.as_table, Way::Table, table_dtype(vulkan, storage(graph, param))),
+        (used.as_weights, Way::Weights, device.number()),
+        (used.as_table, Way::Table, table_dtype(device, storage(graph, param))),
         (used.as_tensor, Way::Tensor, ty.dtype),
     ];
-    let bytes = |dtype: DType| (ty.elements() * dtype.bytes()).next_multiple_of(vulkan.alignment());
+    let bytes = |dtype: DType| (ty.elements() * dtype.bytes()).next_multiple_of(device.alignment());
     all.into_iter().filter(|w| w.0).map(|(_, way, dtype)| (way, dtype, bytes(dtype))).collect()
 }
 
 /// Bytes that a parameter takes, for the plan.
-pub(super) fn param_bytes(vulkan: &Vulkan, graph: &Graph, param: Value, used: Used) -> u64 {
-    ways(vulkan, graph, param, used).iter().map(|w| w.2).sum()
+pub(super) fn param_bytes(device: &VulkanProfile, graph: &Graph, param: Value, used: Used) -> u64 {
+    ways(device, graph, param, used).iter().map(|w| w.2).sum()
 }
 
 impl VulkanWeights {
@@ -70,12 +69,11 @@ impl VulkanWeights {
         plan: &Plan,
         source: &dyn WeightSource,
     ) -> Result<VulkanWeights, BackendError> {
-        use impasto_graph::Capabilities;
         // Pieces as long as the device allows, none of which cuts a parameter.
         let limit = vulkan.limits().max_allocation;
         let (mut lengths, mut places) = (vec![0u64], vec![]);
         for w in plan.weights() {
-            for (way, dtype, bytes) in ways(vulkan, graph, w.value, w.used) {
+            for (way, dtype, bytes) in ways(vulkan.profile(), graph, w.value, w.used) {
                 if lengths[lengths.len() - 1] + bytes > limit {
                     lengths.push(0);
                 }
@@ -111,7 +109,7 @@ impl VulkanWeights {
     pub(super) fn check(&self, vulkan: &Vulkan, graph: &Graph, plan: &Plan) -> Result<(), BackendError> {
         for w in plan.weights() {
             let (name, ty) = (param_name(graph, w.value), graph.ty(w.value));
-            for (way, ..) in ways(vulkan, graph, w.value, w.used) {
+            for (way, ..) in ways(vulkan.profile(), graph, w.value, w.used) {
                 let problem = |problem: &str| BackendError::Param { name: name.into(), problem: problem.into() };
                 match self.kept.get(&(name.to_owned(), way)) {
                     Some(kept) if kept.ty == *ty && self.number == vulkan.number() => {}

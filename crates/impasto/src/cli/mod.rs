@@ -5,6 +5,8 @@ pub mod devices;
 pub mod kernel;
 pub mod paint;
 mod peers;
+pub mod placing;
+pub mod plan;
 pub mod show;
 
 use std::path::PathBuf;

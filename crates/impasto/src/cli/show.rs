@@ -23,6 +23,26 @@ macro_rules! say {
     };
 }
 
+/// Bytes as people read them.
+pub fn bytes(count: u64) -> String {
+    match count {
+        u64::MAX => "unlimited".into(),
+        0..0x10_0000 => format!("{} KiB", count.div_ceil(1 << 10)),
+        0x10_0000..0x4000_0000 => format!("{} MiB", count >> 20),
+        _ => format!("{:.1} GiB", count as f64 / f64::from(1 << 30)),
+    }
+}
+
+/// Rows of a table, in columns.
+pub fn rows<const N: usize>(rows: &[[String; N]]) {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    for row in rows {
+        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}"));
+        say!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+}
+
 pub fn json(line: &impl Serialize) {
     say!("{}", serde_json::to_string(line).expect("a line is plain data"));
 }
