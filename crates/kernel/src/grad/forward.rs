@@ -77,7 +77,8 @@ pub(super) fn jvp(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Jvp, Ke
         owner: Map::default(),
     };
     f.region(k.body()).map_err(|r| refused(k, r))?;
-    let kernel = clean(&f.asm.finish())?;
+    let mut kernel = clean(&f.asm.finish())?;
+    kernel.sources.follow(false);
     verify(&kernel)?;
     Ok(Jvp { kernel, purposes })
 }
@@ -158,6 +159,7 @@ impl Forward<'_> {
     fn op(&mut self, op: OpId) -> Result<(), Refusal> {
         let k = self.k;
         let kind = k.kind(op);
+        self.asm.stands_for(k, op);
         if kind.is_structure() {
             return self.structure(op);
         }

@@ -116,7 +116,7 @@ pub struct Jvp {
 type Refusal = (OpId, String);
 
 fn refused(k: &Kernel, (op, problem): Refusal) -> KernelError {
-    KernelError::Gradient { kernel: k.name.clone(), op: op_text(k, op), problem }
+    KernelError::Gradient { kernel: k.name.clone(), place: k.place(op), op: op_text(k, op), problem }
 }
 
 impl Kernel {
@@ -200,7 +200,10 @@ fn prepared(k: &Kernel, arrays: bool) -> Result<Kernel, KernelError> {
             "matrices of a subgroup have no derivatives here: write the product with loops, or differentiate around it";
         return Err(refused(k, (op, problem.to_owned())));
     }
-    let ssa = clean(&values(k)?)?;
+    // Refusals name the place in the source of what they refuse.
+    let mut k = k.clone();
+    k.sources.follow(true);
+    let ssa = clean(&values(&k)?)?;
     clean(&values(&flatten::flatten(&ssa, arrays))?)
 }
 
@@ -280,7 +283,8 @@ fn gradient(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Grad, KernelE
     let status = (words != [0; 2]).then(|| buffer("tape_status", U32, Access::Tape, Purpose::Status));
     let outlets = reverse::Outlets { memories, params, tapes: [floats, numbers], status };
     let written = reverse::reverse(&normal, &places, &activity, &plan, header, outlets);
-    let (kernel, purposes) = trim::trim(&clean(&written)?, &purposes);
+    let (mut kernel, purposes) = trim::trim(&clean(&written)?, &purposes);
+    kernel.sources.follow(false);
     verify(&kernel)?;
 
     let size = match words {
@@ -303,7 +307,8 @@ fn sizing(normal: &Normal, plan: &Plan) -> Result<(Kernel, Vec<Purpose>), Kernel
     let out = declare(&mut header, "slots", U32, Space::Buffer(Access::ReadWrite));
     purposes.push(Some(Purpose::Status));
     let written = size::size(normal, plan, header, out);
-    let (kernel, purposes) = trim::trim(&clean(&written)?, &purposes);
+    let (mut kernel, purposes) = trim::trim(&clean(&written)?, &purposes);
+    kernel.sources.follow(false);
     verify(&kernel)?;
     Ok((kernel, purposes))
 }

@@ -181,6 +181,7 @@ impl Exits<'_> {
         let old = self.old;
         for (i, &op) in ops.iter().enumerate() {
             let kind = old.kind(op);
+            self.asm.stands_for(old, op);
             match kind {
                 OpKind::Yield => {
                     let values = self.args(op);
@@ -268,6 +269,7 @@ impl Exits<'_> {
             types.truncate(wants.own.len());
         }
         let kind = self.asm.kind_of(self.old, op, &self.targets);
+        self.asm.stands_for(old, op);
         let new = self.asm.push_structure(kind, &args, &types, &regions);
         let results: Vec<Value> = self.asm.kernel.results(new).collect();
         self.bind(old.results(op), results.iter().copied());
@@ -314,6 +316,7 @@ impl Exits<'_> {
         let given = self.rest(old.region_ops(r), &Wants { own: Vec::new(), loops: loops.clone() })?;
         self.carried.pop();
         let (how, payload) = (given[0], &given[1..]);
+        self.asm.stands_for(old, op);
         let own = payload.len() - n;
         let mut next = payload[own..].to_vec();
         if !plain {
@@ -393,11 +396,13 @@ impl Exits<'_> {
             self.targets[r.index()] = new;
             self.bind(old.region_args(r), self.asm.kernel.region_args(new));
             for &inner in old.region_ops(r) {
+                self.asm.stands_for(old, inner);
                 if old.kind(inner).is_structure() { self.verbatim(inner) } else { self.copy(inner) }
             }
             regions.push(self.asm.close());
         }
         let (kind, types) = (self.asm.kind_of(self.old, op, &self.targets), self.types(old.results(op)));
+        self.asm.stands_for(old, op);
         let new = self.asm.push_structure(kind, &args, &types, &regions);
         self.bind(old.results(op), self.asm.kernel.results(new));
     }

@@ -173,6 +173,7 @@ impl Reverse<'_> {
         let top = self.top;
         for &op in k.region_ops(r).iter().rev() {
             self.top = top;
+            self.asm.stands_for(k, op);
             match k.kind(op) {
                 OpKind::If | OpKind::Switch(_) if self.activity.holds.contains(&op) => self.branch_back(op),
                 OpKind::For(step) if self.activity.holds.contains(&op) => self.for_back(op, step),

@@ -12,6 +12,7 @@ impl Reverse<'_> {
         let k = self.k;
         for &op in k.region_ops(r) {
             let kind = k.kind(op);
+            self.asm.stands_for(k, op);
             if kind.is_terminator() {
                 return;
             }
