@@ -44,6 +44,11 @@ pub(super) fn clear(
     primal: &Kernel,
     of: &dyn Fn(usize) -> bool,
 ) -> Result<Option<(Kernel, Vec<Purpose>)>, KernelError> {
+    let written = primal.memories().iter().zip(buffer_numbers(primal));
+    let mut written = written.filter(|(m, _)| m.space == Space::Buffer(Access::ReadWrite)).filter_map(|(_, n)| n);
+    if !written.any(of) {
+        return Ok(None);
+    }
     let k = &prepared(primal, true)?;
     let places = Places::new(k);
     let numbers = buffer_numbers(k);
@@ -55,6 +60,7 @@ pub(super) fn clear(
     }
     let mut header = k.header();
     header.name = format!("{}_clear", k.name);
+    header.gradient = None;
     let mut purposes: Vec<Option<Purpose>> = numbers.iter().map(|n| n.map(Purpose::Primal)).collect();
     let mut adjoints = Vec::new();
     for (i, m) in k.memories().iter().enumerate() {

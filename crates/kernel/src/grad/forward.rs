@@ -29,6 +29,11 @@ struct Forward<'a> {
 }
 
 pub(super) fn jvp(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Jvp, KernelError> {
+    if primal.gradient.is_some() {
+        let problem = "it has a gradient of its own, which says nothing about forward mode: differentiate it backwards, or give derivatives to \
+                       what it calls with `#[kernel_fn(grad = ..)]`";
+        return Err(KernelError::Build { kernel: primal.name.clone(), problem: problem.to_owned() });
+    }
     let flat = prepared(primal, false)?;
     let k = &flat;
     let places = Places::new(k);

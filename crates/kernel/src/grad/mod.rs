@@ -34,7 +34,8 @@
 //! A derivative is right or refused with the op and the reason: a value that is needed, but was read from memory that this launch overwrites;
 //! a float that becomes a whole number and comes back, or is written as one; an unbounded loop on the way; what an atomic returned; an adjoint
 //! that invocations would add to without an atomic (floats of 16 bits), or that they would all take at once.
-//! [`Val::stop_gradient`](crate::Val::stop_gradient) and [`Val::with_derivatives`](crate::Val::with_derivatives) say what is meant instead.
+//! [`Val::stop_gradient`](crate::Val::stop_gradient), [`Val::with_derivatives`](crate::Val::with_derivatives) and `#[kernel_fn(grad = ..)]` say what is
+//! meant instead, and [`Kernel::with_gradient`] and `#[kernel(grad = ..)]` give a whole adjoint. A refusal names the place in the source.
 
 mod activity;
 mod chain;
@@ -42,6 +43,7 @@ mod check;
 mod clear;
 mod flatten;
 mod forward;
+mod given;
 mod launch;
 mod normal;
 mod places;
@@ -144,7 +146,18 @@ impl Kernel {
     /// The adjoint by these buffers and parameters only: others are constants.
     pub fn grad_of(&self, names: &[&str]) -> Result<Grad, KernelError> {
         known(self, names)?;
-        gradient(self, &|name| names.contains(&name))
+        let grad = gradient(self, &|name| names.contains(&name))?;
+        let has = |n: &&&str| match self.params.iter().any(|p| p.name == ***n) {
+            true => grad.purposes.contains(&Purpose::Params),
+            false => grad.report.adjoints.iter().any(|a| a == **n),
+        };
+        match names.iter().find(|n| self.gradient.is_some() && !has(n)) {
+            Some(n) => Err(KernelError::Build {
+                kernel: self.name.clone(),
+                problem: format!("the gradient that it was given, '{}', gives none by '{n}'", grad.kernel.name),
+            }),
+            None => Ok(grad),
+        }
     }
 
     /// The forward derivative, by all its buffers of floats and its f32 parameters.
@@ -232,6 +245,9 @@ fn buffer_numbers(k: &Kernel) -> Vec<Option<usize>> {
 }
 
 fn gradient(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Grad, KernelError> {
+    if let Some(given) = given::given(primal) {
+        return given;
+    }
     let flat = prepared(primal, true)?;
     let normal = normal::normal(&flat).map_err(|r| refused(&flat, r))?;
     let k = &normal.kernel;
@@ -244,6 +260,7 @@ fn gradient(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Grad, KernelE
 
     let mut header = k.header();
     header.name = format!("{}_grad", k.name);
+    header.gradient = None;
     let mut purposes: Vec<Option<Purpose>> = buffer_numbers(k).into_iter().map(|n| n.map(Purpose::Primal)).collect();
     for m in &mut header.memories {
         if m.space == Space::Buffer(Access::ReadWrite) {
@@ -298,6 +315,7 @@ fn sizing(normal: &Normal, plan: &Plan) -> Result<(Kernel, Vec<Purpose>), Kernel
     let k = &normal.kernel;
     let mut header = k.header();
     header.name = format!("{}_size", k.name);
+    header.gradient = None;
     let mut purposes: Vec<Option<Purpose>> = buffer_numbers(k).into_iter().map(|n| n.map(Purpose::Primal)).collect();
     for m in &mut header.memories {
         if m.space == Space::Buffer(Access::ReadWrite) {

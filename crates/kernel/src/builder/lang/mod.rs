@@ -9,10 +9,12 @@
 
 mod control;
 mod functions;
+mod gradient;
 mod values;
 
 pub use control::{Branch, Condition, Gives, GivesLiteral, Literal, Pattern, Repeat, Selector};
 pub use functions::*;
+pub use gradient::{Input, Output, with_gradient};
 pub use values::*;
 
 use super::{Builder, Val};
