@@ -146,7 +146,7 @@ pub(super) fn given(primal: &Kernel) -> Option<Result<Grad, KernelError>> {
             _ => None,
         };
         let adjoints = purposes.iter().filter_map(adjoint).collect();
-        let report = Report { kernel: primal.name.clone(), loops: Vec::new(), adjoints };
+        let report = Report { kernel: primal.name.clone(), loops: Vec::new(), adjoints, logged: Vec::new() };
         Grad { kernel: backward.clone(), purposes, size: None, report }
     }))
 }

@@ -45,6 +45,7 @@ mod flatten;
 mod forward;
 mod given;
 mod launch;
+mod log;
 mod normal;
 mod places;
 mod plan;
@@ -249,12 +250,18 @@ fn gradient(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Grad, KernelE
         return given;
     }
     let flat = prepared(primal, true)?;
-    let normal = normal::normal(&flat).map_err(|r| refused(&flat, r))?;
+    let mut normal = normal::normal(&flat).map_err(|r| refused(&flat, r))?;
+    let mut places = Places::new(&normal.kernel);
+    let mut activity = Activity::new(&normal.kernel, &places, wrt);
+    let mut plan = Plan::new(&normal, &places, &activity);
+    if let Some(logged) = log::log(&normal, &places, &plan) {
+        normal = logged;
+        places = Places::new(&normal.kernel);
+        activity = Activity::new(&normal.kernel, &places, wrt);
+        plan = Plan::new(&normal, &places, &activity);
+    }
     let k = &normal.kernel;
     verify(k)?;
-    let places = Places::new(k);
-    let activity = Activity::new(k, &places, wrt);
-    let plan = Plan::new(&normal, &places, &activity);
     check::check(&normal, &places, &activity, &plan).map_err(|r| refused(k, r))?;
     let report = Report::new(&normal, &places, &activity, &plan);
 

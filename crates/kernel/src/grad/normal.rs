@@ -18,6 +18,23 @@ pub(super) struct Normal {
     pub(super) turns: Map<OpId, usize>,
     /// The op in each of those that ends it, and the carried value that it looks at.
     pub(super) guards: Map<OpId, usize>,
+    /// Reads that are written down in the log, and where; the words of one of each; where the logs end.
+    pub(super) logged: Map<OpId, Value>,
+    pub(super) log_words: [u32; 2],
+    pub(super) log_total: [Value; 2],
+}
+
+impl Normal {
+    pub(super) fn empty() -> Normal {
+        Normal {
+            kernel: Kernel::empty("", [1; 3]),
+            turns: Map::default(),
+            guards: Map::default(),
+            logged: Map::default(),
+            log_words: [0; 2],
+            log_total: [Value(0); 2],
+        }
+    }
 }
 
 const FELL: u32 = 0;
@@ -138,7 +155,7 @@ pub(super) fn normal(k: &Kernel) -> Result<Normal, (OpId, String)> {
     };
     e.rest(k.region_ops(k.body()), &Wants { own: Vec::new(), loops: Vec::new() })?;
     e.asm.push(OpKind::Return, &[], &[]);
-    Ok(Normal { kernel: e.asm.finish(), turns: e.turns, guards: e.guards })
+    Ok(Normal { kernel: e.asm.finish(), turns: e.turns, guards: e.guards, ..Normal::empty() })
 }
 
 impl Exits<'_> {

@@ -102,6 +102,7 @@ pub(super) fn reverse(
     };
     r.clear_arrays();
     r.forward(k.body(), true, true);
+    r.end_log();
     r.backward(k.body());
     r.asm.push(OpKind::Return, &[], &[]);
     r.asm.finish()

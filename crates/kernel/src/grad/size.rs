@@ -42,8 +42,12 @@ pub(super) fn size(normal: &Normal, plan: &Plan, header: Kernel, out: MemoryId) 
         takes: Map::default(),
     };
     s.survey(k.body());
-    for (t, needed) in s.region(k.body()).into_iter().enumerate() {
+    for (t, mut needed) in s.region(k.body()).into_iter().enumerate() {
         let at = s.asm.number(t as u32);
+        if !normal.logged.is_empty() {
+            let log = s.map[normal.log_total[t].index()];
+            needed = tape::saturating_plus(&mut s.asm, needed, log);
+        }
         s.asm.value(OpKind::Atomic(out, Atomic::Max), &[at, needed], U32);
     }
     s.asm.push(OpKind::Return, &[], &[]);

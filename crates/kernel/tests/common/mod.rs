@@ -9,6 +9,7 @@ pub mod gradients;
 pub mod kernels;
 pub mod on_device;
 pub mod random;
+pub mod together;
 
 use std::io::Write;
 use std::process::{Command, Stdio};
