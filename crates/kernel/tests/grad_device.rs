@@ -8,7 +8,7 @@ mod common;
 
 use common::gradients::{narrow, wide};
 use common::on_device::{self, in_child};
-use common::{articulated, cases, differentiable, programs};
+use common::{articulated, cases, differentiable, programs, together};
 use impasto_kernel::{Builder, Compiler, Data, Kernel, Launch, Purpose, Scalar, Target, execute};
 use impasto_vulkan::{Device, Kind};
 
@@ -127,6 +127,18 @@ fn random_programs_have_the_same_derivatives_on_a_device() {
         if kernel.grad().is_ok() {
             compare(&device, &format!("seed {seed}"), &kernel, &differentiable::launch(seed), 2e-3);
         }
+    }
+}
+
+#[test]
+fn random_kernels_that_work_together_have_the_same_derivatives_on_a_device() {
+    if !in_child("random_kernels_that_work_together_have_the_same_derivatives_on_a_device") {
+        return;
+    }
+    let device = open();
+    for seed in programs(12) {
+        let kernel = together::kernel(seed, 3 + (seed % 8) as usize);
+        compare(&device, &format!("seed {seed}"), &kernel, &together::launch(seed), 2e-3);
     }
 }
 
