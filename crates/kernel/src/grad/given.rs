@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::KernelError;
-use crate::ir::{Access, Kernel, Memory, MemoryId, OpKind, Space};
+use crate::ir::{Access, Kernel, Memory, MemoryId, OpKind, Scalar, Space};
 use crate::text::type_text;
 
 use super::activity::Places;
@@ -112,13 +112,11 @@ fn purposes(primal: &Kernel, backward: &Kernel) -> Result<Vec<Purpose>, KernelEr
             found.push(Purpose::Params);
         } else if let Some(of) = name.strip_prefix("d_").and_then(find) {
             let (like, expected) = (all[of], type_text(primal, all[of].ty));
-            if !is_f32(like.ty) {
+            if !primal.any_scalar(like.ty, |s| s == Scalar::F32) {
                 return fail(format!("'{name}' is the adjoint of {expected}, and only buffers of f32 have one"));
             }
-            if m.ty != F32 && m.ty != like.ty {
-                return fail(format!(
-                    "'{name}' holds {ty}: the adjoint of {expected} is f32 for each scalar, or the same"
-                ));
+            if m.ty != F32 && !(is_f32(like.ty) && m.ty == like.ty) {
+                return fail(format!("'{name}' holds {ty}: the adjoint of {expected} is f32 for each scalar"));
             }
             found.push(Purpose::Derivative { of, read });
         } else {

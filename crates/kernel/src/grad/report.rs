@@ -7,6 +7,7 @@ use crate::text::{op_text, type_text};
 
 use super::activity::{Activity, Places};
 use super::normal::Normal;
+use super::parts::base;
 use super::plan::{Keep, Plan};
 
 /// What a loop keeps.
@@ -58,7 +59,9 @@ impl Report {
             });
         }
         let has = |i: &usize| activity.memory(crate::ir::MemoryId(*i as u32));
-        let adjoints = (0..k.memories().len()).filter(has).map(|i| k.memories()[i].name.clone()).collect();
+        let names = (0..k.memories().len()).filter(has).map(|i| base(&k.memories()[i].name).to_owned());
+        let mut adjoints: Vec<String> = names.collect();
+        adjoints.dedup();
         let logged = places.ops.iter().filter(|op| normal.logged.contains_key(op));
         let logged = logged.map(|&op| type_text(k, k.ty(k.result(op)))).collect();
         Report { kernel: k.name.clone(), loops, adjoints, logged }

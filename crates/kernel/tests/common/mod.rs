@@ -8,6 +8,7 @@ pub mod gemm;
 pub mod gradients;
 pub mod kernels;
 pub mod on_device;
+pub mod poses;
 pub mod random;
 pub mod together;
 

@@ -80,6 +80,15 @@ impl Reverse<'_> {
     }
 
     fn copy(&mut self, op: OpId) {
+        if let OpKind::Load(m) = self.k.kind(op)
+            && self.parts.has(m)
+        {
+            let index = self.get(self.k.args(op)[0]);
+            if let Some(v) = self.parts.load(&mut self.asm, m, index) {
+                self.map[self.k.result(op).index()] = v;
+            }
+            return;
+        }
         let (args, kind, types) =
             (self.args(op), self.asm.kind_of(self.k, op, &self.targets), self.types(self.k.results(op)));
         let new = self.asm.push(kind, &args, &types);
