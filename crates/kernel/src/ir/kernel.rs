@@ -365,11 +365,6 @@ impl Kernel {
         self.consts[index as usize]
     }
 
-    /// Constants in the pool.
-    pub(crate) fn const_count(&self) -> usize {
-        self.consts.len()
-    }
-
     /// The cases of a `switch`: a value of the selector, and the region that it runs.
     pub fn switch_cases(&self, index: u32) -> &[(u64, u32)] {
         &self.cases[index as usize]
