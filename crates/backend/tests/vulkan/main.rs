@@ -16,3 +16,4 @@ mod operands;
 mod parameters;
 #[path = "../ops/products.rs"]
 mod products;
+mod watched;
