@@ -2,7 +2,7 @@
 //! next line, at the column where the text begins.
 
 use impasto_kernel::prelude::*;
-use impasto_kernel::{Builder, KernelError};
+use impasto_kernel::{Builder, KernelError, compile, optimise};
 
 #[kernel(workgroup = 4)]
 fn overwrite(y: &mut [f32]) {
@@ -156,4 +156,17 @@ fn a_refusal_names_file_line_and_column_of_what_it_refuses() {
             "{error}"
         );
     }
+}
+
+#[test]
+fn places_are_no_part_of_what_a_kernel_is() {
+    let here = || built("k", |k| k.buffer_mut::<f32>("y").store(k.global_id(0), 1.5));
+    let there = || built("k", |k| k.buffer_mut::<f32>("y").store(k.global_id(0), 1.5));
+    let (a, b) = (here().unwrap(), there().unwrap());
+    let last = |k: &Kernel| k.region_ops(k.body()).iter().filter_map(|&op| k.place(op)).last().map(|p| p.line());
+    assert!(last(&a).is_some());
+    assert_eq!(a.to_string(), b.to_string());
+    assert_eq!(compile(&a).unwrap(), compile(&b).unwrap());
+    // The passes of the compiler do not carry them.
+    assert_eq!(last(&optimise(&a).unwrap()), None);
 }
