@@ -163,7 +163,7 @@ fn places_are_no_part_of_what_a_kernel_is() {
     let here = || built("k", |k| k.buffer_mut::<f32>("y").store(k.global_id(0), 1.5));
     let there = || built("k", |k| k.buffer_mut::<f32>("y").store(k.global_id(0), 1.5));
     let (a, b) = (here().unwrap(), there().unwrap());
-    let last = |k: &Kernel| k.region_ops(k.body()).iter().filter_map(|&op| k.place(op)).last().map(|p| p.line());
+    let last = |k: &Kernel| k.region_ops(k.body()).iter().rev().find_map(|&op| k.place(op)).map(|p| p.line());
     assert!(last(&a).is_some());
     assert_eq!(a.to_string(), b.to_string());
     assert_eq!(compile(&a).unwrap(), compile(&b).unwrap());

@@ -177,7 +177,8 @@ impl Look<'_> {
                 }
                 OpKind::Store(m) | OpKind::Atomic(m, _) if seen(k, m) => self.order.push(op),
                 _ if kind.is_structure() => {
-                    if !self.structure(op, depth) {
+                    let goes_on = self.structure(op, depth);
+                    if !goes_on {
                         return false;
                     }
                 }
