@@ -183,6 +183,9 @@ pub trait Backend: Profile {
     /// What the device was asked for.
     fn meter(&self) -> &Meter;
 
+    /// What products could reach at best here, measured now: thousand million operations a second.
+    fn peak_gflops(&self) -> Result<f64, BackendError>;
+
     /// Bring the parameters that a plan needs onto the device, each read once.
     fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError>;
 

@@ -19,6 +19,13 @@ pub struct Part {
     pub bytes: u64,
 }
 
+impl Part {
+    /// A part of it.
+    pub fn within(&self, offset: u64, bytes: u64) -> Part {
+        Part { buffer: self.buffer.clone(), offset: self.offset + offset, bytes }
+    }
+}
+
 enum Command {
     Run { pipeline: Arc<Pipeline>, parts: Vec<Part>, groups: [u32; 3] },
     Copy { from: Part, to: Part },

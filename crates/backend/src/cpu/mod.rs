@@ -218,6 +218,10 @@ impl Backend for Cpu {
         &self.0.meter
     }
 
+    fn peak_gflops(&self) -> Result<f64, BackendError> {
+        Ok(bench::peak_gflops(self, self.number()))
+    }
+
     fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {
         let weights = weights::CpuWeights::new(self, graph, plan, source)?;
         Ok(Weights::new(weights.bytes(), weights))

@@ -5,6 +5,7 @@
 //! each, and compiled by our own compiler (`pipelines`).
 
 mod attention;
+mod bench;
 mod conv;
 mod elementwise;
 pub mod kernels;
@@ -16,6 +17,7 @@ mod norm;
 mod pipelines;
 mod profile;
 mod session;
+mod units;
 mod weights;
 
 use std::path::PathBuf;
@@ -25,6 +27,7 @@ use impasto_graph::{Capabilities, DType, Graph, Limits, Plan, Used, Value};
 use impasto_vulkan::{Buffer, Device, Meter, Physical, VulkanError};
 
 use crate::{Backend, BackendError, Profile, Session, WeightSource, Weights};
+use kernels::matrices::Units;
 use pipelines::Pipelines;
 pub use profile::VulkanProfile;
 
@@ -59,8 +62,19 @@ impl Vulkan {
         let profile = VulkanProfile::of(name, &physical.describe(), options)?;
         let device = Device::open(physical).map_err(|e| failed(name, 0, e))?;
         device.meter().set_budget(profile.limits().memory);
-        let pipelines = Pipelines::new(device.clone(), options.cache.as_deref());
-        Ok(Vulkan(Arc::new(Inner { profile, device, pipelines, stage: Mutex::default() })))
+        let made = |profile: VulkanProfile| {
+            let pipelines = Pipelines::new(device.clone(), options.cache.as_deref(), profile.units());
+            Vulkan(Arc::new(Inner { profile, device: device.clone(), pipelines, stage: Mutex::default() }))
+        };
+        let vulkan = made(profile);
+        // Some drivers claim matrices that compute something else.
+        let holds = vulkan.units().is_none() || units::hold(&vulkan)?;
+        Ok(if holds { vulkan } else { made(vulkan.profile().without_units()) })
+    }
+
+    /// The matrix units that kernels use, if the device has some that compute what they should.
+    fn units(&self) -> Option<Units> {
+        self.profile().units()
     }
 
     /// What planning needs to know of it.
@@ -142,6 +156,10 @@ impl Profile for Vulkan {
 impl Backend for Vulkan {
     fn meter(&self) -> &Meter {
         self.device().meter()
+    }
+
+    fn peak_gflops(&self) -> Result<f64, BackendError> {
+        bench::peak_gflops(self)
     }
 
     fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {

@@ -7,22 +7,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 use impasto_kernel::{Compiler, Kernel, Target};
 use impasto_vulkan::{Device, Interface, Pipeline};
 
+use super::kernels::matrices::Units;
+
 /// Compiled kernels by their text.
 pub(super) struct Pipelines {
     device: Device,
     compiler: Compiler,
+    units: Option<Units>,
     made: Mutex<HashMap<String, Arc<Pipeline>>>,
 }
 
 impl Pipelines {
     /// With a folder, words are kept there between runs.
-    pub(super) fn new(device: Device, cache: Option<&Path>) -> Pipelines {
+    pub(super) fn new(device: Device, cache: Option<&Path>, units: Option<Units>) -> Pipelines {
         let compiler = Compiler::new(Target::from(device.features()));
         let compiler = match cache {
             Some(folder) => compiler.cache_in(folder),
             None => compiler,
         };
-        Pipelines { device, compiler, made: Mutex::default() }
+        Pipelines { device, compiler, units, made: Mutex::default() }
     }
 
     /// The pipelines of these kernels, in order. What is missing is compiled on all cores.
@@ -56,10 +59,12 @@ impl Pipelines {
     }
 
     fn compile(&self, kernel: &Kernel) -> Result<Pipeline, String> {
+        let features = self.device.features();
         let module = self.compiler.compile(std::slice::from_ref(kernel)).map_err(|e| e.to_string())?;
         let entry = module.entries.first().ok_or("the compiler wrote no entry point")?;
-        let interface =
-            Interface { entry: &entry.name, buffers: entry.buffers, constants: entry.constants, subgroup: None };
+        let counts = features.subgroup_choice && kernel.knows_matrices();
+        let subgroup = self.units.filter(|_| counts).map(|units| units.subgroup);
+        let interface = Interface { entry: &entry.name, buffers: entry.buffers, constants: entry.constants, subgroup };
         // SAFETY: the compiler verifies what it writes; kernels are written for the shapes of the tensors that they are given, and stay
         // inside of them, which the tests of every op make sure of.
         let made = unsafe { self.device.pipeline(&module.words, &interface) };

@@ -3,7 +3,8 @@
 use impasto_graph::{Capabilities, DType, Graph, Limits, Op, Used, Value};
 use impasto_vulkan::{Description, Features};
 
-use super::{VulkanOptions, norm, weights};
+use super::kernels::matrices::Units;
+use super::{VulkanOptions, attention, linear, norm, units, weights};
 use crate::{BackendError, Profile};
 
 /// The most bytes that go through the host's piece at a time where the device has memory of its own, and the fewest.
@@ -18,6 +19,8 @@ pub struct VulkanProfile {
     limits: Limits,
     features: Features,
     exact: bool,
+    /// Matrix units that kernels use.
+    units: Option<Units>,
 }
 
 impl VulkanProfile {
@@ -40,7 +43,11 @@ impl VulkanProfile {
             max_binding: limits.max_binding.min(most),
         };
         let (name, label, features) = (name.into(), label.into(), features.clone());
-        Ok(VulkanProfile { name, label, limits, features, exact: options.exact })
+        let mut profile = VulkanProfile { name, label, limits, features, exact: options.exact, units: None };
+        if profile.number() == DType::F16 {
+            profile.units = units::claimed(&profile.features);
+        }
+        Ok(profile)
     }
 
     /// The profile of a device by its driver's word.
@@ -51,6 +58,15 @@ impl VulkanProfile {
     /// What products multiply, and what flows between layers.
     pub(super) fn number(&self) -> DType {
         if self.features.storage16 && !self.exact { DType::F16 } else { DType::F32 }
+    }
+
+    pub(super) fn units(&self) -> Option<Units> {
+        self.units
+    }
+
+    /// The same of a device whose matrix units do not compute what they should.
+    pub(super) fn without_units(&self) -> VulkanProfile {
+        VulkanProfile { units: None, ..self.clone() }
     }
 
     pub(super) fn features(&self) -> &Features {
@@ -91,7 +107,9 @@ impl Capabilities for VulkanProfile {
 
     fn scratch_bytes(&self, graph: &Graph, value: Value) -> u64 {
         match graph.node(value).op {
+            Op::Attention { .. } => attention::scratch(self, graph, value),
             Op::GroupNorm { .. } => norm::group_norm_scratch(self, graph, value),
+            Op::Linear { .. } | Op::MatMul { .. } | Op::Conv2d { .. } => linear::scratch(self, graph, value),
             _ => 0,
         }
     }

@@ -6,7 +6,7 @@ use impasto_vulkan::{Part, Recorder, Recording, VulkanError};
 
 use super::memory::Memory;
 use super::weights::{VulkanWeights, Way};
-use super::{Vulkan, attention, conv, elementwise, linear, lookup, movement, norm};
+use super::{Vulkan, attention, elementwise, linear, lookup, movement, norm};
 use crate::stored::param_name;
 use crate::{BackendError, Session, StepTime, Weights, io};
 
@@ -82,9 +82,7 @@ impl Env<'_> {
 
     fn prepare(&self, value: Value) -> Runs {
         match &self.graph.node(value).op {
-            Op::Linear { .. } => linear::prepare(self, value),
-            Op::MatMul { .. } => linear::matmul(self, value),
-            Op::Conv2d { .. } => conv::prepare(self, value),
+            Op::Linear { .. } | Op::MatMul { .. } | Op::Conv2d { .. } => linear::prepare(self, value),
             Op::Attention { .. } => attention::prepare(self, value),
             Op::GroupNorm { .. } => norm::group_norm(self, value),
             Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::Softmax => norm::by_row(self, value),

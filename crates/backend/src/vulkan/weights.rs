@@ -1,6 +1,7 @@
-//! Parameters in the layouts that kernels read: weights of products as `(k, n)`, with `k` in the order (tap, channel), tables as they are
+//! Parameters in the layouts that kernels read: weights of products as `(n, k)`, with `k` in the order (tap, channel), tables as they are
 //! stored, everything else in the element type of the graph. Each piece is read from the file once and kept once.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use half::{bf16, f16};
@@ -9,7 +10,6 @@ use impasto_vulkan::Part;
 
 use super::memory::Memory;
 use super::{Vulkan, VulkanProfile};
-use crate::shapes::product_shape;
 use crate::stored::{dequantise, param_name, read, storage};
 use crate::{BackendError, ParamBytes, WeightSource};
 
@@ -20,6 +20,9 @@ pub(super) enum Way {
     Table,
     Tensor,
 }
+
+/// Bytes of a parameter that are not worth the start of a second thread.
+const FOR_ONE: usize = 1 << 20;
 
 struct Kept {
     address: u64,
@@ -125,36 +128,45 @@ impl VulkanWeights {
 }
 
 /// A parameter in the layout and the element type of a use.
-fn pack(given: &ParamBytes, way: Way, dtype: DType, ty: &TensorType) -> Vec<u8> {
-    if way != Way::Weights && given.storage == Storage::Dense(dtype) {
-        return given.bytes.to_vec();
+fn pack<'a>(given: &'a ParamBytes, way: Way, dtype: DType, ty: &TensorType) -> Cow<'a, [u8]> {
+    let taps = match way {
+        Way::Weights => ty.shape[2..].iter().product::<usize>(),
+        _ => 1,
+    };
+    if taps == 1 && given.storage == Storage::Dense(dtype) {
+        return Cow::Borrowed(&given.bytes);
     }
-    let elements = ty.elements() as usize;
-    let mut out = vec![0; elements * dtype.bytes() as usize];
-    let mut put = |at: usize, x: f32| match dtype {
-        DType::F32 => out[4 * at..4 * at + 4].copy_from_slice(&x.to_le_bytes()),
-        DType::F16 => out[2 * at..2 * at + 2].copy_from_slice(&f16::from_f32(x).to_le_bytes()),
-        DType::BF16 => out[2 * at..2 * at + 2].copy_from_slice(&bf16::from_f32(x).to_le_bytes()),
-        DType::I32 => out[4 * at..4 * at + 4].copy_from_slice(&(x as i32).to_le_bytes()),
-    };
-    let (n, k) = match way {
-        Way::Weights => product_shape(ty),
-        _ => (elements / ty.channels().max(1), ty.channels()),
-    };
-    let (channels, taps) = match way {
-        Way::Weights => (ty.shape[1], ty.shape[2..].iter().product::<usize>()),
-        _ => (k, 1),
-    };
-    let mut row = vec![0.0; k];
-    for column in 0..n {
-        dequantise(given, column * k, &mut row);
-        for (i, &x) in row.iter().enumerate() {
-            match way {
-                // The file has (channel, tap), a convolution goes through (tap, channel).
-                Way::Weights => put((i % taps * channels + i / taps) * n + column, x),
-                _ => put(column * k + i, x),
+    // The file has (channel, tap), a convolution goes through (tap, channel).
+    let width = if ty.shape.is_empty() { 1 } else { ty.elements() as usize / ty.shape[0].max(1) };
+    let (width, channels) = (width.max(1), (width / taps).max(1));
+    let bytes = dtype.bytes() as usize;
+    let mut out = vec![0; ty.elements() as usize * bytes];
+    let fill = |first: usize, rows: &mut [u8]| {
+        let mut row = vec![0.0; width];
+        for (n, to) in (first..).zip(rows.chunks_exact_mut(width * bytes)) {
+            dequantise(given, n * width, &mut row);
+            for (i, to) in to.chunks_exact_mut(bytes).enumerate() {
+                let x = row[i % channels * taps + i / channels];
+                match dtype {
+                    DType::F32 => to.copy_from_slice(&x.to_le_bytes()),
+                    DType::F16 => to.copy_from_slice(&f16::from_f32(x).to_le_bytes()),
+                    DType::BF16 => to.copy_from_slice(&bf16::from_f32(x).to_le_bytes()),
+                    DType::I32 => to.copy_from_slice(&(x as i32).to_le_bytes()),
+                }
             }
         }
-    }
-    out
+    };
+    let rows = ty.elements() as usize / width;
+    let threads = if out.len() < FOR_ONE { 1 } else { impasto_device::cpu::usable_cores() };
+    let each = rows.div_ceil(threads).max(1);
+    std::thread::scope(|scope| {
+        for (i, part) in out.chunks_mut(each * width * bytes).enumerate() {
+            let fill = &fill;
+            match threads {
+                1 => fill(i * each, part),
+                _ => drop(scope.spawn(move || fill(i * each, part))),
+            }
+        }
+    });
+    Cow::Owned(out)
 }
