@@ -109,9 +109,14 @@ impl Texts {
         Ok(Texts { encoders: encoders.collect::<Result<_, _>>()?, zero_negative })
     }
 
+    /// Open their devices.
+    pub fn open(&mut self) -> Result<(), GenerateError> {
+        self.encoders.iter_mut().try_for_each(|encoder| encoder.module.open())
+    }
+
     /// The encoders as modules.
-    pub fn modules(&mut self) -> impl Iterator<Item = &mut Module> {
-        self.encoders.iter_mut().map(|encoder| &mut encoder.module)
+    pub fn modules(&self) -> impl Iterator<Item = &Module> {
+        self.encoders.iter().map(|encoder| &encoder.module)
     }
 
     /// Only the modules.
@@ -144,7 +149,7 @@ impl Encoder {
         let config = part.config.clone();
         let batch = read.texts.len() * read.texts[0].len();
         let build = |numbers| clip(&config, batch, hidden(job, model, index), numbers);
-        let module = Module::new("te", place, Arc::new(part.clone()), part.storage(), build)?;
+        let module = Module::of("te", place, Arc::new(part.clone()), part.storage(), &build)?;
         Ok(Encoder { module, config, read: read.clone() })
     }
 

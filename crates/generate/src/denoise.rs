@@ -8,7 +8,7 @@ use impasto_model::{Model, unet};
 use crate::conditioning::{Condition, Words, added};
 use crate::latent::{LatentShape, channels_first, channels_last};
 use crate::module::{Module, built};
-use crate::place::Place;
+use crate::place::{Build, Place};
 use crate::sampling::{NoiseLevels, Prediction, Training};
 use crate::{GenerateError, Job};
 
@@ -48,15 +48,13 @@ impl Denoiser {
         }
         let (size, tokens) = ([latent.height, latent.width], words.tokens());
         let source = Arc::new(model.unet.clone());
-        let plan = |batch: usize| {
-            let build = |numbers| unet(config, batch, size, tokens, numbers);
-            Module::new("diffusion", place, source.clone(), model.unet.storage(), build)
-        };
         // Both texts in one pass where that fits: the weights are read once.
-        let (module, batch) = match plan(words.count()) {
-            Err(GenerateError::Plan { .. }) if words.count() > 1 => (plan(1)?, 1),
-            planned => (planned?, words.count()),
-        };
+        let batches = if words.count() > 1 { vec![words.count(), 1] } else { vec![1] };
+        let build = |batch: usize| move |numbers| unet(config, batch, size, tokens, numbers);
+        let builds: Vec<_> = batches.iter().map(|&batch| build(batch)).collect();
+        let builds: Vec<&Build> = builds.iter().map(|build| build as &Build).collect();
+        let (module, choice) = Module::new("diffusion", place, source, model.unet.storage(), &builds)?;
+        let batch = batches[choice];
         Ok(Denoiser {
             module,
             batch,
