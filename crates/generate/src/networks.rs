@@ -4,7 +4,7 @@
 use impasto_model::Model;
 
 use crate::autoencoder::Autoencoder;
-use crate::conditioning::{Texts, Words};
+use crate::conditioning::{Lengths, Texts};
 use crate::denoise::Denoiser;
 use crate::module::{Module, load};
 use crate::phases::{self, Phases};
@@ -27,9 +27,9 @@ pub(crate) struct Networks {
 
 impl Networks {
     /// Plan both; nothing is loaded yet.
-    pub fn plan(job: &Job, model: &Model, places: &Placement, words: &Words) -> Result<Networks, GenerateError> {
+    pub fn plan(job: &Job, model: &Model, places: &Placement, lengths: &Lengths) -> Result<Networks, GenerateError> {
         let autoencoder = Autoencoder::plan(job, model, &places.vae)?;
-        let denoiser = Denoiser::plan(job, model, &places.diffusion, words, autoencoder.latent)?;
+        let denoiser = Denoiser::plan(job, model, &places.diffusion, lengths, autoencoder.latent)?;
         let both_fit = phases::both_fit(&denoiser.module, &autoencoder.decoder);
         Ok(Networks { denoiser, autoencoder, both_fit, colours: preview::colours(model) })
     }

@@ -3,7 +3,7 @@
 use impasto_model::Model;
 
 use crate::autoencoder::Autoencoder;
-use crate::conditioning::{Texts, Words};
+use crate::conditioning::{Lengths, encoders};
 use crate::denoise::Denoiser;
 use crate::module::Module;
 use crate::phases::Phases;
@@ -13,7 +13,7 @@ use crate::{GenerateError, Job};
 
 /// Seconds that a module will take at a place.
 pub(crate) fn seconds(job: &Job, model: &Model, module: ModuleName, place: &Place) -> Result<f64, GenerateError> {
-    let planned = modules(job, model, module, place, &Words::cut(job, model)?)?;
+    let planned = modules(job, model, module, place, &Lengths::of(job, model)?)?;
     Ok(planned.iter().map(|(module, runs)| module.report(*runs).seconds).sum())
 }
 
@@ -23,13 +23,13 @@ fn modules(
     model: &Model,
     module: ModuleName,
     place: &Place,
-    words: &Words,
+    lengths: &Lengths,
 ) -> Result<Vec<(Module, u64)>, GenerateError> {
     match module {
-        ModuleName::Te => Ok(Texts::plan(job, model, place, words)?.into_modules().map(|m| (m, 1)).collect()),
+        ModuleName::Te => Ok(encoders(job, model, place, lengths)?.into_iter().map(|module| (module, 1)).collect()),
         ModuleName::Diffusion => {
-            let denoiser = Denoiser::plan(job, model, place, words, Autoencoder::latent(job, model))?;
-            let runs = job.count * job.looks() * denoiser.passes(words);
+            let denoiser = Denoiser::plan(job, model, place, lengths, Autoencoder::latent(job, model))?;
+            let runs = job.count * job.looks() * denoiser.passes(lengths);
             Ok(vec![(denoiser.module, runs as u64)])
         }
         _ => {
@@ -44,9 +44,9 @@ fn modules(
 
 /// Plan a run as [`generate`](crate::generate()) will make it. Opens no device, and of the model's files needs headers only.
 pub fn plan(job: &Job, model: &Model, places: &Placement) -> Result<RunPlan, GenerateError> {
-    let words = Words::cut(job, model)?;
+    let lengths = Lengths::of(job, model)?;
     let mut rows = vec![];
-    let mut planned = |name: ModuleName, place: &Place| match modules(job, model, name, place, &words) {
+    let mut planned = |name: ModuleName, place: &Place| match modules(job, model, name, place, &lengths) {
         Ok(found) => {
             rows.extend(found.iter().map(|(module, runs)| module.report(*runs)));
             Ok(found.into_iter().map(|(module, _)| module).collect::<Vec<_>>())

@@ -58,7 +58,7 @@ pub fn generate(job: &Job, model: &Model, places: &Placement, watch: &mut Watche
     // Everything is planned, and devices are opened, before anything is loaded: what cannot be is refused before work is spent.
     let words = Words::cut(job, model)?;
     let mut texts = Texts::plan(job, model, &places.te, &words)?;
-    let mut networks = Networks::plan(job, model, places, &words)?;
+    let mut networks = Networks::plan(job, model, places, &words.lengths())?;
     networks.peaks(&texts, places).iter().try_for_each(DevicePeak::check)?;
     texts.open()?;
     networks.open()?;

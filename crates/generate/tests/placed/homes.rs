@@ -40,3 +40,21 @@ fn placements_paint_the_same_picture() {
         assert!(seen.len() >= 8, "{}", seen.len());
     }
 }
+
+#[test]
+fn plans_without_the_driver_are_those_of_the_open_device() {
+    use impasto_backend::vulkan::{Vulkan, VulkanOptions, VulkanProfile};
+    use impasto_vulkan::Description;
+    let physical = crate::physical();
+    for exact in [true, false] {
+        let options =
+            VulkanOptions { exact, memory: Some(1 << 30), max_buffer: Some(100 << 20), ..VulkanOptions::default() };
+        let opened = Vulkan::open("vulkan0", &physical, &options).expect("it opens");
+        // As a survey keeps it.
+        let kept = serde_json::to_string(&physical.describe()).expect("plain data");
+        let told: Description = serde_json::from_str(&kept).expect("it comes back");
+        let limits = impasto_device::vulkan_limits(&told);
+        let known = VulkanProfile::new("vulkan0", &told.label, limits, &told.features, &options).expect("a profile");
+        assert_eq!(&known, opened.profile());
+    }
+}

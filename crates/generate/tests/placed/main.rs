@@ -19,20 +19,25 @@ use impasto_generate::place::{Place, Placement};
 use impasto_generate::settings::Settings;
 use impasto_generate::{Event, GenerateError, Job, generate};
 use impasto_model::{Model, ModelPaths};
-use impasto_vulkan::{Kind, Loader};
+use impasto_vulkan::{Kind, Loader, Physical};
 
-/// The software device, in 32-bit floats.
-fn vulkan() -> Arc<dyn Backend> {
+/// The software device, or the one that `IMPASTO_TEST_DEVICE` names.
+fn physical() -> Physical {
     let needs =
         "a Vulkan device is needed: install libvulkan1 and mesa-vulkan-drivers (tools/test.sh does so on Debian)";
     let devices = Loader::open().expect(needs).create_instance().expect(needs).enumerate().expect(needs);
     let wanted = std::env::var("IMPASTO_TEST_DEVICE").ok();
-    let found = devices.iter().find(|physical| match &wanted {
+    let found = devices.into_iter().find(|physical| match &wanted {
         Some(label) => physical.describe().label.contains(label),
         None => physical.describe().kind == Kind::Software,
     });
+    found.expect(needs)
+}
+
+/// That device, in 32-bit floats.
+fn vulkan() -> Arc<dyn Backend> {
     let options = VulkanOptions { exact: true, ..VulkanOptions::default() };
-    Arc::new(Vulkan::open("vulkan0", found.expect(needs), &options).expect("it opens"))
+    Arc::new(Vulkan::open("vulkan0", &physical(), &options).expect("it opens"))
 }
 
 fn cpu() -> Arc<dyn Backend> {

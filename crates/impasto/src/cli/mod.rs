@@ -178,7 +178,7 @@ pub struct BenchStream {
     /// Pixels along a side of the picture.
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(64..=4096))]
     pub size: u32,
-    /// Runs in each budget, of which the median counts.
+    /// Runs in each budget, of which the fastest counts.
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub runs: usize,
     /// Write time against budget as a drawing to this file (SVG).
