@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use ash::{ext, khr, vk};
 use serde::{Deserialize, Serialize};
 
-use crate::memory::is_visible;
+use crate::memory::visible_and_cached;
 use crate::physical::{CooperativeMatrix, Extensions, Physical};
 
 /// Younger than ash.
@@ -55,6 +55,8 @@ pub struct Features {
     pub timeline: bool,
     /// Whether the host sees the memory in which kernels are fastest: then nothing has to be staged.
     pub visible: bool,
+    /// Whether it reads there as fast as in its own memory.
+    pub cached: bool,
     /// How large a kernel may be.
     pub limits: KernelLimits,
 }
@@ -184,8 +186,10 @@ impl Physical {
         let limits = unsafe { instance.get_physical_device_properties(self.handle) }.limits;
         // SAFETY: as above.
         let memory = unsafe { instance.get_physical_device_memory_properties(self.handle) };
+        let [visible, cached] = visible_and_cached(&memory);
         let mut found = Features {
-            visible: is_visible(&memory),
+            visible,
+            cached,
             version: (vk::api_version_major(knows.core), vk::api_version_minor(knows.core)),
             limits: KernelLimits {
                 groups: limits.max_compute_work_group_count,

@@ -37,6 +37,8 @@ mod memory;
 mod meter;
 #[allow(unsafe_code)]
 mod physical;
+#[allow(unsafe_code)]
+mod remembered;
 
 pub use commands::{Part, Recorder, Recording};
 pub use device::{Device, Interface, Pipeline};

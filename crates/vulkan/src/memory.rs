@@ -24,6 +24,7 @@ pub struct Buffer {
     pub(crate) raw: vk::Buffer,
     memory: vk::DeviceMemory,
     bytes: u64,
+    cached: bool,
     /// Bytes that the driver was asked for, which may be a few more.
     taken: u64,
     /// Where the host sees it, for as long as it lives; one thread at a time.
@@ -57,7 +58,7 @@ impl Device {
         let raw = unsafe { device.create_buffer(&info, None) }.named("vkCreateBuffer")?;
         // Owned from here on, so that an error below frees it.
         let memory = vk::DeviceMemory::null();
-        let mut buffer = Buffer { device: self.clone(), raw, memory, bytes, taken: 0, mapped: None };
+        let mut buffer = Buffer { device: self.clone(), raw, memory, bytes, taken: 0, cached: false, mapped: None };
         // SAFETY: the buffer belongs to this device.
         let needs = unsafe { device.get_buffer_memory_requirements(raw) };
         let index = memory_type(&self.0.memory, needs.memory_type_bits, home)?;
@@ -70,7 +71,9 @@ impl Device {
         buffer.memory = unsafe { device.allocate_memory(&info, None) }.named("vkAllocateMemory")?;
         // SAFETY: both belong to this device, and the buffer has no memory yet.
         unsafe { device.bind_buffer_memory(raw, buffer.memory, 0) }.named("vkBindBufferMemory")?;
-        if self.0.memory.memory_types[index].property_flags.contains(VISIBLE) {
+        let flags = self.0.memory.memory_types[index].property_flags;
+        buffer.cached = flags.contains(vk::MemoryPropertyFlags::HOST_CACHED);
+        if flags.contains(VISIBLE) {
             // SAFETY: the memory is visible to the host and not mapped; the end of the memory ends the mapping.
             let place = unsafe { device.map_memory(buffer.memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) };
             buffer.mapped = NonNull::new(place.named("vkMapMemory")?.cast()).map(|place| Mutex::new(Mapped(place)));
@@ -101,10 +104,11 @@ fn memory_type(memory: &vk::PhysicalDeviceMemoryProperties, allowed: u32, home: 
     found.ok_or(VulkanError::Lacks("memory that the host can see"))
 }
 
-/// Whether the host sees the memory in which kernels are fastest.
-pub(crate) fn is_visible(memory: &vk::PhysicalDeviceMemoryProperties) -> bool {
+/// Whether the host sees the memory in which kernels are fastest, and whether it reads there as fast as in its own.
+pub(crate) fn visible_and_cached(memory: &vk::PhysicalDeviceMemoryProperties) -> [bool; 2] {
     let best = memory_type(memory, u32::MAX, Home::Device);
-    best.is_ok_and(|index| memory.memory_types[index].property_flags.contains(VISIBLE))
+    let flags = best.map_or(vk::MemoryPropertyFlags::empty(), |index| memory.memory_types[index].property_flags);
+    [VISIBLE, VISIBLE | vk::MemoryPropertyFlags::HOST_CACHED].map(|wanted| flags.contains(wanted))
 }
 
 /// What the host sees without further ado.
@@ -121,6 +125,11 @@ impl Buffer {
     /// Whether the host can read and write it.
     pub fn is_visible(&self) -> bool {
         self.mapped.is_some()
+    }
+
+    /// Whether the host reads it as fast as its own memory. What is visible and not cached is for writing: each read goes to the device.
+    pub fn is_cached(&self) -> bool {
+        self.is_visible() && self.cached
     }
 
     /// Copies bytes to the beginning of the buffer.

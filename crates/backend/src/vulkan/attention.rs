@@ -47,7 +47,7 @@ impl Wide {
         let h = Heads::of(graph, value);
         let types = [0, 1, 2].map(|i| graph.ty(graph.node(value).inputs[i]).dtype);
         // Parts of tensors begin where a binding may begin.
-        let whole = |rows: usize, width: usize| (2 * rows * width) as u64 % device.alignment() == 0;
+        let whole = |rows: usize, width: usize| ((2 * rows * width) as u64).is_multiple_of(device.alignment());
         let few = (MOST_SCORES / (4 * h.keys.max(1) as u64)).next_power_of_two() / 2;
         let rows = (few.max(64) as usize).min(h.queries);
         let aligned = whole(rows, h.width) && whole(h.queries, h.width) && whole(h.keys, h.width);

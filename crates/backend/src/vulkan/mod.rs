@@ -24,10 +24,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use impasto_graph::{Capabilities, DType, Graph, Limits, Plan, Used, Value, Weight};
-use impasto_vulkan::{Buffer, Device, Meter, Physical, VulkanError};
+use impasto_vulkan::{Device, Meter, Physical, VulkanError};
 
 use crate::{Backend, BackendError, Profile, Session, WeightSource, Weights};
 use kernels::matrices::Units;
+use memory::Stage;
 use pipelines::Pipelines;
 pub use profile::VulkanProfile;
 
@@ -36,12 +37,14 @@ pub use profile::VulkanProfile;
 pub struct VulkanOptions {
     /// Compute in 32-bit floats also where the device has smaller ones.
     pub exact: bool,
-    /// Memory that plans may use; by default what the device says it has.
+    /// Memory that plans may use; by default what the driver says is free, or where it does not say, what the device has.
     pub memory: Option<u64>,
     /// The largest single piece of memory and the largest binding; by default what the device allows.
     pub max_buffer: Option<u64>,
     /// Where compiled kernels are kept between runs; by default nowhere.
     pub cache: Option<PathBuf>,
+    /// Go the way of a device whose memory the host does not see, also where it does: for tests.
+    pub as_if_discrete: bool,
 }
 
 /// A Vulkan device. Cheap to clone; clones are the same device.
@@ -53,7 +56,7 @@ struct Inner {
     device: Device,
     pipelines: Pipelines,
     /// By which the host reaches memory that it does not see; one thread at a time.
-    stage: Mutex<Option<Arc<Buffer>>>,
+    stage: Mutex<Option<Stage>>,
 }
 
 impl Vulkan {
@@ -61,15 +64,17 @@ impl Vulkan {
     pub fn open(name: &str, physical: &Physical, options: &VulkanOptions) -> Result<Vulkan, BackendError> {
         let profile = VulkanProfile::of(name, &physical.describe(), options)?;
         let device = Device::open(physical).map_err(|e| failed(name, 0, e))?;
-        device.meter().set_budget(profile.limits().memory);
+        let budget = profile.limits().memory;
         let made = |profile: VulkanProfile| {
             let pipelines = Pipelines::new(device.clone(), options.cache.as_deref(), profile.units());
             Vulkan(Arc::new(Inner { profile, device: device.clone(), pipelines, stage: Mutex::default() }))
         };
-        let vulkan = made(profile);
+        let claimed = made(profile);
         // Some drivers claim matrices that compute something else.
-        let holds = vulkan.units().is_none() || units::hold(&vulkan)?;
-        Ok(if holds { vulkan } else { made(vulkan.profile().without_units()) })
+        let believed = claimed.units().is_none() || units::hold(&claimed)?;
+        let vulkan = if believed { claimed } else { made(claimed.profile().clone().without_units()) };
+        device.meter().set_budget(budget);
+        Ok(vulkan)
     }
 
     /// The matrix units that kernels use, if the device has some that compute what they should.

@@ -1,19 +1,25 @@
 //! Kernels, compiled for a device: each once, several at a time.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use impasto_kernel::{Compiler, Kernel, Target};
+use impasto_kernel::{Compiler, Kernel, Target, digest};
 use impasto_vulkan::{Device, Interface, Pipeline};
 
 use super::kernels::matrices::Units;
+
+/// How a file begins that keeps what a driver made, before a checksum and the bytes.
+const MAGIC: &[u8; 8] = b"impastov";
 
 /// Compiled kernels by their text.
 pub(super) struct Pipelines {
     device: Device,
     compiler: Compiler,
     units: Option<Units>,
+    /// Where what the driver made is kept.
+    kept: Option<PathBuf>,
     made: Mutex<HashMap<String, Arc<Pipeline>>>,
 }
 
@@ -25,7 +31,24 @@ impl Pipelines {
             Some(folder) => compiler.cache_in(folder),
             None => compiler,
         };
-        Pipelines { device, compiler, units, made: Mutex::default() }
+        let kept = cache.map(|folder| folder.join(format!("driver-{}", device.remembers_as())));
+        // What is missing, damaged or of another driver costs time, and nothing else.
+        if let Some(bytes) = kept.as_ref().and_then(|path| fs::read(path).ok()) {
+            let whole = bytes.strip_prefix(MAGIC).and_then(|rest| rest.split_at_checked(16));
+            if let Some((_, bytes)) = whole.filter(|(sum, bytes)| *sum == digest(bytes).to_le_bytes()) {
+                device.remember(bytes);
+            }
+        }
+        Pipelines { device, compiler, units, kept, made: Mutex::default() }
+    }
+
+    /// Keeps what the driver made for the next run.
+    fn keep(&self) {
+        if let (Some(path), Ok(bytes)) = (&self.kept, self.device.remembered()) {
+            let sum = digest(&bytes).to_le_bytes();
+            // A folder that cannot be written to was told of by the compiler.
+            let _ = impasto_store::put(path, &[&MAGIC[..], &sum, &bytes].concat());
+        }
     }
 
     /// The pipelines of these kernels, in order. What is missing is compiled on all cores.
@@ -53,6 +76,9 @@ impl Pipelines {
             let ends = running.into_iter().map(|t| t.join().unwrap_or_else(|_| Err("a compiling thread died".into())));
             ends.collect::<Result<Vec<()>, String>>()
         })?;
+        if !missing.is_empty() {
+            self.keep();
+        }
         let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let find = |text: &String| made.get(text).cloned().ok_or_else(|| "a kernel was not compiled".to_owned());
         texts.iter().map(find).collect()

@@ -21,6 +21,7 @@ pub struct VulkanProfile {
     exact: bool,
     /// Matrix units that kernels use.
     units: Option<Units>,
+    as_if_discrete: bool,
 }
 
 impl VulkanProfile {
@@ -42,12 +43,25 @@ impl VulkanProfile {
             max_allocation: limits.max_allocation.min(most),
             max_binding: limits.max_binding.min(most),
         };
-        let (name, label, features) = (name.into(), label.into(), features.clone());
-        let mut profile = VulkanProfile { name, label, limits, features, exact: options.exact, units: None };
-        if profile.number() == DType::F16 {
-            profile.units = units::claimed(&profile.features);
-        }
-        Ok(profile)
+        let (name, label, exact) = (name.into(), label.into(), options.exact);
+        let units = if exact { None } else { units::claimed(features) };
+        let (features, as_if_discrete) = (features.clone(), options.as_if_discrete);
+        Ok(VulkanProfile { name, label, limits, features, exact, units, as_if_discrete })
+    }
+
+    /// The same without matrix units, which do not compute what they should.
+    pub(super) fn without_units(self) -> VulkanProfile {
+        VulkanProfile { units: None, ..self }
+    }
+
+    /// The matrix units that kernels use.
+    pub(super) fn units(&self) -> Option<Units> {
+        self.units
+    }
+
+    /// Whether to go the way of a device whose memory the host does not see.
+    pub(super) fn is_as_if_discrete(&self) -> bool {
+        self.as_if_discrete
     }
 
     /// The profile of a device by its driver's word.
@@ -58,15 +72,6 @@ impl VulkanProfile {
     /// What products multiply, and what flows between layers.
     pub(super) fn number(&self) -> DType {
         if self.features.storage16 && !self.exact { DType::F16 } else { DType::F32 }
-    }
-
-    pub(super) fn units(&self) -> Option<Units> {
-        self.units
-    }
-
-    /// The same of a device whose matrix units do not compute what they should.
-    pub(super) fn without_units(&self) -> VulkanProfile {
-        VulkanProfile { units: None, ..self.clone() }
     }
 
     pub(super) fn features(&self) -> &Features {
@@ -133,13 +138,13 @@ impl Capabilities for VulkanProfile {
         weights::param_bytes(self, graph, param, used)
     }
 
-    /// The piece by which the host reaches a device with memory of its own.
+    /// The two pieces by which the host reaches a device with memory of its own.
     fn fixed_bytes(&self) -> u64 {
-        if self.features.visible {
+        if self.features.visible && self.features.cached && !self.as_if_discrete {
             return 0;
         }
-        let share = (self.limits.memory / 16).clamp(LEAST_STAGED, MOST_STAGED);
-        share.min(self.limits.max_allocation) / self.alignment() * self.alignment()
+        let share = (self.limits.memory / 16).clamp(LEAST_STAGED, MOST_STAGED) / 2;
+        2 * (share.min(self.limits.max_allocation) / self.alignment() * self.alignment())
     }
 }
 

@@ -89,8 +89,7 @@ impl Env<'_> {
             Op::Attention { .. } => attention::prepare(self, value),
             Op::GroupNorm { .. } => norm::group_norm(self, value),
             Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::Softmax => norm::by_row(self, value),
-            Op::Unary(_) | Op::Affine { .. } | Op::Cast => elementwise::map(self, value),
-            Op::Binary(_) => elementwise::binary(self, value),
+            Op::Cast | Op::Unary(_) | Op::Affine { .. } | Op::Binary(_) => elementwise::copy(self, value),
             Op::Geglu => elementwise::geglu(self, value),
             Op::Upsample { .. }
             | Op::Pad { .. }
@@ -152,10 +151,23 @@ impl VulkanSession {
         let arena = Memory::new(vulkan, plan.blocks().map(|block| block.bytes))?;
         let env = Env { vulkan, graph, plan, weights: packed, arena: &arena, scratch: None, segment: 0 };
         let mut steps = vec![];
-        for (i, step) in plan.steps().iter().enumerate() {
-            let runs = Env { scratch: step.scratch, segment: segment_of(plan, i), ..env }.prepare(step.value);
+        let order: Vec<Value> = plan.steps().iter().map(|step| step.value).collect();
+        while let Some(step) = plan.steps().get(steps.len()) {
+            let segment = segment_of(plan, steps.len());
+            let env = Env { segment, ..env };
+            // A chain ends where weights change.
+            let end = plan.stream().map_or(order.len(), |stream| stream.segments()[segment].steps.end);
             let at = |e: KernelError| vulkan.unsupported(format!("{}: {e}", graph.label(step.value)));
-            steps.push((step.value, runs.map_err(at)?));
+            let rest = &order[steps.len()..end];
+            let runs = match elementwise::chained(&env, rest) {
+                0 => Env { scratch: step.scratch, ..env }.prepare(step.value),
+                count => {
+                    // The last step of a chain does the work of all.
+                    steps.extend(rest[..count - 1].iter().map(|&value| (value, vec![])));
+                    elementwise::chain(&env, &rest[..count])
+                }
+            };
+            steps.push((order[steps.len()], runs.map_err(at)?));
         }
         let times = steps
             .iter()
@@ -217,7 +229,8 @@ impl VulkanSession {
         io::inputs(&self.inputs, given, |i, tensor| match self.input_places[i] {
             Some(address) => self.arena.write(address, &io::bytes(tensor.data())),
             None => Ok(()),
-        })
+        })?;
+        self.arena.settle()
     }
 
     fn download(&self, outputs: &mut [HostTensor]) -> Result<(), BackendError> {
@@ -299,12 +312,7 @@ impl Hazards {
     /// Whether a run must wait for those before it: it reads or writes what they write, or writes what they read.
     fn must_wait(&mut self, parts: &[Part]) -> bool {
         let Some((to, from)) = parts.split_last() else { return false };
-        let touch = |a: &Part, b: &Part| {
-            std::sync::Arc::ptr_eq(&a.buffer, &b.buffer)
-                && a.offset < b.offset + b.bytes
-                && b.offset < a.offset + a.bytes
-        };
-        let any = |list: &[Part], part: &Part| list.iter().any(|other| touch(other, part));
+        let any = |list: &[Part], part: &Part| list.iter().any(|other| other.touches(part));
         let wait = parts.iter().any(|part| any(&self.written, part)) || any(&self.read, to);
         if wait {
             *self = Hazards::default();

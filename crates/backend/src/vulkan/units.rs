@@ -53,6 +53,7 @@ pub(super) fn hold(vulkan: &Vulkan) -> Result<bool, BackendError> {
     let memory = Memory::new(vulkan, [left + right + sums].into_iter())?;
     memory.write(0, &halves(m * depth, 11))?;
     memory.write(left, &halves(depth * n, 5))?;
+    memory.settle()?;
     let kernel = tiled.kernel().map_err(|e| vulkan.unsupported(e.to_string()))?;
     // A driver that cannot compile it has no matrices that we can use.
     let Ok(pipelines) = vulkan.0.pipelines.all(&[kernel]) else { return Ok(false) };

@@ -129,6 +129,7 @@ impl VulkanWeights {
             }
             kept.extend(place(profile, graph, weight, address));
         }
+        memory.settle()?;
         let segments = plan.stream().map_or(&[][..], |stream| stream.segments());
         let turn = |segment: &Segment| {
             let base = segment.slot as u64 * slot_bytes;
@@ -153,7 +154,7 @@ impl VulkanWeights {
                 None => self.slots.write(address, &packed(vulkan.profile(), graph, &piece.weight, source)?)?,
             }
         }
-        Ok(())
+        self.slots.settle()
     }
 
     pub(super) fn bytes(&self) -> u64 {

@@ -179,6 +179,7 @@ impl Inner {
             memory: self.memory(device),
             max_buffer: self.amount(&self.how.max_buffer, device, || largest),
             cache: impasto_store::user_folder().map(|folder| folder.join("kernels")),
+            ..VulkanOptions::default()
         }
     }
 

@@ -25,7 +25,7 @@ impl Flash {
     /// How to compute attention with matrices, if it can be.
     pub(in super::super) fn new(heads: &Heads, types: [DType; 3], units: Units) -> Option<Flash> {
         let wide = heads.width.max(heads.value_width);
-        let fours = heads.width % 4 == 0 && heads.value_width % 4 == 0;
+        let fours = heads.width.is_multiple_of(4) && heads.value_width.is_multiple_of(4);
         if types != [DType::F16; 3] || heads.causal || wide > 160 || !fours || units.subgroup < units.shape[0] {
             return None;
         }
