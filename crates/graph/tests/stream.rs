@@ -23,7 +23,8 @@ fn reads(graph: &Graph, plan: &Plan, step: Value) -> HashSet<Value> {
 fn every_step_finds_its_weights_within_the_budget() {
     let (mut streamed, mut refused) = (0, 0);
     cases(2000, |i, rng| {
-        let graph = random_graph(rng, 2 + i / 40, if rng.chance(50) { Kind::Tame } else { Kind::Wild });
+        let kind = if rng.chance(50) { Kind::Tame } else { Kind::Wild };
+        let graph = random_graph(rng, 2 + i / 40, kind);
         let device = Device::random(rng);
         let whole = Plan::new(&graph, &device).expect("nothing is limited");
         let (weights, arena) = (whole.weight_bytes(), whole.arena_bytes());

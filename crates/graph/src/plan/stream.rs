@@ -128,10 +128,8 @@ impl Stream {
             segments[last].steps.end = at + 1;
         }
         segments.retain(|segment| !segment.steps.is_empty());
-        let mut bringing = 0;
-        for segment in segments.iter_mut().filter(|segment| !segment.pieces.is_empty()) {
-            segment.slot = bringing % slots;
-            bringing += 1;
+        for (i, segment) in segments.iter_mut().filter(|segment| !segment.pieces.is_empty()).enumerate() {
+            segment.slot = i % slots;
         }
         Some(Stream { segments, resident, slots, slot_bytes })
     }
