@@ -54,17 +54,17 @@ impl Autoencoder {
         let decoder = match &model.taesd {
             Some(part) => {
                 let build = |numbers| taesd_decoder(&part.config, 1, size, numbers);
-                Module::new("taesd", place, Arc::new(part.clone()), part.storage(), build)?
+                Module::of("taesd", place, Arc::new(part.clone()), part.storage(), &build)?
             }
             None => {
                 let build = |numbers| vae_decoder(&model.vae.config, 1, size, numbers);
-                Module::new("vae", place, vae.clone(), model.vae.storage(), build)?
+                Module::of("vae", place, vae.clone(), model.vae.storage(), &build)?
             }
         };
         let encoder = match &job.start {
             Some(_) => {
                 let build = |numbers| vae_encoder(&model.vae.config, 1, [job.height, job.width], numbers);
-                Some(Module::new("vae", place, vae, model.vae.storage(), build)?)
+                Some(Module::of("vae", place, vae, model.vae.storage(), &build)?)
             }
             None => None,
         };

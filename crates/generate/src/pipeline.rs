@@ -4,10 +4,9 @@ use impasto_model::Model;
 
 use crate::begin::{Beginning, Original, begin};
 use crate::conditioning::{Texts, Words};
-use crate::module::Module;
 use crate::networks::Networks;
 use crate::picture::Picture;
-use crate::place::Placement;
+use crate::place::{DevicePeak, Placement};
 use crate::sampling::Sampler;
 use crate::settings::Preview;
 use crate::{GenerateError, Job, Noise};
@@ -59,8 +58,9 @@ pub fn generate(job: &Job, model: &Model, places: &Placement, watch: &mut Watche
     // Everything is planned, and devices are opened, before anything is loaded: what cannot be is refused before work is spent.
     let words = Words::cut(job, model)?;
     let mut texts = Texts::plan(job, model, &places.te, &words)?;
-    let mut networks = Networks::plan(job, model, places, &words)?;
-    texts.modules().try_for_each(Module::open)?;
+    let mut networks = Networks::plan(job, model, places, &words.lengths())?;
+    networks.peaks(&texts, places).iter().try_for_each(DevicePeak::check)?;
+    texts.open()?;
     networks.open()?;
     let unknown = words.unknown(model)?;
     if !unknown.is_empty() {

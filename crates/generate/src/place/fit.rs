@@ -1,7 +1,7 @@
 //! How a module's computation is made to fit a device.
 
 use impasto_backend::Profile;
-use impasto_graph::{Graph, GraphError, Plan, Storage};
+use impasto_graph::{Graph, GraphError, Plan, PlanError, Storage};
 use impasto_model::Numbers;
 use serde::Serialize;
 
@@ -40,21 +40,34 @@ pub struct Fitted {
     pub plan: Plan,
     /// In which way.
     pub rung: Rung,
+    /// Which of the builds it is.
+    pub choice: usize,
 }
+
+/// Builds a module's graph in the numbers of a device.
+pub type Build<'a> = dyn Fn(Numbers) -> Result<Graph, GraphError> + 'a;
 
 /// The first rung on which a module fits a device, within its budget. This is the one place where rungs are chosen.
 ///
-/// `build` gives the module's graph in the numbers of the device.
+/// `builds` are graphs that do the same, the better ones first. Weights that do not fit beside the arena take turns on the device, which costs time
+/// in every run: first comes whatever has room for all of them.
 pub fn fit(
     module: &'static str,
     device: &dyn Profile,
     storage: Storage,
-    build: impl Fn(Numbers) -> Result<Graph, GraphError>,
+    builds: &[&Build],
 ) -> Result<Fitted, GenerateError> {
     let numbers = Numbers { storage, activations: device.activations() };
-    let graph = build(numbers).map_err(|source| GenerateError::Graph { module, source })?;
-    match Plan::new(&graph, device) {
-        Ok(plan) => Ok(Fitted { graph, plan, rung: Rung::Whole }),
-        Err(source) => Err(GenerateError::Plan { module, device: device.name().into(), source }),
+    let refused = |source: PlanError| GenerateError::Plan { module, device: device.name().into(), source };
+    let mut problem = GenerateError::Asked(format!("{module}: there is nothing to compute"));
+    for plan in [Plan::new, Plan::streamed] {
+        for (choice, build) in builds.iter().enumerate() {
+            let graph = build(numbers).map_err(|source| GenerateError::Graph { module, source })?;
+            match plan(&graph, device) {
+                Ok(plan) => return Ok(Fitted { graph, plan, rung: Rung::Whole, choice }),
+                Err(source) => problem = refused(source),
+            }
+        }
     }
+    Err(problem)
 }

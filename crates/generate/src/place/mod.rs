@@ -23,7 +23,7 @@ use impasto_backend::{Backend, BackendError, Profile};
 pub use assignment::{Assignment, AssignmentError, Of, Problem};
 pub use auto::place;
 pub use budget::{Amount, Budget};
-pub use fit::{Fitted, Rung, fit};
+pub use fit::{Build, Fitted, Rung, fit};
 pub use imagined::imagine;
 pub use machine::{FreeMemory, Machine, OpenDevice, Use};
 pub use names::ModuleName;
@@ -46,6 +46,18 @@ pub struct Place {
 }
 
 impl Place {
+    /// On a device that is open.
+    pub fn on(backend: &Arc<dyn Backend>, home: Home) -> Place {
+        let held = backend.clone();
+        Place {
+            device: backend.clone(),
+            home,
+            pool: Pool::new(move |_| Ok(held.clone())),
+            rates: Rates { flops: 1e11, load: 1e9, measured: false },
+            book: Arc::default(),
+        }
+    }
+
     /// The device, opened if nobody has it open.
     pub(crate) fn open(&self) -> Result<Arc<dyn Backend>, BackendError> {
         self.pool.get(self.device.name())
@@ -83,14 +95,7 @@ pub const MODULES: [ModuleName; 3] = [ModuleName::Te, ModuleName::Diffusion, Mod
 impl Placement {
     /// Everything on one device that is open.
     pub fn on(backend: &Arc<dyn Backend>) -> Placement {
-        let held = backend.clone();
-        let place = Place {
-            device: backend.clone(),
-            home: Home::Runtime,
-            pool: Pool::new(move |_| Ok(held.clone())),
-            rates: Rates { flops: 1e11, load: 1e9, measured: false },
-            book: Arc::default(),
-        };
+        let place = Place::on(backend, Home::Runtime);
         Placement { te: place.clone(), diffusion: place.clone(), vae: place, reasons: vec![], notes: vec![] }
     }
 
