@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use impasto_backend::{Backend, WeightSource};
 use impasto_graph::HostTensor;
 use impasto_model::{Model, unet};
 
-use crate::conditioning::{Condition, Texts, added};
+use crate::conditioning::{Condition, Lengths, added};
 use crate::latent::{LatentShape, channels_first, channels_last};
-use crate::module::{Module, built, numbers};
+use crate::module::{Module, built};
+use crate::place::{Build, Place};
 use crate::sampling::{NoiseLevels, Prediction, Training};
 use crate::{GenerateError, Job};
 
@@ -35,8 +35,8 @@ impl Denoiser {
     pub fn plan(
         job: &Job,
         model: &Model,
-        backend: &Arc<dyn Backend>,
-        texts: &Texts,
+        place: &Place,
+        lengths: &Lengths,
         latent: LatentShape,
     ) -> Result<Denoiser, GenerateError> {
         let config = &model.unet.config;
@@ -46,17 +46,15 @@ impl Denoiser {
                 config.out_channels, latent.channels
             )));
         }
-        let (size, tokens) = ([latent.height, latent.width], texts.tokens());
-        let source = Arc::new(model.unet.clone()) as Arc<dyn WeightSource>;
-        let plan = |batch: usize| {
-            let graph = unet(config, batch, size, tokens, numbers(&**backend, model.unet.storage()));
-            Module::new("diffusion", backend, source.clone(), graph.map_err(built("diffusion"))?)
-        };
+        let (size, tokens) = ([latent.height, latent.width], lengths.tokens(model));
+        let source = Arc::new(model.unet.clone());
         // Both texts in one pass where that fits: the weights are read once.
-        let (module, batch) = match plan(texts.count()) {
-            Err(GenerateError::Plan { .. }) if texts.count() > 1 => (plan(1)?, 1),
-            planned => (planned?, texts.count()),
-        };
+        let batches = if lengths.texts > 1 { vec![lengths.texts, 1] } else { vec![1] };
+        let build = |batch: usize| move |numbers| unet(config, batch, size, tokens, numbers);
+        let builds: Vec<_> = batches.iter().map(|&batch| build(batch)).collect();
+        let builds: Vec<&Build> = builds.iter().map(|build| build as &Build).collect();
+        let (module, choice) = Module::new("diffusion", place, source, model.unet.storage(), &builds)?;
+        let batch = batches[choice];
         Ok(Denoiser {
             module,
             batch,
@@ -69,6 +67,11 @@ impl Denoiser {
             levels: NoiseLevels::new(&Training { zero_terminal_snr: model.zero_snr, ..Training::default() })?,
             latent,
         })
+    }
+
+    /// How often the module runs for one look at a latent.
+    pub fn passes(&self, lengths: &Lengths) -> usize {
+        lengths.texts.div_ceil(self.batch)
     }
 
     /// What is to be shown: the texts, encoded.

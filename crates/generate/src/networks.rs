@@ -1,17 +1,16 @@
 //! The networks of a run behind the text encoders: planned together, loaded when they are needed, given back when memory is needed for
 //! others.
 
-use std::sync::Arc;
-
-use impasto_backend::Backend;
 use impasto_model::Model;
 
 use crate::autoencoder::Autoencoder;
-use crate::conditioning::Texts;
+use crate::conditioning::{Lengths, Texts};
 use crate::denoise::Denoiser;
-use crate::module::load;
+use crate::module::{Module, load};
+use crate::phases::{self, Phases};
 use crate::picture::Picture;
 use crate::pipeline::Watcher;
+use crate::place::{DevicePeak, Placement};
 use crate::preview;
 use crate::settings::Preview;
 use crate::{GenerateError, Job};
@@ -28,16 +27,28 @@ pub(crate) struct Networks {
 
 impl Networks {
     /// Plan both; nothing is loaded yet.
-    pub fn plan(
-        job: &Job,
-        model: &Model,
-        backend: &Arc<dyn Backend>,
-        texts: &Texts,
-    ) -> Result<Networks, GenerateError> {
-        let autoencoder = Autoencoder::plan(job, model, backend)?;
-        let denoiser = Denoiser::plan(job, model, backend, texts, autoencoder.latent)?;
-        let both_fit = denoiser.module.bytes() + autoencoder.decoder.bytes() <= backend.limits().memory;
+    pub fn plan(job: &Job, model: &Model, places: &Placement, lengths: &Lengths) -> Result<Networks, GenerateError> {
+        let autoencoder = Autoencoder::plan(job, model, &places.vae)?;
+        let denoiser = Denoiser::plan(job, model, &places.diffusion, lengths, autoencoder.latent)?;
+        let both_fit = phases::both_fit(&denoiser.module, &autoencoder.decoder);
         Ok(Networks { denoiser, autoencoder, both_fit, colours: preview::colours(model) })
+    }
+
+    /// Open their devices.
+    pub fn open(&mut self) -> Result<(), GenerateError> {
+        let Networks { denoiser, autoencoder, .. } = self;
+        let modules = [&mut denoiser.module, &mut autoencoder.decoder].into_iter().chain(&mut autoencoder.encoder);
+        modules.into_iter().try_for_each(Module::open)
+    }
+
+    /// The most that each device will hold at once, with the text encoders.
+    pub fn peaks(&self, texts: &Texts, places: &Placement) -> Vec<DevicePeak> {
+        let phases = Phases {
+            before: texts.modules().chain(&self.autoencoder.encoder).collect(),
+            diffusion: Some(&self.denoiser.module),
+            decoder: Some(&self.autoencoder.decoder),
+        };
+        phases.peaks(places)
     }
 
     /// Load the diffusion model, if it is not.

@@ -10,6 +10,7 @@ use impasto_backend::Backend;
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_backend::vulkan::{Vulkan, VulkanOptions};
 use impasto_generate::picture::Picture;
+use impasto_generate::place::Placement;
 use impasto_generate::settings::Settings;
 use impasto_generate::{Event, Job, generate};
 use impasto_model::{Model, ModelPaths};
@@ -35,7 +36,7 @@ fn paint(model: &Model, backend: &Arc<dyn Backend>, prompt: &str) -> Picture {
     }
     let job = Job::new(&settings, model, 0).expect("a job");
     let mut made = None;
-    generate(&job, model, backend, &mut |event| {
+    generate(&job, model, &Placement::on(backend), &mut |event| {
         if let Event::Picture { picture, .. } = event {
             made = Some(picture.clone());
         }
@@ -66,6 +67,9 @@ fn whole_models_paint_the_picture_of_the_cpu() {
         println!("{name}: {found:.1} dB in f32, {rough:.1} dB in f16, {other:.1} dB with another prompt");
         assert!(found >= 45.0, "{name}: {found:.1} dB in f32");
         assert!(rough >= 30.0, "{name}: {rough:.1} dB in f16");
+        let held = half.meter().now();
+        (0..3).for_each(|_| drop(paint(&model, &half, "a red house")));
+        assert_eq!(half.meter().now(), held, "{name}: bytes are left on the device after a generation");
         assert!(other < 40.0, "the prompt hardly matters to {name}: the comparison shows nothing");
     }
 }

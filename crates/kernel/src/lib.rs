@@ -118,6 +118,7 @@ pub use compiler::{Compiler, Messages, compile, compile_for, compile_unoptimised
 pub use error::{Contributors, KernelError};
 pub use exec::{Data, Launch, execute};
 pub use grad::{Chain, Cost, Derivatives, Grad, Jvp, KeptLoop, Purpose, Report};
+pub use hash::digest;
 pub use impasto_kernel_macro::{KernelStruct, kernel, kernel_fn};
 pub use import::{
     BlockLayout, BoundBuffer, Compared, Diff, DiffError, DiffOptions, Difference, Environment, ImportError, LastArray,
@@ -130,6 +131,6 @@ pub use ir::{
     Subgroup, Ty, Unary, Value, VarId,
 };
 pub use passes::{PASSES, Pass, construct, lower_matrices, optimise, optimise_seen, specialise};
-pub use spirv::{Entry, ID_LIMIT, Module, param_bytes, param_offsets};
+pub use spirv::{Entry, ID_LIMIT, Module, least_ids, param_bytes, param_offsets};
 pub use target::{Feature, Target, TargetLimits};
 pub use verify::{MAX_DEPTH, verify};

@@ -1,15 +1,15 @@
-//! Parameters in the layouts that kernels read: weights of products as `(k, n)`, with `k` in the order (tap, channel), tables as they are
+//! Parameters in the layouts that kernels read: weights of products as `(n, k)`, with `k` in the order (tap, channel), tables as they are
 //! stored, everything else in the element type of the graph. Each piece is read from the file once and kept once.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use half::{bf16, f16};
-use impasto_graph::{DType, Graph, Plan, Storage, TensorType, Used, Value};
+use impasto_graph::{Capabilities, DType, Graph, Plan, Segment, Storage, TensorType, Used, Value, Weight};
 use impasto_vulkan::Part;
 
-use super::Vulkan;
 use super::memory::Memory;
-use crate::shapes::product_shape;
+use super::{Vulkan, VulkanProfile};
 use crate::stored::{dequantise, param_name, read, storage};
 use crate::{BackendError, ParamBytes, WeightSource};
 
@@ -21,6 +21,9 @@ pub(super) enum Way {
     Tensor,
 }
 
+/// Bytes of a parameter that are not worth the start of a second thread.
+const FOR_ONE: usize = 1 << 20;
+
 struct Kept {
     address: u64,
     bytes: u64,
@@ -28,36 +31,73 @@ struct Kept {
     ty: TensorType,
 }
 
+/// Parameters on the device: those that stay, and where those lie that take turns.
 pub(super) struct VulkanWeights {
     memory: Memory,
+    /// One piece a slot.
+    slots: Memory,
+    slot_bytes: u64,
     kept: HashMap<(String, Way), Kept>,
+    /// By segment.
+    turns: Vec<HashMap<(String, Way), Kept>>,
     number: DType,
 }
 
 /// Tables are large, and few of their rows are read: they stay as they are stored, where the device can read that.
-fn table_dtype(vulkan: &Vulkan, storage: Storage) -> DType {
+fn table_dtype(device: &VulkanProfile, storage: Storage) -> DType {
     match storage {
-        Storage::Dense(d) if d.bytes() == 4 || vulkan.device().features().storage16 => d,
+        Storage::Dense(d) if d.bytes() == 4 || device.features().storage16 => d,
         _ => DType::F32,
     }
 }
 
 /// The ways in which a parameter is kept, with the element type and the bytes that each takes.
-fn ways(vulkan: &Vulkan, graph: &Graph, param: Value, used: Used) -> Vec<(Way, DType, u64)> {
-    use impasto_graph::Capabilities;
+fn ways(device: &VulkanProfile, graph: &Graph, param: Value, used: Used) -> Vec<(Way, DType, u64)> {
     let ty = graph.ty(param);
     let all = [
-        (used.as_weights, Way::Weights, vulkan.number()),
-        (used.as_table, Way::Table, table_dtype(vulkan, storage(graph, param))),
+        (used.as_weights, Way::Weights, device.number()),
+        (used.as_table, Way::Table, table_dtype(device, storage(graph, param))),
         (used.as_tensor, Way::Tensor, ty.dtype),
     ];
-    let bytes = |dtype: DType| (ty.elements() * dtype.bytes()).next_multiple_of(vulkan.alignment());
+    let bytes = |dtype: DType| (ty.elements() * dtype.bytes()).next_multiple_of(device.alignment());
     all.into_iter().filter(|w| w.0).map(|(_, way, dtype)| (way, dtype, bytes(dtype))).collect()
 }
 
 /// Bytes that a parameter takes, for the plan.
-pub(super) fn param_bytes(vulkan: &Vulkan, graph: &Graph, param: Value, used: Used) -> u64 {
-    ways(vulkan, graph, param, used).iter().map(|w| w.2).sum()
+pub(super) fn param_bytes(device: &VulkanProfile, graph: &Graph, param: Value, used: Used) -> u64 {
+    ways(device, graph, param, used).iter().map(|w| w.2).sum()
+}
+
+/// A parameter as the device keeps it: each of its ways, one behind the other.
+pub(super) fn packed(
+    device: &VulkanProfile,
+    graph: &Graph,
+    weight: &Weight,
+    source: &dyn WeightSource,
+) -> Result<Vec<u8>, BackendError> {
+    let (name, ty) = (param_name(graph, weight.value), graph.ty(weight.value));
+    let given = read(source, name, ty, storage(graph, weight.value))?;
+    let mut all = Vec::with_capacity(weight.bytes as usize);
+    for (way, dtype, bytes) in ways(device, graph, weight.value, weight.used) {
+        let end = all.len() + bytes as usize;
+        all.extend_from_slice(&pack(&given, way, dtype, ty));
+        all.resize(end, 0);
+    }
+    drop(given);
+    source.release(name);
+    Ok(all)
+}
+
+/// Where the ways of a parameter lie that begins at an address.
+fn place(device: &VulkanProfile, graph: &Graph, weight: &Weight, mut address: u64) -> Vec<((String, Way), Kept)> {
+    let (name, ty) = (param_name(graph, weight.value), graph.ty(weight.value));
+    let mut all = vec![];
+    for (way, dtype, bytes) in ways(device, graph, weight.value, weight.used) {
+        let kept = Kept { address, bytes: ty.elements() * dtype.bytes(), dtype, ty: ty.clone() };
+        all.push(((name.to_owned(), way), kept));
+        address += bytes;
+    }
+    all
 }
 
 impl VulkanWeights {
@@ -67,47 +107,69 @@ impl VulkanWeights {
         plan: &Plan,
         source: &dyn WeightSource,
     ) -> Result<VulkanWeights, BackendError> {
-        use impasto_graph::Capabilities;
+        let profile = vulkan.profile();
         // Pieces as long as the device allows, none of which cuts a parameter.
         let limit = vulkan.limits().max_allocation;
         let (mut lengths, mut places) = (vec![0u64], vec![]);
-        for w in plan.weights() {
-            for (way, dtype, bytes) in ways(vulkan, graph, w.value, w.used) {
-                if lengths[lengths.len() - 1] + bytes > limit {
-                    lengths.push(0);
-                }
-                let address = lengths.iter().sum();
-                *lengths.last_mut().expect("there is one") += bytes;
-                places.push((w.value, way, dtype, address));
+        for weight in plan.resident() {
+            if lengths[lengths.len() - 1] + weight.bytes > limit {
+                lengths.push(0);
             }
+            places.push((weight, lengths.iter().sum::<u64>()));
+            *lengths.last_mut().expect("there is one") += weight.bytes;
         }
         let memory = Memory::new(vulkan, lengths.into_iter())?;
-        let mut weights = VulkanWeights { memory, kept: HashMap::new(), number: vulkan.number() };
-        let mut places = places.into_iter().peekable();
-        while let Some(&(param, ..)) = places.peek() {
-            let (name, ty) = (param_name(graph, param), graph.ty(param));
-            let given = read(source, name, ty, storage(graph, param))?;
-            while let Some((_, way, dtype, address)) = places.next_if(|place| place.0 == param) {
-                let packed = pack(&given, way, dtype, ty);
-                weights.memory.write(address, &packed)?;
-                let kept = Kept { address, bytes: packed.len() as u64, dtype, ty: ty.clone() };
-                weights.kept.insert((name.into(), way), kept);
+        let (slot_bytes, count) = plan.stream().map_or((0, 0), |stream| (stream.slot_bytes(), stream.slots()));
+        let slots = Memory::new(vulkan, std::iter::repeat_n(slot_bytes, count))?;
+        let mut kept = HashMap::new();
+        for (weight, address) in places {
+            match source.packed(param_name(graph, weight.value)) {
+                Some(bytes) => memory.write(address, bytes)?,
+                None => memory.write(address, &packed(profile, graph, weight, source)?)?,
             }
-            drop(given);
-            source.release(name);
+            kept.extend(place(profile, graph, weight, address));
         }
-        Ok(weights)
+        memory.settle()?;
+        let segments = plan.stream().map_or(&[][..], |stream| stream.segments());
+        let turn = |segment: &Segment| {
+            let base = segment.slot as u64 * slot_bytes;
+            segment.pieces.iter().flat_map(|p| place(profile, graph, &p.weight, base + p.offset)).collect()
+        };
+        let turns = segments.iter().map(turn).collect();
+        Ok(VulkanWeights { memory, slots, slot_bytes, kept, turns, number: vulkan.number() })
+    }
+
+    /// Bring the weights of a segment to its slot.
+    pub(super) fn bring(
+        &self,
+        vulkan: &Vulkan,
+        graph: &Graph,
+        segment: &Segment,
+        source: &dyn WeightSource,
+    ) -> Result<(), BackendError> {
+        for piece in &segment.pieces {
+            let address = segment.slot as u64 * self.slot_bytes + piece.offset;
+            match source.packed(param_name(graph, piece.weight.value)) {
+                Some(bytes) => self.slots.write(address, bytes)?,
+                None => self.slots.write(address, &packed(vulkan.profile(), graph, &piece.weight, source)?)?,
+            }
+        }
+        self.slots.settle()
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.memory.bytes()
+        self.memory.bytes() + self.slots.bytes()
     }
 
     /// Whether everything that a plan needs is here.
     pub(super) fn check(&self, vulkan: &Vulkan, graph: &Graph, plan: &Plan) -> Result<(), BackendError> {
-        for w in plan.weights() {
+        let turns = plan.stream().map_or(0, |stream| stream.segments().len());
+        if self.turns.len() != turns {
+            return Err(vulkan.unsupported("these weights are packed for another plan"));
+        }
+        for w in plan.resident() {
             let (name, ty) = (param_name(graph, w.value), graph.ty(w.value));
-            for (way, ..) in ways(vulkan, graph, w.value, w.used) {
+            for (way, ..) in ways(vulkan.profile(), graph, w.value, w.used) {
                 let problem = |problem: &str| BackendError::Param { name: name.into(), problem: problem.into() };
                 match self.kept.get(&(name.to_owned(), way)) {
                     Some(kept) if kept.ty == *ty && self.number == vulkan.number() => {}
@@ -119,44 +181,57 @@ impl VulkanWeights {
         Ok(())
     }
 
-    /// Where a parameter lies, and as what; [`VulkanWeights::check`] has found it.
-    pub(super) fn find(&self, name: &str, way: Way) -> (Part, DType) {
-        let kept = &self.kept[&(name.to_owned(), way)];
-        (self.memory.part(kept.address, kept.bytes), kept.dtype)
+    /// Where a parameter lies in a segment, and as what; [`VulkanWeights::check`] has found it.
+    pub(super) fn find(&self, segment: usize, name: &str, way: Way) -> (Part, DType) {
+        let key = (name.to_owned(), way);
+        let (memory, kept) = match self.turns.get(segment).and_then(|turn| turn.get(&key)) {
+            Some(kept) => (&self.slots, kept),
+            None => (&self.memory, &self.kept[&key]),
+        };
+        (memory.part(kept.address, kept.bytes), kept.dtype)
     }
 }
 
 /// A parameter in the layout and the element type of a use.
-fn pack(given: &ParamBytes, way: Way, dtype: DType, ty: &TensorType) -> Vec<u8> {
-    if way != Way::Weights && given.storage == Storage::Dense(dtype) {
-        return given.bytes.to_vec();
+fn pack<'a>(given: &'a ParamBytes, way: Way, dtype: DType, ty: &TensorType) -> Cow<'a, [u8]> {
+    let taps = match way {
+        Way::Weights => ty.shape[2..].iter().product::<usize>(),
+        _ => 1,
+    };
+    if taps == 1 && given.storage == Storage::Dense(dtype) {
+        return Cow::Borrowed(&given.bytes);
     }
-    let elements = ty.elements() as usize;
-    let mut out = vec![0; elements * dtype.bytes() as usize];
-    let mut put = |at: usize, x: f32| match dtype {
-        DType::F32 => out[4 * at..4 * at + 4].copy_from_slice(&x.to_le_bytes()),
-        DType::F16 => out[2 * at..2 * at + 2].copy_from_slice(&f16::from_f32(x).to_le_bytes()),
-        DType::BF16 => out[2 * at..2 * at + 2].copy_from_slice(&bf16::from_f32(x).to_le_bytes()),
-        DType::I32 => out[4 * at..4 * at + 4].copy_from_slice(&(x as i32).to_le_bytes()),
-    };
-    let (n, k) = match way {
-        Way::Weights => product_shape(ty),
-        _ => (elements / ty.channels().max(1), ty.channels()),
-    };
-    let (channels, taps) = match way {
-        Way::Weights => (ty.shape[1], ty.shape[2..].iter().product::<usize>()),
-        _ => (k, 1),
-    };
-    let mut row = vec![0.0; k];
-    for column in 0..n {
-        dequantise(given, column * k, &mut row);
-        for (i, &x) in row.iter().enumerate() {
-            match way {
-                // The file has (channel, tap), a convolution goes through (tap, channel).
-                Way::Weights => put((i % taps * channels + i / taps) * n + column, x),
-                _ => put(column * k + i, x),
+    // The file has (channel, tap), a convolution goes through (tap, channel).
+    let width = if ty.shape.is_empty() { 1 } else { ty.elements() as usize / ty.shape[0].max(1) };
+    let (width, channels) = (width.max(1), (width / taps).max(1));
+    let bytes = dtype.bytes() as usize;
+    let mut out = vec![0; ty.elements() as usize * bytes];
+    let fill = |first: usize, rows: &mut [u8]| {
+        let mut row = vec![0.0; width];
+        for (n, to) in (first..).zip(rows.chunks_exact_mut(width * bytes)) {
+            dequantise(given, n * width, &mut row);
+            for (i, to) in to.chunks_exact_mut(bytes).enumerate() {
+                let x = row[i % channels * taps + i / channels];
+                match dtype {
+                    DType::F32 => to.copy_from_slice(&x.to_le_bytes()),
+                    DType::F16 => to.copy_from_slice(&f16::from_f32(x).to_le_bytes()),
+                    DType::BF16 => to.copy_from_slice(&bf16::from_f32(x).to_le_bytes()),
+                    DType::I32 => to.copy_from_slice(&(x as i32).to_le_bytes()),
+                }
             }
         }
-    }
-    out
+    };
+    let rows = ty.elements() as usize / width;
+    let threads = if out.len() < FOR_ONE { 1 } else { impasto_device::cpu::usable_cores() };
+    let each = rows.div_ceil(threads).max(1);
+    std::thread::scope(|scope| {
+        for (i, part) in out.chunks_mut(each * width * bytes).enumerate() {
+            let fill = &fill;
+            match threads {
+                1 => fill(i * each, part),
+                _ => drop(scope.spawn(move || fill(i * each, part))),
+            }
+        }
+    });
+    Cow::Owned(out)
 }

@@ -12,7 +12,9 @@ mod movement;
 mod norms;
 #[path = "../ops/operands.rs"]
 mod operands;
+mod overflow;
 #[path = "../ops/parameters.rs"]
 mod parameters;
 #[path = "../ops/products.rs"]
 mod products;
+mod watched;

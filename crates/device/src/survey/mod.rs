@@ -30,6 +30,7 @@ use crate::{Limits, Options, Outcome, cpu, trial};
 use evidence::Evidence;
 use guard::Guard;
 
+pub use believe::vulkan_limits;
 pub use diagnose::Finding;
 pub use guard::{Attempt, Remembered};
 pub use info::{Api, CooperativeMatrix, Device, DeviceInfo, DeviceKind, Features, Standing};
@@ -196,6 +197,15 @@ pub fn survey(options: &SurveyOptions) -> Survey {
         }
     }
     let mut devices = info::merge(views);
+    for device in &mut devices {
+        // The same device by another way is better than another device.
+        let usable = device.views.iter().find(|view| view.standing == Standing::Usable).map(|view| view.name.clone());
+        for view in &mut device.views {
+            if let (Standing::NotYet { instead }, Some(name)) = (&mut view.standing, &usable) {
+                name.clone_into(instead);
+            }
+        }
+    }
     devices.extend(info::merge(vec![processor]));
     let findings = diagnose::diagnose(&context, &reports, &devices);
     Survey { devices, apis: reports, findings, seconds: begun.elapsed().as_secs_f64() }
@@ -320,6 +330,7 @@ fn processor(paths: Vec<String>) -> DeviceInfo {
         limits: Limits { memory, max_allocation: memory, max_binding: memory },
         cores: Some(cpu::usable_cores()),
         features: Features { paths, ..Features::default() },
+        vulkan: None,
         portability: false,
         standing: Standing::Usable,
         index: 0,

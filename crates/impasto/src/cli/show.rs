@@ -3,12 +3,13 @@
 use std::io::Write;
 use std::path::Path;
 
-use impasto::Part;
 use impasto::backend::cpu::{Cpu, CpuOptions, findings};
 use impasto::bench::{self, CpuBench};
+use impasto::model::{Family, UnetConfig};
+use impasto::{BackendOptions, Part};
 use serde::Serialize;
 
-use super::{BenchCpu, BenchModel, Common};
+use super::{BenchCpu, BenchModel, BenchStream, Common};
 
 /// A line of results. A reader that has gone away has seen enough: no error, no panic.
 pub fn line(line: std::fmt::Arguments) {
@@ -21,6 +22,26 @@ macro_rules! say {
     ($($part:tt)*) => {
         line(format_args!($($part)*))
     };
+}
+
+/// Bytes as people read them.
+pub fn bytes(count: u64) -> String {
+    match count {
+        u64::MAX => "unlimited".into(),
+        0..0x10_0000 => format!("{} KiB", count.div_ceil(1 << 10)),
+        0x10_0000..0x4000_0000 => format!("{} MiB", count >> 20),
+        _ => format!("{:.1} GiB", count as f64 / f64::from(1 << 30)),
+    }
+}
+
+/// Rows of a table, in columns.
+pub fn rows<const N: usize>(rows: &[[String; N]]) {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    for row in rows {
+        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}"));
+        say!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
 }
 
 pub fn json(line: &impl Serialize) {
@@ -92,24 +113,29 @@ pub fn bench_cpu(args: &BenchCpu) -> anyhow::Result<()> {
 }
 
 pub fn bench_model(args: &BenchModel) -> anyhow::Result<()> {
-    let cpu = Cpu::new(&args.common.options()?)?;
-    bench::model(&cpu, args.family, args.size as usize, args.runs, |l| {
+    let options = BackendOptions { cpu: args.common.options()?, ..BackendOptions::default() };
+    let backend = impasto::backend(&args.backend, &options)?;
+    bench::model(&*backend, args.family, args.size as usize, args.runs, |l| {
         if args.common.json {
             return json(l);
         }
         say!(
-            "{}: {:.2} s, {:.0} GFLOP/s, {:.1} % of the peak of {:.0} on {}; arena {:.0} MB, weights {:.0} MB",
+            "{}: {:.4} s, {:.0} GFLOP/s, {:.1} % of the peak of {:.0} on {}; arena {:.0} MB, weights {:.0} MB; made ready in {:.1} s",
             l.name,
             l.seconds,
             l.gflops,
             100.0 * l.ratio,
             l.peak_gflops,
-            cpu.isa(),
+            backend.about(),
             l.arena_bytes as f64 / 1e6,
-            l.weight_bytes as f64 / 1e6
+            l.weight_bytes as f64 / 1e6,
+            l.pack_seconds + l.prepare_seconds + l.first_seconds,
         );
         for (op, seconds) in &l.profile {
-            say!("    {op:<20} {seconds:>8.3} s {:>5.1} %", 100.0 * seconds / l.seconds);
+            say!("    {op:<20} {seconds:>9.4} s {:>5.1} %", 100.0 * seconds / l.seconds);
+        }
+        for s in &l.slowest {
+            say!("    {:<9} {:<60} {:>9.4} s {:>7.0} GFLOP/s", s.op, s.label, s.seconds, s.gflops);
         }
     })
 }
@@ -146,6 +172,55 @@ pub fn bench_plan(args: &Common) -> anyhow::Result<()> {
             1.0 / l.share_of_forward
         ),
     })
+}
+
+pub fn bench_stream(args: &BenchStream) -> anyhow::Result<()> {
+    let (name, config) = match args.family {
+        Family::Sd1 => ("sd15", UnetConfig::sd15()),
+        Family::Sd2 => ("sd21", UnetConfig::sd21()),
+        Family::Sdxl => ("sdxl", UnetConfig::sdxl()),
+    };
+    let (size, shares) = (args.size as usize, [1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05]);
+    if !args.common.json {
+        say!("a step of {name} at {size}x{size} on {}; MB are millions of bytes", args.backend);
+        say!(
+            "{:>6} {:>9} {:>9} {:>9} {:>6} {:>11} {:>9} {:>9} {:>7}",
+            "budget",
+            "MB",
+            "peak MB",
+            "seconds",
+            "times",
+            "brought MB",
+            "copying",
+            "waiting",
+            "hidden"
+        );
+    }
+    let mut lines = vec![];
+    bench::stream(&args.backend, args.common.options()?, &config, size, args.runs, &shares, |l| {
+        lines.push(l.clone());
+        let mb = |bytes: u64| bytes as f64 / 1e6;
+        match (args.common.json, l.seconds) {
+            (true, _) => json(l),
+            (false, None) => say!("{:>5.0}% {:>9.1} does not fit", 100.0 * l.share, mb(l.budget)),
+            (false, Some(seconds)) => say!(
+                "{:>5.0}% {:>9.1} {:>9.1} {seconds:>9.4} {:>6.2} {:>11.1} {:>9.4} {:>9.4} {:>6.1}%",
+                100.0 * l.share,
+                mb(l.budget),
+                mb(l.peak),
+                l.times.unwrap_or(1.0),
+                mb(l.bytes),
+                l.copying,
+                l.waiting,
+                100.0 * l.hidden
+            ),
+        }
+    })?;
+    if let Some(file) = &args.plot {
+        let title = format!("A step of {name} at {size}x{size} on {}, by the memory that it may use", args.backend);
+        std::fs::write(file, bench::plot(&lines, &title))?;
+    }
+    Ok(())
 }
 
 fn whole_command() -> clap::Command {

@@ -3,12 +3,14 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::panic::Location;
 use std::sync::Arc;
 
 use crate::hash::Map;
 
 use super::foreign::Foreign;
 use super::op::OpKind;
+use super::sources::Sources;
 use super::types::{Matrix, Members, Scalar, Shape, Ty};
 
 macro_rules! index {
@@ -142,6 +144,9 @@ pub struct Kernel {
     pub(super) body: RegionId,
     /// What there is of the module that the kernel was imported from.
     pub(crate) foreign: Option<Arc<Foreign>>,
+    pub(crate) sources: Sources,
+    /// The adjoint that was given instead of one that is made.
+    pub(crate) gradient: Option<Arc<Kernel>>,
 }
 
 fn range(start: u32, n: u32) -> Range<usize> {
@@ -170,6 +175,8 @@ impl Kernel {
             lists: Vec::new(),
             body: RegionId(0),
             foreign: None,
+            sources: Sources::default(),
+            gradient: None,
         }
     }
 
@@ -191,6 +198,8 @@ impl Kernel {
             regions: Vec::with_capacity(self.regions.len()),
             nested: Vec::with_capacity(self.nested.len()),
             lists: Vec::with_capacity(self.lists.len()),
+            sources: self.sources.header(),
+            gradient: self.gradient.clone(),
             ..Kernel::empty(&self.name, self.workgroup)
         }
     }
@@ -248,6 +257,11 @@ impl Kernel {
         Value(self.ops[op.index()].results)
     }
 
+    /// Where an op was written, in a kernel that was built and not yet changed by passes.
+    pub fn place(&self, op: OpId) -> Option<&'static Location<'static>> {
+        self.sources.place(op.index())
+    }
+
     /// The regions of an op.
     pub fn regions(&self, op: OpId) -> &[RegionId] {
         let o = &self.ops[op.index()];
@@ -300,7 +314,7 @@ impl Kernel {
     }
 
     /// Whether values of any matrix type were made here.
-    pub(crate) fn knows_matrices(&self) -> bool {
+    pub fn knows_matrices(&self) -> bool {
         self.shapes.iter().any(|s| matches!(s, Shape::Matrix(_)))
     }
 
@@ -365,11 +379,6 @@ impl Kernel {
         self.consts[index as usize]
     }
 
-    /// Constants in the pool.
-    pub(crate) fn const_count(&self) -> usize {
-        self.consts.len()
-    }
-
     /// The cases of a `switch`: a value of the selector, and the region that it runs.
     pub fn switch_cases(&self, index: u32) -> &[(u64, u32)] {
         &self.cases[index as usize]
@@ -405,6 +414,7 @@ impl Kernel {
         size_of::<Op>() * self.ops.capacity()
             + 4 * (self.operands.capacity() + self.values.capacity() + self.nested.capacity() + self.lists.capacity())
             + size_of::<Region>() * self.regions.capacity()
+            + self.sources.bytes()
     }
 
     /// Whether the op behind this one can be reached: some region of an `if` or `switch` yields, some `break` ends a loop.

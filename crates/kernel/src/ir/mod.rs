@@ -5,6 +5,7 @@ mod foreign;
 mod kernel;
 mod layout;
 mod op;
+mod sources;
 mod types;
 
 pub(crate) use assemble::Assembler;
@@ -13,4 +14,5 @@ pub use kernel::{Access, Kernel, Memory, MemoryId, Op, OpId, Region, RegionId, S
 pub use layout::Layout;
 pub(crate) use layout::MAX_SCALARS;
 pub use op::{Atomic, Binary, Builtin, Compare, Effect, MatrixLayout, OpKind, Subgroup, Unary};
+pub(crate) use sources::Sources;
 pub use types::{Matrix, MatrixShape, MatrixUse, Members, Scalar, Shape, Ty};

@@ -9,7 +9,9 @@ pub mod gradients;
 pub mod kernels;
 pub mod modules;
 pub mod on_device;
+pub mod poses;
 pub mod random;
+pub mod together;
 
 use std::io::Write;
 use std::process::{Command, Stdio};
