@@ -156,7 +156,7 @@ fn result(op: &Op, inputs: &[&TensorType]) -> Result<(Vec<usize>, DType), String
             let side = |size: usize, before: isize, after: isize, kernel: usize| {
                 let padded = size
                     .checked_mul(*upsample)
-                    .and_then(|s| s.checked_add_signed(before)?.checked_add_signed(after))
+                    .and_then(|s| s.checked_add_signed(before.checked_add(after)?))
                     .ok_or("padding is too large, or takes away more than there is")?;
                 match padded.checked_sub(kernel) {
                     Some(rest) => Ok(rest / stride + 1),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use half::f16;
 use impasto_backend::{BackendError, ParamBytes, WeightSource};
-use impasto_graph::{DType, Data, Graph, HostTensor, Op, Storage, Value};
+use impasto_graph::{Banded, DType, Data, Graph, HostTensor, Op, Storage, Value};
 
 use super::rng::Rng;
 
@@ -62,6 +62,21 @@ impl Case {
             self.stored.insert(name.clone(), bytes(&tensor));
         }
         self.given.insert(value, tensor);
+    }
+
+    /// The same numbers for the same graph in bands.
+    pub fn in_bands(&self, banded: &Banded) -> Case {
+        let sources: HashMap<&str, &HostTensor> =
+            self.graph.inputs().chain(self.graph.params()).map(|(name, v)| (name, &self.given[&v])).collect();
+        let mut given = HashMap::new();
+        for (name, value) in banded.graph.inputs().chain(banded.graph.params()) {
+            let cut = banded.inputs.iter().find_map(|cut| {
+                let (_, range) = cut.parts.iter().find(|(part, _)| part == name)?;
+                Some(sources[&cut.name[..]].slice(banded.axis, range.clone()).expect("the range lies inside"))
+            });
+            given.insert(value, cut.unwrap_or_else(|| sources[name].clone()));
+        }
+        Case { graph: banded.graph.clone(), given, stored: self.stored.clone() }
     }
 
     /// The inputs, as a run takes them.

@@ -94,6 +94,8 @@ pub struct Cut {
 pub struct Banded {
     /// The graph.
     pub graph: Graph,
+    /// The axis that is cut.
+    pub axis: usize,
     /// The resolutions that are cut, the one with most rows first.
     pub levels: Vec<Level>,
     /// Inputs that are given in bands.

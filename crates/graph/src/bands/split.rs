@@ -68,7 +68,7 @@ pub(super) fn split(graph: &Graph, cutting: &Cutting, extents: &Extents) -> Resu
             }
         }
     }
-    Ok(Banded { graph: splitter.to, levels: extents.levels().rev().collect(), inputs, outputs })
+    Ok(Banded { graph: splitter.to, axis: cutting.axis, levels: extents.levels().rev().collect(), inputs, outputs })
 }
 
 fn named(name: &str, ranges: &[Range<usize>]) -> Vec<(String, Range<usize>)> {
@@ -294,8 +294,16 @@ impl Splitter<'_> {
                 let mut operands = vec![];
                 for &input in inputs {
                     let own = &self.from.ty(input).shape;
-                    let stretches = own.len() < shape.len() || own[self.axis] != node.ty.shape[self.axis];
-                    operands.push(if stretches { self.whole(input)? } else { self.places(input, places.clone())? });
+                    // Shapes are aligned from the right. What stretches along the axis, or does not have it, is the same for all bands.
+                    let axis = (self.axis + own.len()).checked_sub(shape.len());
+                    operands.push(match axis.filter(|&axis| own[axis] == node.ty.shape[self.axis]) {
+                        Some(axis) if axis == self.axis => self.places(input, places.clone())?,
+                        Some(axis) => {
+                            let whole = self.whole(input)?;
+                            self.to.slice(whole, axis, places.start, places.len())?
+                        }
+                        None => self.whole(input)?,
+                    });
                 }
                 (node.op.clone(), operands)
             }

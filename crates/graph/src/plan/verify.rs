@@ -56,20 +56,20 @@ impl Plan {
             if result.bytes != node.ty.bytes() {
                 return Err(format!("{value} has {} bytes, {} are planned", node.ty.bytes(), result.bytes));
             }
-            let housed: Vec<Value> = pieces(graph, value)
-                .into_iter()
-                .filter(|&(piece, at)| {
-                    let slot = Span { offset: result.offset + at, bytes: graph.ty(piece).bytes() };
-                    self.place(piece) == Place::Arena(slot)
-                })
-                .map(|(piece, _)| piece)
-                .collect();
+            // Pieces that lie where they are wanted are not written; parts of them may still be read.
+            let slot = |(piece, at): (Value, u64)| {
+                let slot = Span { offset: result.offset + at, bytes: graph.ty(piece).bytes() };
+                (self.place(piece) == Place::Arena(slot)).then_some((piece, slot))
+            };
+            let housed: Vec<(Value, Span)> = pieces(graph, value).into_iter().filter_map(slot).collect();
+            let inside =
+                |part: Span, all: Span| part.offset >= all.offset && part.offset + part.bytes <= all.offset + all.bytes;
             for (i, &input) in node.inputs.iter().enumerate() {
                 readable(&memory, &owner, input).map_err(|e| format!("{value}: {e}"))?;
                 if let Place::Arena(operand) = self.place(input)
                     && overlap(operand, result)
                     && !(operand == result && device.may_overwrite(graph, value, i))
-                    && !housed.contains(&input)
+                    && !housed.iter().any(|&(_, slot)| inside(operand, slot))
                 {
                     return Err(format!("{value} is written over its operand {input}, which it still reads"));
                 }
@@ -87,7 +87,7 @@ impl Plan {
             }
             memory.write(result, value);
             owner[value.index()] = Some(value);
-            housed.iter().for_each(|piece| owner[piece.index()] = Some(value));
+            housed.iter().for_each(|(piece, _)| owner[piece.index()] = Some(value));
         }
         for output in graph.outputs() {
             readable(&memory, &owner, output.value).map_err(|e| format!("output '{}': {e}", output.name))?;
