@@ -7,14 +7,14 @@ mod common;
 
 use std::sync::Arc;
 
-use common::banded::{check, cutting, random_cutting};
+use common::banded::{check, random_cutting};
 use common::case::Case;
 use common::cpus::machines;
 use common::machine::{Factors, Machine};
 use common::random_graph::{Kind, random_graph};
 use common::rng::{Rng, cases, seed};
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
-use impasto_graph::{Graph, GraphError};
+use impasto_graph::{Cutting, Graph, GraphError};
 use impasto_model::{Heads, Numbers, UnetConfig, VaeConfig, unet, vae_decoder, vae_encoder};
 
 fn long(usual: usize) -> usize {
@@ -107,7 +107,7 @@ fn networks_in_bands(network: impl Fn([usize; 2], Numbers) -> Result<Graph, Grap
             let numbers = if machine.bf16() { Numbers::BF16 } else { Numbers::F32 };
             let graph = network(size, numbers).unwrap_or_else(|e| panic!("{e}"));
             let case = Case::new(graph, rng);
-            seen.push(check(&case, &cutting(&case, 2 + i as u64 % 15), machine));
+            seen.push(check(&case, &Cutting::bands(&case.graph, 2 + i as u64 % 15), machine));
         }
     }
     assert!(seen.iter().filter(|&&n| n > 1).count() * 10 >= seen.len() * 9, "few were cut: {seen:?}");

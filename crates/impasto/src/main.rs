@@ -44,6 +44,7 @@ fn run_other(command: Command) -> anyhow::Result<()> {
         Command::Inspect { file, json } => show::inspect(&file, json),
         Command::Devices(args) => devices::devices(&args),
         Command::Kernel(command) => kernel::kernel(&command),
+        Command::Bench(Bench::Bands(args)) => show::bench_bands(&args),
         Command::Bench(Bench::Cpu(args)) => show::bench_cpu(&args),
         Command::Bench(Bench::Kernel(args)) => kernel::bench(&args),
         Command::Bench(Bench::Model(args)) => show::bench_model(&args),

@@ -6,12 +6,6 @@ use super::case::Case;
 use super::machine::{Machine, joined, same_bits};
 use super::rng::Rng;
 
-/// A cutting that gives about `bands` bands of the largest value.
-pub fn cutting(case: &Case, bands: u64) -> Cutting {
-    let sizes = case.graph.values().filter(|&v| !case.graph.node(v).op.is_source()).map(|v| case.graph.ty(v).bytes());
-    Cutting { band_bytes: sizes.max().unwrap_or(1).div_ceil(bands), ..Cutting::default() }
-}
-
 /// Panics where bands yield other bits than the whole. Returns the number of bands.
 pub fn check(case: &Case, cutting: &Cutting, machine: &Machine) -> usize {
     let banded = Banded::new(&case.graph, cutting).unwrap_or_else(|e| panic!("{e}\n{cutting:?}\n{}", case.graph));
@@ -32,7 +26,7 @@ pub fn check(case: &Case, cutting: &Cutting, machine: &Machine) -> usize {
 /// Some limits for a random graph: from two bands to one for each row; now and then inputs and outputs are cut too.
 pub fn random_cutting(case: &Case, rng: &mut Rng) -> Cutting {
     let bands = rng.pick(&[2, 3, 4, 8, 16, 1000]);
-    let cut = cutting(case, bands);
+    let cut = Cutting::bands(&case.graph, bands);
     let buffer_bytes = if rng.chance(30) { cut.band_bytes } else { u64::MAX };
     Cutting { buffer_bytes, axis: if rng.chance(85) { 1 } else { 2 }, ..cut }
 }

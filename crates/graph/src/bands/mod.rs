@@ -58,6 +58,15 @@ impl Default for Cutting {
     }
 }
 
+impl Cutting {
+    /// So many bands of the largest value that can be cut, and of the others as many as their share.
+    pub fn bands(graph: &Graph, bands: u64) -> Cutting {
+        let whole = Cutting::default();
+        let largest = Extents::new(graph, &whole).largest(graph);
+        Cutting { band_bytes: largest.div_ceil(bands.max(1)).max(1), ..whole }
+    }
+}
+
 /// How values of one resolution are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
@@ -119,9 +128,9 @@ impl Banded {
     pub fn fit(graph: &Graph, device: &dyn Capabilities) -> Result<(Banded, Plan), PlanError> {
         let limits = device.limits();
         let buffer_bytes = limits.max_binding.min(limits.max_allocation);
-        let largest = Extents::new(graph, &Cutting::default()).largest(graph).max(1);
+        let largest = Extents::new(graph, &Cutting::default()).largest(graph);
         let attempt = |bands: u64| {
-            let cutting = Cutting { band_bytes: largest.div_ceil(bands), buffer_bytes, ..Cutting::default() };
+            let cutting = Cutting { buffer_bytes, ..Cutting::bands(graph, bands) };
             let banded = Banded::new(graph, &cutting).map_err(|e| PlanError::Unsupported {
                 label: "bands".into(),
                 op: "graph",

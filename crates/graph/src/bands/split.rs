@@ -44,7 +44,7 @@ pub(super) fn split(graph: &Graph, cutting: &Cutting, extents: &Extents) -> Resu
             }
         }
     }
-    for (value, band) in order(graph, extents, &splitter) {
+    for (value, band) in order(graph, &splitter) {
         match band {
             Some(i) => splitter.band(value, i)?,
             None => splitter.whole(value)?,
@@ -89,9 +89,39 @@ fn norms(graph: &Graph) -> Vec<Vec<usize>> {
     groups
 }
 
+/// Whether an op needs all of an operand at once.
+fn all_at_once(op: &Op, operand: usize) -> bool {
+    match op {
+        Op::GroupNorm { .. } => operand == 0,
+        Op::Attention { .. } | Op::MatMul { .. } => operand > 0,
+        _ => false,
+    }
+}
+
 /// What is asked for first. A stage ends where something needs all of a value at once; inside a stage all that belongs to the upper rows comes
 /// before what belongs to the lower ones.
-fn order(graph: &Graph, extents: &Extents, splitter: &Splitter) -> Vec<(Value, Option<usize>)> {
+fn order(graph: &Graph, splitter: &Splitter) -> Vec<(Value, Option<usize>)> {
+    let needed = needed(graph);
+    let stages = stages(graph, splitter.extents, &needed);
+    let mut asked = vec![];
+    for value in graph.values().filter(|&v| needed[v.index()] && !graph.node(v).op.is_source()) {
+        let stage = stages[value.index()];
+        match splitter.ranges(value) {
+            // Compared as shares of the image, in 64-bit floats: it is only an order.
+            Some(ranges) => asked.extend(ranges.iter().enumerate().map(|(i, r)| {
+                let share = r.end as f64 / ranges[ranges.len() - 1].end as f64;
+                (stage, share, value, Some(i))
+            })),
+            None => asked.push((stage, 0.0, value, None)),
+        }
+    }
+    // Where these agree, what is written first comes first.
+    asked.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    asked.into_iter().map(|(_, _, value, band)| (value, band)).collect()
+}
+
+/// Which values the results depend on.
+fn needed(graph: &Graph) -> Vec<bool> {
     let mut needed = vec![false; graph.nodes().len()];
     graph.outputs().iter().for_each(|o| needed[o.value.index()] = true);
     for value in graph.values().rev() {
@@ -99,35 +129,37 @@ fn order(graph: &Graph, extents: &Extents, splitter: &Splitter) -> Vec<(Value, O
             graph.node(value).inputs.iter().for_each(|i| needed[i.index()] = true);
         }
     }
-    let mut stages = vec![0usize; graph.nodes().len()];
-    let mut asked = vec![];
+    needed
+}
+
+/// By value: the stage in which it is computed, as early as it can be; but what reads something that stays until a later stage anyway (the
+/// shortcut around two convolutions) waits for that stage, band by band, so that the one replaces the other.
+fn stages(graph: &Graph, extents: &Extents, needed: &[bool]) -> Vec<usize> {
+    let cut = |value: Value| extents.level(value).is_some();
+    let waits = |value: Value, i: usize| {
+        let input = graph.node(value).inputs[i];
+        usize::from(cut(input) && (all_at_once(&graph.node(value).op, i) || !cut(value)))
+    };
+    let mut stages = vec![0; graph.nodes().len()];
+    let mut readers: Vec<Vec<(Value, usize)>> = vec![vec![]; graph.nodes().len()];
     for value in graph.values().filter(|v| needed[v.index()]) {
-        let node = graph.node(value);
-        let cut = extents.level(value);
-        for (i, &input) in node.inputs.iter().enumerate() {
-            let all_at_once = match node.op {
-                Op::GroupNorm { .. } => i == 0,
-                Op::Attention { .. } | Op::MatMul { .. } => i > 0,
-                _ => false,
-            };
-            let waits = extents.level(input).is_some() && (all_at_once || cut.is_none());
-            stages[value.index()] = stages[value.index()].max(stages[input.index()] + usize::from(waits));
-        }
-        if node.op.is_source() {
-            continue;
-        }
-        match splitter.ranges(value) {
-            // Compared as shares of the image, in 64-bit floats: it is only an order.
-            Some(ranges) => asked.extend(ranges.iter().enumerate().map(|(i, r)| {
-                let share = r.end as f64 / ranges[ranges.len() - 1].end as f64;
-                (stages[value.index()], share, value, Some(i))
-            })),
-            None => asked.push((stages[value.index()], 0.0, value, None)),
+        for (i, &input) in graph.node(value).inputs.iter().enumerate() {
+            stages[value.index()] = stages[value.index()].max(stages[input.index()] + waits(value, i));
+            readers[input.index()].push((value, i));
         }
     }
-    // Where these agree, what is written first comes first.
-    asked.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
-    asked.into_iter().map(|(_, _, value, band)| (value, band)).collect()
+    for value in graph.values().filter(|&v| needed[v.index()] && cut(v)) {
+        let latest = readers[value.index()].iter().map(|&(reader, i)| stages[reader.index()] - waits(reader, i)).min();
+        let stays = |input: Value| {
+            let others = readers[input.index()].iter().filter(|(reader, _)| *reader != value);
+            others.map(|(reader, _)| stages[reader.index()]).max().unwrap_or(0)
+        };
+        let until = graph.node(value).inputs.iter().filter(|&&i| cut(i)).map(|&i| stays(i)).min();
+        if let (Some(latest), Some(until)) = (latest, until) {
+            stages[value.index()] = stages[value.index()].max(until.min(latest));
+        }
+    }
+    stages
 }
 
 struct Splitter<'a> {
