@@ -8,6 +8,7 @@ use impasto_graph::{Banded, Cutting, DType, HostTensor, Plan, Storage};
 use impasto_model::{Numbers, VaeConfig, vae_decoder, vae_encoder};
 use serde::Serialize;
 
+use super::model::by_op;
 use super::{RandomWeights, median, random_inputs, room_for_outputs};
 
 /// A decode in bands beside the same decode whole.
@@ -25,6 +26,8 @@ pub struct BandsTime {
     pub same_bits: bool,
     /// Bytes of activations and scratch, whole and in bands.
     pub arena_bytes: [u64; 2],
+    /// Seconds by kind of op in the last run, whole and in bands, the longest first.
+    pub profile: [Vec<(String, f64)>; 2],
 }
 
 /// Decode on random weights of true size for a picture of `size` by `size`, whole and in bands by turns.
@@ -55,6 +58,7 @@ pub fn bands_time(cpu: &Cpu, size: usize, bands: u64, runs: usize) -> anyhow::Re
         ratio: median(&mut ratios),
         same_bits: outputs[0].iter().zip(&outputs[1]).all(|(a, b)| bits(a) == bits(b)),
         arena_bytes: [plans[0].arena_bytes(), plans[1].arena_bytes()],
+        profile: [by_op(&*sessions[0]), by_op(&*sessions[1])],
     })
 }
 

@@ -91,6 +91,10 @@ pub fn bench_bands(args: &BenchBands) -> anyhow::Result<()> {
         let same = if l.same_bits { "the same bits" } else { "OTHER BITS" };
         let times = format!("{:.2} s whole, {:.2} s in {} bands", l.whole_seconds, l.banded_seconds, l.bands);
         say!("{times}: {:.3} times as long, {same}; arena {whole:.0} MB and {banded:.0} MB", l.ratio);
+        for (name, profile) in ["whole", "in bands"].iter().zip(&l.profile) {
+            let parts: Vec<String> = profile.iter().take(9).map(|(op, s)| format!("{op} {s:.2}")).collect();
+            say!("  {name}: {}", parts.join(", "));
+        }
     }
     anyhow::ensure!(l.same_bits, "bands yield another picture than the whole");
     Ok(())
