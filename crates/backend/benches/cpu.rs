@@ -3,7 +3,7 @@
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use impasto_backend::cpu::Cpu;
-use impasto_backend::{Backend, Params, Session};
+use impasto_backend::{Backend, Params, Profile, Session};
 use impasto_graph::{DType, Epilogue, Graph, GraphError, HostTensor, Plan, Storage, Value, Window};
 use impasto_model::{Numbers, UnetConfig, unet};
 

@@ -34,6 +34,8 @@ use std::sync::Arc;
 
 use impasto_graph::{Capabilities, DType, Graph, HostTensor, Plan, Storage, TensorType};
 
+pub use impasto_vulkan::Meter;
+
 pub mod cpu;
 mod io;
 mod shapes;
@@ -164,8 +166,8 @@ impl Weights {
     }
 }
 
-/// A device that computes.
-pub trait Backend: Capabilities + Send + Sync {
+/// A device as planning sees it; it need not be open, nor here.
+pub trait Profile: Capabilities + Send + Sync {
     /// The device's name: `cpu`, `vulkan0`, ...
     fn name(&self) -> &str;
 
@@ -174,6 +176,15 @@ pub trait Backend: Capabilities + Send + Sync {
 
     /// The element type in which what flows between layers is best kept here.
     fn activations(&self) -> DType;
+}
+
+/// A device that computes.
+pub trait Backend: Profile {
+    /// What the device was asked for.
+    fn meter(&self) -> &Meter;
+
+    /// What products could reach at best here, measured now: thousand million operations a second.
+    fn peak_gflops(&self) -> Result<f64, BackendError>;
 
     /// Bring the parameters that a plan needs onto the device, each read once.
     fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError>;

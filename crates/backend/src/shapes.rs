@@ -222,7 +222,8 @@ pub(crate) fn copies(graph: &Graph, value: Value) -> Vec<Copy> {
 impl Copy {
     /// With axes merged that both sides walk through without a gap, so that runs become long.
     fn simplified(self) -> Copy {
-        let (shape, [from_strides, to_strides]) = merge(&self.shape, [&self.from_strides, &self.to_strides]);
+        let (shape, mut strides) = merge(&self.shape, &[&self.from_strides, &self.to_strides]);
+        let (to_strides, from_strides) = (strides.pop().unwrap_or_default(), strides.pop().unwrap_or_default());
         Copy { shape, from_strides, to_strides, ..self }
     }
 }
@@ -239,18 +240,18 @@ pub(crate) fn broadcast_strides(operand: &[usize], shape: &[usize]) -> Vec<usize
     strides
 }
 
-/// Neighbouring axes that both sides walk through without a gap, merged, so that rows become long. There is at least one axis.
-pub(crate) fn merge(shape: &[usize], sides: [&[usize]; 2]) -> (Vec<usize>, [Vec<usize>; 2]) {
-    let (mut merged, mut strides): (Vec<usize>, [Vec<usize>; 2]) = (vec![], [vec![], vec![]]);
+/// Neighbouring axes that all sides walk through without a gap, merged, so that rows become long. There is at least one axis.
+pub(crate) fn merge(shape: &[usize], sides: &[&[usize]]) -> (Vec<usize>, Vec<Vec<usize>>) {
+    let (mut merged, mut strides): (Vec<usize>, Vec<Vec<usize>>) = (vec![], vec![vec![]; sides.len()]);
     for (axis, &d) in shape.iter().enumerate().filter(|(_, d)| **d != 1) {
         let last = merged.len().wrapping_sub(1);
-        if !merged.is_empty() && (0..2).all(|s| strides[s][last] == sides[s][axis] * d) {
+        if !merged.is_empty() && strides.iter().zip(sides).all(|(s, side)| s[last] == side[axis] * d) {
             merged[last] *= d;
-            (0..2).for_each(|s| strides[s][last] = sides[s][axis]);
+            strides.iter_mut().zip(sides).for_each(|(s, side)| s[last] = side[axis]);
         } else {
             merged.push(d);
-            (0..2).for_each(|s| strides[s].push(sides[s][axis]));
+            strides.iter_mut().zip(sides).for_each(|(s, side)| s.push(side[axis]));
         }
     }
-    if merged.is_empty() { (vec![1], [vec![1], vec![1]]) } else { (merged, strides) }
+    if merged.is_empty() { (vec![1], vec![vec![1]; sides.len()]) } else { (merged, strides) }
 }

@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use impasto_backend::{Backend, WeightSource};
 use impasto_graph::HostTensor;
 use impasto_model::{LatentScale, Model, taesd_decoder, vae_decoder, vae_encoder};
 
 use crate::latent::{LatentShape, channels_first, channels_last};
-use crate::module::{Module, built, load, numbers};
+use crate::module::{Module, built, load};
 use crate::picture::Picture;
 use crate::pipeline::{Event, Watcher, tell};
+use crate::place::Place;
 use crate::{GenerateError, Job, Noise};
 
 /// The decoder, and where a run begins with a picture the encoder.
 pub(crate) struct Autoencoder {
     pub decoder: Module,
-    encoder: Option<Module>,
+    pub encoder: Option<Module>,
     scale: LatentScale,
     /// The decoder is the tiny one, which takes latents as the diffusion model has them.
     tiny: bool,
@@ -39,28 +39,32 @@ impl Encoded {
 }
 
 impl Autoencoder {
-    /// Plan it for the pictures of a job; nothing is loaded yet.
-    pub fn plan(job: &Job, model: &Model, backend: &Arc<dyn Backend>) -> Result<Autoencoder, GenerateError> {
+    /// The latents of a job's pictures.
+    pub fn latent(job: &Job, model: &Model) -> LatentShape {
         let factor = model.vae.config.factor();
-        let latent =
-            LatentShape { channels: model.vae.config.latent, height: job.height / factor, width: job.width / factor };
+        LatentShape { channels: model.vae.config.latent, height: job.height / factor, width: job.width / factor }
+    }
+
+    /// Plan it for the pictures of a job; nothing is loaded yet.
+    pub fn plan(job: &Job, model: &Model, place: &Place) -> Result<Autoencoder, GenerateError> {
+        let factor = model.vae.config.factor();
+        let latent = Autoencoder::latent(job, model);
         let size = [latent.height, latent.width];
-        let vae = Arc::new(model.vae.clone()) as Arc<dyn WeightSource>;
-        let vae_numbers = numbers(&**backend, model.vae.storage());
+        let vae = Arc::new(model.vae.clone());
         let decoder = match &model.taesd {
             Some(part) => {
-                let graph = taesd_decoder(&part.config, 1, size, numbers(&**backend, part.storage()));
-                Module::new("taesd", backend, Arc::new(part.clone()), graph.map_err(built("taesd"))?)?
+                let build = |numbers| taesd_decoder(&part.config, 1, size, numbers);
+                Module::new("taesd", place, Arc::new(part.clone()), part.storage(), build)?
             }
             None => {
-                let graph = vae_decoder(&model.vae.config, 1, size, vae_numbers);
-                Module::new("vae", backend, vae.clone(), graph.map_err(built("vae"))?)?
+                let build = |numbers| vae_decoder(&model.vae.config, 1, size, numbers);
+                Module::new("vae", place, vae.clone(), model.vae.storage(), build)?
             }
         };
         let encoder = match &job.start {
             Some(_) => {
-                let graph = vae_encoder(&model.vae.config, 1, [job.height, job.width], vae_numbers);
-                Some(Module::new("vae", backend, vae, graph.map_err(built("vae"))?)?)
+                let build = |numbers| vae_encoder(&model.vae.config, 1, [job.height, job.width], numbers);
+                Some(Module::new("vae", place, vae, model.vae.storage(), build)?)
             }
             None => None,
         };

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use impasto_backend::Backend;
 use impasto_graph::{HostTensor, Unary};
 use impasto_model::{ClipConfig, Family, Hidden, Model, clip};
 
-use crate::module::{Module, built, load, numbers};
+use crate::module::{Module, built, load};
 use crate::pipeline::Watcher;
+use crate::place::Place;
 use crate::prompt::{Chunk, Piece, Tokenizer, chunks, emphasise, parse};
 use crate::unknown::unknown_words;
 use crate::{GenerateError, Job};
@@ -23,7 +23,71 @@ pub(crate) struct Condition {
     pub pooled: Option<Vec<f32>>,
 }
 
-/// The prompt and for guidance the negative prompt, cut into tokens, and the encoders that read them, planned.
+/// The prompt and for guidance the negative prompt, cut into tokens for each of the encoders.
+pub(crate) struct Words(Vec<Arc<Read>>);
+
+/// What one encoder reads.
+struct Read {
+    tokenizer: Tokenizer,
+    prompt: Vec<Piece>,
+    /// The chunks of each text, as many for each.
+    texts: Vec<Vec<Chunk>>,
+    /// Tokens of a chunk.
+    length: usize,
+}
+
+impl Words {
+    /// Cut the prompts of a job. Of the model only what is known of its encoders is needed.
+    pub fn cut(job: &Job, model: &Model) -> Result<Words, GenerateError> {
+        let guided = job.guidance != 1.0;
+        let texts = [Some(job.prompt.as_str()), guided.then_some(job.negative.as_str())];
+        let texts: Vec<&str> = texts.into_iter().flatten().collect();
+        let read = (0..model.text.len()).map(|i| Ok(Arc::new(Read::cut(i, &texts, model)?)));
+        let read = read.collect::<Result<Vec<_>, GenerateError>>()?;
+        match read.is_empty() {
+            true => Err(GenerateError::Asked("this model has no text encoder".into())),
+            false => Ok(Words(read)),
+        }
+    }
+
+    /// How many texts there are: two with guidance.
+    pub fn count(&self) -> usize {
+        self.0[0].texts.len()
+    }
+
+    /// The tokens of each text.
+    pub fn tokens(&self) -> usize {
+        self.0[0].texts[0].len() * self.0[0].length
+    }
+
+    /// Words of the prompt that the model was never shown.
+    pub fn unknown(&self, model: &Model) -> Result<Vec<String>, GenerateError> {
+        unknown_words(&model.text[0], &self.0[0].tokenizer, &self.0[0].prompt)
+    }
+}
+
+impl Read {
+    fn cut(index: usize, texts: &[&str], model: &Model) -> Result<Read, GenerateError> {
+        let config = &model.text[index].config;
+        let tokenizer = match model.tokenizers.get(index).and_then(Option::as_ref) {
+            Some(folder) => Tokenizer::from_folder(folder)?,
+            // OpenCLIP, which has the exact GELU, fills up with zeros, CLIP with the end of the text.
+            None if config.activation == Unary::Gelu => Tokenizer::clip_padded_with_zero(),
+            None => Tokenizer::clip(),
+        };
+        let (length, pad) = (config.tokens, tokenizer.pad());
+        let mut parsed: Vec<Vec<Piece>> = texts.iter().map(|text| parse(text)).collect();
+        let cut = parsed.iter().map(|pieces| chunks(&tokenizer, pieces, length, pad));
+        let mut texts = cut.collect::<Result<Vec<_>, _>>()?;
+        let longest = texts.iter().map(Vec::len).max().unwrap_or(1);
+        for text in &mut texts {
+            text.resize(longest, Chunk::empty(&tokenizer, length, pad)?);
+        }
+        Ok(Read { prompt: parsed.swap_remove(0), tokenizer, texts, length })
+    }
+}
+
+/// The encoders of the prompts, planned.
 pub(crate) struct Texts {
     encoders: Vec<Encoder>,
     /// XL was trained with zeros where there is no negative prompt; diffusers, webui and sd-cli all do this.
@@ -34,41 +98,25 @@ pub(crate) struct Texts {
 struct Encoder {
     module: Module,
     config: ClipConfig,
-    /// The token that ends a text.
-    end: u32,
-    /// The chunks of each text, as many for each.
-    texts: Vec<Vec<Chunk>>,
-    /// Words of the prompt that it was never shown.
-    unknown: Vec<String>,
+    read: Arc<Read>,
 }
 
 impl Texts {
-    /// Cut the prompts of a job into tokens and plan the encoders; nothing is loaded yet.
-    pub fn plan(job: &Job, model: &Model, backend: &Arc<dyn Backend>) -> Result<Texts, GenerateError> {
-        let guided = job.guidance != 1.0;
-        let texts = [Some(job.prompt.as_str()), guided.then_some(job.negative.as_str())];
-        let texts: Vec<&str> = texts.into_iter().flatten().collect();
-        let encoders = (0..model.text.len()).map(|i| Encoder::plan(i, &texts, job, model, backend));
-        let encoders = encoders.collect::<Result<Vec<_>, _>>()?;
-        if encoders.is_empty() {
-            return Err(GenerateError::Asked("this model has no text encoder".into()));
-        }
-        Ok(Texts { encoders, zero_negative: model.family == Family::Sdxl && job.negative.is_empty() })
+    /// Plan the encoders; nothing is loaded yet.
+    pub fn plan(job: &Job, model: &Model, place: &Place, words: &Words) -> Result<Texts, GenerateError> {
+        let encoders = words.0.iter().enumerate().map(|(i, read)| Encoder::plan(i, read, job, model, place));
+        let zero_negative = model.family == Family::Sdxl && job.negative.is_empty();
+        Ok(Texts { encoders: encoders.collect::<Result<_, _>>()?, zero_negative })
     }
 
-    /// How many texts there are: two with guidance.
-    pub fn count(&self) -> usize {
-        self.encoders[0].texts.len()
+    /// The encoders as modules.
+    pub fn modules(&mut self) -> impl Iterator<Item = &mut Module> {
+        self.encoders.iter_mut().map(|encoder| &mut encoder.module)
     }
 
-    /// Words of the prompt that the model was never shown.
-    pub fn unknown(&self) -> &[String] {
-        &self.encoders[0].unknown
-    }
-
-    /// The tokens of each text.
-    pub fn tokens(&self) -> usize {
-        self.encoders[0].texts[0].len() * self.encoders[0].config.tokens
+    /// Only the modules.
+    pub fn into_modules(self) -> impl Iterator<Item = Module> {
+        self.encoders.into_iter().map(|encoder| encoder.module)
     }
 
     /// Encode them: the prompt, then the negative prompt. Encoders are loaded one after the other and given back at once: nobody needs
@@ -91,39 +139,19 @@ impl Texts {
 }
 
 impl Encoder {
-    fn plan(
-        index: usize,
-        texts: &[&str],
-        job: &Job,
-        model: &Model,
-        backend: &Arc<dyn Backend>,
-    ) -> Result<Encoder, GenerateError> {
+    fn plan(index: usize, read: &Arc<Read>, job: &Job, model: &Model, place: &Place) -> Result<Encoder, GenerateError> {
         let part = &model.text[index];
         let config = part.config.clone();
-        let tokenizer = match model.tokenizers.get(index).and_then(Option::as_ref) {
-            Some(folder) => Tokenizer::from_folder(folder)?,
-            // OpenCLIP, which has the exact GELU, fills up with zeros, CLIP with the end of the text.
-            None if config.activation == Unary::Gelu => Tokenizer::clip_padded_with_zero(),
-            None => Tokenizer::clip(),
-        };
-        let (length, pad) = (config.tokens, tokenizer.pad());
-        let parsed: Vec<Vec<Piece>> = texts.iter().map(|text| parse(text)).collect();
-        let unknown = unknown_words(part, &tokenizer, &parsed[0])?;
-        let cut = parsed.iter().map(|pieces| chunks(&tokenizer, pieces, length, pad));
-        let mut texts = cut.collect::<Result<Vec<_>, _>>()?;
-        let longest = texts.iter().map(Vec::len).max().unwrap_or(1);
-        for text in &mut texts {
-            text.resize(longest, Chunk::empty(&tokenizer, length, pad)?);
-        }
-        let batch = texts.len() * longest;
-        let graph = clip(&config, batch, hidden(job, model, index), numbers(&**backend, part.storage()));
-        let module = Module::new("te", backend, Arc::new(part.clone()), graph.map_err(built("te"))?)?;
-        Ok(Encoder { module, config, end: tokenizer.end(), texts, unknown })
+        let batch = read.texts.len() * read.texts[0].len();
+        let build = |numbers| clip(&config, batch, hidden(job, model, index), numbers);
+        let module = Module::new("te", place, Arc::new(part.clone()), part.storage(), build)?;
+        Ok(Encoder { module, config, read: read.clone() })
     }
 
     fn encode(mut self, watch: &mut Watcher) -> Result<Vec<Condition>, GenerateError> {
         let ClipConfig { tokens, width, projection, .. } = self.config;
-        let all: Vec<&Chunk> = self.texts.iter().flatten().collect();
+        let texts = &self.read.texts;
+        let all: Vec<&Chunk> = texts.iter().flatten().collect();
         let ids = all.iter().flat_map(|c| c.ids.iter().copied()).collect();
         let ids = HostTensor::i32([all.len(), tokens], ids).map_err(built("te"))?;
         load(&mut self.module, watch)?;
@@ -134,17 +162,18 @@ impl Encoder {
             emphasise(rows, &chunk.weights)?;
         }
         let pooled = outputs.get(1).map(HostTensor::to_f32); // (chunks of all texts, tokens, projection)
-        let each = self.texts[0].len() * tokens;
+        let each = texts[0].len() * tokens;
         let condition = |(i, text): (usize, &Vec<Chunk>)| Condition {
             context: states[i * each * width..][..each * width].to_vec(),
             tokens: each,
             // The row of the first end of text, in the first chunk.
             pooled: pooled.as_ref().zip(projection).map(|(pooled, size)| {
-                let end = text[0].ids.iter().position(|&id| id == self.end as i32).unwrap_or(tokens - 1);
+                let end =
+                    text[0].ids.iter().position(|&id| id == self.read.tokenizer.end() as i32).unwrap_or(tokens - 1);
                 pooled[(i * each + end) * size..][..size].to_vec()
             }),
         };
-        Ok(self.texts.iter().enumerate().map(condition).collect())
+        Ok(texts.iter().enumerate().map(condition).collect())
     }
 }
 

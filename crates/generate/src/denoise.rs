@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use impasto_backend::{Backend, WeightSource};
 use impasto_graph::HostTensor;
 use impasto_model::{Model, unet};
 
-use crate::conditioning::{Condition, Texts, added};
+use crate::conditioning::{Condition, Words, added};
 use crate::latent::{LatentShape, channels_first, channels_last};
-use crate::module::{Module, built, numbers};
+use crate::module::{Module, built};
+use crate::place::Place;
 use crate::sampling::{NoiseLevels, Prediction, Training};
 use crate::{GenerateError, Job};
 
@@ -35,8 +35,8 @@ impl Denoiser {
     pub fn plan(
         job: &Job,
         model: &Model,
-        backend: &Arc<dyn Backend>,
-        texts: &Texts,
+        place: &Place,
+        words: &Words,
         latent: LatentShape,
     ) -> Result<Denoiser, GenerateError> {
         let config = &model.unet.config;
@@ -46,16 +46,16 @@ impl Denoiser {
                 config.out_channels, latent.channels
             )));
         }
-        let (size, tokens) = ([latent.height, latent.width], texts.tokens());
-        let source = Arc::new(model.unet.clone()) as Arc<dyn WeightSource>;
+        let (size, tokens) = ([latent.height, latent.width], words.tokens());
+        let source = Arc::new(model.unet.clone());
         let plan = |batch: usize| {
-            let graph = unet(config, batch, size, tokens, numbers(&**backend, model.unet.storage()));
-            Module::new("diffusion", backend, source.clone(), graph.map_err(built("diffusion"))?)
+            let build = |numbers| unet(config, batch, size, tokens, numbers);
+            Module::new("diffusion", place, source.clone(), model.unet.storage(), build)
         };
         // Both texts in one pass where that fits: the weights are read once.
-        let (module, batch) = match plan(texts.count()) {
-            Err(GenerateError::Plan { .. }) if texts.count() > 1 => (plan(1)?, 1),
-            planned => (planned?, texts.count()),
+        let (module, batch) = match plan(words.count()) {
+            Err(GenerateError::Plan { .. }) if words.count() > 1 => (plan(1)?, 1),
+            planned => (planned?, words.count()),
         };
         Ok(Denoiser {
             module,
@@ -69,6 +69,11 @@ impl Denoiser {
             levels: NoiseLevels::new(&Training { zero_terminal_snr: model.zero_snr, ..Training::default() })?,
             latent,
         })
+    }
+
+    /// How often the module runs for one look at a latent.
+    pub fn passes(&self, words: &Words) -> usize {
+        words.count().div_ceil(self.batch)
     }
 
     /// What is to be shown: the texts, encoded.

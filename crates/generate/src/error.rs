@@ -5,6 +5,7 @@ use impasto_graph::{GraphError, PlanError};
 use impasto_model::ModelError;
 
 use crate::picture::PictureError;
+use crate::place::AssignmentError;
 use crate::prompt::PromptError;
 use crate::sampling::{SamplingError, StepError};
 use crate::settings::SettingsError;
@@ -18,6 +19,12 @@ pub enum GenerateError {
     /// Settings that do not go together.
     #[error("{0}")]
     Asked(String),
+    /// What was asked for and is not to be had here.
+    #[error("{0}")]
+    Refused(String),
+    /// A device that was named and cannot be.
+    #[error(transparent)]
+    Assignment(#[from] AssignmentError),
     /// The model's files.
     #[error(transparent)]
     Model(#[from] ModelError),

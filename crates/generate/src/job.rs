@@ -128,6 +128,14 @@ impl Job {
         })
     }
 
+    /// How often the diffusion model looks at a latent to make one picture.
+    pub fn looks(&self) -> usize {
+        let strength = self.start.as_ref().map_or(1.0, |start| start.strength);
+        let steps = (self.steps as f64 * strength) as usize;
+        // Heun looks twice, but in its last step.
+        if self.method == Method::Heun { (2 * steps).saturating_sub(1) } else { steps }
+    }
+
     /// The text that webui keeps inside a picture, from which the picture can be made again.
     pub fn parameters(&self, seed: u64, model: &str) -> String {
         let mut text = self.prompt.clone();

@@ -2,18 +2,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::time::Instant;
 
-use impasto_backend::{Backend, BackendError, ParamBytes, Session, WeightSource};
+use impasto_backend::{Backend, BackendError, ParamBytes, Profile, Session, WeightSource};
 use impasto_graph::{Graph, GraphError, HostTensor, Plan, Storage};
 use impasto_model::Numbers;
 
 use crate::GenerateError;
 use crate::pipeline::{Event, Watcher};
-
-/// The element types of a network on a device.
-pub(crate) fn numbers(backend: &dyn Backend, storage: Storage) -> Numbers {
-    Numbers { storage, activations: backend.activations() }
-}
+use crate::place::{Fitted, Home, ModulePlan, Place, Rung, Spent, fit};
 
 /// A network that cannot be built, as an error of its module.
 pub(crate) fn built(module: &'static str) -> impl Fn(GraphError) -> GenerateError {
@@ -36,27 +33,26 @@ pub(crate) fn load(module: &mut Module, watch: &mut Watcher) -> Result<(), Gener
 /// One network, planned, and loaded when it is needed.
 pub struct Module {
     name: &'static str,
-    backend: Arc<dyn Backend>,
-    source: Arc<dyn WeightSource>,
+    place: Place,
+    source: Arc<dyn WeightSource + Send + Sync>,
     graph: Graph,
     plan: Plan,
+    rung: Rung,
+    backend: Option<Arc<dyn Backend>>,
     session: Option<Box<dyn Session>>,
 }
 
 impl Module {
-    /// Plan a network for a device. Nothing is read or allocated yet.
+    /// Plan a network for its place. Nothing is read or allocated, and no device opened yet.
     pub fn new(
         name: &'static str,
-        backend: &Arc<dyn Backend>,
-        source: Arc<dyn WeightSource>,
-        graph: Graph,
+        place: &Place,
+        source: Arc<dyn WeightSource + Send + Sync>,
+        storage: Storage,
+        build: impl Fn(Numbers) -> Result<Graph, GraphError>,
     ) -> Result<Module, GenerateError> {
-        let plan = Plan::new(&graph, &**backend).map_err(|source| GenerateError::Plan {
-            module: name,
-            device: backend.name().into(),
-            source,
-        })?;
-        Ok(Module { name, backend: backend.clone(), source, graph, plan, session: None })
+        let Fitted { graph, plan, rung } = fit(name, &*place.device, storage, build)?;
+        Ok(Module { name, place: place.clone(), source, graph, plan, rung, backend: None, session: None })
     }
 
     /// What users call it: `te`, `diffusion`, `vae`.
@@ -64,9 +60,51 @@ impl Module {
         self.name
     }
 
-    /// Bytes of everything that it needs while it runs.
-    pub fn bytes(&self) -> u64 {
-        self.plan.weight_bytes() + self.plan.arena_bytes()
+    /// Where it computes.
+    pub fn device(&self) -> &dyn Profile {
+        &*self.place.device
+    }
+
+    /// Where its weights are kept.
+    pub fn home(&self) -> Home {
+        self.place.home
+    }
+
+    /// What it takes and how long, if it runs so often.
+    pub fn report(&self, runs: u64) -> ModulePlan {
+        let device = self.device();
+        let weights = self.plan.weights().iter().map(|weight| weight.bytes).max().unwrap_or(0);
+        let on_host = self.place.home == Home::Host && device.name() != "cpu";
+        let report = ModulePlan {
+            module: self.name,
+            computes_on: device.name().into(),
+            weights_on: match self.place.home {
+                Home::Runtime => device.name().into(),
+                Home::Host => "cpu".into(),
+                Home::Disk => "disk".into(),
+            },
+            weight_bytes: self.plan.weight_bytes(),
+            resident_bytes: self.plan.weight_bytes(),
+            host_bytes: if on_host { self.plan.weight_bytes() } else { 0 },
+            arena_bytes: self.plan.arena_bytes(),
+            largest_buffer: self.plan.largest_binding().max(weights),
+            buffer_limit: device.limits().max_binding,
+            rung: self.rung,
+            runs,
+            flops: self.graph.flops(),
+            seconds: 0.0,
+            measured: false,
+            problem: None,
+        };
+        report.timed(self.place.rates())
+    }
+
+    /// Open its device; a driver that fails does so before work is spent.
+    pub fn open(&mut self) -> Result<(), GenerateError> {
+        if self.backend.is_none() {
+            self.backend = Some(self.place.open().map_err(|e| self.failed(e))?);
+        }
+        Ok(())
     }
 
     /// Bring its weights to the device and take its memory. `progress` hears how many of how many bytes are read; it may ask to
@@ -75,6 +113,9 @@ impl Module {
         if self.session.is_some() {
             return Ok(());
         }
+        self.open()?;
+        let Some(backend) = self.backend.clone() else { return Ok(()) };
+        let begun = Instant::now();
         let of = self.plan.weights().iter().map(|w| self.graph.ty(w.value).elements()).sum();
         let watched = Watched {
             source: &*self.source,
@@ -83,11 +124,14 @@ impl Module {
             progress: RefCell::new(progress),
             stopped: Cell::new(false),
         };
-        let packed = self.backend.pack(&self.graph, &self.plan, &watched);
+        let packed = backend.pack(&self.graph, &self.plan, &watched);
         if watched.stopped.get() {
             return Err(GenerateError::Interrupted);
         }
-        let session = packed.and_then(|weights| self.backend.prepare(&self.graph, &self.plan, &weights));
+        let weights = packed.map_err(|e| self.failed(e))?;
+        let (bytes, loading) = (self.plan.weight_bytes() as f64, begun.elapsed().as_secs_f64());
+        self.place.note(Spent { bytes, loading, ..Spent::default() });
+        let session = backend.prepare(&self.graph, &self.plan, &weights);
         self.session = Some(session.map_err(|e| self.failed(e))?);
         Ok(())
     }
@@ -95,16 +139,19 @@ impl Module {
     /// Run once; it must be loaded.
     pub fn run(&mut self, inputs: &[(&str, &HostTensor)]) -> Result<Vec<HostTensor>, GenerateError> {
         let lost = || BackendError::Lost { device: "host".into(), reason: "the module was not loaded".into() };
+        let begun = Instant::now();
         let outputs = self.session.as_mut().ok_or_else(lost).and_then(|s| s.run_to_new(inputs));
         let outputs = outputs.map_err(|e| self.failed(e))?;
+        let (flops, computing) = (self.graph.flops() as f64, begun.elapsed().as_secs_f64());
+        self.place.note(Spent { flops, computing, ..Spent::default() });
         if outputs.iter().any(|o| o.to_f32().iter().any(|v| !v.is_finite())) {
-            let precision = self.backend.activations().to_string();
+            let precision = self.device().activations().to_string();
             return Err(GenerateError::NotFinite { module: self.name, step: None, precision });
         }
         Ok(outputs)
     }
 
-    /// Give back its memory, weights too.
+    /// Give back its memory, weights too. The device stays open, since it will be used again.
     pub fn unload(&mut self) {
         self.session = None;
     }

@@ -1,17 +1,15 @@
 //! The networks of a run behind the text encoders: planned together, loaded when they are needed, given back when memory is needed for
 //! others.
 
-use std::sync::Arc;
-
-use impasto_backend::Backend;
 use impasto_model::Model;
 
 use crate::autoencoder::Autoencoder;
-use crate::conditioning::Texts;
+use crate::conditioning::Words;
 use crate::denoise::Denoiser;
-use crate::module::load;
+use crate::module::{Module, load};
 use crate::picture::Picture;
 use crate::pipeline::Watcher;
+use crate::place::{Home, Placement};
 use crate::preview;
 use crate::settings::Preview;
 use crate::{GenerateError, Job};
@@ -28,16 +26,18 @@ pub(crate) struct Networks {
 
 impl Networks {
     /// Plan both; nothing is loaded yet.
-    pub fn plan(
-        job: &Job,
-        model: &Model,
-        backend: &Arc<dyn Backend>,
-        texts: &Texts,
-    ) -> Result<Networks, GenerateError> {
-        let autoencoder = Autoencoder::plan(job, model, backend)?;
-        let denoiser = Denoiser::plan(job, model, backend, texts, autoencoder.latent)?;
-        let both_fit = denoiser.module.bytes() + autoencoder.decoder.bytes() <= backend.limits().memory;
+    pub fn plan(job: &Job, model: &Model, places: &Placement, words: &Words) -> Result<Networks, GenerateError> {
+        let autoencoder = Autoencoder::plan(job, model, &places.vae)?;
+        let denoiser = Denoiser::plan(job, model, &places.diffusion, words, autoencoder.latent)?;
+        let both_fit = both_fit(&denoiser.module, &autoencoder.decoder);
         Ok(Networks { denoiser, autoencoder, both_fit, colours: preview::colours(model) })
+    }
+
+    /// Open their devices.
+    pub fn open(&mut self) -> Result<(), GenerateError> {
+        let Networks { denoiser, autoencoder, .. } = self;
+        let modules = [&mut denoiser.module, &mut autoencoder.decoder].into_iter().chain(&mut autoencoder.encoder);
+        modules.into_iter().try_for_each(Module::open)
     }
 
     /// Load the diffusion model, if it is not.
@@ -70,4 +70,13 @@ impl Networks {
             }
         }
     }
+}
+
+/// Whether the diffusion model and the decoder fit beside each other. What is kept on disk stays nowhere else behind its phase.
+pub(crate) fn both_fit(diffusion: &Module, decoder: &Module) -> bool {
+    let (a, b) = (diffusion.report(1), decoder.report(1));
+    let together = a.device_bytes() + b.device_bytes() + diffusion.device().fixed_bytes();
+    let apart = a.computes_on != b.computes_on;
+    let on_disk = [diffusion, decoder].iter().any(|module| module.home() == Home::Disk);
+    !on_disk && (apart || together <= diffusion.device().limits().memory)
 }

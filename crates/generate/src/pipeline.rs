@@ -1,14 +1,13 @@
 //! From a job to its pictures, on one screen.
 
-use std::sync::Arc;
-
-use impasto_backend::Backend;
 use impasto_model::Model;
 
 use crate::begin::{Beginning, Original, begin};
-use crate::conditioning::Texts;
+use crate::conditioning::{Texts, Words};
+use crate::module::Module;
 use crate::networks::Networks;
 use crate::picture::Picture;
+use crate::place::Placement;
 use crate::sampling::Sampler;
 use crate::settings::Preview;
 use crate::{GenerateError, Job, Noise};
@@ -56,17 +55,16 @@ pub enum Event<'a> {
 pub type Watcher<'a> = dyn FnMut(Event) -> Result<bool, GenerateError> + 'a;
 
 /// Make the pictures of a job; each is handed to `watch` when it is ready.
-pub fn generate(
-    job: &Job,
-    model: &Model,
-    backend: &Arc<dyn Backend>,
-    watch: &mut Watcher,
-) -> Result<(), GenerateError> {
-    // Everything is planned before anything is loaded: what does not fit is refused before work is spent.
-    let texts = Texts::plan(job, model, backend)?;
-    let mut networks = Networks::plan(job, model, backend, &texts)?;
-    if !texts.unknown().is_empty() {
-        tell(watch, Event::Unknown(texts.unknown()))?;
+pub fn generate(job: &Job, model: &Model, places: &Placement, watch: &mut Watcher) -> Result<(), GenerateError> {
+    // Everything is planned, and devices are opened, before anything is loaded: what cannot be is refused before work is spent.
+    let words = Words::cut(job, model)?;
+    let mut texts = Texts::plan(job, model, &places.te, &words)?;
+    let mut networks = Networks::plan(job, model, places, &words)?;
+    texts.modules().try_for_each(Module::open)?;
+    networks.open()?;
+    let unknown = words.unknown(model)?;
+    if !unknown.is_empty() {
+        tell(watch, Event::Unknown(&unknown))?;
     }
     networks.denoiser.hear(texts.encode(watch)?);
     let original = Original::encode(job, model, &mut networks, watch)?;

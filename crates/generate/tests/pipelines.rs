@@ -13,6 +13,7 @@ use common::generated::numbers;
 use impasto_backend::Backend;
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_generate::picture::Picture;
+use impasto_generate::place::Placement;
 use impasto_generate::settings::Settings;
 use impasto_generate::{Event, GenerateError, Job, generate};
 use impasto_model::{Model, ModelPaths};
@@ -52,7 +53,7 @@ fn cpu(precision: Precision) -> Arc<dyn Backend> {
 fn paint(model: &Model, settings: &Settings, precision: Precision) -> Result<Picture, GenerateError> {
     let job = Job::new(settings, model, 0)?;
     let mut made = None;
-    generate(&job, model, &cpu(precision), &mut |event| {
+    generate(&job, model, &Placement::on(&cpu(precision)), &mut |event| {
         if let Event::Picture { picture, .. } = event {
             made = Some(picture.clone());
         }
@@ -222,7 +223,7 @@ fn guidance_in_two_passes_gives_the_picture_of_one() {
         let cpu = Cpu::new(&CpuOptions { precision: Precision::F32, memory: Some(memory), ..CpuOptions::default() });
         let backend: Arc<dyn Backend> = Arc::new(cpu.expect("there is a CPU"));
         let mut made = None;
-        let done = generate(&job, &model, &backend, &mut |event| {
+        let done = generate(&job, &model, &Placement::on(&backend), &mut |event| {
             if let Event::Picture { picture, .. } = event {
                 made = Some(picture.clone());
             }
@@ -252,7 +253,7 @@ fn a_run_stops_when_it_is_asked_to() {
     let (_folder, model) = folder(&Small::sd1());
     let job = Job::new(&settings(&[]), &model, 0).expect("a job");
     let mut seen = 0;
-    let done = generate(&job, &model, &cpu(Precision::F32), &mut |event| {
+    let done = generate(&job, &model, &Placement::on(&cpu(Precision::F32)), &mut |event| {
         seen += usize::from(matches!(event, Event::Step { .. }));
         Ok(seen < 3)
     });

@@ -10,6 +10,7 @@ use impasto_backend::Backend;
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_backend::vulkan::{Vulkan, VulkanOptions};
 use impasto_generate::picture::Picture;
+use impasto_generate::place::Placement;
 use impasto_generate::settings::Settings;
 use impasto_generate::{Event, Job, generate};
 use impasto_model::{Model, ModelPaths};
@@ -35,7 +36,7 @@ fn paint(model: &Model, backend: &Arc<dyn Backend>, prompt: &str) -> Picture {
     }
     let job = Job::new(&settings, model, 0).expect("a job");
     let mut made = None;
-    generate(&job, model, backend, &mut |event| {
+    generate(&job, model, &Placement::on(backend), &mut |event| {
         if let Event::Picture { picture, .. } = event {
             made = Some(picture.clone());
         }

@@ -21,7 +21,7 @@ pub use impasto_kernel as kernel;
 pub use impasto_model as model;
 pub use impasto_weights as weights;
 
-pub use backends::{BackendOptions, backend};
+pub use backends::{BackendOptions, backend, machine};
 pub use default_model::default_model;
 pub use inspect::{Inspection, Part, TextEncoder, inspect};
 
@@ -30,6 +30,11 @@ pub use inspect::{Inspection, Part, TextEncoder, inspect};
 pub fn probe_hook() {
     let trials = [&impasto_backend::cpu::TRIALS[..], &impasto_device::PROBES].concat();
     impasto_device::hook(&trials);
+}
+
+/// Where the rates of devices are kept between runs.
+pub fn rates_file() -> Option<std::path::PathBuf> {
+    impasto_store::user_folder().map(|folder| folder.join("rates.json"))
 }
 
 /// How to ask which devices are here, for a program of this build: with the processor's instruction paths, and with what this

@@ -5,7 +5,7 @@ mod cli;
 use std::process::ExitCode;
 
 use clap::{ArgMatches, FromArgMatches, Subcommand};
-use cli::{Bench, Command, arguments, devices, kernel, paint, show};
+use cli::{Bench, Command, arguments, devices, kernel, paint, plan, show};
 use impasto::generate::GenerateError;
 
 fn main() -> ExitCode {
@@ -16,11 +16,13 @@ fn main() -> ExitCode {
         Err(error) => return refuse(&error),
     };
     match run(&matches) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("error: {}", in_words(&error));
             match error.downcast_ref() {
-                Some(GenerateError::Settings(_) | GenerateError::Asked(_)) => ExitCode::from(2),
+                Some(GenerateError::Settings(_) | GenerateError::Asked(_) | GenerateError::Assignment(_)) => {
+                    ExitCode::from(2)
+                }
                 Some(GenerateError::Interrupted) => ExitCode::from(130),
                 _ => ExitCode::FAILURE,
             }
@@ -28,15 +30,22 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(matches: &ArgMatches) -> anyhow::Result<()> {
-    let flags = match matches.subcommand() {
-        None => arguments::settings(matches),
-        Some(("generate", matches)) => arguments::settings(matches),
-        Some(_) => return run_other(Command::from_arg_matches(matches)?),
+fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let (flags, planned) = match matches.subcommand() {
+        None => (arguments::settings(matches), None),
+        Some(("generate", matches)) => (arguments::settings(matches), None),
+        Some(("plan", matches)) => (arguments::settings(matches), Some(arguments::imagined(matches))),
+        Some(_) => return run_other(Command::from_arg_matches(matches)?).map(|()| ExitCode::SUCCESS),
     };
     let settings = paint::layered(&flags.map_err(GenerateError::from)?)?;
-    devices::insist(settings.gpu.unwrap_or_default())?;
-    Ok(paint::paint(&settings)?)
+    match planned {
+        Some(devices) => plan::plan(&settings, &devices),
+        None => {
+            devices::insist(settings.gpu.unwrap_or_default())?;
+            paint::paint(&settings)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
 }
 
 fn run_other(command: Command) -> anyhow::Result<()> {

@@ -56,7 +56,7 @@ impl Hasher for Mix {
 }
 
 /// 128 bits that stand for bytes: for files, where a collision would be another file's content. Two chains with multipliers and starts of their own.
-pub(crate) fn digest(bytes: &[u8]) -> u128 {
+pub fn digest(bytes: &[u8]) -> u128 {
     fn fold(state: u64, word: u64, multiplier: u64) -> u64 {
         let wide = u128::from(state ^ word).wrapping_mul(u128::from(multiplier));
         (wide as u64) ^ (wide >> 64) as u64 ^ state.rotate_left(23)

@@ -117,6 +117,7 @@ pub use compiler::{Compiler, Messages, compile, compile_for, compile_unoptimised
 pub use error::{Contributors, KernelError};
 pub use exec::{Data, Launch, execute};
 pub use grad::{Chain, Cost, Derivatives, Grad, Jvp, KeptLoop, Purpose, Report};
+pub use hash::digest;
 pub use impasto_kernel_macro::{KernelStruct, kernel, kernel_fn};
 pub use ir::{
     Access, Atomic, Binary, Builtin, Compare, Effect, Kernel, Layout, Matrix, MatrixLayout, MatrixShape, MatrixUse,

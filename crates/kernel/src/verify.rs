@@ -399,6 +399,7 @@ fn types(k: &Kernel, op: OpId, args: &[Ty]) -> Result<(), String> {
         OpKind::MatrixStore(m, _) => {
             count(3)?;
             need(k.memory(m).space != Space::Buffer(Access::Read), "the buffer is read only")?;
+            need(k.memory(m).ty.as_scalar().is_some(), "a matrix is stored as scalars, not as vectors")?;
             matrix_place(k, m, args, args[2])
         }
         OpKind::MatrixFill => {
@@ -474,7 +475,8 @@ fn matrix_place(k: &Kernel, m: MemoryId, args: &[Ty], matrix: Ty) -> Result<(), 
     need(args[0] == u32_ty && args[1] == u32_ty, "index and stride must be u32")?;
     let scalar = k.matrix(matrix).ok_or("what is loaded or stored is a matrix")?.scalar;
     need(!matches!(k.memory(m).space, Space::Private(_)), "a private array is of one invocation, a matrix of many")?;
-    need(k.memory(m).ty == Ty::scalar(scalar), "the elements of the memory must be those of the matrix")
+    let held = k.memory(m).ty.lanes().map(|(s, _)| s);
+    need(held == Some(scalar), "the elements of the memory must be those of the matrix, or vectors of them")
 }
 
 fn matrix_arithmetic(f: Binary, s: Scalar) -> Result<(), String> {

@@ -105,6 +105,14 @@ impl<'a> Net<'a> {
         self.graph.layer_norm(x, params, 1e-5, self.numbers.activations)
     }
 
+    /// How to keep sums that a norm will make small again: in some autoencoders they are larger than a half can be.
+    fn roomy(&self) -> DType {
+        match self.numbers.activations {
+            DType::F16 => DType::F32,
+            other => other,
+        }
+    }
+
     /// Two convolutions and a shortcut. `time (batch, width)` shifts each channel between them.
     pub(crate) fn resnet(&mut self, x: Value, n: usize, time: Option<Value>, eps: f32) -> Result<Value, GraphError> {
         // x (batch, h, w, c)
@@ -114,7 +122,7 @@ impl<'a> Net<'a> {
         };
         let h = self.group_norm("norm1", x, eps, Some(Unary::Silu))?;
         let h = match time {
-            None => self.conv3("conv1", h, n, Epilogue::new())?,
+            None => self.conv3("conv1", h, n, Epilogue::new().dtype(self.roomy()))?,
             Some(time) => {
                 let w = self.param("conv1.weight", &[n, self.channels(h), 3, 3])?;
                 let b = self.param("conv1.bias", &[n])?;

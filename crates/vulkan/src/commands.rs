@@ -19,6 +19,20 @@ pub struct Part {
     pub bytes: u64,
 }
 
+impl Part {
+    /// Whether a byte is of both.
+    pub fn touches(&self, other: &Part) -> bool {
+        Arc::ptr_eq(&self.buffer, &other.buffer)
+            && self.offset < other.offset + other.bytes
+            && other.offset < self.offset + self.bytes
+    }
+
+    /// A part of it.
+    pub fn within(&self, offset: u64, bytes: u64) -> Part {
+        Part { buffer: self.buffer.clone(), offset: self.offset + offset, bytes }
+    }
+}
+
 enum Command {
     Run { pipeline: Arc<Pipeline>, parts: Vec<Part>, groups: [u32; 3] },
     Copy { from: Part, to: Part },

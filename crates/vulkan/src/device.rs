@@ -10,7 +10,9 @@ use crate::error::{Named, VulkanError};
 use crate::features::Features;
 use crate::instance::Inner;
 use crate::memory::Buffer;
+use crate::meter::Meter;
 use crate::physical::Physical;
+use crate::remembered::Identity;
 
 /// An open device with one queue.
 #[derive(Clone)]
@@ -27,6 +29,11 @@ pub(crate) struct Opened {
     timeline: vk::Semaphore,
     /// Vulkan leaves it to us that a queue is used by one thread at a time. The number of lists that were handed to it.
     turn: std::sync::Mutex<u64>,
+    /// What the driver's compiler made; changed as a whole by one thread alone.
+    pub(crate) pipelines: vk::PipelineCache,
+    pub(crate) remembering: std::sync::RwLock<()>,
+    pub(crate) identity: Identity,
+    pub(crate) meter: Meter,
 }
 
 impl Device {
@@ -42,8 +49,29 @@ impl Device {
         let memory = unsafe { instance.raw.get_physical_device_memory_properties(physical.handle) };
         let turn = std::sync::Mutex::new(0);
         let timeline = vk::Semaphore::null();
+        // SAFETY: as above.
+        let told = unsafe { instance.raw.get_physical_device_properties(physical.handle) };
+        let identity = Identity { vendor: told.vendor_id, device: told.device_id, driver: told.pipeline_cache_uuid };
+        let (pipelines, remembering) = (vk::PipelineCache::null(), std::sync::RwLock::new(()));
+        let meter = Meter::new();
         // Owned from here on, so that an error below closes it.
-        let mut opened = Opened { raw, family, queue, memory, features, instance, timeline, turn };
+        let mut opened = Opened {
+            raw,
+            family,
+            queue,
+            memory,
+            features,
+            instance,
+            timeline,
+            turn,
+            pipelines,
+            remembering,
+            identity,
+            meter,
+        };
+        let info = vk::PipelineCacheCreateInfo::default();
+        // SAFETY: `info` is complete and lives until the call returns.
+        opened.pipelines = unsafe { opened.raw.create_pipeline_cache(&info, None) }.named("vkCreatePipelineCache")?;
         if opened.features.timeline {
             let mut kind = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
             let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
@@ -159,8 +187,9 @@ impl Device {
             stage = stage.push_next(&mut size);
         }
         let infos = [vk::ComputePipelineCreateInfo::default().stage(stage).layout(pipeline.layout)];
-        // SAFETY: as above.
-        let made = unsafe { device.create_compute_pipelines(vk::PipelineCache::null(), &infos, None) };
+        let _remembering = self.0.remembering.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // SAFETY: as above; several threads may use the cache at a time.
+        let made = unsafe { device.create_compute_pipelines(self.0.pipelines, &infos, None) };
         let made = made.map_err(|(_, result)| result).named("vkCreateComputePipelines")?;
         pipeline.raw = made.first().copied().ok_or(VulkanError::Lacks("pipeline in its answer"))?;
         Ok(pipeline)
@@ -330,6 +359,7 @@ impl Drop for Opened {
         let _ = &self.instance;
         // SAFETY: buffers, pipelines and recordings hold the device, so this is its last use; null handles are allowed.
         unsafe {
+            self.raw.destroy_pipeline_cache(self.pipelines, None);
             self.raw.destroy_semaphore(self.timeline, None);
             self.raw.destroy_device(None);
         }

@@ -37,6 +37,12 @@ pub enum VulkanError {
         /// The bytes that there are.
         have: u64,
     },
+    /// More bytes than this device may be asked for in all.
+    #[error("{wanted} bytes more are over the budget of the device")]
+    OverBudget {
+        /// The bytes that were asked for.
+        wanted: u64,
+    },
 }
 
 impl VulkanError {
@@ -48,10 +54,11 @@ impl VulkanError {
         }
     }
 
-    /// Whether the memory of the device or of the host is used up.
+    /// Whether the memory of the device or of the host, or the budget, is used up.
     pub fn is_exhausted(&self) -> bool {
         let full = [vk::Result::ERROR_OUT_OF_DEVICE_MEMORY, vk::Result::ERROR_OUT_OF_HOST_MEMORY];
-        self.code().is_some_and(|code| full.iter().any(|result| result.as_raw() == code))
+        let over = matches!(self, VulkanError::OverBudget { .. });
+        over || self.code().is_some_and(|code| full.iter().any(|result| result.as_raw() == code))
     }
 
     /// Whether the device is gone; nothing on it can be used any more.

@@ -4,14 +4,16 @@ use std::ffi::{CStr, c_void};
 use std::marker::PhantomData;
 
 use ash::{ext, khr, vk};
+use serde::{Deserialize, Serialize};
 
+use crate::memory::visible_and_cached;
 use crate::physical::{CooperativeMatrix, Extensions, Physical};
 
 /// Younger than ash.
 const BFLOAT16: &CStr = c"VK_KHR_shader_bfloat16";
 
 /// What kernels may ask of a device. Of an open device, all of it is enabled.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Features {
     /// The Vulkan version that can be used, major and minor.
     pub version: (u32, u32),
@@ -51,12 +53,16 @@ pub struct Features {
     pub memory_model: bool,
     /// Counters on which host and device agree how far the work is; with Vulkan 1.2.
     pub timeline: bool,
+    /// Whether the host sees the memory in which kernels are fastest: then nothing has to be staged.
+    pub visible: bool,
+    /// Whether it reads there as fast as in its own memory.
+    pub cached: bool,
     /// How large a kernel may be.
     pub limits: KernelLimits,
 }
 
 /// What the invocations of a subgroup compute together, in kernels that compute.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Together {
     /// Whether something is true of all, or of any.
     pub vote: bool,
@@ -69,7 +75,7 @@ pub struct Together {
 }
 
 /// How large a kernel may be.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelLimits {
     /// Workgroups of one run: x, y, z.
     pub groups: [u32; 3],
@@ -178,7 +184,12 @@ impl Physical {
         let knows = self.knows();
         // SAFETY: the handle belongs to this instance, which lives.
         let limits = unsafe { instance.get_physical_device_properties(self.handle) }.limits;
+        // SAFETY: as above.
+        let memory = unsafe { instance.get_physical_device_memory_properties(self.handle) };
+        let [visible, cached] = visible_and_cached(&memory);
         let mut found = Features {
+            visible,
+            cached,
             version: (vk::api_version_major(knows.core), vk::api_version_minor(knows.core)),
             limits: KernelLimits {
                 groups: limits.max_compute_work_group_count,

@@ -34,8 +34,11 @@ mod features;
 mod instance;
 #[allow(unsafe_code)]
 mod memory;
+mod meter;
 #[allow(unsafe_code)]
 mod physical;
+#[allow(unsafe_code)]
+mod remembered;
 
 pub use commands::{Part, Recorder, Recording};
 pub use device::{Device, Interface, Pipeline};
@@ -43,4 +46,5 @@ pub use error::VulkanError;
 pub use features::{Features, KernelLimits, Together};
 pub use instance::{Instance, Loader};
 pub use memory::{Buffer, Home};
+pub use meter::Meter;
 pub use physical::{CooperativeMatrix, Description, Kind, Physical};

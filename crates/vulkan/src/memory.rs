@@ -7,6 +7,7 @@ use ash::vk;
 
 use crate::device::Device;
 use crate::error::{Named, VulkanError};
+use crate::meter::Meter;
 
 /// Where the bytes of a buffer are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,9 @@ pub struct Buffer {
     pub(crate) raw: vk::Buffer,
     memory: vk::DeviceMemory,
     bytes: u64,
+    cached: bool,
+    /// Bytes that the driver was asked for, which may be a few more.
+    taken: u64,
     /// Where the host sees it, for as long as it lives; one thread at a time.
     mapped: Option<Mutex<Mapped>>,
 }
@@ -33,6 +37,11 @@ struct Mapped(NonNull<u8>);
 unsafe impl Send for Mapped {}
 
 impl Device {
+    /// What the driver was asked for.
+    pub fn meter(&self) -> &Meter {
+        &self.0.meter
+    }
+
     /// Memory for kernels that the host can read and write.
     pub fn buffer(&self, bytes: u64) -> Result<Buffer, VulkanError> {
         self.buffer_at(bytes, Home::Host)
@@ -49,46 +58,57 @@ impl Device {
         let raw = unsafe { device.create_buffer(&info, None) }.named("vkCreateBuffer")?;
         // Owned from here on, so that an error below frees it.
         let memory = vk::DeviceMemory::null();
-        let mut buffer = Buffer { device: self.clone(), raw, memory, bytes, mapped: None };
+        let mut buffer = Buffer { device: self.clone(), raw, memory, bytes, taken: 0, cached: false, mapped: None };
         // SAFETY: the buffer belongs to this device.
         let needs = unsafe { device.get_buffer_memory_requirements(raw) };
-        let index = self.memory_type(needs.memory_type_bits, home)?;
+        let index = memory_type(&self.0.memory, needs.memory_type_bits, home)?;
         let info = vk::MemoryAllocateInfo::default().allocation_size(needs.size).memory_type_index(index as u32);
+        if !self.0.meter.take(needs.size) {
+            return Err(VulkanError::OverBudget { wanted: needs.size });
+        }
+        buffer.taken = needs.size;
         // SAFETY: `info` is complete and lives until the call returns.
         buffer.memory = unsafe { device.allocate_memory(&info, None) }.named("vkAllocateMemory")?;
         // SAFETY: both belong to this device, and the buffer has no memory yet.
         unsafe { device.bind_buffer_memory(raw, buffer.memory, 0) }.named("vkBindBufferMemory")?;
-        if self.0.memory.memory_types[index].property_flags.contains(VISIBLE) {
+        let flags = self.0.memory.memory_types[index].property_flags;
+        buffer.cached = flags.contains(vk::MemoryPropertyFlags::HOST_CACHED);
+        if flags.contains(VISIBLE) {
             // SAFETY: the memory is visible to the host and not mapped; the end of the memory ends the mapping.
             let place = unsafe { device.map_memory(buffer.memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) };
             buffer.mapped = NonNull::new(place.named("vkMapMemory")?.cast()).map(|place| Mutex::new(Mapped(place)));
         }
         Ok(buffer)
     }
+}
 
-    /// The best kind of memory among those allowed.
-    fn memory_type(&self, allowed: u32, home: Home) -> Result<usize, VulkanError> {
-        let memory = &self.0.memory;
-        let count = (memory.memory_type_count as usize).min(vk::MAX_MEMORY_TYPES);
-        let heap_bytes = |heap: u32| memory.memory_heaps.get(heap as usize).map_or(0, |heap| heap.size);
-        let has = |index: usize, flags| memory.memory_types[index].property_flags.contains(flags);
-        let local = vk::MemoryPropertyFlags::DEVICE_LOCAL;
-        let largest =
-            (0..count).filter(|&i| has(i, local)).map(|i| heap_bytes(memory.memory_types[i].heap_index)).max();
-        // A small window into the device's memory is not where large things live.
-        let wide = |index: usize| Some(heap_bytes(memory.memory_types[index].heap_index)) == largest;
-        let find = |fits: &dyn Fn(usize) -> bool| (0..count).find(|&i| allowed & (1 << i) != 0 && fits(i));
-        let found = match home {
-            Home::Device => find(&|i| has(i, local | VISIBLE) && wide(i))
-                .or_else(|| find(&|i| has(i, local) && wide(i)))
-                .or_else(|| find(&|i| has(i, local)))
-                .or_else(|| find(&|_| true)),
-            Home::Host => {
-                find(&|i| has(i, VISIBLE | vk::MemoryPropertyFlags::HOST_CACHED)).or_else(|| find(&|i| has(i, VISIBLE)))
-            }
-        };
-        found.ok_or(VulkanError::Lacks("memory that the host can see"))
-    }
+/// The best kind of memory among those allowed.
+fn memory_type(memory: &vk::PhysicalDeviceMemoryProperties, allowed: u32, home: Home) -> Result<usize, VulkanError> {
+    let count = (memory.memory_type_count as usize).min(vk::MAX_MEMORY_TYPES);
+    let heap_bytes = |heap: u32| memory.memory_heaps.get(heap as usize).map_or(0, |heap| heap.size);
+    let has = |index: usize, flags| memory.memory_types[index].property_flags.contains(flags);
+    let local = vk::MemoryPropertyFlags::DEVICE_LOCAL;
+    let largest = (0..count).filter(|&i| has(i, local)).map(|i| heap_bytes(memory.memory_types[i].heap_index)).max();
+    // A small window into the device's memory is not where large things live.
+    let wide = |index: usize| Some(heap_bytes(memory.memory_types[index].heap_index)) == largest;
+    let find = |fits: &dyn Fn(usize) -> bool| (0..count).find(|&i| allowed & (1 << i) != 0 && fits(i));
+    let found = match home {
+        Home::Device => find(&|i| has(i, local | VISIBLE) && wide(i))
+            .or_else(|| find(&|i| has(i, local) && wide(i)))
+            .or_else(|| find(&|i| has(i, local)))
+            .or_else(|| find(&|_| true)),
+        Home::Host => {
+            find(&|i| has(i, VISIBLE | vk::MemoryPropertyFlags::HOST_CACHED)).or_else(|| find(&|i| has(i, VISIBLE)))
+        }
+    };
+    found.ok_or(VulkanError::Lacks("memory that the host can see"))
+}
+
+/// Whether the host sees the memory in which kernels are fastest, and whether it reads there as fast as in its own.
+pub(crate) fn visible_and_cached(memory: &vk::PhysicalDeviceMemoryProperties) -> [bool; 2] {
+    let best = memory_type(memory, u32::MAX, Home::Device);
+    let flags = best.map_or(vk::MemoryPropertyFlags::empty(), |index| memory.memory_types[index].property_flags);
+    [VISIBLE, VISIBLE | vk::MemoryPropertyFlags::HOST_CACHED].map(|wanted| flags.contains(wanted))
 }
 
 /// What the host sees without further ado.
@@ -105,6 +125,11 @@ impl Buffer {
     /// Whether the host can read and write it.
     pub fn is_visible(&self) -> bool {
         self.mapped.is_some()
+    }
+
+    /// Whether the host reads it as fast as its own memory. What is visible and not cached is for writing: each read goes to the device.
+    pub fn is_cached(&self) -> bool {
+        self.is_visible() && self.cached
     }
 
     /// Copies bytes to the beginning of the buffer.
@@ -154,5 +179,6 @@ impl Drop for Buffer {
             device.destroy_buffer(self.raw, None);
             device.free_memory(self.memory, None);
         }
+        self.device.0.meter.give_back(self.taken);
     }
 }

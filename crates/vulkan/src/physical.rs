@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ash::{ext, khr, vk};
 use serde::{Deserialize, Serialize};
 
+use crate::features::Features;
 use crate::instance::Inner;
 
 /// A device that a driver offers, not opened yet.
@@ -87,6 +88,8 @@ pub struct Description {
     pub computes: bool,
     /// Vulkan by way of another API, with parts missing.
     pub portability: bool,
+    /// All that kernels may ask for.
+    pub features: Features,
 }
 
 impl Physical {
@@ -143,6 +146,7 @@ impl Physical {
             cooperative: if has.has(khr::cooperative_matrix::NAME) { self.cooperative() } else { Vec::new() },
             computes: self.compute_family().is_some(),
             portability: has.has(khr::portability_subset::NAME),
+            features,
         }
     }
 

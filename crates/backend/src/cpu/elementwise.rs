@@ -96,7 +96,8 @@ pub(super) fn binary(env: &Env, value: Value) -> Run {
     let Op::Binary(function) = env.graph.node(value).op else { unreachable!("called for binary functions") };
     let shape = &env.graph.ty(value).shape;
     let [a_strides, b_strides] = [0, 1].map(|i| broadcast_strides(&env.operand_type(value, i).shape, shape));
-    let (shape, [a_strides, b_strides]) = merge(shape, [&a_strides, &b_strides]);
+    let (shape, strides) = merge(shape, &[&a_strides, &b_strides]);
+    let [a_strides, b_strides]: [Vec<usize>; 2] = strides.try_into().expect("there are two sides");
     let (a, b, out, rows) = (env.operand(value, 0), env.operand(value, 1), env.dst(value), env.cpu.rows());
     let n = shape[shape.len() - 1];
     let m: usize = shape[..shape.len() - 1].iter().product();

@@ -2,8 +2,9 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
-use crate::BackendError;
+use crate::{BackendError, Meter};
 
 /// Alignment of every tensor: a cache line, and the widest vector.
 pub(crate) const ALIGNMENT: u64 = 64;
@@ -15,6 +16,7 @@ pub(crate) struct Memory {
     ptr: NonNull<u8>,
     layout: Layout,
     bytes: u64,
+    meter: Arc<Meter>,
 }
 
 // SAFETY: the memory is plain bytes that this value owns; who may touch which part when is the plan's business.
@@ -23,8 +25,8 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Zeroed memory of exactly this size.
-    pub(crate) fn new(bytes: u64) -> Result<Memory, BackendError> {
+    /// Zeroed memory of exactly this size, counted.
+    pub(crate) fn new(bytes: u64, meter: &Arc<Meter>) -> Result<Memory, BackendError> {
         let exhausted = || BackendError::Exhausted { device: "cpu".into(), bytes };
         let size = usize::try_from(bytes).map_err(|_| exhausted())?.max(1);
         let align = if size >= HUGE { HUGE } else { ALIGNMENT as usize };
@@ -36,7 +38,9 @@ impl Memory {
             // SAFETY: the range is our own allocation; the advice changes no contents, and its failure is harmless.
             unsafe { libc::madvise(ptr.as_ptr().cast(), size, libc::MADV_HUGEPAGE) };
         }
-        Ok(Memory { ptr, layout, bytes })
+        // There is no budget behind this one: the planner keeps to the limit.
+        meter.take(bytes);
+        Ok(Memory { ptr, layout, bytes, meter: meter.clone() })
     }
 
     pub(crate) fn ptr(&self) -> *mut u8 {
@@ -52,5 +56,6 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout, freed once.
         unsafe { dealloc(self.ptr.as_ptr(), self.layout) };
+        self.meter.give_back(self.bytes);
     }
 }

@@ -26,7 +26,8 @@ use std::sync::Arc;
 
 use impasto_graph::{Capabilities, DType, Graph, Limits, Op, Plan, Used, Value};
 
-use crate::{Backend, BackendError, Session, WeightSource, Weights};
+use crate::{Backend, BackendError, Meter, Profile, Session, WeightSource, Weights};
+use memory::Memory;
 use pool::Pool;
 use rows::Rows;
 
@@ -92,6 +93,7 @@ struct Inner {
     number: Number,
     memory: u64,
     pool: Pool,
+    meter: Arc<Meter>,
 }
 
 impl Cpu {
@@ -121,7 +123,7 @@ impl Cpu {
         };
         let threads = options.threads.unwrap_or_else(impasto_device::cpu::usable_cores);
         let memory = options.memory.or_else(|| impasto_device::cpu::memory().map(|m| m.limit)).unwrap_or(u64::MAX);
-        Cpu(Arc::new(Inner { isa, number, memory, pool: Pool::new(threads) }))
+        Cpu(Arc::new(Inner { isa, number, memory, pool: Pool::new(threads), meter: Arc::default() }))
     }
 
     /// The instruction path in use.
@@ -145,6 +147,11 @@ impl Cpu {
 
     fn pool(&self) -> &Pool {
         &self.0.pool
+    }
+
+    /// Memory for tensors of this device.
+    fn memory(&self, bytes: u64) -> Result<Memory, BackendError> {
+        Memory::new(bytes, &self.0.meter)
     }
 }
 
@@ -193,7 +200,7 @@ impl Capabilities for Cpu {
     }
 }
 
-impl Backend for Cpu {
+impl Profile for Cpu {
     fn name(&self) -> &str {
         "cpu"
     }
@@ -204,6 +211,16 @@ impl Backend for Cpu {
 
     fn activations(&self) -> DType {
         self.0.number.dtype()
+    }
+}
+
+impl Backend for Cpu {
+    fn meter(&self) -> &Meter {
+        &self.0.meter
+    }
+
+    fn peak_gflops(&self) -> Result<f64, BackendError> {
+        Ok(bench::peak_gflops(self, self.number()))
     }
 
     fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {

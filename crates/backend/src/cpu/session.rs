@@ -165,7 +165,7 @@ impl CpuSession {
             reason: "these weights are on another device".into(),
         })?;
         packed.check(cpu, graph, plan)?;
-        let arena = Memory::new(plan.arena_bytes())?;
+        let arena = cpu.memory(plan.arena_bytes())?;
         let env = Env { cpu, graph, plan, weights: packed, arena: &arena, scratch: None };
         let steps = plan
             .steps()

@@ -68,16 +68,16 @@ impl CpuWeights {
             let (ty, storage) = (graph.ty(w.value), storage(graph, w.value));
             let given = read(source, name, ty, storage)?;
             if w.used.as_weights {
-                let memory = Memory::new(packed_bytes(cpu, ty))?;
+                let memory = cpu.memory(packed_bytes(cpu, ty))?;
                 pack_product(cpu, &given, ty, &memory);
                 let packed = Packed { memory, number: cpu.number(), ty: ty.clone() };
                 weights.packed.insert(name.into(), packed);
             }
             if w.used.as_table {
-                weights.tables.insert(name.into(), copy_plain(&given, table_dtype(storage), ty)?);
+                weights.tables.insert(name.into(), copy_plain(cpu, &given, table_dtype(storage), ty)?);
             }
             if w.used.as_tensor {
-                weights.plain.insert(name.into(), copy_plain(&given, ty.dtype, ty)?);
+                weights.plain.insert(name.into(), copy_plain(cpu, &given, ty.dtype, ty)?);
             }
             drop(given);
             source.release(name);
@@ -160,8 +160,8 @@ fn pack_product(cpu: &Cpu, given: &ParamBytes, ty: &TensorType, memory: &Memory)
 }
 
 /// A parameter in this element type.
-fn copy_plain(given: &ParamBytes, dtype: DType, ty: &TensorType) -> Result<Plain, BackendError> {
-    let memory = Memory::new(ty.elements() * dtype.bytes())?;
+fn copy_plain(cpu: &Cpu, given: &ParamBytes, dtype: DType, ty: &TensorType) -> Result<Plain, BackendError> {
+    let memory = cpu.memory(ty.elements() * dtype.bytes())?;
     let n = ty.elements() as usize;
     // SAFETY: the memory has the bytes of the parameter in this type, and nobody else sees it yet.
     unsafe {

@@ -1,67 +1,81 @@
-//! Linear layers and products of two computed matrices.
+//! Linear layers and products of two computed matrices, and how every product is run.
 
-use impasto_graph::{Op, Value};
-use impasto_vulkan::Part;
+use impasto_graph::{Graph, Op, Value};
 
+use super::VulkanProfile;
 use super::kernels::gemm::{Bias, Gemm, Left};
+use super::kernels::matrices::Tiled;
 use super::session::{Env, Run, Runs};
-use crate::shapes::epilogue;
+use crate::shapes::{Window, epilogue};
 
-pub(super) fn prepare(env: &Env, value: Value) -> Runs {
-    let Op::Linear { fused } = env.graph.node(value).op else { unreachable!("called for linear layers") };
-    let x = env.ty(env.operand(value, 0));
-    let w = env.ty(env.operand(value, 1));
-    let (right, right_type) = env.packed(env.operand(value, 1));
-    let (bias, residual) = epilogue(env.graph, value, fused);
-    let gemm = Gemm {
+/// A linear layer, a convolution or a product of two computed matrices.
+pub(super) fn gemm(device: &VulkanProfile, graph: &Graph, value: Value) -> Gemm {
+    let node = graph.node(value);
+    let [left, right] = [0, 1].map(|i| graph.ty(node.inputs[i]));
+    let plain = Gemm {
         batch: 1,
-        m: x.rows() as u32,
-        n: w.shape[0] as u32,
+        m: left.rows() as u32,
+        n: right.shape[0] as u32,
         segments: 1,
-        depth: w.shape[1] as u32,
+        depth: left.channels() as u32,
         left: Left::Rows,
-        left_type: x.dtype,
-        right_type,
-        right_transposed: false,
-        bias: bias.map(|b| bias_of(env, b, x.rows() / x.shape[0])),
-        activation: fused.activation,
-        residual: residual.map(|r| env.ty(r).dtype),
-        out: env.ty(value).dtype,
-    };
-    product(env, value, &gemm, right, [bias, residual])
-}
-
-/// The run of a product with packed weights, and with bias and residual where it has them.
-pub(super) fn product(env: &Env, value: Value, gemm: &Gemm, right: Part, rest: [Option<Value>; 2]) -> Runs {
-    let mut parts = vec![env.part(env.operand(value, 0)), right];
-    parts.extend(rest.into_iter().flatten().chain([value]).map(|v| env.part(v)));
-    Ok(vec![Run { kernel: gemm.kernel()?, parts, groups: gemm.groups() }])
-}
-
-/// A vector, or one for each picture of so many rows.
-pub(super) fn bias_of(env: &Env, bias: Value, rows: usize) -> Bias {
-    let ty = env.ty(bias);
-    Bias { dtype: ty.dtype, rows: (ty.shape.len() == 2).then_some(rows as u32) }
-}
-
-pub(super) fn matmul(env: &Env, value: Value) -> Runs {
-    let Op::MatMul { transpose_b } = env.graph.node(value).op else { unreachable!("called for matrix products") };
-    let [a, b] = [0, 1].map(|i| env.ty(env.operand(value, i)));
-    let rank = a.shape.len();
-    let gemm = Gemm {
-        batch: a.shape[..rank - 2].iter().product::<usize>() as u32,
-        m: a.shape[rank - 2] as u32,
-        n: env.ty(value).channels() as u32,
-        segments: 1,
-        depth: a.channels() as u32,
-        left: Left::Rows,
-        left_type: a.dtype,
-        right_type: b.dtype,
-        right_transposed: transpose_b,
+        left_type: left.dtype,
+        right_type: device.number(),
+        right_transposed: true,
+        scale: 1.0,
         bias: None,
         activation: None,
         residual: None,
-        out: env.ty(value).dtype,
+        out: node.ty.dtype,
     };
-    Ok(env.run(value, gemm.kernel()?, gemm.groups()))
+    let (fused, rows) = match node.op {
+        Op::MatMul { transpose_b } => {
+            let rank = left.shape.len();
+            return Gemm {
+                batch: left.shape[..rank - 2].iter().product::<usize>() as u32,
+                m: left.shape[rank - 2] as u32,
+                n: node.ty.channels() as u32,
+                right_type: right.dtype,
+                right_transposed: transpose_b,
+                ..plain
+            };
+        }
+        Op::Conv2d { fused, .. } => (fused, node.ty.shape[1] * node.ty.shape[2]),
+        Op::Linear { fused } => (fused, left.rows() / left.shape[0]),
+        _ => unreachable!("called for products"),
+    };
+    let (bias, residual) = epilogue(graph, value, fused);
+    let bias = bias.map(|b| graph.ty(b));
+    // A vector, or one for each picture of so many rows.
+    let bias = bias.map(|ty| Bias { dtype: ty.dtype, rows: (ty.shape.len() == 2).then_some(rows as u32) });
+    let residual = residual.map(|r| graph.ty(r).dtype);
+    let plain = Gemm { bias, activation: fused.activation, residual, ..plain };
+    match node.op {
+        Op::Conv2d { .. } => super::conv::over_pixels(plain, Window::of(graph, value)),
+        _ => plain,
+    }
+}
+
+/// How a product is cut for the device's matrix units, if it has them and they can.
+fn tiled(device: &VulkanProfile, gemm: &Gemm) -> Option<Tiled> {
+    device.units().and_then(|units| Tiled::new(gemm, units))
+}
+
+pub(super) fn scratch(device: &VulkanProfile, graph: &Graph, value: Value) -> u64 {
+    tiled(device, &gemm(device, graph, value)).map_or(0, |tiled| tiled.scratch_bytes())
+}
+
+/// The runs of a product.
+pub(super) fn prepare(env: &Env, value: Value) -> Runs {
+    let gemm = gemm(env.vulkan.profile(), env.graph, value);
+    let inputs = &env.graph.node(value).inputs;
+    let weights = !matches!(env.graph.node(value).op, Op::MatMul { .. });
+    let right = if weights { env.packed(inputs[1]).0 } else { env.part(inputs[1]) };
+    let factors = [env.part(inputs[0]), right];
+    let rest = inputs[2..].iter().chain([&value]).map(|&v| env.part(v)).collect();
+    let Some(tiled) = tiled(env.vulkan.profile(), &gemm) else {
+        let parts = [factors.to_vec(), rest].concat();
+        return Ok(vec![Run { kernel: gemm.kernel()?, parts, groups: gemm.groups() }]);
+    };
+    tiled.runs(factors, rest, &env.scratch(0, tiled.scratch_bytes()))
 }

@@ -1,39 +1,123 @@
 //! Memory of a device in as few pieces as it allows, and the way in and out.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
-use impasto_vulkan::{Buffer, Home, Part, Recorder};
+use impasto_graph::Capabilities;
+use impasto_vulkan::{Buffer, Home, Part, Recorder, Recording, VulkanError};
 
 use super::Vulkan;
 use crate::BackendError;
-
-/// Bytes that go through the host's piece at a time where the device has memory of its own.
-const STAGE: u64 = 32 << 20;
 
 /// Pieces of device memory, as one space of addresses.
 pub(super) struct Memory {
     vulkan: Vulkan,
     /// Each with the address at which it begins.
     pieces: Vec<(u64, Arc<Buffer>)>,
-    /// Where the host cannot see the pieces: what it sees instead.
-    stage: Option<Arc<Buffer>>,
+}
+
+/// What the host sees of a device whose memory it does not see, or only slowly: written while the device still copies from the other half.
+pub(super) struct Stage {
+    halves: [Half; 2],
+    next: usize,
+}
+
+struct Half {
+    buffer: Arc<Buffer>,
+    copying: Option<Recording>,
+}
+
+impl Half {
+    /// Waits until the device needs it no more.
+    fn settle(&mut self) -> Result<(), VulkanError> {
+        self.copying.take().map_or(Ok(()), |copying| copying.wait())
+    }
+
+    fn copy(&mut self, vulkan: &Vulkan, from: Part, to: Part) -> Result<(), VulkanError> {
+        let mut recorder = Recorder::new(vulkan.device());
+        recorder.copy(from, to)?;
+        let mut recording = recorder.finish()?;
+        recording.submit()?;
+        self.copying = Some(recording);
+        Ok(())
+    }
+
+    fn part(&self, bytes: u64) -> Part {
+        Part { buffer: self.buffer.clone(), offset: 0, bytes }
+    }
+}
+
+impl Stage {
+    fn new(vulkan: &Vulkan) -> Result<Stage, VulkanError> {
+        let bytes = (vulkan.fixed_bytes() / 2).max(4);
+        let half = || Ok(Half { buffer: Arc::new(vulkan.device().buffer_at(bytes, Home::Host)?), copying: None });
+        Ok(Stage { halves: [half()?, half()?], next: 0 })
+    }
+
+    /// Bytes that pass at a time.
+    fn bytes(&self) -> u64 {
+        self.halves[0].buffer.bytes()
+    }
+
+    fn settle(&mut self) -> Result<(), VulkanError> {
+        self.halves.iter_mut().try_for_each(Half::settle)
+    }
+
+    /// Bytes on their way to the device, which may still read them from here when this returns.
+    fn send(&mut self, vulkan: &Vulkan, bytes: &[u8], to: &Part) -> Result<(), VulkanError> {
+        let size = self.bytes() as usize;
+        for (at, chunk) in (0..).step_by(size).zip(bytes.chunks(size)) {
+            let half = &mut self.halves[self.next];
+            self.next = 1 - self.next;
+            half.settle()?;
+            half.buffer.write_at(0, chunk)?;
+            half.copy(vulkan, half.part(chunk.len() as u64), to.within(at, chunk.len() as u64))?;
+        }
+        Ok(())
+    }
+
+    /// Bytes from the device: the next are copied while these are read.
+    fn fetch(&mut self, vulkan: &Vulkan, from: &Part, bytes: &mut [u8]) -> Result<(), VulkanError> {
+        self.settle()?;
+        let (size, length) = (self.bytes(), bytes.len() as u64);
+        let count = length.div_ceil(size);
+        let some = |i: u64| from.within(i * size, size.min(length - i * size));
+        for i in 0..=count {
+            if i < count {
+                let half = &mut self.halves[i as usize % 2];
+                half.copy(vulkan, some(i), half.part(some(i).bytes))?;
+            }
+            if let Some(before) = i.checked_sub(1) {
+                let half = &mut self.halves[before as usize % 2];
+                half.settle()?;
+                let (at, n) = ((before * size) as usize, some(before).bytes as usize);
+                half.buffer.read_at(0, &mut bytes[at..at + n])?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Memory {
     /// Takes pieces of these lengths, one after the other.
     pub(super) fn new(vulkan: &Vulkan, lengths: impl Iterator<Item = u64>) -> Result<Memory, BackendError> {
-        let mut memory = Memory { vulkan: vulkan.clone(), pieces: Vec::new(), stage: None };
+        let mut memory = Memory { vulkan: vulkan.clone(), pieces: Vec::new() };
         let mut at = 0;
         for bytes in lengths.filter(|&bytes| bytes > 0) {
             let piece = vulkan.device().buffer_at(bytes, Home::Device).map_err(|e| vulkan.failed(bytes, e))?;
             memory.pieces.push((at, Arc::new(piece)));
             at += bytes;
         }
-        if memory.pieces.iter().any(|(_, piece)| !piece.is_visible()) {
-            let stage = vulkan.device().buffer_at(STAGE, Home::Host).map_err(|e| vulkan.failed(STAGE, e))?;
-            memory.stage = Some(Arc::new(stage));
-        }
         Ok(memory)
+    }
+
+    /// Whether the host writes to a piece itself.
+    fn writes(&self, piece: &Buffer) -> bool {
+        piece.is_visible() && !self.vulkan.profile().is_as_if_discrete()
+    }
+
+    /// Whether the host reads from a piece itself.
+    fn reads(&self, piece: &Buffer) -> bool {
+        piece.is_cached() && !self.vulkan.profile().is_as_if_discrete()
     }
 
     /// Bytes that the device was asked for.
@@ -48,19 +132,29 @@ impl Memory {
         Part { buffer: buffer.clone(), offset: address - start, bytes }
     }
 
-    /// Bytes from the host to an address.
+    /// With the pieces that the host and the device both see, which are taken when they are first needed.
+    fn staged(&self, act: impl FnOnce(&mut Stage) -> Result<(), VulkanError>) -> Result<(), BackendError> {
+        let failed = |e| self.vulkan.failed(self.vulkan.fixed_bytes(), e);
+        let mut stage = self.vulkan.0.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        if stage.is_none() {
+            *stage = Some(Stage::new(&self.vulkan).map_err(failed)?);
+        }
+        stage.as_mut().map_or(Ok(()), act).map_err(failed)
+    }
+
+    /// Bytes from the host to an address. They are there after [`Memory::settle`]: the host goes on meanwhile.
     pub(super) fn write(&self, address: u64, bytes: &[u8]) -> Result<(), BackendError> {
         let to = self.part(address, bytes.len() as u64);
-        let Some(stage) = self.stage.as_ref().filter(|_| !to.buffer.is_visible()) else {
+        if self.writes(&to.buffer) {
             return to.buffer.write_at(to.offset, bytes).map_err(|e| self.vulkan.failed(0, e));
-        };
-        for (at, chunk) in (0..).step_by(STAGE as usize).zip(bytes.chunks(STAGE as usize)) {
-            let len = chunk.len() as u64;
-            stage.write_at(0, chunk).map_err(|e| self.vulkan.failed(0, e))?;
-            let to = Part { buffer: to.buffer.clone(), offset: to.offset + at, bytes: len };
-            self.copy(Part { buffer: stage.clone(), offset: 0, bytes: len }, to)?;
         }
-        Ok(())
+        self.staged(|stage| stage.send(&self.vulkan, bytes, &to))
+    }
+
+    /// Waits until all that was written has arrived.
+    pub(super) fn settle(&self) -> Result<(), BackendError> {
+        let mut stage = self.vulkan.0.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        stage.as_mut().map_or(Ok(()), Stage::settle).map_err(|e| self.vulkan.failed(0, e))
     }
 
     /// Bytes from an address to the host.
@@ -70,26 +164,9 @@ impl Memory {
 
     /// The beginning of a part, of this memory or of another of the same device, to the host.
     pub(super) fn read_part(&self, from: &Part, bytes: &mut [u8]) -> Result<(), BackendError> {
-        let Some(stage) = self.stage.as_ref().filter(|_| !from.buffer.is_visible()) else {
+        if self.reads(&from.buffer) {
             return from.buffer.read_at(from.offset, bytes).map_err(|e| self.vulkan.failed(0, e));
-        };
-        for (at, chunk) in (0..).step_by(STAGE as usize).zip(bytes.chunks_mut(STAGE as usize)) {
-            let len = chunk.len() as u64;
-            let from = Part { buffer: from.buffer.clone(), offset: from.offset + at, bytes: len };
-            self.copy(from, Part { buffer: stage.clone(), offset: 0, bytes: len })?;
-            stage.read_at(0, chunk).map_err(|e| self.vulkan.failed(0, e))?;
         }
-        Ok(())
-    }
-
-    fn copy(&self, from: Part, to: Part) -> Result<(), BackendError> {
-        let copied = || {
-            let mut recorder = Recorder::new(self.vulkan.device());
-            recorder.copy(from, to)?;
-            let mut recording = recorder.finish()?;
-            recording.submit()?;
-            recording.wait()
-        };
-        copied().map_err(|e| self.vulkan.failed(0, e))
+        self.staged(|stage| stage.fetch(&self.vulkan, from, bytes))
     }
 }

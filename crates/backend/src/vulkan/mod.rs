@@ -5,6 +5,7 @@
 //! each, and compiled by our own compiler (`pipelines`).
 
 mod attention;
+mod bench;
 mod conv;
 mod elementwise;
 pub mod kernels;
@@ -14,29 +15,36 @@ mod memory;
 mod movement;
 mod norm;
 mod pipelines;
+mod profile;
 mod session;
+mod units;
 mod weights;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use impasto_graph::{Capabilities, DType, Graph, Limits, Op, Plan, Used, Value};
-use impasto_vulkan::{Device, Physical, VulkanError};
+use impasto_graph::{Capabilities, DType, Graph, Limits, Plan, Used, Value};
+use impasto_vulkan::{Device, Meter, Physical, VulkanError};
 
-use crate::{Backend, BackendError, Session, WeightSource, Weights};
+use crate::{Backend, BackendError, Profile, Session, WeightSource, Weights};
+use kernels::matrices::Units;
+use memory::Stage;
 use pipelines::Pipelines;
+pub use profile::VulkanProfile;
 
 /// How a Vulkan device is to be used.
 #[derive(Clone, Debug, Default)]
 pub struct VulkanOptions {
     /// Compute in 32-bit floats also where the device has smaller ones.
     pub exact: bool,
-    /// Memory that plans may use; by default what the device says it has.
+    /// Memory that plans may use; by default what the driver says is free, or where it does not say, what the device has.
     pub memory: Option<u64>,
     /// The largest single piece of memory and the largest binding; by default what the device allows.
     pub max_buffer: Option<u64>,
     /// Where compiled kernels are kept between runs; by default nowhere.
     pub cache: Option<PathBuf>,
+    /// Go the way of a device whose memory the host does not see, also where it does: for tests.
+    pub as_if_discrete: bool,
 }
 
 /// A Vulkan device. Cheap to clone; clones are the same device.
@@ -44,40 +52,44 @@ pub struct VulkanOptions {
 pub struct Vulkan(Arc<Inner>);
 
 struct Inner {
-    name: String,
-    label: String,
+    profile: VulkanProfile,
     device: Device,
-    limits: Limits,
-    /// What products multiply, and what flows between layers.
-    number: DType,
     pipelines: Pipelines,
+    /// By which the host reaches memory that it does not see; one thread at a time.
+    stage: Mutex<Option<Stage>>,
 }
 
 impl Vulkan {
     /// Opens a device under a name. Only after `impasto_device` has tried it in a child: a driver can crash here.
     pub fn open(name: &str, physical: &Physical, options: &VulkanOptions) -> Result<Vulkan, BackendError> {
-        let told = physical.describe();
+        let profile = VulkanProfile::of(name, &physical.describe(), options)?;
         let device = Device::open(physical).map_err(|e| failed(name, 0, e))?;
-        let features = device.features();
-        if !features.timeline {
-            let reason = format!("it speaks Vulkan {}.{}, 1.2 is needed", features.version.0, features.version.1);
-            return Err(BackendError::Unsupported { device: name.into(), reason });
-        }
-        let most = options.max_buffer.unwrap_or(u64::MAX);
-        let limits = Limits {
-            memory: options.memory.unwrap_or(told.memory),
-            max_allocation: told.max_allocation.min(most),
-            max_binding: features.limits.binding.min(most),
+        let budget = profile.limits().memory;
+        let made = |profile: VulkanProfile| {
+            let pipelines = Pipelines::new(device.clone(), options.cache.as_deref(), profile.units());
+            Vulkan(Arc::new(Inner { profile, device: device.clone(), pipelines, stage: Mutex::default() }))
         };
-        let number = if features.storage16 && !options.exact { DType::F16 } else { DType::F32 };
-        let pipelines = Pipelines::new(device.clone(), options.cache.as_deref());
-        let label = told.label;
-        Ok(Vulkan(Arc::new(Inner { name: name.into(), label, device, limits, number, pipelines })))
+        let claimed = made(profile);
+        // Some drivers claim matrices that compute something else.
+        let believed = claimed.units().is_none() || units::hold(&claimed)?;
+        let vulkan = if believed { claimed } else { made(claimed.profile().clone().without_units()) };
+        device.meter().set_budget(budget);
+        Ok(vulkan)
+    }
+
+    /// The matrix units that kernels use, if the device has some that compute what they should.
+    fn units(&self) -> Option<Units> {
+        self.profile().units()
+    }
+
+    /// What planning needs to know of it.
+    pub fn profile(&self) -> &VulkanProfile {
+        &self.0.profile
     }
 
     /// What products multiply, and what flows between layers.
     pub fn number(&self) -> DType {
-        self.0.number
+        self.0.profile.number()
     }
 
     fn device(&self) -> &Device {
@@ -85,11 +97,11 @@ impl Vulkan {
     }
 
     fn failed(&self, bytes: u64, error: VulkanError) -> BackendError {
-        failed(&self.0.name, bytes, error)
+        failed(self.name(), bytes, error)
     }
 
     fn unsupported(&self, reason: impl Into<String>) -> BackendError {
-        BackendError::Unsupported { device: self.0.name.clone(), reason: reason.into() }
+        BackendError::Unsupported { device: self.name().into(), reason: reason.into() }
     }
 }
 
@@ -104,77 +116,55 @@ fn failed(device: &str, bytes: u64, error: VulkanError) -> BackendError {
 
 impl Capabilities for Vulkan {
     fn limits(&self) -> Limits {
-        self.0.limits
+        self.profile().limits()
     }
 
     fn alignment(&self) -> u64 {
-        self.device().features().limits.alignment.max(64)
+        self.profile().alignment()
     }
 
     fn supports(&self, graph: &Graph, value: Value) -> Result<(), String> {
-        let node = graph.node(value);
-        let small = !self.device().features().storage16;
-        for ty in graph.operand_types(value).into_iter().chain([&node.ty]) {
-            if small && ty.dtype.bytes() == 2 {
-                return Err(format!(
-                    "the device keeps no numbers of 16 bits in memory, and one of its tensors is {ty}"
-                ));
-            }
-            if ty.elements() > u32::MAX.into() {
-                return Err(format!("{ty} has more elements than a kernel can count"));
-            }
-        }
-        if matches!(node.op, Op::Linear { .. } | Op::Conv2d { .. }) {
-            let need = graph.ty(node.inputs[1]).elements() * self.number().bytes();
-            let limit = self.limits().max_binding;
-            if need > limit {
-                return Err(format!("its weights have {need} bytes, a kernel can reach {limit}"));
-            }
-        }
-        Ok(())
+        self.profile().supports(graph, value)
     }
 
     fn scratch_bytes(&self, graph: &Graph, value: Value) -> u64 {
-        match graph.node(value).op {
-            Op::GroupNorm { .. } => norm::group_norm_scratch(self, graph, value),
-            _ => 0,
-        }
+        self.profile().scratch_bytes(graph, value)
     }
 
     fn may_overwrite(&self, graph: &Graph, value: Value, operand: usize) -> bool {
-        let node = graph.node(value);
-        match node.op {
-            Op::Linear { fused } | Op::Conv2d { fused, .. } => fused.residual && operand + 1 == node.inputs.len(),
-            // Each invocation reads an element, or the statistics of its row, before it writes there.
-            Op::GroupNorm { .. }
-            | Op::Normalise { .. }
-            | Op::LayerNorm { .. }
-            | Op::RmsNorm { .. }
-            | Op::Softmax
-            | Op::Rotary { .. } => operand == 0,
-            Op::Unary(_) | Op::Binary(_) | Op::Affine { .. } | Op::Cast => {
-                graph.ty(node.inputs[operand]).shape == node.ty.shape
-            }
-            _ => false,
-        }
+        self.profile().may_overwrite(graph, value, operand)
     }
 
     fn param_bytes(&self, graph: &Graph, param: Value, used: Used) -> u64 {
-        weights::param_bytes(self, graph, param, used)
+        self.profile().param_bytes(graph, param, used)
+    }
+
+    fn fixed_bytes(&self) -> u64 {
+        self.profile().fixed_bytes()
+    }
+}
+
+impl Profile for Vulkan {
+    fn name(&self) -> &str {
+        self.profile().name()
+    }
+
+    fn about(&self) -> String {
+        self.profile().about()
+    }
+
+    fn activations(&self) -> DType {
+        self.profile().activations()
     }
 }
 
 impl Backend for Vulkan {
-    fn name(&self) -> &str {
-        &self.0.name
+    fn meter(&self) -> &Meter {
+        self.device().meter()
     }
 
-    fn about(&self) -> String {
-        format!("{}, {}", self.0.label, self.0.number)
-    }
-
-    fn activations(&self) -> DType {
-        self.0.number
+    fn peak_gflops(&self) -> Result<f64, BackendError> {
+        bench::peak_gflops(self)
     }
 
     fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {

@@ -2,18 +2,17 @@
 
 use impasto_graph::{Capabilities, DType, Graph, Op, Value};
 
-use super::Vulkan;
 use super::kernels::{groups, groups_of_lines, norm};
 use super::session::{Env, Run, Runs};
 use crate::shapes::Image;
 
 /// Statistics of lines, and of pictures.
-fn parts(vulkan: &Vulkan, i: &Image) -> [u64; 2] {
-    [i.batch * i.lines * i.groups, i.batch * i.groups].map(|n| (8 * n as u64).next_multiple_of(vulkan.alignment()))
+fn parts(device: &dyn Capabilities, i: &Image) -> [u64; 2] {
+    [i.batch * i.lines * i.groups, i.batch * i.groups].map(|n| (8 * n as u64).next_multiple_of(device.alignment()))
 }
 
-pub(super) fn group_norm_scratch(vulkan: &Vulkan, graph: &Graph, value: Value) -> u64 {
-    parts(vulkan, &Image::of(graph, value)).iter().sum()
+pub(super) fn group_norm_scratch(device: &dyn Capabilities, graph: &Graph, value: Value) -> u64 {
+    parts(device, &Image::of(graph, value)).iter().sum()
 }
 
 pub(super) fn group_norm(env: &Env, value: Value) -> Runs {

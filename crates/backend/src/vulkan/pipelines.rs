@@ -1,28 +1,54 @@
 //! Kernels, compiled for a device: each once, several at a time.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use impasto_kernel::{Compiler, Kernel, Target};
+use impasto_kernel::{Compiler, Kernel, Target, digest};
 use impasto_vulkan::{Device, Interface, Pipeline};
+
+use super::kernels::matrices::Units;
+
+/// How a file begins that keeps what a driver made, before a checksum and the bytes.
+const MAGIC: &[u8; 8] = b"impastov";
 
 /// Compiled kernels by their text.
 pub(super) struct Pipelines {
     device: Device,
     compiler: Compiler,
+    units: Option<Units>,
+    /// Where what the driver made is kept.
+    kept: Option<PathBuf>,
     made: Mutex<HashMap<String, Arc<Pipeline>>>,
 }
 
 impl Pipelines {
     /// With a folder, words are kept there between runs.
-    pub(super) fn new(device: Device, cache: Option<&Path>) -> Pipelines {
+    pub(super) fn new(device: Device, cache: Option<&Path>, units: Option<Units>) -> Pipelines {
         let compiler = Compiler::new(Target::from(device.features()));
         let compiler = match cache {
             Some(folder) => compiler.cache_in(folder),
             None => compiler,
         };
-        Pipelines { device, compiler, made: Mutex::default() }
+        let kept = cache.map(|folder| folder.join(format!("driver-{}", device.remembers_as())));
+        // What is missing, damaged or of another driver costs time, and nothing else.
+        if let Some(bytes) = kept.as_ref().and_then(|path| fs::read(path).ok()) {
+            let whole = bytes.strip_prefix(MAGIC).and_then(|rest| rest.split_at_checked(16));
+            if let Some((_, bytes)) = whole.filter(|(sum, bytes)| *sum == digest(bytes).to_le_bytes()) {
+                device.remember(bytes);
+            }
+        }
+        Pipelines { device, compiler, units, kept, made: Mutex::default() }
+    }
+
+    /// Keeps what the driver made for the next run.
+    fn keep(&self) {
+        if let (Some(path), Ok(bytes)) = (&self.kept, self.device.remembered()) {
+            let sum = digest(&bytes).to_le_bytes();
+            // A folder that cannot be written to was told of by the compiler.
+            let _ = impasto_store::put(path, &[&MAGIC[..], &sum, &bytes].concat());
+        }
     }
 
     /// The pipelines of these kernels, in order. What is missing is compiled on all cores.
@@ -50,16 +76,21 @@ impl Pipelines {
             let ends = running.into_iter().map(|t| t.join().unwrap_or_else(|_| Err("a compiling thread died".into())));
             ends.collect::<Result<Vec<()>, String>>()
         })?;
+        if !missing.is_empty() {
+            self.keep();
+        }
         let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let find = |text: &String| made.get(text).cloned().ok_or_else(|| "a kernel was not compiled".to_owned());
         texts.iter().map(find).collect()
     }
 
     fn compile(&self, kernel: &Kernel) -> Result<Pipeline, String> {
+        let features = self.device.features();
         let module = self.compiler.compile(std::slice::from_ref(kernel)).map_err(|e| e.to_string())?;
         let entry = module.entries.first().ok_or("the compiler wrote no entry point")?;
-        let interface =
-            Interface { entry: &entry.name, buffers: entry.buffers, constants: entry.constants, subgroup: None };
+        let counts = features.subgroup_choice && kernel.knows_matrices();
+        let subgroup = self.units.filter(|_| counts).map(|units| units.subgroup);
+        let interface = Interface { entry: &entry.name, buffers: entry.buffers, constants: entry.constants, subgroup };
         // SAFETY: the compiler verifies what it writes; kernels are written for the shapes of the tensors that they are given, and stay
         // inside of them, which the tests of every op make sure of.
         let made = unsafe { self.device.pipeline(&module.words, &interface) };

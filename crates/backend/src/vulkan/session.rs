@@ -6,7 +6,7 @@ use impasto_vulkan::{Part, Recorder, Recording, VulkanError};
 
 use super::memory::Memory;
 use super::weights::{VulkanWeights, Way};
-use super::{Vulkan, attention, conv, elementwise, linear, lookup, movement, norm};
+use super::{Vulkan, attention, elementwise, linear, lookup, movement, norm};
 use crate::stored::param_name;
 use crate::{BackendError, Session, StepTime, Weights, io};
 
@@ -82,17 +82,14 @@ impl Env<'_> {
 
     fn prepare(&self, value: Value) -> Runs {
         match &self.graph.node(value).op {
-            Op::Linear { .. } => linear::prepare(self, value),
-            Op::MatMul { .. } => linear::matmul(self, value),
-            Op::Conv2d { .. } => conv::prepare(self, value),
+            Op::Linear { .. } | Op::MatMul { .. } | Op::Conv2d { .. } => linear::prepare(self, value),
             Op::Attention { .. } => attention::prepare(self, value),
             Op::GroupNorm { .. } => norm::group_norm(self, value),
             Op::LineStatistics { .. } => norm::line_statistics(self, value),
             Op::NormFactors { .. } => norm::factors(self, value),
             Op::Normalise { .. } => norm::normalise(self, value),
             Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::Softmax => norm::by_row(self, value),
-            Op::Unary(_) | Op::Affine { .. } | Op::Cast => elementwise::map(self, value),
-            Op::Binary(_) => elementwise::binary(self, value),
+            Op::Cast | Op::Unary(_) | Op::Affine { .. } | Op::Binary(_) => elementwise::copy(self, value),
             Op::Geglu => elementwise::geglu(self, value),
             Op::Upsample { .. }
             | Op::Pad { .. }
@@ -143,10 +140,19 @@ impl VulkanSession {
         let arena = Memory::new(vulkan, plan.blocks().map(|block| block.bytes))?;
         let env = Env { vulkan, graph, plan, weights: packed, arena: &arena, scratch: None };
         let mut steps = vec![];
-        for step in plan.steps() {
-            let runs = Env { scratch: step.scratch, ..env }.prepare(step.value);
+        let order: Vec<Value> = plan.steps().iter().map(|step| step.value).collect();
+        while let Some(step) = plan.steps().get(steps.len()) {
             let at = |e: KernelError| vulkan.unsupported(format!("{}: {e}", graph.label(step.value)));
-            steps.push((step.value, runs.map_err(at)?));
+            let rest = &order[steps.len()..];
+            let runs = match elementwise::chained(&env, rest) {
+                0 => Env { scratch: step.scratch, ..env }.prepare(step.value),
+                count => {
+                    // The last step of a chain does the work of all.
+                    steps.extend(rest[..count - 1].iter().map(|&value| (value, vec![])));
+                    elementwise::chain(&env, &rest[..count])
+                }
+            };
+            steps.push((order[steps.len()], runs.map_err(at)?));
         }
         let times = steps
             .iter()
@@ -185,7 +191,8 @@ impl VulkanSession {
         io::inputs(&self.inputs, given, |i, tensor| match self.input_places[i] {
             Some(address) => self.arena.write(address, &io::bytes(tensor.data())),
             None => Ok(()),
-        })
+        })?;
+        self.arena.settle()
     }
 
     fn download(&self, outputs: &mut [HostTensor]) -> Result<(), BackendError> {
@@ -250,12 +257,7 @@ impl Hazards {
     /// Whether a run must wait for those before it: it reads or writes what they write, or writes what they read.
     fn must_wait(&mut self, parts: &[Part]) -> bool {
         let Some((to, from)) = parts.split_last() else { return false };
-        let touch = |a: &Part, b: &Part| {
-            std::sync::Arc::ptr_eq(&a.buffer, &b.buffer)
-                && a.offset < b.offset + b.bytes
-                && b.offset < a.offset + a.bytes
-        };
-        let any = |list: &[Part], part: &Part| list.iter().any(|other| touch(other, part));
+        let any = |list: &[Part], part: &Part| list.iter().any(|other| other.touches(part));
         let wait = parts.iter().any(|part| any(&self.written, part)) || any(&self.read, to);
         if wait {
             *self = Hazards::default();

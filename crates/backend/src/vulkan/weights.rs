@@ -1,15 +1,15 @@
-//! Parameters in the layouts that kernels read: weights of products as `(k, n)`, with `k` in the order (tap, channel), tables as they are
+//! Parameters in the layouts that kernels read: weights of products as `(n, k)`, with `k` in the order (tap, channel), tables as they are
 //! stored, everything else in the element type of the graph. Each piece is read from the file once and kept once.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use half::{bf16, f16};
-use impasto_graph::{DType, Graph, Plan, Storage, TensorType, Used, Value};
+use impasto_graph::{Capabilities, DType, Graph, Plan, Storage, TensorType, Used, Value};
 use impasto_vulkan::Part;
 
-use super::Vulkan;
 use super::memory::Memory;
-use crate::shapes::product_shape;
+use super::{Vulkan, VulkanProfile};
 use crate::stored::{dequantise, param_name, read, storage};
 use crate::{BackendError, ParamBytes, WeightSource};
 
@@ -20,6 +20,9 @@ pub(super) enum Way {
     Table,
     Tensor,
 }
+
+/// Bytes of a parameter that are not worth the start of a second thread.
+const FOR_ONE: usize = 1 << 20;
 
 struct Kept {
     address: u64,
@@ -35,29 +38,28 @@ pub(super) struct VulkanWeights {
 }
 
 /// Tables are large, and few of their rows are read: they stay as they are stored, where the device can read that.
-fn table_dtype(vulkan: &Vulkan, storage: Storage) -> DType {
+fn table_dtype(device: &VulkanProfile, storage: Storage) -> DType {
     match storage {
-        Storage::Dense(d) if d.bytes() == 4 || vulkan.device().features().storage16 => d,
+        Storage::Dense(d) if d.bytes() == 4 || device.features().storage16 => d,
         _ => DType::F32,
     }
 }
 
 /// The ways in which a parameter is kept, with the element type and the bytes that each takes.
-fn ways(vulkan: &Vulkan, graph: &Graph, param: Value, used: Used) -> Vec<(Way, DType, u64)> {
-    use impasto_graph::Capabilities;
+fn ways(device: &VulkanProfile, graph: &Graph, param: Value, used: Used) -> Vec<(Way, DType, u64)> {
     let ty = graph.ty(param);
     let all = [
-        (used.as_weights, Way::Weights, vulkan.number()),
-        (used.as_table, Way::Table, table_dtype(vulkan, storage(graph, param))),
+        (used.as_weights, Way::Weights, device.number()),
+        (used.as_table, Way::Table, table_dtype(device, storage(graph, param))),
         (used.as_tensor, Way::Tensor, ty.dtype),
     ];
-    let bytes = |dtype: DType| (ty.elements() * dtype.bytes()).next_multiple_of(vulkan.alignment());
+    let bytes = |dtype: DType| (ty.elements() * dtype.bytes()).next_multiple_of(device.alignment());
     all.into_iter().filter(|w| w.0).map(|(_, way, dtype)| (way, dtype, bytes(dtype))).collect()
 }
 
 /// Bytes that a parameter takes, for the plan.
-pub(super) fn param_bytes(vulkan: &Vulkan, graph: &Graph, param: Value, used: Used) -> u64 {
-    ways(vulkan, graph, param, used).iter().map(|w| w.2).sum()
+pub(super) fn param_bytes(device: &VulkanProfile, graph: &Graph, param: Value, used: Used) -> u64 {
+    ways(device, graph, param, used).iter().map(|w| w.2).sum()
 }
 
 impl VulkanWeights {
@@ -67,12 +69,11 @@ impl VulkanWeights {
         plan: &Plan,
         source: &dyn WeightSource,
     ) -> Result<VulkanWeights, BackendError> {
-        use impasto_graph::Capabilities;
         // Pieces as long as the device allows, none of which cuts a parameter.
         let limit = vulkan.limits().max_allocation;
         let (mut lengths, mut places) = (vec![0u64], vec![]);
         for w in plan.weights() {
-            for (way, dtype, bytes) in ways(vulkan, graph, w.value, w.used) {
+            for (way, dtype, bytes) in ways(vulkan.profile(), graph, w.value, w.used) {
                 if lengths[lengths.len() - 1] + bytes > limit {
                     lengths.push(0);
                 }
@@ -96,6 +97,7 @@ impl VulkanWeights {
             drop(given);
             source.release(name);
         }
+        weights.memory.settle()?;
         Ok(weights)
     }
 
@@ -107,7 +109,7 @@ impl VulkanWeights {
     pub(super) fn check(&self, vulkan: &Vulkan, graph: &Graph, plan: &Plan) -> Result<(), BackendError> {
         for w in plan.weights() {
             let (name, ty) = (param_name(graph, w.value), graph.ty(w.value));
-            for (way, ..) in ways(vulkan, graph, w.value, w.used) {
+            for (way, ..) in ways(vulkan.profile(), graph, w.value, w.used) {
                 let problem = |problem: &str| BackendError::Param { name: name.into(), problem: problem.into() };
                 match self.kept.get(&(name.to_owned(), way)) {
                     Some(kept) if kept.ty == *ty && self.number == vulkan.number() => {}
@@ -127,36 +129,45 @@ impl VulkanWeights {
 }
 
 /// A parameter in the layout and the element type of a use.
-fn pack(given: &ParamBytes, way: Way, dtype: DType, ty: &TensorType) -> Vec<u8> {
-    if way != Way::Weights && given.storage == Storage::Dense(dtype) {
-        return given.bytes.to_vec();
+fn pack<'a>(given: &'a ParamBytes, way: Way, dtype: DType, ty: &TensorType) -> Cow<'a, [u8]> {
+    let taps = match way {
+        Way::Weights => ty.shape[2..].iter().product::<usize>(),
+        _ => 1,
+    };
+    if taps == 1 && given.storage == Storage::Dense(dtype) {
+        return Cow::Borrowed(&given.bytes);
     }
-    let elements = ty.elements() as usize;
-    let mut out = vec![0; elements * dtype.bytes() as usize];
-    let mut put = |at: usize, x: f32| match dtype {
-        DType::F32 => out[4 * at..4 * at + 4].copy_from_slice(&x.to_le_bytes()),
-        DType::F16 => out[2 * at..2 * at + 2].copy_from_slice(&f16::from_f32(x).to_le_bytes()),
-        DType::BF16 => out[2 * at..2 * at + 2].copy_from_slice(&bf16::from_f32(x).to_le_bytes()),
-        DType::I32 => out[4 * at..4 * at + 4].copy_from_slice(&(x as i32).to_le_bytes()),
-    };
-    let (n, k) = match way {
-        Way::Weights => product_shape(ty),
-        _ => (elements / ty.channels().max(1), ty.channels()),
-    };
-    let (channels, taps) = match way {
-        Way::Weights => (ty.shape[1], ty.shape[2..].iter().product::<usize>()),
-        _ => (k, 1),
-    };
-    let mut row = vec![0.0; k];
-    for column in 0..n {
-        dequantise(given, column * k, &mut row);
-        for (i, &x) in row.iter().enumerate() {
-            match way {
-                // The file has (channel, tap), a convolution goes through (tap, channel).
-                Way::Weights => put((i % taps * channels + i / taps) * n + column, x),
-                _ => put(column * k + i, x),
+    // The file has (channel, tap), a convolution goes through (tap, channel).
+    let width = if ty.shape.is_empty() { 1 } else { ty.elements() as usize / ty.shape[0].max(1) };
+    let (width, channels) = (width.max(1), (width / taps).max(1));
+    let bytes = dtype.bytes() as usize;
+    let mut out = vec![0; ty.elements() as usize * bytes];
+    let fill = |first: usize, rows: &mut [u8]| {
+        let mut row = vec![0.0; width];
+        for (n, to) in (first..).zip(rows.chunks_exact_mut(width * bytes)) {
+            dequantise(given, n * width, &mut row);
+            for (i, to) in to.chunks_exact_mut(bytes).enumerate() {
+                let x = row[i % channels * taps + i / channels];
+                match dtype {
+                    DType::F32 => to.copy_from_slice(&x.to_le_bytes()),
+                    DType::F16 => to.copy_from_slice(&f16::from_f32(x).to_le_bytes()),
+                    DType::BF16 => to.copy_from_slice(&bf16::from_f32(x).to_le_bytes()),
+                    DType::I32 => to.copy_from_slice(&(x as i32).to_le_bytes()),
+                }
             }
         }
-    }
-    out
+    };
+    let rows = ty.elements() as usize / width;
+    let threads = if out.len() < FOR_ONE { 1 } else { impasto_device::cpu::usable_cores() };
+    let each = rows.div_ceil(threads).max(1);
+    std::thread::scope(|scope| {
+        for (i, part) in out.chunks_mut(each * width * bytes).enumerate() {
+            let fill = &fill;
+            match threads {
+                1 => fill(i * each, part),
+                _ => drop(scope.spawn(move || fill(i * each, part))),
+            }
+        }
+    });
+    Cow::Owned(out)
 }

@@ -7,7 +7,9 @@ use impasto_backend::cpu::{Cpu, CpuOptions, Isa, Precision};
 use super::machine::{Factors, Machine};
 
 /// All cases of products are tried.
-pub const EVERY: usize = 1;
+pub fn every() -> usize {
+    1
+}
 
 /// Matrix tiles in software, where the processor has everything else that their path needs.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

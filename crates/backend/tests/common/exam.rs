@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use impasto_graph::{DType, HostTensor};
 
 use super::case::Case;
-use super::cpus::{EVERY, machines};
+use super::cpus::{every, machines};
 use super::machine::{Factors, same_bits};
 use super::reference::{interpret, numbers};
 use super::rng::{Rng, seed};
@@ -45,7 +45,7 @@ impl Exam {
     /// Run the case on every path and precision and compare all of its results.
     pub fn check(&mut self, case: &Case, bar: Bar, rng: &mut Rng) {
         self.seen = self.seen.wrapping_add(1);
-        if case.graph.flops() > 0 && !self.seen.is_multiple_of(EVERY) {
+        if case.graph.flops() > 0 && !self.seen.is_multiple_of(every()) {
             return;
         }
         let exact = interpret(&case.graph, &case.given, false);

@@ -1,10 +1,10 @@
 //! Functions of each element, of pairs of elements, GEGLU, casts.
 
-use impasto_graph::{Binary, DType, Op, Unary};
+use impasto_graph::{Binary, DType, Graph, Op, Unary};
 
 use super::common::case::Case;
 use super::common::exam::{Bar, Exam};
-use super::common::rng::cases;
+use super::common::rng::{Rng, cases};
 use super::operands::{FLOATS, Operand, any_dtype, input, single};
 
 const LENGTHS: [usize; 10] = [1, 3, 8, 15, 16, 17, 33, 100, 1025, 5000];
@@ -194,5 +194,42 @@ fn casts_of_numbers_that_do_not_fit() {
         let large = [i32::MAX, i32::MIN, 16_777_217, 65_504, -65_505, 70_000];
         case.set("x0", (0..19).map(|j| large[j % large.len()].into()).collect::<Vec<_>>());
         exam.check(&case, Bar { f32: 1e-7, bf16: 1e-7, exact: 1e-7 }, rng);
+    });
+}
+
+/// Ops that follow each other, of shapes that stretch and element types that change: a backend may compute them at once, and must not notice
+/// that a result lies where an operand lay.
+#[test]
+fn chains_of_functions() {
+    let mut exam = Exam::new("chains");
+    cases(40, |_, rng| {
+        let shape = vec![1 + rng.below(3), 1 + rng.below(40), 1 + rng.below(9)];
+        let mut graph = Graph::new();
+        let input = |graph: &mut Graph, i: usize, shape: &[usize], rng: &mut Rng| {
+            graph.input(&format!("x{i}"), shape, rng.pick(&[DType::F32, DType::F16])).expect("a new name")
+        };
+        let mut x = input(&mut graph, 0, &shape, rng);
+        for i in 1..2 + rng.below(5) {
+            x = match rng.below(5) {
+                0 => graph.unary(rng.pick(&[Unary::Silu, Unary::Tanh, Unary::Square, Unary::Neg]), x),
+                1 => graph.affine(x, 0.5, -0.25),
+                2 => graph.cast(x, rng.pick(&[DType::F32, DType::F16])),
+                _ => {
+                    let stretched: Vec<usize> = shape.iter().map(|&d| if rng.below(3) == 0 { 1 } else { d }).collect();
+                    let other = match rng.below(5) {
+                        0 => x,
+                        _ => input(&mut graph, i, &stretched, rng),
+                    };
+                    let pair = if rng.below(2) == 0 { [x, other] } else { [other, x] };
+                    graph.binary(rng.pick(&[Binary::Add, Binary::Mul, Binary::Max]), pair[0], pair[1])
+                }
+            }
+            .expect("it fits");
+            if rng.below(8) == 0 {
+                graph.output(&format!("y{i}"), x).expect("a new name");
+            }
+        }
+        graph.output("y", x).expect("a new name");
+        exam.check(&Case::new(graph, rng), Bar { f32: 1e-3, ..Bar::TIGHT }, rng);
     });
 }

@@ -9,7 +9,9 @@ use impasto_vulkan::{Kind, Loader, Physical};
 use super::machine::{Factors, Machine};
 
 /// A software device compiles for half a second before it runs a product: each run of the tests tries some of them.
-pub const EVERY: usize = 6;
+pub fn every() -> usize {
+    if std::env::var_os("IMPASTO_TEST_DEVICE").is_some() { 1 } else { 6 }
+}
 
 /// The device, or a failure that says what to install: without one these tests would show nothing.
 pub fn physical() -> Physical {
@@ -25,14 +27,14 @@ pub fn physical() -> Physical {
     devices.into_iter().find(is_it).expect(needs)
 }
 
-/// In 32-bit floats, and as it is used.
+/// In 32-bit floats, and as it is used; once by way of a memory that the host does not see.
 pub fn machines() -> &'static [Machine] {
     static MACHINES: OnceLock<Vec<Machine>> = OnceLock::new();
     MACHINES.get_or_init(|| {
         let physical = physical();
         [(true, Factors::F32), (false, Factors::F16)]
             .map(|(exact, factors)| {
-                let options = VulkanOptions { exact, ..VulkanOptions::default() };
+                let options = VulkanOptions { exact, as_if_discrete: exact, ..VulkanOptions::default() };
                 let vulkan = Vulkan::open("vulkan0", &physical, &options).expect("it opens");
                 Machine { backend: Arc::new(vulkan), name: physical.describe().label, factors, threads: 2, least: 1e-4 }
             })

@@ -17,3 +17,4 @@ mod operands;
 mod parameters;
 #[path = "../ops/products.rs"]
 mod products;
+mod watched;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use impasto_vulkan::Kind;
+use impasto_vulkan::{Description, Kind};
 
 use super::{Api, DeviceInfo, DeviceKind, Features, Standing};
 use crate::probe::{clean_label, cuda, vulkan};
@@ -21,7 +21,7 @@ pub(super) fn vulkan(seen: vulkan::Seen, manifest: Option<PathBuf>) -> DeviceInf
         Kind::Software => DeviceKind::Software,
         Kind::Other => DeviceKind::Other,
     };
-    let shares = matches!(kind, DeviceKind::Integrated | DeviceKind::Software);
+    let shares = shares(said.kind);
     let mut why = doubts(said.memory, shares);
     if said.max_binding == 0 {
         why.push("it says that kernels cannot reach any memory".into());
@@ -42,7 +42,7 @@ pub(super) fn vulkan(seen: vulkan::Seen, manifest: Option<PathBuf>) -> DeviceInf
         driver: short(&said.driver),
         driver_version: short(&said.driver_version),
         api_version: format!("{major}.{minor}.{patch}"),
-        limits: limits(said.memory, said.max_allocation, said.max_binding, shares),
+        limits: vulkan_limits(&said),
         cores: None,
         features: Features {
             f16: said.f16,
@@ -52,6 +52,7 @@ pub(super) fn vulkan(seen: vulkan::Seen, manifest: Option<PathBuf>) -> DeviceInf
             cooperative: said.cooperative,
             paths: Vec::new(),
         },
+        vulkan: Some(said.features),
         portability: said.portability,
         standing: standing(&why),
         index: seen.index,
@@ -89,11 +90,22 @@ pub(super) fn cuda(seen: cuda::Seen) -> DeviceInfo {
             cooperative: Vec::new(),
             paths: vec![format!("sm_{major}{minor}")],
         },
+        vulkan: None,
         portability: false,
         standing: standing(&why),
         index: seen.index,
         manifest: None,
     }
+}
+
+/// Whether a device has the memory of the machine.
+fn shares(kind: Kind) -> bool {
+    matches!(kind, Kind::Integrated | Kind::Software)
+}
+
+/// What is believed of a Vulkan driver's word on memory: the same in the survey and where the device is used.
+pub fn vulkan_limits(said: &Description) -> Limits {
+    limits(said.memory, said.max_allocation, said.max_binding, shares(said.kind))
 }
 
 fn doubts(memory: u64, shares: bool) -> Vec<String> {
@@ -136,7 +148,6 @@ fn pci(text: &str) -> Option<[u32; 4]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use impasto_vulkan::Description;
     use proptest::prelude::*;
 
     fn said() -> Description {
@@ -160,6 +171,7 @@ mod tests {
             cooperative: Vec::new(),
             computes: true,
             portability: false,
+            features: impasto_vulkan::Features::default(),
         }
     }
 

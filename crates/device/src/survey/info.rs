@@ -138,6 +138,8 @@ pub struct DeviceInfo {
     pub cores: Option<usize>,
     /// What kernels ask for.
     pub features: Features,
+    /// All that a Vulkan device was found to have: enough to plan for it without its driver.
+    pub vulkan: Option<impasto_vulkan::Features>,
     /// Vulkan by way of another API, with parts missing.
     pub portability: bool,
     /// Whether it may be computed on.
@@ -232,6 +234,7 @@ pub(crate) mod tests {
             limits: Limits::UNLIMITED,
             cores: None,
             features: Features::default(),
+            vulkan: None,
             portability: false,
             standing: Standing::Usable,
             index,

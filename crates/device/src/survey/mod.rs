@@ -30,6 +30,7 @@ use crate::{Limits, Options, Outcome, cpu, trial};
 use evidence::Evidence;
 use guard::Guard;
 
+pub use believe::vulkan_limits;
 pub use diagnose::Finding;
 pub use guard::{Attempt, Remembered};
 pub use info::{Api, CooperativeMatrix, Device, DeviceInfo, DeviceKind, Features, Standing};
@@ -320,6 +321,7 @@ fn processor(paths: Vec<String>) -> DeviceInfo {
         limits: Limits { memory, max_allocation: memory, max_binding: memory },
         cores: Some(cpu::usable_cores()),
         features: Features { paths, ..Features::default() },
+        vulkan: None,
         portability: false,
         standing: Standing::Usable,
         index: 0,

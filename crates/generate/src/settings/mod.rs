@@ -23,9 +23,10 @@ use impasto_backend::cpu::Precision;
 use impasto_model::Prediction;
 
 use crate::NoiseKind;
+use crate::place::Budget;
 use crate::sampling::{Method, Schedule};
 pub use layers::{config_path, from_variables};
-pub use value::{Amount, Gpu, Kind, Preview, SettingValue};
+pub use value::{Gpu, Kind, Preview, SettingValue};
 
 /// A setting that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -229,12 +230,26 @@ settings! {
     precision: Precision = Machine "type" <"NAME">;
     /// Which GPUs may be used: auto takes what is healthy and last the CPU, disable asks no driver.
     gpu: Gpu = Machine "gpu" <"NAME">;
-    /// Where it computes: cpu (the default), or a Vulkan device that `impasto devices` lists, such as vulkan0.
-    backend: String = Machine "backend" <"NAME">;
-    /// Memory of that device that may be used, such as 6GiB or vulkan0=6GiB.
-    max_vram: Amount = Machine "max-vram" <"[NAME=]SIZE">;
-    /// The largest single piece of memory there, such as 64MiB or vulkan0=64MiB.
-    max_buffer: Amount = Machine "max-buffer" <"[NAME=]SIZE">;
+    /// Where modules compute: a device that `impasto devices` lists, auto, gpu, or by module as te=cpu,diffusion=vulkan0. By default where they are done soonest.
+    backend: String = Machine "backend" <"SPEC">;
+    /// Where weights are kept: cpu (host memory), disk, or by module as diffusion=cpu,te=disk. By default where the module computes.
+    params_backend: String = Machine "params-backend" <"SPEC">;
+    /// Memory of GPUs that may be used: 6 (GiB), 512MiB, -1 (all that is free but 1 GiB), or by device as vulkan0=6,cuda0=4.
+    max_vram: Budget = Machine "max-vram" <"SPEC">;
+    /// The largest single piece of memory there, written as for --max-vram.
+    max_buffer: Budget = Machine "max-buffer" <"SPEC">;
+    /// Say why modules are where they are.
+    explain: bool = Machine "explain" <"">;
+    /// Let modules be placed where they are done soonest, which happens anyway.
+    auto_fit: bool = Machine "auto-fit" <"">;
+    /// The same as --params-backend cpu.
+    offload_to_cpu: bool = Machine "offload-to-cpu" <"">;
+    /// The same as --backend te=cpu.
+    clip_on_cpu: bool = Machine "clip-on-cpu" <"">;
+    /// The same as --backend vae=cpu.
+    vae_on_cpu: bool = Machine "vae-on-cpu" <"">;
+    /// The same as --backend controlnet=cpu.
+    control_net_cpu: bool = Machine "control-net-cpu" <"">;
 }
 
 impl Settings {

@@ -63,60 +63,6 @@ pub enum Gpu {
     Cuda,
 }
 
-/// Bytes, of one device or of whichever is used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Amount {
-    /// The device, where it was named.
-    pub device: Option<String>,
-    /// How many.
-    pub bytes: u64,
-}
-
-impl Amount {
-    /// The bytes, if they are meant for this device.
-    pub fn of(&self, device: &str) -> Option<u64> {
-        self.device.as_ref().is_none_or(|name| name.eq_ignore_ascii_case(device)).then_some(self.bytes)
-    }
-}
-
-/// Letters behind a number of bytes, as people write them.
-const UNITS: [(&str, u64); 13] = [
-    ("kib", 1 << 10),
-    ("mib", 1 << 20),
-    ("gib", 1 << 30),
-    ("tib", 1 << 40),
-    ("kb", 1000),
-    ("mb", 1_000_000),
-    ("gb", 1_000_000_000),
-    ("tb", 1_000_000_000_000),
-    ("k", 1 << 10),
-    ("m", 1 << 20),
-    ("g", 1 << 30),
-    ("t", 1 << 40),
-    ("b", 1),
-];
-
-impl SettingValue for Amount {
-    const KIND: Kind = Kind::Text;
-
-    fn parse(text: &str) -> Result<Amount, String> {
-        let (device, size) = match text.rsplit_once('=') {
-            Some((device, size)) => (Some(device.trim().to_owned()), size),
-            None => (None, text),
-        };
-        let size = size.trim().to_ascii_lowercase();
-        let unit = UNITS.iter().find(|(letters, _)| size.ends_with(letters));
-        let (number, unit) = unit.map_or((&*size, 1), |(letters, n)| (&size[..size.len() - letters.len()], *n));
-        let bytes = number.trim().parse::<f64>().ok().filter(|n| *n >= 0.0 && n.is_finite()).map(|n| n * unit as f64);
-        match bytes {
-            Some(bytes) if bytes < u64::MAX as f64 && device.as_deref() != Some("") => {
-                Ok(Amount { device, bytes: bytes as u64 })
-            }
-            _ => Err("is no amount of memory; one is written as 6GiB, 512MB, or for one device vulkan0=6GiB".into()),
-        }
-    }
-}
-
 impl SettingValue for bool {
     const KIND: Kind = Kind::Flag;
 

@@ -36,6 +36,11 @@ pub trait Capabilities {
 
     /// Bytes of a parameter as the backend keeps it, whole and packed.
     fn param_bytes(&self, graph: &Graph, param: Value, used: Used) -> u64;
+
+    /// Bytes that the backend takes once for the device, whatever runs there.
+    fn fixed_bytes(&self) -> u64 {
+        0
+    }
 }
 
 /// How a graph uses a parameter; a backend keeps it in a layout for each way.
@@ -168,12 +173,13 @@ impl Plan {
         let weight_bytes: u64 = weights.iter().map(|w| w.bytes).sum();
 
         let layout = arena::pack(&lifetimes, device.alignment(), block_bytes);
-        if weight_bytes.saturating_add(layout.bytes) > limits.memory {
+        let fixed = device.fixed_bytes();
+        if weight_bytes.saturating_add(layout.bytes).saturating_add(fixed) > limits.memory {
             let at = order.get(lifetimes.peak_step()).copied();
             return Err(PlanError::Memory {
                 label: at.map_or("graph", |at| graph.label(at)).into(),
                 op: at.map_or("input", |at| graph.node(at).op.name()),
-                need: weight_bytes + layout.bytes,
+                need: weight_bytes + layout.bytes + fixed,
                 weights: weight_bytes,
                 arena: layout.bytes,
                 limit: limits.memory,

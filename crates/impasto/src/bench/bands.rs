@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use impasto_backend::Backend;
 use impasto_backend::cpu::Cpu;
+use impasto_backend::{Backend, Profile};
 use impasto_graph::{Banded, Cutting, DType, HostTensor, Plan, Storage};
 use impasto_model::{Numbers, VaeConfig, vae_decoder, vae_encoder};
 use serde::Serialize;

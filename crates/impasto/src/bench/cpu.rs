@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use impasto_backend::Backend;
 use impasto_backend::cpu::{Cpu, CpuOptions, Isa, Precision, findings, peak_gflops};
+use impasto_backend::{Backend, Profile};
 use impasto_graph::{DType, Epilogue, Graph, GraphError, HostTensor, Plan, Storage, Value, Window};
 use serde::Serialize;
 

@@ -15,7 +15,7 @@ mod plan;
 pub use bands::{BandsMemory, BandsTime, bands_memory, bands_time};
 pub use cpu::{CpuBench, CpuLine, cpu};
 pub use kernel::{KernelLine, has_spirv_opt, kernel};
-pub use model::{ModelLine, model};
+pub use model::{ModelLine, SlowStep, model};
 pub use plan::{PlanLine, plans};
 
 /// The middle of some measurements.

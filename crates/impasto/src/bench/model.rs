@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use impasto_backend::cpu::{Cpu, peak_gflops};
 use impasto_backend::{Backend, Session};
 use impasto_graph::{DType, Graph, HostTensor, Plan, Storage};
 use impasto_model::{Family, Numbers, UnetConfig, VaeConfig, unet, vae_decoder};
@@ -28,46 +27,76 @@ pub struct ModelLine {
     pub arena_bytes: u64,
     /// Bytes of packed weights.
     pub weight_bytes: u64,
+    /// Seconds to bring the weights to the device, here made up on the way.
+    pub pack_seconds: f64,
+    /// Seconds to make ready: memory, and kernels that are not in the cache.
+    pub prepare_seconds: f64,
+    /// Seconds of the first run.
+    pub first_seconds: f64,
     /// Seconds by kind of op, the longest first.
     pub profile: Vec<(String, f64)>,
+    /// The steps that took longest.
+    pub slowest: Vec<SlowStep>,
 }
+
+/// One step of a network.
+#[derive(Clone, Debug, Serialize)]
+pub struct SlowStep {
+    /// Where in the network it stands.
+    pub label: String,
+    /// Its op.
+    pub op: &'static str,
+    /// Seconds in the last run.
+    pub seconds: f64,
+    /// Useful operations a second, in thousand millions.
+    pub gflops: f64,
+}
+
+/// Steps that are shown one by one.
+const SLOWEST: usize = 12;
 
 /// Run the networks of a family for pictures of `size` by `size`; `show` gets each line as it is ready.
 pub fn model(
-    cpu: &Cpu,
+    backend: &dyn Backend,
     family: Family,
     size: usize,
     runs: usize,
     mut show: impl FnMut(&ModelLine),
 ) -> anyhow::Result<()> {
     let side = size.div_ceil(8);
-    let numbers = Numbers { storage: Storage::Dense(DType::F16), activations: cpu.activations() };
+    let numbers = Numbers { storage: Storage::Dense(DType::F16), activations: backend.activations() };
     let (name, config) = match family {
         Family::Sd1 => ("sd15", UnetConfig::sd15()),
         Family::Sd2 => ("sd21", UnetConfig::sd21()),
         Family::Sdxl => ("sdxl", UnetConfig::sdxl()),
     };
     let step = unet(&config, 2, [side, side], 77, numbers)?;
-    show(&measure(cpu, format!("{name}_step_{size}"), &step, runs)?);
+    show(&measure(backend, format!("{name}_step_{size}"), &step, runs)?);
     drop(step);
     let decode = vae_decoder(&VaeConfig::sd(), 1, [side, side], numbers)?;
-    show(&measure(cpu, format!("{name}_decode_{size}"), &decode, runs)?);
+    show(&measure(backend, format!("{name}_decode_{size}"), &decode, runs)?);
     Ok(())
 }
 
-fn measure(cpu: &Cpu, name: String, graph: &Graph, runs: usize) -> anyhow::Result<ModelLine> {
-    let plan = Plan::new(graph, cpu)?;
-    let weights = cpu.pack(graph, &plan, &RandomWeights::of(graph))?;
-    let mut session = cpu.prepare(graph, &plan, &weights)?;
+fn measure(backend: &dyn Backend, name: String, graph: &Graph, runs: usize) -> anyhow::Result<ModelLine> {
+    let plan = Plan::new(graph, backend)?;
+    let start = Instant::now();
+    let weights = backend.pack(graph, &plan, &RandomWeights::of(graph))?;
+    let pack_seconds = start.elapsed().as_secs_f64();
+    let mut session = backend.prepare(graph, &plan, &weights)?;
+    let prepare_seconds = start.elapsed().as_secs_f64() - pack_seconds;
     let (inputs, mut outputs) = (random_inputs(&*session)?, room_for_outputs(&*session));
     let inputs: Vec<(&str, &HostTensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
     let (mut peaks, mut times) = (vec![], vec![]);
     for _ in 0..runs.max(1) {
-        peaks.extend((0..3).map(|_| peak_gflops(cpu, cpu.number())));
+        for _ in 0..3 {
+            peaks.push(backend.peak_gflops()?);
+        }
         let start = Instant::now();
         session.run(&inputs, &mut outputs)?;
         times.push(start.elapsed().as_secs_f64());
     }
+    let first_seconds = times[0];
     anyhow::ensure!(
         outputs.iter().all(|o| o.to_f32().iter().all(|v| v.is_finite())),
         "{name}: the result is not finite; its time would mean nothing"
@@ -82,8 +111,22 @@ fn measure(cpu: &Cpu, name: String, graph: &Graph, runs: usize) -> anyhow::Resul
         ratio: gflops / peak,
         arena_bytes: plan.arena_bytes(),
         weight_bytes: plan.weight_bytes(),
+        pack_seconds,
+        prepare_seconds,
+        first_seconds,
         profile: by_op(&*session),
+        slowest: slowest(&*session),
     })
+}
+
+fn slowest(session: &dyn Session) -> Vec<SlowStep> {
+    let mut steps = session.profile();
+    steps.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    let shown = steps.into_iter().take(SLOWEST);
+    let gflops = |flops: u64, seconds: f64| flops as f64 / seconds.max(1e-9) / 1e9;
+    shown
+        .map(|s| SlowStep { gflops: gflops(s.flops, s.seconds), label: s.label, op: s.op, seconds: s.seconds })
+        .collect()
 }
 
 /// Seconds of the last run by kind of op.

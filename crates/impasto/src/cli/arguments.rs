@@ -32,7 +32,22 @@ pub fn command(others: impl FnOnce(Command) -> Command) -> Command {
         .about("Make pictures; what happens without a subcommand too")
         .after_help(EXIT_CODES)
         .args(arguments());
-    others(root.subcommand(generate))
+    let device = Arg::new("device")
+        .long("device")
+        .value_name("NAME:memory=SIZE,...")
+        .action(ArgAction::Append)
+        .help("Plan for a machine with this device instead of this machine's, such as vulkan0:memory=8GiB,max-buffer=1GiB; may be given several times");
+    let plan = Command::new("plan")
+        .about("Say what `generate` would do with the same arguments: where, in how much memory, how long. Nothing is loaded")
+        .after_help("Exit codes: 0 it fits, 1 it does not or something failed, 2 bad arguments.")
+        .args(arguments())
+        .arg(device);
+    others(root.subcommand(generate).subcommand(plan))
+}
+
+/// The devices that `plan` is to plan for.
+pub fn imagined(matches: &ArgMatches) -> Vec<String> {
+    matches.get_many::<String>("device").map_or(vec![], |given| given.cloned().collect())
 }
 
 fn arguments() -> impl Iterator<Item = Arg> {

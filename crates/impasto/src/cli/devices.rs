@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
-use std::sync::mpsc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use impasto::device::{
@@ -14,7 +12,8 @@ use impasto::device::{
 use impasto::generate::settings::Gpu;
 use serde_json::json;
 
-use super::{Devices, show};
+use super::Devices;
+use super::show::{self, bytes, rows};
 
 /// `--list-devices` in the first place is another way to write `devices`.
 pub fn spelled_out(mut args: impl Iterator<Item = OsString>) -> Vec<OsString> {
@@ -72,16 +71,11 @@ fn forget() -> anyhow::Result<()> {
 /// A row for each piece of hardware, a line for each thing that is wrong.
 fn table(survey: &Survey, free: &dyn Fn(&str) -> Option<u64>) {
     let head = ["name", "what it is", "memory free / total", "largest allocation / binding", "driver", "verdict"];
-    let mut rows: Vec<[String; 6]> = vec![head.map(str::to_owned)];
+    let mut lines: Vec<[String; 6]> = vec![head.map(str::to_owned)];
     for device in &survey.devices {
-        rows.extend(row(device, free));
+        lines.extend(row(device, free));
     }
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    for row in &rows {
-        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}"));
-        show::line(format_args!("{}", cells.collect::<Vec<_>>().join("  ").trim_end()));
-    }
+    rows(&lines);
     if !survey.findings.is_empty() {
         show::line(format_args!(""));
     }
@@ -120,15 +114,6 @@ fn verdict(view: &DeviceInfo) -> String {
         Standing::NotYet { instead } if view.is_gpu() => format!("seen, not usable yet: use {instead}"),
         Standing::NotYet { instead } => format!("seen, no GPU, not usable yet: use {instead}"),
         Standing::Refused { why } => format!("refused: {why}"),
-    }
-}
-
-fn bytes(count: u64) -> String {
-    match count {
-        u64::MAX => "unlimited".into(),
-        0..0x10_0000 => format!("{} KiB", count >> 10),
-        0x10_0000..0x4000_0000 => format!("{} MiB", count >> 20),
-        _ => format!("{:.1} GiB", count as f64 / f64::from(1 << 30)),
     }
 }
 
@@ -195,60 +180,12 @@ fn without_names(text: &str, names: &[(String, &'static str)]) -> String {
     text
 }
 
-/// How long `generate` waits at most for drivers, from its start. The model is opened meanwhile.
-const PATIENCE: Duration = Duration::from_millis(1500);
-
-/// A survey beside the opening of the model. What it finds cannot be computed on yet, so it may cost nothing: good verdicts come from
-/// the cache, and who does not answer in time is not waited for.
-pub struct Probing {
-    answer: Option<mpsc::Receiver<Survey>>,
-    begun: Instant,
-}
-
-impl Probing {
-    pub fn start(gpu: Gpu) -> Probing {
-        let begun = Instant::now();
-        if gpu == Gpu::Disable {
-            return Probing { answer: None, begun };
-        }
-        let (send, receive) = mpsc::channel();
-        // Not with the processor's paths: the backend finds them out itself.
-        let options = SurveyOptions { soft: PATIENCE, ..SurveyOptions::default() };
-        let thread = thread::Builder::new().name("survey".into()).spawn(move || drop(send.send(survey(&options))));
-        Probing { answer: thread.is_ok().then_some(receive), begun }
-    }
-
-    /// Says in a line each what went wrong and which GPU could be used one day. That there is no GPU is nothing to talk about.
-    pub fn announce(self, verbose: bool) {
-        let Some(answer) = self.answer else { return };
-        let Ok(survey) = answer.recv_timeout((PATIENCE * 2).saturating_sub(self.begun.elapsed())) else {
-            eprintln!("gpu: no answer from the device probe yet; going on with cpu");
-            return;
-        };
-        survey.apis.iter().filter_map(ApiReport::line).for_each(|line| eprintln!("{line}"));
-        if let Some(gpu) = survey.gpus().first()
-            && let Some(view) = gpu.best()
-        {
-            let by_name = gpu.views.iter().find(|view| view.api == Api::Vulkan && view.is_healthy());
-            let hint = by_name.map_or_else(
-                || "not usable yet: computing on cpu".to_owned(),
-                |view| format!("computing on cpu; --backend {} computes there, which is not fast yet", view.name),
-            );
-            eprintln!("gpu: {} ({}) seen, {hint}", view.label, gpu.names());
-        }
-        if verbose {
-            survey.findings.iter().for_each(|finding| eprintln!("note: {finding}"));
-        }
-    }
-}
-
 /// What was asked for by name must be there: it is said before work is spent, with what was seen.
 pub fn insist(gpu: Gpu) -> anyhow::Result<()> {
-    let api = match gpu {
-        Gpu::Auto | Gpu::Disable => return Ok(()),
-        Gpu::Vulkan => Api::Vulkan,
-        Gpu::Cuda => Api::Cuda,
-    };
+    if gpu != Gpu::Cuda {
+        return Ok(());
+    }
+    let api = Api::Cuda;
     let survey = survey(&SurveyOptions { apis: vec![api], asked_for: true, ..SurveyOptions::default() });
     let healthy: Vec<&str> =
         survey.views().filter(|view| view.api == api && view.is_healthy()).map(|view| view.label.as_str()).collect();
@@ -257,11 +194,6 @@ pub fn insist(gpu: Gpu) -> anyhow::Result<()> {
         ([], None) => "no device was found; `impasto devices` says why".into(),
         (some, _) => format!("{} was seen and is healthy", some.join(", ")),
     };
-    if api == Api::Vulkan
-        && let Some(view) = survey.views().filter(|v| v.api == api && v.is_healthy()).min_by_key(|v| !v.is_gpu())
-    {
-        bail!("--gpu {api}: Vulkan devices are used by name for now ({seen}); use --backend {}", view.name)
-    }
     bail!("--gpu {api}: this build cannot compute through {api} yet ({seen}); use --gpu auto or --gpu disable")
 }
 

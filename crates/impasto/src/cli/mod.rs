@@ -5,6 +5,8 @@ pub mod devices;
 pub mod kernel;
 pub mod paint;
 mod peers;
+pub mod placing;
+pub mod plan;
 pub mod show;
 
 use std::path::PathBuf;
@@ -170,8 +172,8 @@ pub struct BenchModel {
     /// Which networks: sd15, sd21 or sdxl.
     #[arg(long, value_name = "NAME", default_value = "sd15", value_parser = family)]
     pub family: Family,
-    /// Where they run; there is cpu.
-    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = ["cpu"])]
+    /// Where they run: cpu, or a device that `impasto devices` lists, such as vulkan0.
+    #[arg(long, value_name = "NAME", default_value = "cpu")]
     pub backend: String,
     /// Pixels along a side of the picture.
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(64..=4096))]

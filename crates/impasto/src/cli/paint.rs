@@ -6,17 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use impasto::BackendOptions;
-use impasto::backend::Backend;
 use impasto::backend::cpu::CpuOptions;
 use impasto::generate::picture::Picture;
-use impasto::generate::settings::{Gpu, Settings, config_path, from_variables};
+use impasto::generate::place::{MODULES, Placement};
+use impasto::generate::settings::{Settings, config_path, from_variables};
 use impasto::generate::{Event, GenerateError, Job, Output, generate};
 use impasto::model::{Model, ModelPaths};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use super::{devices, show};
+use super::placing::Placing;
+use super::show;
 
 /// A picture that was written, for `--json`.
 #[derive(Serialize)]
@@ -63,20 +63,17 @@ fn read_settings(path: &Path) -> Result<Settings, GenerateError> {
 pub fn paint(settings: &Settings) -> Result<(), GenerateError> {
     let stop = interruptible();
     let begun = Instant::now();
-    // Who names a device has chosen: the others are not asked.
-    let gpu = if settings.backend.is_some() { Gpu::Disable } else { settings.gpu.unwrap_or_default() };
-    let probing = devices::Probing::start(gpu);
+    let placing = Placing::start(settings)?;
     let model = open_model(settings)?;
     let job = Job::new(settings, &model, random_seed())?;
     let mut output = Output::new(settings.output.as_deref(), job.count, settings.force.unwrap_or(false))?;
-    let backend = open_backend(settings)?;
-    announce(settings, &model, &job, &*backend);
-    probing.announce(settings.verbose == Some(true));
+    let places = placing.place(settings, &job, &model)?;
+    announce(settings, &model, &job, &places);
 
     let preview_path = settings.preview_path.clone().unwrap_or_else(|| PathBuf::from("preview.png"));
     let mut progress = Progress::new();
     let mut last = begun;
-    let done = generate(&job, &model, &backend, &mut |event| {
+    let done = generate(&job, &model, &places, &mut |event| {
         match event {
             Event::Unknown(words) => eprintln!(
                 "note: this model does not know {}; a real model does: impasto -m MODEL.safetensors -p {}",
@@ -111,10 +108,13 @@ pub fn paint(settings: &Settings) -> Result<(), GenerateError> {
         Ok(!stop.load(Ordering::Relaxed))
     });
     progress.clear();
+    if done.is_ok() {
+        places.keep_rates();
+    }
     done
 }
 
-fn open_model(settings: &Settings) -> Result<Model, GenerateError> {
+pub fn open_model(settings: &Settings) -> Result<Model, GenerateError> {
     let paths = ModelPaths {
         model: settings.model.clone(),
         diffusion: settings.diffusion_model.clone(),
@@ -129,26 +129,30 @@ fn open_model(settings: &Settings) -> Result<Model, GenerateError> {
     }
 }
 
-fn cpu_options(settings: &Settings) -> Result<CpuOptions, GenerateError> {
+pub fn cpu_options(settings: &Settings) -> Result<CpuOptions, GenerateError> {
     let options = CpuOptions::from_env().map_err(|source| GenerateError::Backend { module: "cpu", source })?;
     let threads = settings.threads.filter(|&n| n > 0).map(|n| n as usize);
     Ok(CpuOptions { threads, precision: settings.precision.unwrap_or_default(), ..options })
 }
 
-/// The device that was asked for, or the CPU.
-fn open_backend(settings: &Settings) -> Result<Arc<dyn Backend>, GenerateError> {
-    let name = settings.backend.as_deref().unwrap_or("cpu").to_ascii_lowercase();
-    let options = BackendOptions {
-        cpu: cpu_options(settings)?,
-        memory: settings.max_vram.as_ref().and_then(|amount| amount.of(&name)),
-        max_buffer: settings.max_buffer.as_ref().and_then(|amount| amount.of(&name)),
-    };
-    impasto::backend(&name, &options).map_err(|source| GenerateError::Backend { module: "backend", source })
-}
-
 /// Where it runs, and what was decided.
-fn announce(settings: &Settings, model: &Model, job: &Job, backend: &dyn Backend) {
-    eprintln!("{} ({}) on {}: {}", model.title, model.family, backend.name(), backend.about());
+fn announce(settings: &Settings, model: &Model, job: &Job, places: &Placement) {
+    let mut on: Vec<(String, Vec<&str>)> = vec![];
+    for module in MODULES {
+        let Some(place) = places.of(module) else { continue };
+        let device = format!("{}: {}", place.device.name(), place.device.about());
+        match on.iter_mut().find(|(known, _)| *known == device) {
+            Some((_, modules)) => modules.push(module.name()),
+            None => on.push((device, vec![module.name()])),
+        }
+    }
+    match on.as_slice() {
+        [(device, _)] => eprintln!("{} ({}) on {device}", model.title, model.family),
+        several => {
+            eprintln!("{} ({})", model.title, model.family);
+            several.iter().for_each(|(device, modules)| eprintln!("  {} on {device}", modules.join(", ")));
+        }
+    }
     eprintln!(
         "{}x{}, {} steps, guidance {}, {}, {}, seed {}{}",
         job.width,
@@ -190,7 +194,7 @@ fn quoted(prompt: &str) -> String {
 }
 
 /// Bits that nobody knows beforehand, as many as webui's seeds have.
-fn random_seed() -> u64 {
+pub fn random_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id()) >> 32
 }

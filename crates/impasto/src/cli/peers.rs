@@ -19,7 +19,6 @@ const FLAGS: &[(&str, &str)] = &[
     ("--high-noise-diffusion-model", "video is not supported"),
     ("--tae", "write --taesd FILE"),
     ("--control-net", ""),
-    ("--control-net-cpu", ""),
     ("--control-image", ""),
     ("--control-video", ""),
     ("--control-strength", ""),
@@ -39,9 +38,6 @@ const FLAGS: &[(&str, &str)] = &[
     ("--vae-tile-overlap", "memory is planned before it is taken"),
     ("--vae-relative-tile-size", "memory is planned before it is taken"),
     ("--force-sdxl-vae-conv-scale", "the decoder computes in a type that does not overflow"),
-    ("--offload-to-cpu", "everything runs on the CPU for now"),
-    ("--clip-on-cpu", "everything runs on the CPU for now"),
-    ("--vae-on-cpu", "everything runs on the CPU for now"),
     ("--mmap", "model files are always mapped"),
     ("--fa", "attention never stores its scores here"),
     ("--diffusion-fa", "attention never stores its scores here"),
@@ -78,7 +74,6 @@ const FLAGS: &[(&str, &str)] = &[
     ("--cache-preset", ""),
     ("--scm-mask", ""),
     ("--scm-policy", ""),
-    ("--params-backend", "everything runs on the CPU for now"),
 ];
 
 /// What to say of a flag that sd-cli has and Impasto lacks.

@@ -3,9 +3,9 @@
 use std::io::Write;
 use std::path::Path;
 
-use impasto::Part;
 use impasto::backend::cpu::{Cpu, CpuOptions, findings};
 use impasto::bench::{self, CpuBench};
+use impasto::{BackendOptions, Part};
 use serde::Serialize;
 
 use super::{BenchBands, BenchCpu, BenchModel, Common};
@@ -21,6 +21,26 @@ macro_rules! say {
     ($($part:tt)*) => {
         line(format_args!($($part)*))
     };
+}
+
+/// Bytes as people read them.
+pub fn bytes(count: u64) -> String {
+    match count {
+        u64::MAX => "unlimited".into(),
+        0..0x10_0000 => format!("{} KiB", count.div_ceil(1 << 10)),
+        0x10_0000..0x4000_0000 => format!("{} MiB", count >> 20),
+        _ => format!("{:.1} GiB", count as f64 / f64::from(1 << 30)),
+    }
+}
+
+/// Rows of a table, in columns.
+pub fn rows<const N: usize>(rows: &[[String; N]]) {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    for row in rows {
+        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}"));
+        say!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
 }
 
 pub fn json(line: &impl Serialize) {
@@ -124,24 +144,29 @@ pub fn bench_cpu(args: &BenchCpu) -> anyhow::Result<()> {
 }
 
 pub fn bench_model(args: &BenchModel) -> anyhow::Result<()> {
-    let cpu = Cpu::new(&args.common.options()?)?;
-    bench::model(&cpu, args.family, args.size as usize, args.runs, |l| {
+    let options = BackendOptions { cpu: args.common.options()?, ..BackendOptions::default() };
+    let backend = impasto::backend(&args.backend, &options)?;
+    bench::model(&*backend, args.family, args.size as usize, args.runs, |l| {
         if args.common.json {
             return json(l);
         }
         say!(
-            "{}: {:.2} s, {:.0} GFLOP/s, {:.1} % of the peak of {:.0} on {}; arena {:.0} MB, weights {:.0} MB",
+            "{}: {:.4} s, {:.0} GFLOP/s, {:.1} % of the peak of {:.0} on {}; arena {:.0} MB, weights {:.0} MB; made ready in {:.1} s",
             l.name,
             l.seconds,
             l.gflops,
             100.0 * l.ratio,
             l.peak_gflops,
-            cpu.isa(),
+            backend.about(),
             l.arena_bytes as f64 / 1e6,
-            l.weight_bytes as f64 / 1e6
+            l.weight_bytes as f64 / 1e6,
+            l.pack_seconds + l.prepare_seconds + l.first_seconds,
         );
         for (op, seconds) in &l.profile {
-            say!("    {op:<20} {seconds:>8.3} s {:>5.1} %", 100.0 * seconds / l.seconds);
+            say!("    {op:<20} {seconds:>9.4} s {:>5.1} %", 100.0 * seconds / l.seconds);
+        }
+        for s in &l.slowest {
+            say!("    {:<9} {:<60} {:>9.4} s {:>7.0} GFLOP/s", s.op, s.label, s.seconds, s.gflops);
         }
     })
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use impasto::backend::Backend;
 use impasto::backend::cpu::{Cpu, CpuOptions};
 use impasto::generate::picture::Picture;
+use impasto::generate::place::Placement;
 use impasto::generate::settings::Settings;
 use impasto::generate::{Event, Job, generate};
 use impasto::model::{Model, ModelPaths};
@@ -35,7 +36,7 @@ fn paint(model: &Model, prompt: &str, seed: u64) -> Picture {
     let job = Job::new(&settings, model, 0).unwrap_or_else(|e| panic!("{e}"));
     let cpu: Arc<dyn Backend> = Arc::new(Cpu::new(&CpuOptions::default()).expect("there is a CPU"));
     let mut made = None;
-    generate(&job, model, &cpu, &mut |event| {
+    generate(&job, model, &Placement::on(&cpu), &mut |event| {
         if let Event::Picture { picture, .. } = event {
             made = Some(picture.clone());
         }

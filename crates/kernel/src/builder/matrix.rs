@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 
 use half::{bf16, f16};
 
-use super::types::{Float, IntoVal, Lit, Type};
+use super::types::{Float, IntoVal, Lit, Type, Vector};
 use super::{Buf, BufMut, Builder, Val};
 use crate::ir::{Binary, Kernel, Matrix, MatrixLayout, MatrixUse, MemoryId, OpKind, Shape, Ty};
 
@@ -71,26 +71,26 @@ impl<U: Role, T: Lit, const ROWS: usize, const COLUMNS: usize> MatrixType for Ma
     type Element = T;
 }
 
-/// Memory of scalars that matrices can be loaded from.
+/// Memory that matrices can be loaded from: of their scalars, or of vectors of them.
 pub trait Elements<T>: Copy {
     /// Which memory.
     fn memory(self) -> MemoryId;
 }
-impl<T: Copy> Elements<T> for Buf<'_, T> {
-    fn memory(self) -> MemoryId {
-        self.id
-    }
+macro_rules! elements {
+    ($($memory:ident of $t:ty $(, $n:ident)?;)*) => {
+        $(impl<T: Lit $(, const $n: usize)?> Elements<T> for $memory<'_, $t> {
+            fn memory(self) -> MemoryId {
+                self.id
+            }
+        })*
+    };
 }
-impl<T: Copy> Elements<T> for BufMut<'_, T> {
-    fn memory(self) -> MemoryId {
-        self.id
-    }
-}
+elements!(Buf of T; BufMut of T; Buf of Vector<T, N>, N; BufMut of Vector<T, N>, N;);
 
 impl Builder {
     /// A matrix from memory: element (0, 0) lies at `index`, and each row (or column, in that layout) `stride` elements behind the one before.
     ///
-    /// Index and stride are multiples of 16 bytes, or of a whole row where that is shorter.
+    /// Index and stride are multiples of 16 bytes, or of a whole row where that is shorter; in memory of vectors they count vectors.
     ///
     /// ```
     /// use half::f16;

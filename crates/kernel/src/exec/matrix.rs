@@ -51,11 +51,11 @@ impl Machine<'_> {
             let made = match kind {
                 OpKind::MatrixLoad(m, layout) => {
                     let places = self.places(op, k.result(op), m, layout, first, launch);
-                    places.and_then(|places| places.into_iter().map(|at| self.take(m, at, 0, launch)).collect())
+                    places.and_then(|all| all.into_iter().map(|(at, lane)| self.take(m, at, lane, launch)).collect())
                 }
                 OpKind::MatrixStore(m, layout) => self.places(op, args[2], m, layout, first, launch).map(|places| {
-                    for (at, bits) in places.into_iter().zip(self.elements(args[2], first)) {
-                        self.put(m, at, 0, bits, launch);
+                    for ((at, lane), bits) in places.into_iter().zip(self.elements(args[2], first)) {
+                        self.put(m, at, lane, bits, launch);
                     }
                     Vec::new()
                 }),
@@ -78,7 +78,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Where the elements lie in memory, in the order of rows.
+    /// Where the elements lie in memory, in the order of rows: in which element of it, and as which component.
     fn places(
         &self,
         op: OpId,
@@ -87,9 +87,10 @@ impl Machine<'_> {
         layout: MatrixLayout,
         lane: usize,
         launch: &Launch,
-    ) -> Result<Vec<usize>, String> {
+    ) -> Result<Vec<(usize, usize)>, String> {
         let args = self.k.args(op);
-        let (index, stride) = (self.get(args[0], lane), self.get(args[1], lane));
+        let held = self.k.memory(m).ty.lanes().map_or(1, |(_, n)| u64::from(n));
+        let (index, stride) = (self.get(args[0], lane) * held, self.get(args[1], lane) * held);
         let Some(shape) = self.k.matrix(self.k.ty(matrix)) else { return Ok(Vec::new()) };
         let align = u64::from(alignment(shape, layout));
         if !index.is_multiple_of(align) || !stride.is_multiple_of(align) {
@@ -107,7 +108,7 @@ impl Machine<'_> {
             for column in 0..shape.columns {
                 let (strides, rest) = Matrix::place(layout, row, column);
                 let at = index + u64::from(strides) * stride + u64::from(rest);
-                places.push(self.place(m, at as usize, lane, &launch.buffers)?);
+                places.push((self.place(m, (at / held) as usize, lane, &launch.buffers)?, (at % held) as usize));
             }
         }
         Ok(places)

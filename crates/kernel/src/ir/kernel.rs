@@ -289,7 +289,7 @@ impl Kernel {
     }
 
     /// Whether values of any matrix type were made here.
-    pub(crate) fn knows_matrices(&self) -> bool {
+    pub fn knows_matrices(&self) -> bool {
         self.shapes.iter().any(|s| matches!(s, Shape::Matrix(_)))
     }
 

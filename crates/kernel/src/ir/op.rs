@@ -190,10 +190,11 @@ pub enum OpKind {
 
     // Matrices: values that the invocations of a subgroup hold together. All of them do these ops, with the same operands, or none does;
     // subgroups are full. What lies in memory must be there: a barrier stands between a store and a load by others.
-    /// `index, stride`: a matrix from memory whose elements are of its scalar. Index and stride are multiples of 16 bytes, or of a whole
-    /// row (column, in that layout) where that is shorter.
+    /// `index, stride`: a matrix from memory whose elements are of its scalar, or vectors of it, of which each holds neighbours of a row
+    /// (column, in that layout). Index and stride count elements of the memory, and are multiples of 16 bytes, or of a whole row where that
+    /// is shorter.
     MatrixLoad(MemoryId, MatrixLayout),
-    /// `index, stride, matrix`: a matrix to memory, as above; the stride is no shorter than a row, so that no element has two values.
+    /// `index, stride, matrix`: a matrix to memory of its scalar, as above; the stride is no shorter than a row, so that no element has two values.
     MatrixStore(MemoryId, MatrixLayout),
     /// `scalar`: a matrix with this in every element.
     MatrixFill,

@@ -79,6 +79,27 @@ fn convert(rw: &mut Rewrite<'_>, x: Value, from: Scalar, to: Scalar) -> Value {
     if to == middle { x } else { rw.asm.value(OpKind::Convert, &[x], Ty::scalar(to)) }
 }
 
+/// A scalar of a memory of scalars or vectors.
+fn scalar_at(rw: &mut Rewrite<'_>, m: MemoryId, held: u32, at: Value) -> Value {
+    let ty = rw.old.memory(m).ty;
+    if held == 1 {
+        return rw.asm.value(OpKind::Load(m), &[at], ty);
+    }
+    let lanes = number(rw, held);
+    let place = binary(rw, Binary::Div, U32, at, lanes);
+    let lane = binary(rw, Binary::Rem, U32, at, lanes);
+    let vector = rw.asm.value(OpKind::Load(m), &[place], ty);
+    let of = ty.lanes().map_or(F32, |(s, _)| Ty::scalar(s));
+    let mut found = rw.asm.value(OpKind::Extract(0), &[vector], of);
+    for i in 1..held {
+        let this = number(rw, i);
+        let is_it = rw.asm.value(OpKind::Compare(Compare::Eq), &[lane, this], BOOL);
+        let component = rw.asm.value(OpKind::Extract(i), &[vector], of);
+        found = rw.asm.value(OpKind::Select, &[is_it, component, found], of);
+    }
+    found
+}
+
 impl Matrices {
     /// Where this lane's elements are, at the front of the kernel.
     fn begin(&mut self, rw: &mut Rewrite<'_>, smallest: u32) {
@@ -115,7 +136,7 @@ impl Matrices {
         (0..self.share(m).len() as u32).map(extract).collect()
     }
 
-    /// Where the elements lie in memory.
+    /// Where the elements lie in memory, counted in scalars.
     fn places(&self, rw: &mut Rewrite<'_>, m: Matrix, layout: MatrixLayout, from: Value, stride: Value) -> Vec<Value> {
         let mut places = Vec::new();
         for e in self.share(m) {
@@ -180,8 +201,16 @@ impl Matrices {
         let element = Ty::scalar(of.scalar);
         match old.kind(op) {
             OpKind::MatrixLoad(m, layout) => {
-                let places = self.places(rw, of, layout, args[0], args[1]);
-                places.into_iter().map(|at| rw.asm.value(OpKind::Load(m), &[at], element)).collect()
+                let held = old.memory(m).ty.lanes().map_or(1, |(_, n)| n);
+                let [from, stride] = [args[0], args[1]].map(|v| match held {
+                    1 => v,
+                    _ => {
+                        let by = number(rw, held);
+                        binary(rw, Binary::Mul, U32, v, by)
+                    }
+                });
+                let places = self.places(rw, of, layout, from, stride);
+                places.into_iter().map(|at| scalar_at(rw, m, held, at)).collect()
             }
             OpKind::MatrixFill => vec![args[0]; self.share(of).len()],
             OpKind::MatrixMulAdd => self.mul_add(rw, [shape(0), shape(1), of], &args),

@@ -54,14 +54,14 @@ impl Emit<'_> {
         let k = self.k;
         match k.kind(op) {
             OpKind::MatrixLoad(m, layout) => {
-                let at = self.scalar_place(by, m, args[0]);
+                let at = self.lanes_place(by, m, args[0]);
                 let layout = self.layout(layout);
                 let (t, id) = (self.w.ty(k, ty), self.w.id(by));
                 self.w.push_parts(S::CooperativeMatrixLoadKHR, &[&[t, id, at, layout, args[1]], self.seen(m)]);
                 id
             }
             OpKind::MatrixStore(m, layout) => {
-                let at = self.scalar_place(by, m, args[0]);
+                let at = self.lanes_place(by, m, args[0]);
                 let layout = self.layout(layout);
                 self.w.push_parts(S::CooperativeMatrixStoreKHR, &[&[at, args[2], layout, args[1]], self.seen(m)]);
                 0

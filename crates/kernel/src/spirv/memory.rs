@@ -117,10 +117,10 @@ impl Emit<'_> {
         self.place(by, m, index, &Part { path: Vec::new(), number: 0 }, laid)
     }
 
-    /// The place of an element that is a scalar, as it lies in memory.
-    pub(super) fn scalar_place(&mut self, by: &'static str, m: MemoryId, index: u32) -> u32 {
-        let (space, (s, _)) = (self.k.memory(m).space, self.k.memory(m).ty.lanes().unwrap_or((Scalar::U32, 1)));
-        let laid = self.w.laid_lanes(space, s, 1);
+    /// The place of an element that is a scalar or a vector, as it lies in memory.
+    pub(super) fn lanes_place(&mut self, by: &'static str, m: MemoryId, index: u32) -> u32 {
+        let (space, (s, n)) = (self.k.memory(m).space, self.k.memory(m).ty.lanes().unwrap_or((Scalar::U32, 1)));
+        let laid = self.w.laid_lanes(space, s, n);
         self.place(by, m, index, &Part { path: Vec::new(), number: 0 }, laid)
     }
 

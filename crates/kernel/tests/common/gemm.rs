@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use impasto_kernel::{
     Accumulator, Buf, Builder, Data, Factor, Float, IntoVal, Kernel, Launch, Lit, MatrixA, MatrixB, MatrixLayout,
-    MatrixShape, Scalar, Target, Val,
+    MatrixShape, MatrixType, Scalar, Target, Val, Vec4,
 };
 
 use super::random::Rng;
@@ -14,6 +14,8 @@ pub struct Lies {
     pub from: u32,
     pub stride: u32,
     pub layout: MatrixLayout,
+    /// Whether the buffer is one of vectors of four.
+    pub fours: bool,
 }
 
 impl Lies {
@@ -97,10 +99,12 @@ pub fn case(seed: u64, subgroup: u32) -> Case {
         let (run, all) = if layout == MatrixLayout::Row { (tile.1, columns) } else { (tile.0, rows) };
         // What devices need: multiples of 16 bytes, or of a run.
         let step = run.min(16 / bytes);
+        let fours = step % 4 == 0 && rng.below(2) == 0;
         Lies {
             from: step * rng.below(3) as u32,
             stride: all.next_multiple_of(step) + step * rng.below(3) as u32,
             layout,
+            fours,
         }
     };
     let wide = shape.result.bytes();
@@ -117,6 +121,26 @@ fn place<'k>(k: &'k Builder, lies: Lies, row: Val<'k, u32>, column: Val<'k, u32>
     far * lies.stride + near + k.lit(lies.from)
 }
 
+/// A buffer of factors.
+#[derive(Clone, Copy)]
+enum Factors<'k, T> {
+    Ones(Buf<'k, T>),
+    Fours(Buf<'k, Vec4<T>>),
+}
+
+impl<'k, T: Lit> Factors<'k, T> {
+    fn new(b: &'k Builder, name: &str, lies: Lies) -> Self {
+        if lies.fours { Factors::Fours(b.buffer(name)) } else { Factors::Ones(b.buffer(name)) }
+    }
+
+    fn load<M: MatrixType<Element = T>>(self, b: &'k Builder, lies: Lies, at: Val<'k, u32>) -> Val<'k, M> {
+        match self {
+            Factors::Ones(x) => b.matrix_load(x, at, lies.stride, lies.layout),
+            Factors::Fours(x) => b.matrix_load(x, at / 4u32, lies.stride / 4, lies.layout),
+        }
+    }
+}
+
 fn build<T, S, const M: usize, const N: usize, const K: usize>(case: &Case) -> Kernel
 where
     T: Factor<S>,
@@ -126,7 +150,7 @@ where
     let [tm, tn, tk] = case.tiles;
     let [lx, ly, lz] = case.lies;
     Builder::kernel("gemm", [WORKGROUP, 1, 1], |b| {
-        let (x, y): (Buf<T>, Buf<T>) = (b.buffer("x"), b.buffer("y"));
+        let (x, y): (Factors<T>, Factors<T>) = (Factors::new(b, "x", lx), Factors::new(b, "y", ly));
         let z = b.buffer_mut::<S>("z");
         let tile = b.shared::<S>("tile", (M * N) as u32 * WORKGROUP / 4);
         // Every subgroup takes its own tiles in turn, so subgroups do not run the same number of turns.
@@ -139,8 +163,8 @@ where
                 let sum = b.var(b.matrix_fill::<Accumulator<S, M, N>>(one(0.25)));
                 let turn = |i: Val<'_, u32>| {
                     let from = i * K as u32;
-                    let left = b.matrix_load::<MatrixA<T, M, K>>(x, place(b, lx, row, from), lx.stride, lx.layout);
-                    let right = b.matrix_load::<MatrixB<T, K, N>>(y, place(b, ly, from, column), ly.stride, ly.layout);
+                    let left = x.load::<MatrixA<T, M, K>>(b, lx, place(b, lx, row, from));
+                    let right = y.load::<MatrixB<T, K, N>>(b, ly, place(b, ly, from, column));
                     sum.set(b.matrix_mul_add(left, right, sum.get()));
                 };
                 match case.turns {
@@ -228,7 +252,7 @@ pub fn launch(case: &Case) -> Launch {
         }
         data
     };
-    let end = |l: Lies, rows: u32, columns: u32| l.at(rows - 1, columns - 1) + 1;
+    let end = |l: Lies, rows: u32, columns: u32| (l.at(rows - 1, columns - 1) + 1).next_multiple_of(4);
     let [lx, ly, lz] = case.lies;
     let buffers = vec![
         fill(case.shape.factor, end(lx, m, k), true),

@@ -5,25 +5,22 @@ use impasto_kernel::{Builder, Kernel, KernelError};
 
 use super::{F, LINE, Sink, Source, U, element, gelu, unary};
 
-/// Unary functions, scale and shift, casts. Buffers: operand, result.
-pub(in super::super) fn map(op: &Op, elements: u32, from: DType, to: DType) -> Result<Kernel, KernelError> {
-    Builder::kernel("map", [LINE, 1, 1], |k| {
-        let (x, out) = (Source::new(k, "x", from), Sink::new(k, "out", to));
+/// Whole numbers as they are. Buffers: operand, result.
+pub(in super::super) fn copy(elements: u32) -> Result<Kernel, KernelError> {
+    Builder::kernel("copy", [LINE, 1, 1], |k| {
+        let (x, out) = (k.buffer::<i32>("x"), k.buffer_mut::<i32>("out"));
         let i = element(k, elements);
-        // Integers pass through a float only where that is asked for: 2^24 and above would be rounded.
-        if let (Source::I32(x), Sink::I32(out)) = (x, out) {
-            return out.store(i, x.load(i));
-        }
-        let x = x.at(i);
-        out.set(
-            i,
-            match op {
-                Op::Unary(f) => unary(k, *f, x),
-                Op::Affine { scale, shift } => x * *scale + *shift,
-                _ => x,
-            },
-        );
+        out.store(i, x.load(i));
     })
+}
+
+/// Unary functions, scale and shift, casts.
+fn mapped<'k>(k: &'k Builder, op: &Op, x: F<'k>) -> F<'k> {
+    match op {
+        Op::Unary(f) => unary(k, *f, x),
+        Op::Affine { scale, shift } => x * *scale + *shift,
+        _ => x,
+    }
 }
 
 /// `value * gelu(gate)` of rows that hold both halves. Buffers: operand, result.
@@ -48,20 +45,43 @@ fn apply<'k>(f: Binary, a: F<'k>, b: F<'k>) -> F<'k> {
     }
 }
 
-/// A box of elements and how two operands walk through it.
-pub(in super::super) struct Walk<'a> {
-    pub(in super::super) shape: &'a [usize],
-    pub(in super::super) strides: [&'a [usize]; 2],
+/// A tensor and how it is walked through.
+pub(in super::super) struct Walked {
+    pub(in super::super) dtype: DType,
+    pub(in super::super) strides: Vec<usize>,
 }
 
-/// A function of two tensors. Buffers: both operands, result.
-pub(in super::super) fn binary(f: Binary, walk: &Walk, from: [DType; 2], to: DType) -> Result<Kernel, KernelError> {
-    Builder::kernel("binary", [LINE, 1, 1], |k| {
-        let [a, b] = [("a", from[0]), ("b", from[1])].map(|(name, dtype)| Source::new(k, name, dtype));
+/// What is computed of each element: a leaf is a tensor, by its number.
+pub(in super::super) enum Term {
+    Leaf(usize),
+    Map(Op, Box<Term>),
+    Binary(Binary, [Box<Term>; 2]),
+}
+
+impl Term {
+    fn write<'k>(&self, k: &'k Builder, leaves: &[F<'k>]) -> F<'k> {
+        match self {
+            Term::Leaf(i) => leaves[*i],
+            Term::Map(op, x) => mapped(k, op, x.write(k, leaves)),
+            Term::Binary(f, [a, b]) => apply(*f, a.write(k, leaves), b.write(k, leaves)),
+        }
+    }
+}
+
+/// A chain of functions, each of what the ones before it gave and of other tensors, over a box of elements. Buffers: the leaves, result.
+pub(in super::super) fn chain(
+    term: &Term,
+    shape: &[usize],
+    leaves: &[Walked],
+    to: DType,
+) -> Result<Kernel, KernelError> {
+    Builder::kernel("chain", [LINE, 1, 1], |k| {
+        let sources: Vec<Source> =
+            leaves.iter().enumerate().map(|(n, leaf)| Source::new(k, &format!("x{n}"), leaf.dtype)).collect();
         let out = Sink::new(k, "out", to);
-        let i = element(k, walk.shape.iter().product::<usize>() as u32);
-        let [at_a, at_b] = walk.strides.map(|strides| place(k, walk.shape, strides, i));
-        out.set(i, apply(f, a.at(at_a), b.at(at_b)));
+        let i = element(k, shape.iter().product::<usize>() as u32);
+        let read = sources.into_iter().zip(leaves).map(|(source, leaf)| source.at(place(k, shape, &leaf.strides, i)));
+        out.set(i, term.write(k, &read.collect::<Vec<F>>()));
     })
 }
 

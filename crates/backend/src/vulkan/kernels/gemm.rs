@@ -26,7 +26,7 @@ pub(in super::super) struct Bias {
     pub(in super::super) rows: Option<u32>,
 }
 
-/// A product, and what becomes of each sum: `activation(sum + bias) + residual`.
+/// A product, and what becomes of each sum: `activation(scale * sum + bias) + residual`.
 ///
 /// Buffers in order: left, right, bias, residual, result.
 #[derive(Clone, Copy)]
@@ -42,6 +42,8 @@ pub(in super::super) struct Gemm {
     pub(in super::super) left_type: DType,
     pub(in super::super) right_type: DType,
     pub(in super::super) right_transposed: bool,
+    /// By which each sum is multiplied first.
+    pub(in super::super) scale: f32,
     pub(in super::super) bias: Option<Bias>,
     pub(in super::super) activation: Option<Unary>,
     pub(in super::super) residual: Option<DType>,
@@ -58,7 +60,7 @@ const DEPTH: u32 = 16;
 const PITCH: u32 = TILE + 1;
 
 impl Gemm {
-    fn k(&self) -> u32 {
+    pub(super) fn k(&self) -> u32 {
         self.segments * self.depth
     }
 
@@ -78,7 +80,7 @@ impl Gemm {
     fn write(&self, k: &Builder) {
         let a = Source::new(k, "a", self.left_type);
         let b = Source::new(k, "b", self.right_type);
-        let bias = self.bias.map(|bias| (Source::new(k, "bias", bias.dtype), bias.rows));
+        let bias = self.bias.map(|bias| Source::new(k, "bias", bias.dtype));
         let residual = self.residual.map(|dtype| Source::new(k, "residual", dtype));
         let out = Sink::new(k, "out", self.out);
         let [down, across] = self.tiles();
@@ -135,24 +137,34 @@ impl Gemm {
             let (row, column) = (row0 + y + n / EACH * SIDE, column0 + x + n % EACH * SIDE);
             k.if_(row.lt(self.m) & column.lt(self.n), || {
                 let at = product * (self.m * self.n) + row * self.n + column;
-                let mut value = kept.load(n);
-                if let Some((bias, rows)) = bias {
-                    let picture = rows.map_or(k.lit(0u32), |rows| row / rows);
-                    value = value + bias.at(picture * self.n + column);
-                }
-                if let Some(f) = self.activation {
-                    value = unary(k, f, value);
-                }
-                if let Some(residual) = residual {
-                    value = value + residual.at(at);
-                }
-                out.set(at, value);
+                let bias = bias.map(|bias| bias.at(self.bias_place(k, row, column)));
+                out.set(at, self.ended(k, kept.load(n), bias, residual.map(|r| r.at(at))));
             });
         });
     }
 
+    /// Where the bias of an element lies.
+    pub(super) fn bias_place<'k>(&self, k: &'k Builder, row: U<'k>, column: U<'k>) -> U<'k> {
+        let picture = self.bias.and_then(|bias| bias.rows).map_or(k.lit(0u32), |rows| row / rows);
+        picture * self.n + column
+    }
+
+    /// What becomes of a sum.
+    pub(super) fn ended<'k>(&self, k: &'k Builder, sum: F<'k>, bias: Option<F<'k>>, residual: Option<F<'k>>) -> F<'k> {
+        let scaled = if self.scale == 1.0 { sum } else { sum * self.scale };
+        let shifted = bias.map_or(scaled, |bias| scaled + bias);
+        let active = self.activation.map_or(shifted, |f| unary(k, f, shifted));
+        residual.map_or(active, |residual| active + residual)
+    }
+
     /// Where a row of the left side begins in this segment, and whether it is there at all.
-    fn place<'k>(&self, k: &'k Builder, product: U<'k>, row: U<'k>, segment: U<'k>) -> (U<'k>, Val<'k, bool>) {
+    pub(super) fn place<'k>(
+        &self,
+        k: &'k Builder,
+        product: U<'k>,
+        row: U<'k>,
+        segment: U<'k>,
+    ) -> (U<'k>, Val<'k, bool>) {
         let there = row.lt(self.m);
         match self.left {
             Left::Rows => ((product * self.m + row) * self.depth, there),

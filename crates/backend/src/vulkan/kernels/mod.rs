@@ -3,10 +3,14 @@
 
 pub(super) mod attention;
 pub(super) mod elementwise;
+pub(super) mod flash;
+mod fours;
 pub(super) mod gemm;
 pub(super) mod lookup;
+pub(super) mod matrices;
 pub(super) mod movement;
 pub(super) mod norm;
+pub(super) mod peak;
 
 mod samples;
 

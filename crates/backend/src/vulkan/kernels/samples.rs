@@ -3,7 +3,7 @@
 use impasto_graph::{Binary, DType, Fused, Op, Pairs, Unary};
 use impasto_kernel::{Kernel, KernelError};
 
-use super::elementwise::Walk;
+use super::elementwise::{Term, Walked};
 use super::gemm::{Bias, Gemm, Left};
 use super::{attention, elementwise, lookup, movement, norm};
 use crate::shapes::{Copy, Heads, Image, Window};
@@ -47,7 +47,8 @@ pub fn samples() -> Result<Vec<Sample>, KernelError> {
         left: Left::Rows,
         left_type: f16,
         right_type: f16,
-        right_transposed: false,
+        right_transposed: true,
+        scale: 1.0,
         bias: Some(Bias { dtype: f16, rows: None }),
         activation: None,
         residual: Some(f32),
@@ -72,7 +73,10 @@ pub fn samples() -> Result<Vec<Sample>, KernelError> {
         to: 0,
         to_strides: vec![320 * 4096, 4096, 1],
     };
-    let walk = Walk { shape: &[8192, 320], strides: [&[320, 1], &[0, 1]] };
+    let leaf = |n: usize| Box::new(Term::Leaf(n));
+    let sum = Box::new(Term::Binary(Binary::Add, [leaf(0), leaf(1)]));
+    let chain = Term::Map(Op::Unary(Unary::Gelu), sum);
+    let walked = [vec![320, 1], vec![0, 1]].map(|strides| Walked { dtype: f32, strides });
     let sample = |name, about, kernel: Result<Kernel, KernelError>| Ok(Sample { name, about, kernel: kernel? });
     [
         sample("linear", "a linear layer, 8192 x 320 x 320, with bias and residual", linear.kernel()),
@@ -86,8 +90,11 @@ pub fn samples() -> Result<Vec<Sample>, KernelError> {
         sample("layer_norm", "layer norm of 8192 rows of 320", by_row(&Op::LayerNorm { eps: 1e-5 }, &[f32, f16, f16])),
         sample("rms_norm", "RMS norm of 8192 rows of 320", by_row(&Op::RmsNorm { eps: 1e-6 }, &[f32, f16])),
         sample("softmax", "softmax of 8192 rows of 320", by_row(&Op::Softmax, &[f32])),
-        sample("gelu", "GELU of each element", elementwise::map(&Op::Unary(Unary::Gelu), 1 << 20, f32, f16)),
-        sample("add", "a vector added to each row", elementwise::binary(Binary::Add, &walk, [f32, f32], f32)),
+        sample(
+            "chain",
+            "a vector added to each row, then GELU",
+            elementwise::chain(&chain, &[8192, 320], &walked, f16),
+        ),
         sample("geglu", "one half times GELU of the other", elementwise::geglu(8192, 1280, f16, f16)),
         sample("transpose", "channels last to channels first", movement::copy(&copy, f32)),
         sample("clear", "zeros", movement::clear(1 << 20, f16)),

@@ -1,0 +1,31 @@
+//! What the device could do at best.
+
+use impasto_vulkan::Recorder;
+
+use super::Vulkan;
+use super::kernels::peak::peak;
+use super::memory::Memory;
+use crate::BackendError;
+
+/// Thousand million operations a second of a kernel that only multiplies and adds, in what products are computed in.
+pub(super) fn peak_gflops(vulkan: &Vulkan) -> Result<f64, BackendError> {
+    let (kernel, groups, operations) = peak(vulkan.units()).map_err(|e| vulkan.unsupported(e.to_string()))?;
+    let pipelines = vulkan.0.pipelines.all(&[kernel]).map_err(|e| vulkan.unsupported(e))?;
+    let memory = Memory::new(vulkan, [256].into_iter())?;
+    let run = || {
+        let mut recorder = Recorder::new(vulkan.device());
+        recorder.stamp();
+        recorder.run(&pipelines[0], vec![memory.part(0, 256)], groups)?;
+        recorder.stamp();
+        let mut recording = recorder.finish()?;
+        let mut least = f64::INFINITY;
+        for _ in 0..3 {
+            recording.submit()?;
+            recording.wait()?;
+            least = recording.seconds()?.into_iter().fold(least, f64::min);
+        }
+        Ok(least)
+    };
+    let seconds: f64 = run().map_err(|e| vulkan.failed(0, e))?;
+    Ok(operations as f64 / seconds / 1e9)
+}

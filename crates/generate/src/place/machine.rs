@@ -1,0 +1,233 @@
+//! The devices of a machine as placing sees them: what a survey has found, or what the user says that there is. No driver is opened
+//! here; a device is opened by the pool when a module needs it.
+
+use std::sync::{Arc, OnceLock};
+
+use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
+use impasto_backend::vulkan::{VulkanOptions, VulkanProfile};
+use impasto_backend::{Backend, BackendError, Profile};
+use impasto_device::{Api, DeviceInfo, DeviceKind, Standing};
+
+use super::budget::Budget;
+use super::pool::Pool;
+use super::rates::{RateBook, Rates};
+use super::resolve;
+use crate::GenerateError;
+
+/// How devices are to be used.
+#[derive(Clone, Debug, Default)]
+pub struct Use {
+    /// The CPU, and what products are computed in everywhere.
+    pub cpu: CpuOptions,
+    /// Memory that may be used.
+    pub max_vram: Budget,
+    /// The largest single piece of it.
+    pub max_buffer: Budget,
+    /// How fast devices were in earlier runs.
+    pub rates: Arc<RateBook>,
+}
+
+/// Opens a device in this process.
+pub type OpenDevice = dyn Fn(&DeviceInfo, &VulkanOptions) -> Result<Arc<dyn Backend>, BackendError> + Send + Sync;
+/// Bytes that are free on a device now, where that is known.
+pub type FreeMemory = dyn Fn(&DeviceInfo) -> Option<u64> + Send + Sync;
+
+/// The devices of a machine.
+#[derive(Clone)]
+pub struct Machine {
+    inner: Arc<Inner>,
+    pool: Arc<Pool>,
+}
+
+struct Inner {
+    devices: Vec<DeviceInfo>,
+    /// What went wrong with whole APIs.
+    faults: Vec<(Api, String)>,
+    how: Use,
+    free: Box<FreeMemory>,
+    open: Box<OpenDevice>,
+    cpu: OnceLock<Result<Arc<Cpu>, BackendError>>,
+    profiles: Vec<OnceLock<Result<Arc<dyn Profile>, String>>>,
+}
+
+impl Machine {
+    /// A machine with these devices, of which `cpu` should be one.
+    pub fn new(
+        devices: Vec<DeviceInfo>,
+        faults: Vec<(Api, String)>,
+        how: Use,
+        free: Box<FreeMemory>,
+        open: Box<OpenDevice>,
+    ) -> Machine {
+        let profiles = devices.iter().map(|_| OnceLock::new()).collect();
+        let inner = Arc::new(Inner { devices, faults, how, free, open, cpu: OnceLock::new(), profiles });
+        let opener = inner.clone();
+        let pool = Pool::new(move |name| opener.open(name));
+        Machine { inner, pool }
+    }
+
+    /// Every device.
+    pub fn devices(&self) -> &[DeviceInfo] {
+        &self.inner.devices
+    }
+
+    /// The devices that are open.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// What went wrong with an API as a whole.
+    pub(super) fn fault(&self, api: Api) -> Option<&str> {
+        self.inner.faults.iter().find(|(of, _)| *of == api).map(|(_, why)| why.as_str())
+    }
+
+    /// What planning needs to know of a device, or why it cannot be used.
+    pub fn profile(&self, device: &DeviceInfo) -> Result<Arc<dyn Profile>, String> {
+        match self.inner.devices.iter().position(|known| known.name == device.name) {
+            Some(at) => self.inner.profiles[at].get_or_init(|| self.inner.profile(device)).clone(),
+            None => Err("it is not of this machine".into()),
+        }
+    }
+
+    /// Devices that budgets name and that are not here, if they are names that devices have elsewhere; what can be none is an error.
+    pub fn unknown_in_budgets(&self) -> Result<Vec<String>, GenerateError> {
+        let mut unknown = vec![];
+        for name in self.inner.how.max_vram.devices().chain(self.inner.how.max_buffer.devices()) {
+            if resolve::find(self.devices(), name).is_ok() {
+                continue;
+            }
+            let api = name.trim_end_matches(|c: char| c.is_ascii_digit());
+            if !["cpu", "cuda", "vulkan", "hip", "metal"].contains(&api) {
+                let there: Vec<&str> = self.devices().iter().map(|device| device.name.as_str()).collect();
+                return Err(GenerateError::Asked(format!(
+                    "the budget of '{name}': there is no such device; found: {}",
+                    there.join(", ")
+                )));
+            }
+            unknown.push(name.to_owned());
+        }
+        Ok(unknown)
+    }
+
+    /// How fast devices are.
+    pub fn book(&self) -> &Arc<RateBook> {
+        &self.inner.how.rates
+    }
+
+    pub(super) fn rates(&self, device: &DeviceInfo, profile: &dyn Profile) -> Rates {
+        self.book().rates(&profile.about(), device)
+    }
+
+    /// Devices on which something may run that nobody has placed: the CPU and healthy GPUs, never a software rasteriser.
+    pub fn candidates(&self) -> impl Iterator<Item = (&DeviceInfo, Arc<dyn Profile>)> {
+        let may = |device: &&DeviceInfo| device.kind != DeviceKind::Software && device.standing == Standing::Usable;
+        self.devices().iter().filter(may).filter_map(|device| Some((device, self.profile(device).ok()?)))
+    }
+}
+
+impl Inner {
+    fn amount(&self, budget: &Budget, device: &DeviceInfo, free: impl FnOnce() -> u64) -> Option<u64> {
+        let is_it = |written: &str| resolve::find(&self.devices, written).is_ok_and(|found| found.name == device.name);
+        budget.amount(device.api != Api::Cpu, is_it).map(|amount| amount.of(free()))
+    }
+
+    /// Memory that plans may use on a device, where that is less than all.
+    fn memory(&self, device: &DeviceInfo) -> Option<u64> {
+        let free = || (self.free)(device);
+        let asked = self.amount(&self.how.max_vram, device, || free().unwrap_or(device.limits.memory));
+        // What another program holds on a GPU cannot be had.
+        if device.is_gpu() { asked.into_iter().chain(free()).min() } else { asked }
+    }
+
+    fn profile(&self, device: &DeviceInfo) -> Result<Arc<dyn Profile>, String> {
+        match &device.standing {
+            Standing::Usable => {}
+            Standing::NotYet { .. } => {
+                return Err(format!("found, but this build cannot compute on {} yet", in_full(device.api)));
+            }
+            Standing::Refused { why } => {
+                return Err(format!("it failed its trial: {why}; `impasto devices` says more"));
+            }
+        }
+        match (device.api, &device.vulkan) {
+            (Api::Cpu, _) => Ok(self.cpu(device).map_err(|e| e.to_string())?),
+            (Api::Vulkan, Some(features)) => {
+                if device.manifest.is_some() {
+                    let variables = device.environment().into_iter().filter_map(|(name, value)| Some((name, value?)));
+                    let set = variables
+                        .map(|(name, value)| format!("{}={}", name.to_string_lossy(), value.to_string_lossy()));
+                    return Err(format!(
+                        "another driver on this machine is broken, and this process would load it too; set {} and run again",
+                        set.collect::<Vec<_>>().join(" ")
+                    ));
+                }
+                if self.how.cpu.precision == Precision::Bf16 {
+                    return Err("it computes in f16 or f32, not in bf16; use --type auto or --type f32".into());
+                }
+                let options = self.options(device);
+                let profile = VulkanProfile::new(&device.name, &device.label, device.limits, features, &options);
+                Ok(Arc::new(profile.map_err(|e| reason(&e))?))
+            }
+            _ => Err(format!("this build cannot compute on {}", in_full(device.api))),
+        }
+    }
+
+    fn options(&self, device: &DeviceInfo) -> VulkanOptions {
+        let largest = device.limits.max_allocation;
+        VulkanOptions {
+            exact: self.how.cpu.precision == Precision::F32,
+            memory: self.memory(device),
+            max_buffer: self.amount(&self.how.max_buffer, device, || largest),
+            cache: impasto_store::user_folder().map(|folder| folder.join("kernels")),
+            ..VulkanOptions::default()
+        }
+    }
+
+    fn cpu(&self, device: &DeviceInfo) -> Result<Arc<Cpu>, BackendError> {
+        let make = || {
+            let memory = self.memory(device).or(self.how.cpu.memory);
+            // A machine that is not here may have less memory than this one.
+            let memory = memory.unwrap_or(u64::MAX).min(device.limits.memory);
+            Ok(Arc::new(Cpu::new(&CpuOptions { memory: Some(memory), ..self.how.cpu })?))
+        };
+        self.cpu.get_or_init(make).clone()
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<dyn Backend>, BackendError> {
+        let unsupported = |reason: String| BackendError::Unsupported { device: name.into(), reason };
+        let at = self.devices.iter().position(|device| device.name == name);
+        let at = at.ok_or_else(|| unsupported("there is no such device".into()))?;
+        let device = &self.devices[at];
+        if device.api == Api::Cpu {
+            return Ok(self.cpu(device)?);
+        }
+        let planned = self.profiles[at].get_or_init(|| self.profile(device)).clone().map_err(unsupported)?;
+        // Free memory may have changed since: the device is opened with what was planned with.
+        let options = VulkanOptions { memory: Some(planned.limits().memory), ..self.options(device) };
+        let opened = (self.open)(device, &options)?;
+        let same = opened.limits() == planned.limits()
+            && opened.alignment() == planned.alignment()
+            && opened.activations() == planned.activations()
+            && opened.fixed_bytes() == planned.fixed_bytes();
+        match same {
+            true => Ok(opened),
+            false => Err(unsupported("it says other things of itself than when it was tried; run again".into())),
+        }
+    }
+}
+
+/// An error without the device's name, which stands before it.
+fn reason(error: &BackendError) -> String {
+    match error {
+        BackendError::Unsupported { reason, .. } | BackendError::Lost { reason, .. } => reason.clone(),
+        other => other.to_string(),
+    }
+}
+
+pub(super) fn in_full(api: Api) -> &'static str {
+    match api {
+        Api::Cuda => "CUDA",
+        Api::Vulkan => "Vulkan",
+        Api::Cpu => "the CPU",
+    }
+}

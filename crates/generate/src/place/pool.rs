@@ -1,0 +1,40 @@
+//! Devices that are open: one instance for each, shared by all that use it, closed when the last of them is gone.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use impasto_backend::{Backend, BackendError};
+
+/// How a device is opened by its name.
+pub type Open = dyn Fn(&str) -> Result<Arc<dyn Backend>, BackendError> + Send + Sync;
+
+/// The devices of a process.
+pub struct Pool {
+    open: Box<Open>,
+    opened: Mutex<HashMap<String, Weak<dyn Backend>>>,
+}
+
+impl Pool {
+    /// No device is open yet.
+    pub fn new(open: impl Fn(&str) -> Result<Arc<dyn Backend>, BackendError> + Send + Sync + 'static) -> Arc<Pool> {
+        Arc::new(Pool { open: Box::new(open), opened: Mutex::default() })
+    }
+
+    /// The device of this name, which is opened if nobody has it open.
+    pub fn get(&self, name: &str) -> Result<Arc<dyn Backend>, BackendError> {
+        // Held while it opens, so that two users who come at once get one instance.
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(backend) = opened.get(name).and_then(Weak::upgrade) {
+            return Ok(backend);
+        }
+        let backend = (self.open)(name)?;
+        opened.insert(name.into(), Arc::downgrade(&backend));
+        Ok(backend)
+    }
+
+    /// The device of this name, if it is open.
+    pub fn is_open(&self, name: &str) -> bool {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.get(name).is_some_and(|backend| backend.strong_count() > 0)
+    }
+}

@@ -1,0 +1,101 @@
+//! How fast devices are: as earlier runs have measured, and before that by their class.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use impasto_device::{DeviceInfo, DeviceKind};
+use serde::{Deserialize, Serialize};
+
+/// The rates of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rates {
+    /// Useful operations in a second, in whole networks.
+    pub flops: f64,
+    /// Bytes of weights in a second, from the file to where they are computed with.
+    pub load: f64,
+    /// They were measured here, in earlier runs.
+    pub measured: bool,
+}
+
+impl Rates {
+    /// What a device of its class may reach. Coarse: one run corrects it.
+    fn of_class(about: &str, device: &DeviceInfo) -> Rates {
+        let flops = match device.kind {
+            DeviceKind::Discrete => 8e12,
+            DeviceKind::Virtual => 4e12,
+            DeviceKind::Integrated | DeviceKind::Other => 1e12,
+            DeviceKind::Software => 1e10,
+            DeviceKind::Cpu => {
+                let paths = [("amx", 400e9), ("avx512bf16", 120e9), ("avx512", 60e9), ("avx2", 30e9)];
+                let core = paths.iter().find(|(path, _)| about.contains(path)).map_or(5e9, |(_, rate)| *rate);
+                core * device.cores.unwrap_or(1) as f64
+            }
+        };
+        Rates { flops, load: 1e9, measured: false }
+    }
+}
+
+/// What was done on a device, and how long it took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spent {
+    pub flops: f64,
+    pub computing: f64,
+    pub bytes: f64,
+    pub loading: f64,
+}
+
+/// Rates by device, kept between runs.
+#[derive(Debug, Default)]
+pub struct RateBook {
+    file: Option<PathBuf>,
+    kept: BTreeMap<String, Rates>,
+    spent: Mutex<BTreeMap<String, Spent>>,
+}
+
+impl RateBook {
+    /// The book in a file; what cannot be read is as if it were not there.
+    pub fn open(file: Option<PathBuf>) -> Arc<RateBook> {
+        let text = file.as_ref().and_then(|file| std::fs::read_to_string(file).ok());
+        let kept = text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+        Arc::new(RateBook { file, kept, spent: Mutex::default() })
+    }
+
+    /// The rates of a device that says this of itself.
+    pub(super) fn rates(&self, about: &str, device: &DeviceInfo) -> Rates {
+        let sound = |rates: &&Rates| rates.flops > 0.0 && rates.load > 0.0;
+        let kept = self.kept.get(about).filter(sound);
+        kept.map_or_else(|| Rates::of_class(about, device), |rates| Rates { measured: true, ..*rates })
+    }
+
+    /// Note what was done.
+    pub(crate) fn note(&self, about: &str, more: Spent) {
+        let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
+        let sum = spent.entry(about.into()).or_default();
+        sum.flops += more.flops;
+        sum.computing += more.computing;
+        sum.bytes += more.bytes;
+        sum.loading += more.loading;
+    }
+
+    /// Write down what was measured. Rates are a convenience: what cannot be written is not.
+    pub fn keep(&self) {
+        let Some(file) = &self.file else { return };
+        let mut kept = self.kept.clone();
+        for (about, spent) in &*self.spent.lock().unwrap_or_else(PoisonError::into_inner) {
+            // What ended at once says nothing.
+            if spent.computing < 0.05 || spent.loading <= 0.0 {
+                continue;
+            }
+            let new = Rates { flops: spent.flops / spent.computing, load: spent.bytes / spent.loading, measured: true };
+            let old = kept.get(about).copied().unwrap_or(new);
+            // The last run counts as much as all before it.
+            let mean = |a: f64, b: f64| 0.5 * (a + b);
+            let rates = Rates { flops: mean(old.flops, new.flops), load: mean(old.load, new.load), measured: true };
+            kept.insert(about.clone(), rates);
+        }
+        if let Ok(text) = serde_json::to_string(&kept) {
+            let _ = impasto_store::put(file, text.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! A run, said beforehand: every module, every byte, and how long it will take.
+
+use serde::Serialize;
+
+use super::fit::Rung;
+use super::rates::Rates;
+
+/// One network of a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ModulePlan {
+    /// The module.
+    pub module: &'static str,
+    /// Where it computes.
+    pub computes_on: String,
+    /// Where its weights are kept: a device, `cpu` for host memory, `disk`.
+    pub weights_on: String,
+    /// Bytes of its weights as the device computes with them.
+    pub weight_bytes: u64,
+    /// Bytes of weights that are on the device at once.
+    pub resident_bytes: u64,
+    /// Bytes of weights that are kept in host memory for a device that is not the host.
+    pub host_bytes: u64,
+    /// Bytes of activations and scratch.
+    pub arena_bytes: u64,
+    /// The largest tensor that a kernel reads or writes.
+    pub largest_buffer: u64,
+    /// The largest that it may.
+    pub buffer_limit: u64,
+    /// In which way it runs.
+    pub rung: Rung,
+    /// How often it runs.
+    pub runs: u64,
+    /// Useful operations of one run.
+    pub flops: u64,
+    /// Seconds in all.
+    pub seconds: f64,
+    /// They follow from what earlier runs have measured.
+    pub measured: bool,
+    /// Why it cannot run, and what would have to change.
+    pub problem: Option<String>,
+}
+
+impl ModulePlan {
+    /// Bytes that it takes on its device.
+    pub fn device_bytes(&self) -> u64 {
+        self.resident_bytes + self.arena_bytes
+    }
+
+    /// With the time that it will take at these rates.
+    pub(crate) fn timed(mut self, rates: Rates) -> ModulePlan {
+        let streamed = self.weight_bytes.saturating_sub(self.resident_bytes) as f64;
+        let run = (self.flops as f64 / rates.flops).max(streamed / rates.load);
+        self.seconds = self.weight_bytes as f64 / rates.load + self.runs as f64 * run;
+        self.measured = rates.measured;
+        self
+    }
+}
+
+/// The most bytes that a device is asked for at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DevicePeak {
+    /// The device.
+    pub device: String,
+    /// The bytes.
+    pub bytes: u64,
+    /// What there is, or may be used.
+    pub limit: u64,
+}
+
+/// A whole run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RunPlan {
+    /// Its networks, in the order in which they run.
+    pub modules: Vec<ModulePlan>,
+    /// The peak of each device.
+    pub peaks: Vec<DevicePeak>,
+    /// Why things are where they are, a line each.
+    pub reasons: Vec<String>,
+    /// What the user should know, a line each.
+    pub notes: Vec<String>,
+}
+
+impl RunPlan {
+    /// Whether everything can run.
+    pub fn fits(&self) -> bool {
+        self.modules.iter().all(|module| module.problem.is_none()) && self.peaks.iter().all(|p| p.bytes <= p.limit)
+    }
+
+    /// Seconds in all.
+    pub fn seconds(&self) -> f64 {
+        self.modules.iter().map(|module| module.seconds).sum()
+    }
+}

@@ -1,0 +1,275 @@
+//! What was written, and where modules then are. What a user would lose: a command of stable-diffusion.cpp that works unchanged, and an error
+//! that shows the place that is wrong.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::Small;
+use impasto_backend::Backend;
+use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
+use impasto_device::{Api, DeviceInfo, Standing};
+use impasto_generate::place::{Home, Machine, ModuleName, Placement, Pool, Request, Use, imagine, place};
+use impasto_generate::settings::Settings;
+use impasto_generate::{GenerateError, Job};
+use impasto_model::{Model, ModelPaths};
+
+/// A machine with two cards, one that failed its trial, and one that this build cannot use.
+fn machine(faults: Vec<(Api, String)>) -> Machine {
+    let card = |text: &str| imagine(text).expect("a device");
+    let mut broken = card("vulkan2:memory=8GiB");
+    broken.standing = Standing::Refused { why: "it computed 41 instead of 42".into() };
+    let devices = [card("vulkan0:memory=8GiB"), card("vulkan1:memory=2GiB,kind=integrated"), broken];
+    let devices = devices.into_iter().chain([card("cuda0:memory=24GiB"), card("cpu:memory=16GiB")]).collect();
+    machine_of(devices, faults)
+}
+
+fn machine_of(devices: Vec<DeviceInfo>, faults: Vec<(Api, String)>) -> Machine {
+    let cpu = CpuOptions { precision: Precision::F32, ..CpuOptions::default() };
+    let open = |_: &DeviceInfo, _: &_| panic!("placing opens no device");
+    Machine::new(devices, faults, Use { cpu, ..Use::default() }, Box::new(|_| None), Box::new(open))
+}
+
+fn small() -> (tempfile::TempDir, Model) {
+    let folder = tempfile::tempdir().expect("a folder");
+    Small::sd1().write_folder(folder.path());
+    let paths = ModelPaths { model: Some(folder.path().into()), ..ModelPaths::default() };
+    (folder, Model::open(&paths).unwrap_or_else(|e| panic!("{e}")))
+}
+
+fn placed(model: &Model, machine: &Machine, of: &[(&str, &str)]) -> Result<Placement, GenerateError> {
+    let mut settings = Settings::default();
+    let usual = [("prompt", "a house"), ("width", "64"), ("height", "64")];
+    for (name, text) in usual.iter().chain(of) {
+        settings.set(name, text).expect("a setting");
+    }
+    place(&Job::new(&settings, model, 0)?, model, &Request::new(&settings)?, machine)
+}
+
+/// Devices of te, diffusion and vae, with where their weights are kept if that is elsewhere.
+fn said(places: &Placement) -> String {
+    let one = |place: &impasto_generate::place::Place| match place.home {
+        Home::Runtime => place.device.name().to_owned(),
+        Home::Host => format!("{}<cpu", place.device.name()),
+        Home::Disk => format!("{}<disk", place.device.name()),
+    };
+    [&places.te, &places.diffusion, &places.vae].map(one).join(" ")
+}
+
+#[test]
+fn what_is_written_is_where_modules_are() {
+    let ((_folder, model), machine) = (small(), machine(vec![]));
+    for (backend, params, says) in [
+        // One device for all, in every way to write it.
+        ("vulkan0", "", "vulkan0 vulkan0 vulkan0"),
+        ("all=vulkan1", "", "vulkan1 vulkan1 vulkan1"),
+        ("default=cpu", "", "cpu cpu cpu"),
+        ("*=VULKAN1", "", "vulkan1 vulkan1 vulkan1"),
+        (" Vulkan1 ,, ", "", "vulkan1 vulkan1 vulkan1"),
+        // By module, with a default before or behind, the last one winning.
+        ("te=cpu,vae=vulkan1,diffusion=vulkan0", "", "cpu vulkan0 vulkan1"),
+        ("te=cpu,vulkan0", "", "cpu vulkan0 vulkan0"),
+        ("vulkan0,te=cpu", "", "cpu vulkan0 vulkan0"),
+        ("cpu,vulkan0", "", "vulkan0 vulkan0 vulkan0"),
+        ("te=cpu,te=vulkan1,cpu", "", "vulkan1 cpu cpu"),
+        ("cpu,clip=vulkan0,T5-XXL=vulkan1", "", "vulkan1 cpu cpu"),
+        // Other names of modules, whatever their case and dashes.
+        ("cpu,Text_Encoders=vulkan0", "", "vulkan0 cpu cpu"),
+        ("cpu,unet=vulkan0,First-Stage=vulkan1", "", "cpu vulkan0 vulkan1"),
+        ("cpu,DiT=vulkan0,tae=vulkan1", "", "cpu vulkan0 vulkan1"),
+        ("cpu,model=vulkan0,autoencoder=vulkan1,conditioner=vulkan1", "", "vulkan1 vulkan0 vulkan1"),
+        // The name of an API is its first device; the beginning of one name is that name.
+        ("vulkan", "", "vulkan0 vulkan0 vulkan0"),
+        ("cpu,te=cp", "", "cpu cpu cpu"),
+        // The choice is ours: the discrete card, by its class.
+        ("", "", "vulkan0 vulkan0 vulkan0"),
+        ("auto", "", "vulkan0 vulkan0 vulkan0"),
+        ("te=cpu,default", "", "cpu vulkan0 vulkan0"),
+        ("te=", "", "vulkan0 vulkan0 vulkan0"),
+        ("cpu,te=gpu", "", "vulkan0 cpu cpu"),
+        // Weights.
+        ("vulkan0", "cpu", "vulkan0<cpu vulkan0<cpu vulkan0<cpu"),
+        ("vulkan0", "diffusion=cpu,te=disk", "vulkan0<disk vulkan0<cpu vulkan0"),
+        ("vulkan0", "disk,vae=vulkan0", "vulkan0<disk vulkan0<disk vulkan0"),
+        ("vulkan0,vae=cpu", "cpu", "vulkan0<cpu vulkan0<cpu cpu"),
+        ("vulkan0,vae=cpu", "vae=cpu,te=gpu,diffusion=auto", "vulkan0 vulkan0 cpu"),
+        // Modules that no model here has.
+        ("cpu,controlnet=vulkan0,upscaler=cpu,yolo=cpu,photo=cpu,vision=cpu", "hires=disk", "cpu cpu cpu"),
+    ] {
+        let places = placed(&model, &machine, &[("backend", backend), ("params-backend", params)]);
+        let places = places.unwrap_or_else(|e| panic!("{backend} {params}: {e}"));
+        assert_eq!(said(&places), says, "--backend '{backend}' --params-backend '{params}'");
+    }
+}
+
+#[test]
+fn flags_of_stable_diffusion_cpp_stand_before_what_is_written() {
+    let ((_folder, model), machine) = (small(), machine(vec![]));
+    for (flags, says) in [
+        (&[("clip-on-cpu", "true")][..], "cpu vulkan0 vulkan0"),
+        (&[("vae-on-cpu", "true")], "vulkan0 vulkan0 cpu"),
+        (&[("offload-to-cpu", "true")], "vulkan0<cpu vulkan0<cpu vulkan0<cpu"),
+        (&[("offload-to-cpu", "true"), ("params-backend", "te=disk")], "vulkan0<disk vulkan0<cpu vulkan0<cpu"),
+        (&[("clip-on-cpu", "true"), ("backend", "te=vulkan1")], "vulkan1 vulkan0 vulkan0"),
+        (&[("clip-on-cpu", "true"), ("backend", "vulkan1")], "cpu vulkan1 vulkan1"),
+        (&[("control-net-cpu", "true"), ("auto-fit", "true")], "vulkan0 vulkan0 vulkan0"),
+    ] {
+        let places = placed(&model, &machine, flags).unwrap_or_else(|e| panic!("{flags:?}: {e}"));
+        assert_eq!(said(&places), says, "{flags:?}");
+    }
+    let places =
+        placed(&model, &machine, &[("control-net-cpu", "true"), ("params-backend", "yolo=disk")]).expect("placed");
+    assert_eq!(
+        places.notes,
+        [
+            "this model has no controlnet: what was said of it is not used",
+            "this model has no detector: what was said of it is not used"
+        ]
+    );
+}
+
+const MODULES: &str = "There are te, clip_vision, diffusion, vae, controlnet, photomaker, upscaler, detector";
+const FOUND: &str = "ound: vulkan0, vulkan1, vulkan2, cuda0, cpu";
+
+#[test]
+fn what_is_wrong_is_shown_where_it_stands() {
+    let ((_folder, model), machine) = (small(), machine(vec![]));
+    for (flag, text, problem, caret) in [
+        (
+            "backend",
+            "te=cpu,unt=vulkan0",
+            format!("there is no such module; did you mean unet? {MODULES}"),
+            "       ^^^",
+        ),
+        ("backend", "diffuson=cpu", format!("there is no such module; did you mean diffusion? {MODULES}"), "^^^^^^^^"),
+        ("params-backend", "sampler=cpu", format!("there is no such module; {}", MODULES.replace('T', "t")), "^^^^^^^"),
+        (
+            "backend",
+            "=cpu",
+            "a module is missing before '='; a device for all of them stands alone or behind all=".into(),
+            "^^^^",
+        ),
+        (
+            "backend",
+            "vulkan0, te=cpu=gpu",
+            "one module, one '=', one device; items stand between commas".into(),
+            "         ^^^^^^^^^^",
+        ),
+        (
+            "backend",
+            "cpu,vae=vulcan0",
+            format!("there is no such device here; did you mean vulkan0? F{FOUND}"),
+            "        ^^^^^^^",
+        ),
+        ("backend", "rocm0", format!("there is no such device here; f{FOUND}"), "^^^^^"),
+        ("params-backend", "te=tape", format!("there is no such device here; f{FOUND}"), "   ^^^^"),
+        ("backend", "té=cpu,cpu", format!("there is no such module; did you mean te or t5? {MODULES}"), "^^"),
+        (
+            "backend",
+            "cpu,te=v",
+            "this begins several names: vulkan0, vulkan1, vulkan2; write one of them".into(),
+            "       ^",
+        ),
+        ("backend", "c", "this begins several names: cuda0, cpu; write one of them".into(), "^"),
+        ("backend", "te=disk", "nothing computes on disk; disk is for --params-backend".into(), "   ^^^^"),
+        ("backend", "Disk", "nothing computes on disk; disk is for --params-backend".into(), "^^^^"),
+        (
+            "backend",
+            "te=cpu,diffusion=vulkan0&vulkan1",
+            "one module on several devices (vulkan0, vulkan1) is not supported yet; name one".into(),
+            "                 ^^^^^^^^^^^^^^^",
+        ),
+        ("backend", "vulkan0&", "a device is missing beside '&'".into(), "^^^^^^^^"),
+        ("params-backend", "vae=&cpu", "a device is missing beside '&'".into(), "    ^^^^"),
+        (
+            "backend",
+            "vulkan2",
+            "vulkan2: it failed its trial: it computed 41 instead of 42; `impasto devices` says more".into(),
+            "^^^^^^^",
+        ),
+        ("backend", "CUDA0", "cuda0: found, but this build cannot compute on CUDA yet".into(), "^^^^^"),
+        ("backend", "te=cuda", "cuda0: found, but this build cannot compute on CUDA yet".into(), "   ^^^^"),
+        // An item that another covers must be right too.
+        (
+            "backend",
+            "te=vulkan2,te=cpu",
+            "vulkan2: it failed its trial: it computed 41 instead of 42; `impasto devices` says more".into(),
+            "   ^^^^^^^",
+        ),
+        (
+            "params-backend",
+            "vae=vulkan1",
+            "vae computes on vulkan0: its weights can be kept there, on cpu (host memory) or on disk".into(),
+            "    ^^^^^^^",
+        ),
+    ] {
+        let error = placed(&model, &machine, &[(flag, text)]).map(|places| said(&places)).expect_err(text);
+        assert!(matches!(error, GenerateError::Assignment(_)), "{text}: {error}");
+        assert_eq!(error.to_string(), format!("--{flag}: {problem}\n  {text}\n  {caret}"));
+    }
+}
+
+#[test]
+fn what_is_missing_for_a_reason_is_named_with_it() {
+    let (_folder, model) = small();
+    let alone = || vec![imagine("cpu:memory=16GiB").expect("a device")];
+    let crashed = "crashed during device probe (signal 11 in create-instance, driver libX)";
+    let machine = machine_of(alone(), vec![(Api::Vulkan, crashed.into())]);
+    let error = placed(&model, &machine, &[("backend", "vulkan0")]).map(|_| ()).expect_err("it is not there");
+    assert!(error.to_string().contains(&format!("vulkan0: Vulkan {crashed}\n")), "{error}");
+    let error = placed(&model, &machine, &[("backend", "gpu")]).map(|_| ()).expect_err("there is none");
+    assert!(error.to_string().contains("no GPU that can be used is here; found: cpu\n"), "{error}");
+    // With nothing else, everything is on the CPU, also where only a software rasteriser is beside it.
+    let mut software = imagine("vulkan0:memory=8GiB").expect("a device");
+    software.kind = impasto_device::DeviceKind::Software;
+    let machine = machine_of([vec![software], alone()].concat(), vec![]);
+    let places = placed(&model, &machine, &[]).expect("placed");
+    assert_eq!(said(&places), "cpu cpu cpu");
+    let named = placed(&model, &machine, &[("backend", "vulkan")]).expect("placed");
+    assert_eq!(said(&named), "vulkan0 vulkan0 vulkan0", "by its name it is used");
+    assert!(
+        places.reasons.iter().any(|reason| reason.starts_with("diffusion: cpu would take")),
+        "{:?}",
+        places.reasons
+    );
+}
+
+#[test]
+fn a_card_that_is_too_small_is_passed_over_where_the_choice_is_ours() {
+    let (_folder, model) = small();
+    let devices = ["vulkan0:memory=1MiB", "vulkan1:memory=1GiB,kind=integrated", "cpu:memory=16GiB"];
+    let machine = machine_of(devices.map(|text| imagine(text).expect("a device")).into(), vec![]);
+    let places = placed(&model, &machine, &[]).expect("placed");
+    assert_eq!(said(&places), "vulkan1 vulkan1 vulkan1");
+    assert!(places.reasons.iter().any(|reason| reason.starts_with("vae: not on vulkan0: ")), "{:?}", places.reasons);
+    let asked = placed(&model, &machine, &[("backend", "vae=vulkan0")]).expect("placed");
+    assert_eq!(said(&asked), "vulkan1 vulkan1 vulkan0", "what was asked for is not moved");
+    assert_eq!(asked.of(ModuleName::Controlnet).map(|p| p.home), None);
+}
+
+#[test]
+fn a_device_is_opened_once_and_closed_when_nobody_uses_it() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let opened = Arc::new(AtomicUsize::new(0));
+    let count = opened.clone();
+    let pool = Pool::new(move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+        Ok(Arc::new(Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() })?))
+    });
+    let gone = {
+        let users: Vec<Arc<dyn Backend>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| pool.get("a").expect("it opens"))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("it ends")).collect()
+        });
+        assert!(users.iter().all(|user| Arc::ptr_eq(user, &users[0])), "one instance for all");
+        assert_eq!(opened.load(Ordering::Relaxed), 1);
+        let other = pool.get("b").expect("it opens");
+        assert!(!Arc::ptr_eq(&other, &users[0]), "another device is another instance");
+        Arc::downgrade(&users[0])
+    };
+    assert_eq!(gone.strong_count(), 0, "the last user is gone, and so is the device");
+    assert!(!pool.is_open("a") && !pool.is_open("b"));
+    let _again = pool.get("a").expect("it opens again");
+    assert!(pool.is_open("a"));
+    assert_eq!(opened.load(Ordering::Relaxed), 3);
+}

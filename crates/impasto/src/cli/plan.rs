@@ -1,0 +1,66 @@
+//! `impasto plan`: what a run would do, said before it is done.
+
+use std::process::ExitCode;
+
+use impasto::generate::place::{ModulePlan, RunPlan};
+use impasto::generate::settings::Settings;
+use impasto::generate::{self, Job};
+
+use super::paint::{open_model, random_seed};
+use super::placing::{Placing, place_on_imagined};
+use super::show::{self, bytes, rows};
+
+/// Plan a run as `generate` would make it, here or on the devices that are described.
+pub fn plan(settings: &Settings, devices: &[String]) -> anyhow::Result<ExitCode> {
+    // What the prompt says hardly matters to memory: it may be left out.
+    let settings = &Settings { prompt: settings.prompt.clone().or(Some(String::new())), ..settings.clone() };
+    let placing = if devices.is_empty() { Some(Placing::start(settings)?) } else { None };
+    let model = open_model(settings)?;
+    let job = Job::new(settings, &model, random_seed())?;
+    let places = match placing {
+        Some(placing) => placing.place(settings, &job, &model)?,
+        None => place_on_imagined(settings, devices, &job, &model)?,
+    };
+    let planned = generate::plan(&job, &model, &places)?;
+    match settings.json {
+        Some(true) => show::json(&planned),
+        _ => table(&planned, &job),
+    }
+    Ok(if planned.fits() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn table(plan: &RunPlan, job: &Job) {
+    show::line(format_args!("{}x{}, {} steps, {} pictures", job.width, job.height, job.steps, job.count));
+    let head = ["module", "computes on", "weights on", "weights", "arena", "largest buffer / limit", "rung", "time"];
+    let mut lines = vec![head.map(str::to_owned)];
+    lines.extend(plan.modules.iter().map(row));
+    rows(&lines);
+    for peak in &plan.peaks {
+        let over = if peak.bytes > peak.limit { ": too much" } else { "" };
+        show::line(format_args!("peak on {}: {} of {}{over}", peak.device, bytes(peak.bytes), bytes(peak.limit)));
+    }
+    let measured = plan.modules.iter().all(|module| module.measured);
+    let how = if measured { "by the rates of earlier runs" } else { "estimated, until runs have measured the devices" };
+    show::line(format_args!("{:.1} s in all, {how}", plan.seconds()));
+    for module in &plan.modules {
+        if let Some(problem) = &module.problem {
+            show::line(format_args!("{} does not fit: {problem}", module.module));
+        }
+    }
+}
+
+fn row(module: &ModulePlan) -> [String; 8] {
+    let about = if module.measured { "" } else { "~" };
+    let none = module.problem.is_some();
+    let size = |count: u64| if none { "-".to_owned() } else { bytes(count) };
+    [
+        module.module.into(),
+        module.computes_on.clone(),
+        if none { "-".into() } else { module.weights_on.clone() },
+        size(module.weight_bytes),
+        size(module.arena_bytes),
+        format!("{} / {}", size(module.largest_buffer), bytes(module.buffer_limit)),
+        if none { "none".into() } else { module.rung.to_string() },
+        if none { "-".into() } else { format!("{about}{:.1} s", module.seconds) },
+    ]
+}

@@ -1,0 +1,64 @@
+//! Bytes that a device was asked for.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counts the bytes that a device was asked for, now and at most, and keeps them within a budget.
+///
+/// ```
+/// use impasto_vulkan::Meter;
+/// let meter = Meter::new();
+/// meter.set_budget(100);
+/// assert!(meter.take(60) && !meter.take(50) && meter.take(40));
+/// meter.give_back(60);
+/// assert_eq!((meter.now(), meter.peak()), (40, 100));
+/// ```
+#[derive(Debug)]
+pub struct Meter {
+    now: AtomicU64,
+    peak: AtomicU64,
+    budget: AtomicU64,
+}
+
+impl Default for Meter {
+    fn default() -> Self {
+        Meter::new()
+    }
+}
+
+impl Meter {
+    /// Nothing taken, and no budget.
+    pub const fn new() -> Meter {
+        Meter { now: AtomicU64::new(0), peak: AtomicU64::new(0), budget: AtomicU64::new(u64::MAX) }
+    }
+
+    /// More than this is never taken.
+    pub fn set_budget(&self, bytes: u64) {
+        self.budget.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts bytes, if they are within the budget.
+    pub fn take(&self, bytes: u64) -> bool {
+        let budget = self.budget.load(Ordering::Relaxed);
+        let more = |now: u64| now.checked_add(bytes).filter(|&sum| sum <= budget);
+        let taken = self.now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        if let Ok(before) = taken {
+            self.peak.fetch_max(before + bytes, Ordering::Relaxed);
+        }
+        taken.is_ok()
+    }
+
+    /// These bytes are free again.
+    pub fn give_back(&self, bytes: u64) {
+        self.now.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes taken now.
+    pub fn now(&self) -> u64 {
+        self.now.load(Ordering::Relaxed)
+    }
+
+    /// The most bytes that were ever taken at once.
+    pub fn peak(&self) -> u64 {
+        self.peak.load(Ordering::Relaxed)
+    }
+}
