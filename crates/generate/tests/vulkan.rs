@@ -67,6 +67,9 @@ fn whole_models_paint_the_picture_of_the_cpu() {
         println!("{name}: {found:.1} dB in f32, {rough:.1} dB in f16, {other:.1} dB with another prompt");
         assert!(found >= 45.0, "{name}: {found:.1} dB in f32");
         assert!(rough >= 30.0, "{name}: {rough:.1} dB in f16");
+        let held = half.meter().now();
+        (0..3).for_each(|_| drop(paint(&model, &half, "a red house")));
+        assert_eq!(half.meter().now(), held, "{name}: bytes are left on the device after a generation");
         assert!(other < 40.0, "the prompt hardly matters to {name}: the comparison shows nothing");
     }
 }

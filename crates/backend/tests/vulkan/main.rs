@@ -13,6 +13,7 @@ mod movement;
 mod norms;
 #[path = "../ops/operands.rs"]
 mod operands;
+mod overflow;
 #[path = "../ops/parameters.rs"]
 mod parameters;
 #[path = "../ops/products.rs"]

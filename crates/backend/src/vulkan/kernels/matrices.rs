@@ -181,7 +181,8 @@ impl Tiled {
         let (g, t) = (&self.gemm, self.tile);
         let shrink = if g.left_type == DType::F32 { SHRINK } else { 1.0 };
         let a = From4::new(k, "a", g.left_type, g.depth);
-        let b = From4::new(k, "b", g.right_type, if g.right_transposed { g.k() } else { g.n });
+        // A tap of a window begins anywhere in a row of the right side.
+        let b = From4::new(k, "b", g.right_type, if g.right_transposed { g.depth } else { g.n });
         let [down, across] = self.tiles();
         let number = piece(k);
         k.if_(number.ge(g.batch * self.splits * down * across), || k.return_());

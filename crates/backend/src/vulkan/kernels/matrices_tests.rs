@@ -77,7 +77,7 @@ fn random(r: &mut Random) -> (Gemm, u32) {
         m: 1 + r.next(150) as u32,
         n: r.pick(&[3, 4, 8, 20, 36, 64, 100, 130]),
         segments: 1,
-        depth: r.pick(&[4, 9, 32, 40, 72, 520]),
+        depth: r.pick(&[1, 4, 9, 32, 40, 72, 520]),
         left: Left::Rows,
         left_type: r.pick(&[f16, f32]),
         right_type: f16,
@@ -95,7 +95,8 @@ fn random(r: &mut Random) -> (Gemm, u32) {
     }
     let (stride, upsample) = r.pick(&[(1, 1), (2, 1), (1, 2)]);
     let [height, width] = [4 + r.next(6) as usize, 4 + r.next(6) as usize];
-    let out = |n: usize| (n * upsample + 2 - 3) / stride + 1;
+    let side = r.pick(&[2, 3]);
+    let out = |n: usize| (n * upsample + 2 - side) / stride + 1;
     let w = Window {
         batch: 2,
         height,
@@ -105,7 +106,7 @@ fn random(r: &mut Random) -> (Gemm, u32) {
         out_height: out(height),
         out_width: out(width),
         n: plain.n as usize,
-        kernel: [3, 3],
+        kernel: [side, side],
         stride,
         padding: [1, 1],
         upsample,
@@ -113,7 +114,8 @@ fn random(r: &mut Random) -> (Gemm, u32) {
     };
     let pixels = (w.out_height * w.out_width) as u32;
     let left = Left::Window(w);
-    let gemm = Gemm { batch: 1, m: 2 * pixels, segments: 9, left, bias: bias(Some(pixels)), ..plain };
+    let gemm =
+        Gemm { batch: 1, m: 2 * pixels, segments: (side * side) as u32, left, bias: bias(Some(pixels)), ..plain };
     (gemm, (2 * height * width * w.channels) as u32)
 }
 
