@@ -34,7 +34,7 @@ mod plan;
 mod tensor;
 mod text;
 
-pub use bands::{Banded, Cut, Cutting, Level};
+pub use bands::{Banded, Cut, Cuts, Cutting, Level};
 pub use dtype::{DType, Storage};
 pub use error::{GraphError, Operand, Operands, PlanError};
 pub use graph::{Epilogue, Graph, Node, Output, Value, Window};

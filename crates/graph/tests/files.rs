@@ -152,7 +152,7 @@ fn answer(text: &str, question: &str) -> Result<String, String> {
                 None => Banded::new(&graph, &cutting(settings)).map_err(|e| e.to_string())?,
             };
             let levels =
-                banded.levels.iter().map(|l| format!("level {}: {} bands of {}\n", l.rows, l.bands(), l.height));
+                banded.cuts.levels.iter().map(|l| format!("level {}: {} bands of {}\n", l.rows, l.bands(), l.height));
             Ok(levels.collect::<String>() + &banded.graph.to_string())
         }
         ("plan" | "error", Ok(graph)) => {

@@ -68,14 +68,12 @@ impl Case {
     pub fn in_bands(&self, banded: &Banded) -> Case {
         let sources: HashMap<&str, &HostTensor> =
             self.graph.inputs().chain(self.graph.params()).map(|(name, v)| (name, &self.given[&v])).collect();
-        let mut given = HashMap::new();
-        for (name, value) in banded.graph.inputs().chain(banded.graph.params()) {
-            let cut = banded.inputs.iter().find_map(|cut| {
-                let (_, range) = cut.parts.iter().find(|(part, _)| part == name)?;
-                Some(sources[&cut.name[..]].slice(banded.axis, range.clone()).expect("the range lies inside"))
-            });
-            given.insert(value, cut.unwrap_or_else(|| sources[name].clone()));
-        }
+        let whole: Vec<(&str, &HostTensor)> = sources.iter().map(|(name, tensor)| (*name, *tensor)).collect();
+        let parts: HashMap<String, HostTensor> =
+            banded.cuts.parts(&whole).expect("ranges lie inside").into_iter().collect();
+        let sources_of = |name: &str| parts.get(name).unwrap_or_else(|| sources[name]).clone();
+        let all = banded.graph.inputs().chain(banded.graph.params());
+        let given = all.map(|(name, value)| (value, sources_of(name))).collect();
         Case { graph: banded.graph.clone(), given, stored: self.stored.clone() }
     }
 

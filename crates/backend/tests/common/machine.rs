@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use impasto_backend::{Backend, Session};
-use impasto_graph::{Banded, Graph, HostTensor, Plan};
+use impasto_graph::{HostTensor, Plan};
 
 use super::case::{Case, bytes, tensor};
 
@@ -64,21 +64,6 @@ impl Machine {
         session.run_to_new(&poison).expect("the inputs are all there");
         session.run_to_new(&case.inputs()).expect("the inputs are all there")
     }
-}
-
-/// The outputs of a graph in bands, as the graph that was cut has them.
-pub fn joined(banded: &Banded, whole: &Graph, outputs: Vec<HostTensor>) -> Vec<HostTensor> {
-    let mut parts = outputs.into_iter();
-    let whole = whole.outputs().iter().map(|o| banded.outputs.iter().find(|cut| cut.name == o.name));
-    whole
-        .map(|cut| match cut {
-            Some(cut) => {
-                let bands: Vec<HostTensor> = parts.by_ref().take(cut.parts.len()).collect();
-                HostTensor::concat(banded.axis, &bands).expect("bands fit together")
-            }
-            None => parts.next().expect("there is an output for each"),
-        })
-        .collect()
 }
 
 /// NaN, or an id that no table has, everywhere.

@@ -3,10 +3,10 @@
 use impasto_graph::{Banded, Cutting, Graph, GraphError, Plan, PlanError};
 use impasto_model::{Numbers, vae_decoder};
 
-use super::common::banded::{check, random_cutting};
+use super::common::banded::{check, random_cutting, run};
 use super::common::case::Case;
 use super::common::cpus::{machines, physical};
-use super::common::machine::{Factors, Machine, joined, same_bits};
+use super::common::machine::{Factors, Machine, same_bits};
 use super::common::networks::{tiny_networks, tiny_vae};
 use super::common::random_graph::{Kind, random_graph};
 use super::common::rng::{Rng, cases, seed};
@@ -47,7 +47,7 @@ fn a_small_binding_limit_is_met_exactly() -> Result<(), GraphError> {
     let refused = Plan::new(&case.graph, &small);
     assert!(matches!(refused, Err(PlanError::Binding { .. } | PlanError::Allocation { .. })), "{refused:?}");
     let (banded, plan) = Banded::fit(&case.graph, &small).expect("bands fit");
-    assert!(plan.largest_binding() <= largest / 3 && banded.bands() > 1);
+    assert!(plan.largest_binding() <= largest / 3 && banded.cuts.bands() > 1);
     let small = Machine {
         backend: std::sync::Arc::new(small),
         name: "small".into(),
@@ -56,7 +56,7 @@ fn a_small_binding_limit_is_met_exactly() -> Result<(), GraphError> {
         least: 0.0,
     };
     let whole = machines()[0].run(&case);
-    let bands = joined(&banded, &case.graph, small.run(&case.in_bands(&banded)));
-    assert!(same_bits(&whole, &bands), "other bits in {} bands", banded.bands());
+    let bands = run(&case, &banded, &small);
+    assert!(same_bits(&whole, &bands), "other bits in {} bands", banded.cuts.bands());
     Ok(())
 }

@@ -13,7 +13,7 @@
 //! same order as before, so a backend whose sums do not depend on the number of rows yields the same bits.
 //!
 //! Inputs and outputs keep their types, unless one alone is larger than a buffer may be. Then it is several inputs or outputs, one for
-//! each band, called `name[start..end]`; [`Banded::inputs`] and [`Banded::outputs`] say which.
+//! each band, called `name[start..end]`; [`Cuts`] says which.
 //!
 //! ```
 //! use impasto_graph::{Anything, Banded, Cutting, DType, Epilogue, Graph, Storage, Window};
@@ -24,10 +24,11 @@
 //! let y = g.affine(y, 2.0, 0.0)?;
 //! g.output("y", y)?;
 //! let banded = Banded::new(&g, &Cutting { band_bytes: 64 * 1024, ..Cutting::default() })?;
-//! assert_eq!(banded.bands(), 4);
+//! assert_eq!(banded.cuts.bands(), 4);
 //! # Ok::<(), impasto_graph::GraphError>(())
 //! ```
 
+mod cuts;
 mod extents;
 mod rows;
 mod split;
@@ -38,6 +39,7 @@ use crate::error::{GraphError, PlanError};
 use crate::graph::Graph;
 use crate::plan::{Capabilities, Plan};
 
+pub use cuts::{Cut, Cuts};
 use extents::Extents;
 
 /// How large a band may be.
@@ -89,28 +91,13 @@ impl Level {
     }
 }
 
-/// An input or output that is given in bands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
-    /// Its name in the graph that was cut.
-    pub name: String,
-    /// The names of its bands, in order, and the part of the axis that each has.
-    pub parts: Vec<(String, Range<usize>)>,
-}
-
 /// A graph in bands.
 #[derive(Clone, Debug)]
 pub struct Banded {
     /// The graph.
     pub graph: Graph,
-    /// The axis that is cut.
-    pub axis: usize,
-    /// The resolutions that are cut, the one with most rows first.
-    pub levels: Vec<Level>,
-    /// Inputs that are given in bands.
-    pub inputs: Vec<Cut>,
-    /// Outputs that are given in bands.
-    pub outputs: Vec<Cut>,
+    /// How it was cut.
+    pub cuts: Cuts,
 }
 
 /// No more bands than this: with more, the rows between bands cost more than they save.
@@ -157,10 +144,5 @@ impl Banded {
             }
         }
         Ok(fits)
-    }
-
-    /// Bands of the level that has most; 1 if nothing is cut.
-    pub fn bands(&self) -> usize {
-        self.levels.iter().map(Level::bands).max().unwrap_or(1)
     }
 }

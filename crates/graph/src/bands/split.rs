@@ -13,7 +13,7 @@ use crate::op::Op;
 
 use super::extents::Extents;
 use super::rows::Window;
-use super::{Banded, Cut, Cutting};
+use super::{Banded, Cut, Cuts, Cutting};
 
 type Made = Result<Value, GraphError>;
 
@@ -68,7 +68,8 @@ pub(super) fn split(graph: &Graph, cutting: &Cutting, extents: &Extents) -> Resu
             }
         }
     }
-    Ok(Banded { graph: splitter.to, axis: cutting.axis, levels: extents.levels().rev().collect(), inputs, outputs })
+    let cuts = Cuts { axis: cutting.axis, levels: extents.levels().rev().collect(), inputs, outputs };
+    Ok(Banded { graph: splitter.to, cuts })
 }
 
 fn named(name: &str, ranges: &[Range<usize>]) -> Vec<(String, Range<usize>)> {

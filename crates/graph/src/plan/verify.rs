@@ -59,7 +59,7 @@ impl Plan {
             // Pieces that lie where they are wanted are not written; parts of them may still be read.
             let slot = |(piece, at): (Value, u64)| {
                 let slot = Span { offset: result.offset + at, bytes: graph.ty(piece).bytes() };
-                (self.place(piece) == Place::Arena(slot)).then_some((piece, slot))
+                (slot.bytes < result.bytes && self.place(piece) == Place::Arena(slot)).then_some((piece, slot))
             };
             let housed: Vec<(Value, Span)> = pieces(graph, value).into_iter().filter_map(slot).collect();
             let inside =

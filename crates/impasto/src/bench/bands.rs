@@ -52,7 +52,7 @@ pub fn bands_time(cpu: &Cpu, size: usize, bands: u64, runs: usize) -> anyhow::Re
     let mut ratios: Vec<f64> = times[0].iter().zip(&times[1]).map(|(whole, banded)| banded / whole).collect();
     let bits = |t: &HostTensor| t.to_f32().into_iter().map(f32::to_bits).collect::<Vec<_>>();
     Ok(BandsTime {
-        bands: banded.bands(),
+        bands: banded.cuts.bands(),
         whole_seconds: median(&mut times[0]),
         banded_seconds: median(&mut times[1]),
         ratio: median(&mut ratios),
@@ -95,7 +95,7 @@ pub fn bands_memory(cpu: &Cpu, size: usize, mut show: impl FnMut(&BandsMemory)) 
                 let dtype = if numbers.activations == DType::F32 { "f32" } else { "bf16" };
                 show(&BandsMemory {
                     name: format!("{name} {size} {dtype}"),
-                    bands: banded.bands(),
+                    bands: banded.cuts.bands(),
                     arena_bytes: plan.arena_bytes(),
                     largest_binding: plan.largest_binding(),
                     steps: plan.steps().len(),
