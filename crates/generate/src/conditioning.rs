@@ -7,7 +7,7 @@ use impasto_model::{ClipConfig, Family, Hidden, Model, clip};
 
 use crate::module::{Module, built, load};
 use crate::pipeline::Watcher;
-use crate::place::Place;
+use crate::place::{Bounds, Place};
 use crate::prompt::{Chunk, Piece, Tokenizer, chunks, emphasise, parse};
 use crate::unknown::unknown_words;
 use crate::{GenerateError, Job};
@@ -144,7 +144,7 @@ impl Encoder {
         let config = part.config.clone();
         let batch = read.texts.len() * read.texts[0].len();
         let build = |numbers| clip(&config, batch, hidden(job, model, index), numbers);
-        let module = Module::new("te", place, Arc::new(part.clone()), part.storage(), build)?;
+        let module = Module::new("te", place, Arc::new(part.clone()), part.storage(), Bounds::EXACT, build)?;
         Ok(Encoder { module, config, read: read.clone() })
     }
 

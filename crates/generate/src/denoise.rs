@@ -8,7 +8,7 @@ use impasto_model::{Model, unet};
 use crate::conditioning::{Condition, Words, added};
 use crate::latent::{LatentShape, channels_first, channels_last};
 use crate::module::{Module, built};
-use crate::place::Place;
+use crate::place::{Bounds, Place};
 use crate::sampling::{NoiseLevels, Prediction, Training};
 use crate::{GenerateError, Job};
 
@@ -48,13 +48,13 @@ impl Denoiser {
         }
         let (size, tokens) = ([latent.height, latent.width], words.tokens());
         let source = Arc::new(model.unet.clone());
-        let plan = |batch: usize| {
+        let plan = |batch: usize, bounds: Bounds| {
             let build = |numbers| unet(config, batch, size, tokens, numbers);
-            Module::new("diffusion", place, source.clone(), model.unet.storage(), build)
+            Module::new("diffusion", place, source.clone(), model.unet.storage(), bounds, build)
         };
-        // Both texts in one pass where that fits: the weights are read once.
-        let (module, batch) = match plan(words.count()) {
-            Err(GenerateError::Plan { .. }) if words.count() > 1 => (plan(1)?, 1),
+        // Both texts in one pass where that fits: the weights are read once. Then one by one, then in bands.
+        let (module, batch) = match plan(words.count(), Bounds::WHOLE) {
+            Err(GenerateError::Plan { .. }) => (plan(1, Bounds::EXACT)?, 1),
             planned => (planned?, words.count()),
         };
         Ok(Denoiser {

@@ -30,6 +30,8 @@ mod preview;
 pub mod prompt;
 pub mod sampling;
 pub mod settings;
+mod split;
+mod tiles;
 mod unknown;
 
 pub use error::GenerateError;
@@ -39,3 +41,4 @@ pub use noise::{Noise, NoiseKind};
 pub use output::Output;
 pub use overview::plan;
 pub use pipeline::{Event, Watcher, generate};
+pub use split::{Split, Tile};

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use impasto_backend::{Backend, BackendError, ParamBytes, Profile, Session, WeightSource};
-use impasto_graph::{Graph, GraphError, HostTensor, Plan, Storage};
+use impasto_graph::{Cuts, Graph, GraphError, HostTensor, Plan, PlanError, Storage};
 use impasto_model::Numbers;
 
 use crate::GenerateError;
 use crate::pipeline::{Event, Watcher};
-use crate::place::{Fitted, Home, ModulePlan, Place, Rung, Spent, fit};
+use crate::place::{Bounds, Fitted, Home, ModulePlan, Place, Rung, Spent, fit};
 
 /// A network that cannot be built, as an error of its module.
 pub(crate) fn built(module: &'static str) -> impl Fn(GraphError) -> GenerateError {
@@ -38,6 +38,8 @@ pub struct Module {
     graph: Graph,
     plan: Plan,
     rung: Rung,
+    cuts: Cuts,
+    why: Option<PlanError>,
     backend: Option<Arc<dyn Backend>>,
     session: Option<Box<dyn Session>>,
 }
@@ -49,10 +51,11 @@ impl Module {
         place: &Place,
         source: Arc<dyn WeightSource + Send + Sync>,
         storage: Storage,
+        bounds: Bounds,
         build: impl Fn(Numbers) -> Result<Graph, GraphError>,
     ) -> Result<Module, GenerateError> {
-        let Fitted { graph, plan, rung } = fit(name, &*place.device, storage, build)?;
-        Ok(Module { name, place: place.clone(), source, graph, plan, rung, backend: None, session: None })
+        let Fitted { graph, plan, rung, cuts, why } = fit(name, &*place.device, storage, bounds, build)?;
+        Ok(Module { name, place: place.clone(), source, graph, plan, rung, cuts, why, backend: None, session: None })
     }
 
     /// What users call it: `te`, `diffusion`, `vae`.
@@ -60,9 +63,32 @@ impl Module {
         self.name
     }
 
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
     /// Where it computes.
     pub fn device(&self) -> &dyn Profile {
         &*self.place.device
+    }
+
+    /// In which way it runs.
+    pub fn rung(&self) -> Rung {
+        self.rung
+    }
+
+    /// What to tell the user where it does not run whole.
+    pub fn note(&self) -> Option<String> {
+        let level = self.cuts.levels.iter().max_by_key(|level| level.bands())?;
+        let (bands, height, arena) = (level.bands(), level.height, self.arena_bytes() as f64 / 1e6);
+        let why = self.why.as_ref().map_or(String::new(), |why| format!(" instead of whole: {why}"));
+        let device = self.device().name();
+        Some(format!("{} on {device} in {bands} bands of {height} rows and {arena:.0} MB, exactly{why}", self.name))
+    }
+
+    /// Bytes that it uses beside its weights.
+    pub fn arena_bytes(&self) -> u64 {
+        self.plan.arena_bytes()
     }
 
     /// Where its weights are kept.
@@ -140,8 +166,13 @@ impl Module {
     pub fn run(&mut self, inputs: &[(&str, &HostTensor)]) -> Result<Vec<HostTensor>, GenerateError> {
         let lost = || BackendError::Lost { device: "host".into(), reason: "the module was not loaded".into() };
         let begun = Instant::now();
-        let outputs = self.session.as_mut().ok_or_else(lost).and_then(|s| s.run_to_new(inputs));
+        let parts = self.cuts.parts(inputs).map_err(built(self.name))?;
+        let whole = inputs.iter().copied().filter(|(name, _)| !self.cuts.inputs.iter().any(|cut| cut.name == *name));
+        let given: Vec<(&str, &HostTensor)> = whole.chain(parts.iter().map(|(name, part)| (&**name, part))).collect();
+        let outputs = self.session.as_mut().ok_or_else(lost).and_then(|s| s.run_to_new(&given));
         let outputs = outputs.map_err(|e| self.failed(e))?;
+        let names = self.graph.outputs().iter().map(|output| &*output.name);
+        let outputs = self.cuts.join(names, outputs).map_err(built(self.name))?;
         let (flops, computing) = (self.graph.flops() as f64, begun.elapsed().as_secs_f64());
         self.place.note(Spent { flops, computing, ..Spent::default() });
         if outputs.iter().any(|o| o.to_f32().iter().any(|v| !v.is_finite())) {

@@ -17,6 +17,8 @@ use crate::{GenerateError, Job, Noise};
 pub enum Event<'a> {
     /// Words of the prompt that the model was never shown, and passes over.
     Unknown(&'a [String]),
+    /// Something that the user should know: how a module is split, or that a device failed.
+    Note(&'a str),
     /// A module is loaded.
     Loading {
         /// The module.
@@ -65,6 +67,9 @@ pub fn generate(job: &Job, model: &Model, places: &Placement, watch: &mut Watche
     let unknown = words.unknown(model)?;
     if !unknown.is_empty() {
         tell(watch, Event::Unknown(&unknown))?;
+    }
+    for note in texts.modules().filter_map(|module| module.note()).chain(networks.notes()) {
+        tell(watch, Event::Note(&note))?;
     }
     networks.denoiser.hear(texts.encode(watch)?);
     let original = Original::encode(job, model, &mut networks, watch)?;

@@ -1,7 +1,7 @@
 //! How a module's computation is made to fit a device.
 
 use impasto_backend::Profile;
-use impasto_graph::{Graph, GraphError, Plan, Storage};
+use impasto_graph::{Banded, Capabilities, Cuts, Graph, GraphError, Limits, Plan, PlanError, Storage, Used, Value};
 use impasto_model::Numbers;
 use serde::Serialize;
 
@@ -40,21 +40,101 @@ pub struct Fitted {
     pub plan: Plan,
     /// In which way.
     pub rung: Rung,
+    /// How it was cut, where it is in bands.
+    pub cuts: Cuts,
+    /// Why a better way does not fit.
+    pub why: Option<PlanError>,
 }
 
-/// The first rung on which a module fits a device, within its budget. This is the one place where rungs are chosen.
+/// What a module may do to fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// The first rung that is tried.
+    pub from: Rung,
+    /// The last.
+    pub to: Rung,
+    /// Bytes beside its weights, where that is limited.
+    pub arena: Option<u64>,
+}
+
+impl Bounds {
+    /// Whole, or not at all.
+    pub const WHOLE: Bounds = Bounds { from: Rung::Whole, to: Rung::Whole, arena: None };
+    /// As long as the result is the same.
+    pub const EXACT: Bounds = Bounds { to: Rung::Banded, ..Bounds::WHOLE };
+}
+
+/// A device of which a module may not use all.
+struct Capped<'a> {
+    device: &'a dyn Profile,
+    limits: Limits,
+}
+
+impl Capabilities for Capped<'_> {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn alignment(&self) -> u64 {
+        self.device.alignment()
+    }
+
+    fn supports(&self, graph: &Graph, value: Value) -> Result<(), String> {
+        self.device.supports(graph, value)
+    }
+
+    fn scratch_bytes(&self, graph: &Graph, value: Value) -> u64 {
+        self.device.scratch_bytes(graph, value)
+    }
+
+    fn may_overwrite(&self, graph: &Graph, value: Value, operand: usize) -> bool {
+        self.device.may_overwrite(graph, value, operand)
+    }
+
+    fn param_bytes(&self, graph: &Graph, param: Value, used: Used) -> u64 {
+        self.device.param_bytes(graph, param, used)
+    }
+
+    fn fixed_bytes(&self) -> u64 {
+        self.device.fixed_bytes()
+    }
+}
+
+/// The first rung on which a module fits a device, within its budget. This is the one place where rungs are chosen; tiles are smaller graphs,
+/// which their caller offers one by one.
 ///
 /// `build` gives the module's graph in the numbers of the device.
 pub fn fit(
     module: &'static str,
     device: &dyn Profile,
     storage: Storage,
+    bounds: Bounds,
     build: impl Fn(Numbers) -> Result<Graph, GraphError>,
 ) -> Result<Fitted, GenerateError> {
     let numbers = Numbers { storage, activations: device.activations() };
     let graph = build(numbers).map_err(|source| GenerateError::Graph { module, source })?;
-    match Plan::new(&graph, device) {
-        Ok(plan) => Ok(Fitted { graph, plan, rung: Rung::Whole }),
-        Err(source) => Err(GenerateError::Plan { module, device: device.name().into(), source }),
+    let mut limits = device.limits();
+    if let Some(arena) = bounds.arena {
+        let roomy = Plan::new(&graph, &Capped { device, limits: Limits::UNLIMITED });
+        let weights = roomy.map_or(0, |plan| plan.weight_bytes());
+        limits.memory = limits.memory.min(weights.saturating_add(device.fixed_bytes()).saturating_add(arena));
     }
+    let device_or_less = Capped { device, limits };
+    let whole = match bounds.from {
+        Rung::Whole => match Plan::new(&graph, &device_or_less) {
+            Ok(plan) => return Ok(Fitted { graph, plan, rung: Rung::Whole, cuts: Cuts::default(), why: None }),
+            Err(refusal) => Some(refusal),
+        },
+        _ => None,
+    };
+    let refusal = match whole {
+        // What a device cannot do at all it cannot do in bands.
+        Some(refusal @ PlanError::Unsupported { .. }) => refusal,
+        Some(refusal) if bounds.to == Rung::Whole => refusal,
+        why => match Banded::fit(&graph, &device_or_less, 2) {
+            Ok((Banded { graph, cuts }, plan)) => return Ok(Fitted { graph, plan, rung: Rung::Banded, cuts, why }),
+            Err(refusal) => refusal,
+        },
+    };
+    Err(GenerateError::Plan { module, device: device.name().into(), source: refusal })
 }

@@ -26,7 +26,7 @@ use crate::NoiseKind;
 use crate::place::Budget;
 use crate::sampling::{Method, Schedule};
 pub use layers::{config_path, from_variables};
-pub use value::{Gpu, Kind, Preview, SettingValue};
+pub use value::{Gpu, Kind, Preview, SettingValue, VaeSplit};
 
 /// A setting that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -238,6 +238,20 @@ settings! {
     max_vram: Budget = Machine "max-vram" <"SPEC">;
     /// The largest single piece of memory there, written as for --max-vram.
     max_buffer: Budget = Machine "max-buffer" <"SPEC">;
+    /// How the autoencoder begins: whole, in bands (the same picture in less memory), or in tiles (another picture). auto and whole take what fits.
+    vae_split: VaeSplit = Machine "vae-split" <"HOW">;
+    /// The same as --vae-split tiles.
+    vae_tiling: bool = Machine "vae-tiling" <"">;
+    /// Never tiles unless they are asked for, never another device: what does not fit is refused before sampling.
+    no_vae_tiling_fallback: bool = Machine "no-vae-tiling-fallback" <"">;
+    /// Size of a tile in pixels of the latent; by default the largest that fits.
+    vae_tile_size: [f64; 2] = Machine "vae-tile-size" <"WxH">;
+    /// The same as a share of the latent, or from 1 on as a number of tiles.
+    vae_relative_tile_size: [f64; 2] = Machine "vae-relative-tile-size" <"WxH">;
+    /// The share of a tile that the next one covers too (0.5).
+    vae_tile_overlap: f32 = Machine "vae-tile-overlap" <"X"> [0, 0.95];
+    /// max_buffer_size=BYTES: memory that decoding may use beside its weights; 0 is no limit.
+    extra_tiling_args: String = Machine "extra-tiling-args" <"KEY=VALUE">;
     /// Say why modules are where they are.
     explain: bool = Machine "explain" <"">;
     /// Let modules be placed where they are done soonest, which happens anyway.

@@ -110,9 +110,9 @@ impl Banded {
         split::split(graph, cutting, &extents)
     }
 
-    /// The largest bands that fit a device, with their plan: as few as the device's limits allow. The refusal, if there is one, is that of the
+    /// The largest bands that fit a device, with their plan: as few as the device's limits allow, and at least so many. The refusal, if there is one, is that of the
     /// smallest bands.
-    pub fn fit(graph: &Graph, device: &dyn Capabilities) -> Result<(Banded, Plan), PlanError> {
+    pub fn fit(graph: &Graph, device: &dyn Capabilities, least: u64) -> Result<(Banded, Plan), PlanError> {
         let limits = device.limits();
         let buffer_bytes = limits.max_binding.min(limits.max_allocation);
         let largest = Extents::new(graph, &Cutting::default()).largest(graph);
@@ -127,7 +127,7 @@ impl Banded {
             Ok((banded, plan))
         };
         // Fewer bands than this cannot fit one buffer each.
-        let least = largest.div_ceil(buffer_bytes.max(1)).clamp(1, MOST_BANDS);
+        let least = largest.div_ceil(buffer_bytes.max(1)).max(least).clamp(1, MOST_BANDS);
         let (mut too_few, mut bands) = (least - 1, least);
         let mut fits = loop {
             match attempt(bands) {

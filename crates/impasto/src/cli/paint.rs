@@ -80,6 +80,10 @@ pub fn paint(settings: &Settings) -> Result<(), GenerateError> {
                 words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(", "),
                 quoted(&job.prompt)
             ),
+            Event::Note(note) => {
+                progress.clear();
+                eprintln!("note: {note}");
+            }
             Event::Preview(picture) => write_preview(picture, &preview_path),
             Event::Picture { picture, seed } => {
                 let (file, parameters) = (output.claim(), job.parameters(seed, &model.title));
@@ -248,7 +252,7 @@ impl Progress {
             Event::Loading { module, done, of } => self.at(&format!("loading {module}"), done, of),
             Event::Working(what) => self.at(what, 0, 0),
             Event::Step { picture, done, of } => self.at(&format!("picture {}", picture + 1), done as u64, of as u64),
-            Event::Unknown(_) | Event::Preview(_) | Event::Picture { .. } => {}
+            Event::Unknown(_) | Event::Note(_) | Event::Preview(_) | Event::Picture { .. } => {}
         }
     }
 
