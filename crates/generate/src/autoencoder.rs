@@ -84,7 +84,7 @@ impl Recipe {
             let tiles = Tiles::new(self.size, tile, self.split.overlap);
             match self.module(decode, place, tiles.tile, Bounds { arena, ..Bounds::WHOLE }) {
                 Err(error @ GenerateError::Plan { .. }) => refused = Some(error),
-                planned => return Ok((planned?, Some(tiles))),
+                planned => return Ok((planned?.tiled(tiles.places().len()), Some(tiles))),
             }
         }
         Err(refused.unwrap_or(GenerateError::Refused("there is no tile to decode".into())))
@@ -102,7 +102,9 @@ impl Recipe {
             }
             None => {
                 let largest = height.max(width).saturating_sub(1).max(1);
-                let most = if self.split.from == Rung::Tiled { largest.min(USUAL_TILE) } else { largest };
+                // Asked for, tiles are tiles, also where the whole would fit one.
+                let usual = USUAL_TILE.min((3 * largest).div_ceil(4));
+                let most = if self.split.from == Rung::Tiled { usual } else { largest };
                 let mut sides: Vec<usize> = (LEAST_TILE.min(most)..=most).rev().step_by(4).collect();
                 sides.push(LEAST_TILE.min(most));
                 sides.dedup();

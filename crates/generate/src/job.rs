@@ -140,15 +140,20 @@ impl Job {
     }
 
     /// The text that webui keeps inside a picture, from which the picture can be made again.
-    pub fn parameters(&self, seed: u64, model: &str) -> String {
+    pub fn parameters(&self, seed: u64, model: &Model) -> String {
         let mut text = self.prompt.clone();
         if !self.negative.is_empty() {
             text += &format!("\nNegative prompt: {}", self.negative);
         }
         let (w, h) = (self.width, self.height);
         text += &format!(
-            "\nSteps: {}, Sampler: {}, Schedule type: {}, CFG scale: {}, Seed: {seed}, Size: {w}x{h}, Model: {model}",
-            self.steps, self.method, self.schedule, self.guidance
+            "\nSteps: {}, Sampler: {}, Schedule type: {}, CFG scale: {}, Seed: {seed}, Size: {w}x{h}, Model: {}, Model hash: {}",
+            self.steps,
+            self.method,
+            self.schedule,
+            self.guidance,
+            model.title,
+            model.fingerprint()
         );
         if let Some(start) = &self.start {
             text += &format!(", Denoising strength: {}", start.strength);

@@ -40,6 +40,8 @@ pub struct Module {
     rung: Rung,
     cuts: Cuts,
     why: Option<PlanError>,
+    /// Tiles that one run is made of.
+    tiles: u64,
     backend: Option<Arc<dyn Backend>>,
     session: Option<Box<dyn Session>>,
 }
@@ -55,7 +57,19 @@ impl Module {
         build: impl Fn(Numbers) -> Result<Graph, GraphError>,
     ) -> Result<Module, GenerateError> {
         let Fitted { graph, plan, rung, cuts, why } = fit(name, &*place.device, storage, bounds, build)?;
-        Ok(Module { name, place: place.clone(), source, graph, plan, rung, cuts, why, backend: None, session: None })
+        Ok(Module {
+            name,
+            place: place.clone(),
+            source,
+            graph,
+            plan,
+            rung,
+            cuts,
+            why,
+            tiles: 1,
+            backend: None,
+            session: None,
+        })
     }
 
     /// What users call it: `te`, `diffusion`, `vae`.
@@ -75,6 +89,11 @@ impl Module {
     /// In which way it runs.
     pub fn rung(&self) -> Rung {
         self.rung
+    }
+
+    /// It computes one of so many tiles.
+    pub(crate) fn tiled(self, tiles: usize) -> Module {
+        Module { rung: Rung::Tiled, tiles: tiles as u64, ..self }
     }
 
     /// What to tell the user where it does not run whole.
@@ -116,7 +135,7 @@ impl Module {
             largest_buffer: self.plan.largest_binding().max(weights),
             buffer_limit: device.limits().max_binding,
             rung: self.rung,
-            runs,
+            runs: runs * self.tiles,
             flops: self.graph.flops(),
             seconds: 0.0,
             measured: false,

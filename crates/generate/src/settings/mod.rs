@@ -17,6 +17,7 @@
 mod layers;
 mod value;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use impasto_backend::cpu::Precision;
@@ -124,6 +125,7 @@ impl Setting {
         {
             return Err(wrong(format!("is not between {least} and {most}")));
         }
+        settings.texts.insert(self.name.into(), text.into());
         Ok(())
     }
 }
@@ -134,6 +136,8 @@ macro_rules! settings {
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct Settings {
             $($(#[doc = $help])+ pub $field: Option<$type>,)+
+            /// The same as they were written, by name: what a stored run is made again from.
+            pub texts: BTreeMap<String, String>,
         }
 
         /// The table.
@@ -219,6 +223,8 @@ settings! {
     preview_path: PathBuf = Output "preview-path" <"FILE">;
     /// Steps between two previews (1).
     preview_interval: u32 = Output "preview-interval" <"N"> [1, 1000];
+    /// Keep the run's file (picture.latent.safetensors) when the picture is done.
+    keep_latent: bool = Output "keep-latent" <"">;
     /// Results as JSON, one object for each picture.
     json: bool = Output "json" <"">;
     /// Say more.
@@ -275,6 +281,7 @@ impl Settings {
     /// These, and below them those of another layer.
     pub fn over(&self, mut below: Settings) -> Settings {
         TABLE.iter().for_each(|s| (s.cover)(&mut below, self));
+        below.texts.extend(self.texts.clone());
         below
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod arguments;
 pub mod devices;
+mod keep;
 pub mod kernel;
 pub mod paint;
 mod peers;
