@@ -32,14 +32,16 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use impasto_graph::{Capabilities, DType, Graph, HostTensor, Plan, Storage, TensorType};
+use impasto_graph::{Capabilities, DType, Graph, HostTensor, Plan, Storage, TensorType, Weight};
 
 pub use impasto_vulkan::Meter;
+pub use stream::{HostWeights, Streaming};
 
 pub mod cpu;
 mod io;
 mod shapes;
 mod stored;
+mod stream;
 pub mod vulkan;
 
 /// What can go wrong on a device. A backend never panics for want of memory.
@@ -111,7 +113,15 @@ pub trait WeightSource {
 
     /// The parameter of this name was read and will hardly be read again: what holds its bytes in memory may let go of them.
     fn release(&self, _name: &str) {}
+
+    /// The parameter of this name as the backend has packed it before, where it is kept so.
+    fn packed(&self, _name: &str) -> Option<&[u8]> {
+        None
+    }
 }
+
+/// A source of parameters that several threads may read.
+pub type SharedSource = Arc<dyn WeightSource + Send + Sync>;
 
 /// Parameters in memory, by name.
 #[derive(Clone, Debug, Default)]
@@ -153,11 +163,23 @@ impl WeightSource for Params {
 pub struct Weights {
     bytes: u64,
     inner: Arc<dyn Any + Send + Sync>,
+    feed: Option<SharedSource>,
 }
 
 impl Weights {
     fn new(bytes: u64, inner: impl Any + Send + Sync) -> Self {
-        Weights { bytes, inner: Arc::new(inner) }
+        Weights { bytes, inner: Arc::new(inner), feed: None }
+    }
+
+    /// The same, with where those come from that take turns on the device.
+    pub fn fed_by(self, source: SharedSource) -> Self {
+        Weights { feed: Some(source), ..self }
+    }
+
+    /// Where the weights come from that take turns.
+    fn feed(&self, device: &str) -> Result<SharedSource, BackendError> {
+        let reason = "these weights take turns, and nobody says where they come from";
+        self.feed.clone().ok_or_else(|| BackendError::Unsupported { device: device.into(), reason: reason.into() })
     }
 
     /// Bytes that they take on the device.
@@ -186,7 +208,20 @@ pub trait Backend: Profile {
     /// What products could reach at best here, measured now: thousand million operations a second.
     fn peak_gflops(&self) -> Result<f64, BackendError>;
 
-    /// Bring the parameters that a plan needs onto the device, each read once.
+    /// One parameter as the device keeps it, in as many bytes as are planned for it.
+    fn pack_one(&self, graph: &Graph, weight: &Weight, source: &dyn WeightSource) -> Result<Vec<u8>, BackendError>;
+
+    /// All parameters of a plan, packed for the device and kept in host memory.
+    fn pack_on_host(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<HostWeights, BackendError> {
+        let one = |weight: &Weight| {
+            let name = stored::param_name(graph, weight.value).to_owned();
+            Ok((name, self.pack_one(graph, weight, source)?))
+        };
+        Ok(HostWeights::new(plan.weights().iter().map(one).collect::<Result<_, BackendError>>()?))
+    }
+
+    /// Bring the parameters that stay on the device in a plan there, each read once. Of a plan in which others take turns, the result must be
+    /// [fed](Weights::fed_by).
     fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError>;
 
     /// Take the memory of a plan and make everything ready to run.
@@ -204,6 +239,11 @@ pub trait Session: Send {
     /// Run once. Inputs are looked up by name; `outputs` are filled in the order of [`Session::outputs`]. Allocates
     /// nothing.
     fn run(&mut self, inputs: &[(&str, &HostTensor)], outputs: &mut [HostTensor]) -> Result<(), BackendError>;
+
+    /// What bringing weights cost in the last run, where they take turns.
+    fn streaming(&self) -> Option<Streaming> {
+        None
+    }
 
     /// Bytes of device memory that this session holds; parameters not counted.
     fn allocated_bytes(&self) -> u64;

@@ -50,15 +50,15 @@ impl Recipe {
         match (decode, &self.tiny) {
             (true, Some(tiny)) => {
                 let build = |numbers| taesd_decoder(&tiny.config, 1, size, numbers);
-                Module::new("taesd", place, tiny.clone(), tiny.storage(), bounds, build)
+                Module::of("taesd", place, tiny.clone(), tiny.storage(), bounds, &build)
             }
             (true, None) => {
                 let build = |numbers| vae_decoder(config, 1, size, numbers);
-                Module::new("vae", place, self.vae.clone(), self.vae.storage(), bounds, build)
+                Module::of("vae", place, self.vae.clone(), self.vae.storage(), bounds, &build)
             }
             (false, _) => {
                 let build = |numbers| vae_encoder(config, 1, size.map(|n| n * factor), numbers);
-                Module::new("vae", place, self.vae.clone(), self.vae.storage(), bounds, build)
+                Module::of("vae", place, self.vae.clone(), self.vae.storage(), bounds, &build)
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use impasto_graph::{HostTensor, Unary};
-use impasto_model::{ClipConfig, Family, Hidden, Model, clip};
+use impasto_model::{ClipConfig, Family, Hidden, Model, Part, clip};
 
 use crate::module::{Module, built, load};
 use crate::pipeline::Watcher;
@@ -32,16 +32,12 @@ struct Read {
     prompt: Vec<Piece>,
     /// The chunks of each text, as many for each.
     texts: Vec<Vec<Chunk>>,
-    /// Tokens of a chunk.
-    length: usize,
 }
 
 impl Words {
     /// Cut the prompts of a job. Of the model only what is known of its encoders is needed.
     pub fn cut(job: &Job, model: &Model) -> Result<Words, GenerateError> {
-        let guided = job.guidance != 1.0;
-        let texts = [Some(job.prompt.as_str()), guided.then_some(job.negative.as_str())];
-        let texts: Vec<&str> = texts.into_iter().flatten().collect();
+        let texts = texts(job);
         let read = (0..model.text.len()).map(|i| Ok(Arc::new(Read::cut(i, &texts, model)?)));
         let read = read.collect::<Result<Vec<_>, GenerateError>>()?;
         match read.is_empty() {
@@ -50,20 +46,61 @@ impl Words {
         }
     }
 
-    /// How many texts there are: two with guidance.
-    pub fn count(&self) -> usize {
-        self.0[0].texts.len()
-    }
-
-    /// The tokens of each text.
-    pub fn tokens(&self) -> usize {
-        self.0[0].texts[0].len() * self.0[0].length
+    /// How long they are.
+    pub fn lengths(&self) -> Lengths {
+        Lengths { texts: self.0[0].texts.len(), chunks: self.0.iter().map(|read| read.texts[0].len()).collect() }
     }
 
     /// Words of the prompt that the model was never shown.
     pub fn unknown(&self, model: &Model) -> Result<Vec<String>, GenerateError> {
         unknown_words(&model.text[0], &self.0[0].tokenizer, &self.0[0].prompt)
     }
+}
+
+/// How long the texts of a job are, which is all of them that plans need to know.
+pub(crate) struct Lengths {
+    /// How many there are: two with guidance.
+    pub texts: usize,
+    /// Chunks of each text, by encoder.
+    chunks: Vec<usize>,
+}
+
+impl Lengths {
+    /// The lengths of a job's texts. No vocabulary is needed where texts are short: a token has at least one letter.
+    pub fn of(job: &Job, model: &Model) -> Result<Lengths, GenerateError> {
+        let room = model.text.iter().map(|part| part.config.tokens.saturating_sub(2)).min().unwrap_or(0);
+        let short = |text: &str| text.is_ascii() && text.len() <= room && !text.contains("BREAK");
+        match short(&job.prompt) && short(&job.negative) && !model.text.is_empty() {
+            true => Ok(Lengths { texts: texts(job).len(), chunks: vec![1; model.text.len()] }),
+            false => Ok(Words::cut(job, model)?.lengths()),
+        }
+    }
+
+    /// The tokens of each text, as the diffusion model reads them.
+    pub fn tokens(&self, model: &Model) -> usize {
+        self.chunks[0] * model.text[0].config.tokens
+    }
+}
+
+/// What is encoded: the prompt, and for guidance the negative prompt.
+fn texts(job: &Job) -> Vec<&str> {
+    let guided = job.guidance != 1.0;
+    [Some(job.prompt.as_str()), guided.then_some(job.negative.as_str())].into_iter().flatten().collect()
+}
+
+/// The encoders as modules, for texts of these lengths.
+pub(crate) fn encoders(
+    job: &Job,
+    model: &Model,
+    place: &Place,
+    lengths: &Lengths,
+) -> Result<Vec<Module>, GenerateError> {
+    let module = |(index, &chunks): (usize, &usize)| {
+        let part = &model.text[index];
+        let build = |numbers| clip(&part.config, lengths.texts * chunks, hidden(job, model, index), numbers);
+        Module::of("te", place, Arc::new(part.clone()), part.storage(), Bounds::EXACT, &build)
+    };
+    lengths.chunks.iter().enumerate().map(module).collect()
 }
 
 impl Read {
@@ -83,7 +120,7 @@ impl Read {
         for text in &mut texts {
             text.resize(longest, Chunk::empty(&tokenizer, length, pad)?);
         }
-        Ok(Read { prompt: parsed.swap_remove(0), tokenizer, texts, length })
+        Ok(Read { prompt: parsed.swap_remove(0), tokenizer, texts })
     }
 }
 
@@ -104,19 +141,24 @@ struct Encoder {
 impl Texts {
     /// Plan the encoders; nothing is loaded yet.
     pub fn plan(job: &Job, model: &Model, place: &Place, words: &Words) -> Result<Texts, GenerateError> {
-        let encoders = words.0.iter().enumerate().map(|(i, read)| Encoder::plan(i, read, job, model, place));
-        let zero_negative = model.family == Family::Sdxl && job.negative.is_empty();
-        Ok(Texts { encoders: encoders.collect::<Result<_, _>>()?, zero_negative })
+        let modules = encoders(job, model, place, &words.lengths())?;
+        let encoder = |((module, read), part): ((Module, &Arc<Read>), &Part<ClipConfig>)| Encoder {
+            module,
+            config: part.config.clone(),
+            read: read.clone(),
+        };
+        let encoders = modules.into_iter().zip(&words.0).zip(&model.text).map(encoder).collect();
+        Ok(Texts { encoders, zero_negative: model.family == Family::Sdxl && job.negative.is_empty() })
+    }
+
+    /// Open their devices.
+    pub fn open(&mut self) -> Result<(), GenerateError> {
+        self.encoders.iter_mut().try_for_each(|encoder| encoder.module.open())
     }
 
     /// The encoders as modules.
-    pub fn modules(&mut self) -> impl Iterator<Item = &mut Module> {
-        self.encoders.iter_mut().map(|encoder| &mut encoder.module)
-    }
-
-    /// Only the modules.
-    pub fn into_modules(self) -> impl Iterator<Item = Module> {
-        self.encoders.into_iter().map(|encoder| encoder.module)
+    pub fn modules(&self) -> impl Iterator<Item = &Module> {
+        self.encoders.iter().map(|encoder| &encoder.module)
     }
 
     /// Encode them: the prompt, then the negative prompt. Encoders are loaded one after the other and given back at once: nobody needs
@@ -139,15 +181,6 @@ impl Texts {
 }
 
 impl Encoder {
-    fn plan(index: usize, read: &Arc<Read>, job: &Job, model: &Model, place: &Place) -> Result<Encoder, GenerateError> {
-        let part = &model.text[index];
-        let config = part.config.clone();
-        let batch = read.texts.len() * read.texts[0].len();
-        let build = |numbers| clip(&config, batch, hidden(job, model, index), numbers);
-        let module = Module::new("te", place, Arc::new(part.clone()), part.storage(), Bounds::EXACT, build)?;
-        Ok(Encoder { module, config, read: read.clone() })
-    }
-
     fn encode(mut self, watch: &mut Watcher) -> Result<Vec<Condition>, GenerateError> {
         let ClipConfig { tokens, width, projection, .. } = self.config;
         let texts = &self.read.texts;

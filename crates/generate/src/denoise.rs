@@ -5,10 +5,10 @@ use std::sync::Arc;
 use impasto_graph::HostTensor;
 use impasto_model::{Model, unet};
 
-use crate::conditioning::{Condition, Words, added};
+use crate::conditioning::{Condition, Lengths, added};
 use crate::latent::{LatentShape, channels_first, channels_last};
 use crate::module::{Module, built};
-use crate::place::{Bounds, Place};
+use crate::place::{Bounds, Build, Place};
 use crate::sampling::{NoiseLevels, Prediction, Training};
 use crate::{GenerateError, Job};
 
@@ -36,7 +36,7 @@ impl Denoiser {
         job: &Job,
         model: &Model,
         place: &Place,
-        words: &Words,
+        lengths: &Lengths,
         latent: LatentShape,
     ) -> Result<Denoiser, GenerateError> {
         let config = &model.unet.config;
@@ -46,17 +46,15 @@ impl Denoiser {
                 config.out_channels, latent.channels
             )));
         }
-        let (size, tokens) = ([latent.height, latent.width], words.tokens());
+        let (size, tokens) = ([latent.height, latent.width], lengths.tokens(model));
         let source = Arc::new(model.unet.clone());
-        let plan = |batch: usize, bounds: Bounds| {
-            let build = |numbers| unet(config, batch, size, tokens, numbers);
-            Module::new("diffusion", place, source.clone(), model.unet.storage(), bounds, build)
-        };
         // Both texts in one pass where that fits: the weights are read once. Then one by one, then in bands.
-        let (module, batch) = match plan(words.count(), Bounds::WHOLE) {
-            Err(GenerateError::Plan { .. }) => (plan(1, Bounds::EXACT)?, 1),
-            planned => (planned?, words.count()),
-        };
+        let batches = if lengths.texts > 1 { vec![lengths.texts, 1] } else { vec![1] };
+        let build = |batch: usize| move |numbers| unet(config, batch, size, tokens, numbers);
+        let builds: Vec<_> = batches.iter().map(|&batch| build(batch)).collect();
+        let builds: Vec<&Build> = builds.iter().map(|build| build as &Build).collect();
+        let (module, choice) = Module::new("diffusion", place, source, model.unet.storage(), Bounds::EXACT, &builds)?;
+        let batch = batches[choice];
         Ok(Denoiser {
             module,
             batch,
@@ -72,8 +70,8 @@ impl Denoiser {
     }
 
     /// How often the module runs for one look at a latent.
-    pub fn passes(&self, words: &Words) -> usize {
-        words.count().div_ceil(self.batch)
+    pub fn passes(&self, lengths: &Lengths) -> usize {
+        lengths.texts.div_ceil(self.batch)
     }
 
     /// What is to be shown: the texts, encoded.

@@ -24,6 +24,7 @@ mod networks;
 mod noise;
 mod output;
 mod overview;
+mod phases;
 pub mod picture;
 mod pipeline;
 pub mod place;

@@ -4,13 +4,14 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Instant;
 
-use impasto_backend::{Backend, BackendError, ParamBytes, Profile, Session, WeightSource};
-use impasto_graph::{Cuts, Graph, GraphError, HostTensor, Plan, PlanError, Storage};
-use impasto_model::Numbers;
+use impasto_backend::{
+    Backend, BackendError, HostWeights, ParamBytes, Profile, Session, SharedSource, Streaming, WeightSource,
+};
+use impasto_graph::{Cuts, Graph, GraphError, HostTensor, Plan, PlanError, Storage, Stream};
 
 use crate::GenerateError;
 use crate::pipeline::{Event, Watcher};
-use crate::place::{Bounds, Fitted, Home, ModulePlan, Place, Rung, Spent, fit};
+use crate::place::{Bounds, Build, Fitted, Home, ModulePlan, Place, Rung, Spent, fit};
 
 /// A network that cannot be built, as an error of its module.
 pub(crate) fn built(module: &'static str) -> impl Fn(GraphError) -> GenerateError {
@@ -34,32 +35,39 @@ pub(crate) fn load(module: &mut Module, watch: &mut Watcher) -> Result<(), Gener
 pub struct Module {
     name: &'static str,
     place: Place,
-    source: Arc<dyn WeightSource + Send + Sync>,
+    source: SharedSource,
     graph: Graph,
     plan: Plan,
     rung: Rung,
+    /// How it was cut, where it is in bands.
     cuts: Cuts,
+    /// Why a better way does not fit.
     why: Option<PlanError>,
     /// Tiles that one run is made of.
     tiles: u64,
+    /// Where its weights are kept.
+    home: Home,
+    /// Its weights in host memory, packed for the device, where they are kept so.
+    host: Option<Arc<HostWeights>>,
     backend: Option<Arc<dyn Backend>>,
     session: Option<Box<dyn Session>>,
 }
 
 impl Module {
-    /// Plan a network for its place. Nothing is read or allocated, and no device opened yet.
+    /// Plan a network for its place, as the first of these builds that fits. Nothing is read or allocated, and no device opened yet.
     pub fn new(
         name: &'static str,
         place: &Place,
-        source: Arc<dyn WeightSource + Send + Sync>,
+        source: SharedSource,
         storage: Storage,
         bounds: Bounds,
-        build: impl Fn(Numbers) -> Result<Graph, GraphError>,
-    ) -> Result<Module, GenerateError> {
-        let Fitted { graph, plan, rung, cuts, why } = fit(name, &*place.device, storage, bounds, build)?;
-        Ok(Module {
+        builds: &[&Build],
+    ) -> Result<(Module, usize), GenerateError> {
+        let Fitted { graph, plan, rung, choice, cuts, why } = fit(name, &*place.device, storage, bounds, builds)?;
+        let (place, home) = (place.clone(), home(place, &plan));
+        let module = Module {
             name,
-            place: place.clone(),
+            place,
             source,
             graph,
             plan,
@@ -67,9 +75,24 @@ impl Module {
             cuts,
             why,
             tiles: 1,
+            home,
+            host: None,
             backend: None,
             session: None,
-        })
+        };
+        Ok((module, choice))
+    }
+
+    /// The same with one build.
+    pub fn of(
+        name: &'static str,
+        place: &Place,
+        source: SharedSource,
+        storage: Storage,
+        bounds: Bounds,
+        build: &Build,
+    ) -> Result<Module, GenerateError> {
+        Ok(Module::new(name, place, source, storage, bounds, &[build])?.0)
     }
 
     /// What users call it: `te`, `diffusion`, `vae`.
@@ -112,24 +135,25 @@ impl Module {
 
     /// Where its weights are kept.
     pub fn home(&self) -> Home {
-        self.place.home
+        self.home
     }
 
     /// What it takes and how long, if it runs so often.
     pub fn report(&self, runs: u64) -> ModulePlan {
         let device = self.device();
         let weights = self.plan.weights().iter().map(|weight| weight.bytes).max().unwrap_or(0);
-        let on_host = self.place.home == Home::Host && device.name() != "cpu";
+        let on_host = self.home == Home::Host;
         let report = ModulePlan {
             module: self.name,
             computes_on: device.name().into(),
-            weights_on: match self.place.home {
+            weights_on: match self.home {
                 Home::Runtime => device.name().into(),
                 Home::Host => "cpu".into(),
                 Home::Disk => "disk".into(),
             },
             weight_bytes: self.plan.weight_bytes(),
-            resident_bytes: self.plan.weight_bytes(),
+            resident_bytes: self.plan.device_weight_bytes(),
+            streamed_bytes: self.plan.stream().map_or(0, Stream::streamed_bytes),
             host_bytes: if on_host { self.plan.weight_bytes() } else { 0 },
             arena_bytes: self.plan.arena_bytes(),
             largest_buffer: self.plan.largest_binding().max(weights),
@@ -147,7 +171,13 @@ impl Module {
     /// Open its device; a driver that fails does so before work is spent.
     pub fn open(&mut self) -> Result<(), GenerateError> {
         if self.backend.is_none() {
-            self.backend = Some(self.place.open().map_err(|e| self.failed(e))?);
+            let backend = self.place.open().map_err(|e| self.failed(e))?;
+            // A device that turns out to have less than it claimed is planned for anew.
+            if backend.about() != self.device().about() {
+                let refused = |source| GenerateError::Plan { module: self.name, device: backend.name().into(), source };
+                self.plan = Plan::streamed(&self.graph, &*backend).map_err(refused)?;
+            }
+            self.backend = Some(backend);
         }
         Ok(())
     }
@@ -169,11 +199,21 @@ impl Module {
             progress: RefCell::new(progress),
             stopped: Cell::new(false),
         };
-        let packed = backend.pack(&self.graph, &self.plan, &watched);
+        if self.home == Home::Host && self.host.is_none() {
+            let packed = backend.pack_on_host(&self.graph, &self.plan, &watched);
+            if watched.stopped.get() {
+                return Err(GenerateError::Interrupted);
+            }
+            self.host = Some(Arc::new(packed.map_err(|e| self.failed(e))?));
+        }
+        let (packed, feed) = match &self.host {
+            Some(host) => (backend.pack(&self.graph, &self.plan, &**host), host.clone() as SharedSource),
+            None => (backend.pack(&self.graph, &self.plan, &watched), self.source.clone()),
+        };
         if watched.stopped.get() {
             return Err(GenerateError::Interrupted);
         }
-        let weights = packed.map_err(|e| self.failed(e))?;
+        let weights = packed.map_err(|e| self.failed(e))?.fed_by(feed);
         let (bytes, loading) = (self.plan.weight_bytes() as f64, begun.elapsed().as_secs_f64());
         self.place.note(Spent { bytes, loading, ..Spent::default() });
         let session = backend.prepare(&self.graph, &self.plan, &weights);
@@ -194,6 +234,9 @@ impl Module {
         let outputs = self.cuts.join(names, outputs).map_err(built(self.name))?;
         let (flops, computing) = (self.graph.flops() as f64, begun.elapsed().as_secs_f64());
         self.place.note(Spent { flops, computing, ..Spent::default() });
+        if let Some(session) = &self.session {
+            self.place.note_steps(self.name, &**session);
+        }
         if outputs.iter().any(|o| o.to_f32().iter().any(|v| !v.is_finite())) {
             let precision = self.device().activations().to_string();
             return Err(GenerateError::NotFinite { module: self.name, step: None, precision });
@@ -201,13 +244,44 @@ impl Module {
         Ok(outputs)
     }
 
-    /// Give back its memory, weights too. The device stays open, since it will be used again.
+    /// What bringing weights cost in the last run, where they take turns on the device.
+    pub fn streaming(&self) -> Option<Streaming> {
+        self.session.as_ref().and_then(|session| session.streaming())
+    }
+
+    /// Give back its memory on the device, weights too. The device stays open, since it will be used again.
     pub fn unload(&mut self) {
         self.session = None;
     }
 
     fn failed(&self, source: BackendError) -> GenerateError {
         GenerateError::Backend { module: self.name, source }
+    }
+}
+
+/// Where weights are kept: as asked for, but those that do not fit their device in host memory, and if that is the device, or is too small, in
+/// their file.
+fn home(place: &Place, plan: &Plan) -> Home {
+    let on_cpu = place.device.name() == "cpu";
+    let host = || impasto_device::cpu::memory().map_or(u64::MAX, |memory| memory.limit);
+    match place.home {
+        Home::Disk => Home::Disk,
+        Home::Host | Home::Runtime if on_cpu => {
+            if plan.stream().is_some() {
+                Home::Disk
+            } else {
+                Home::Runtime
+            }
+        }
+        Home::Host => Home::Host,
+        Home::Runtime if plan.stream().is_none() => Home::Runtime,
+        Home::Runtime => {
+            if plan.weight_bytes() <= host() {
+                Home::Host
+            } else {
+                Home::Disk
+            }
+        }
     }
 }
 

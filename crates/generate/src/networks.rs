@@ -4,12 +4,13 @@
 use impasto_model::Model;
 
 use crate::autoencoder::Autoencoder;
-use crate::conditioning::Words;
+use crate::conditioning::{Lengths, Texts};
 use crate::denoise::Denoiser;
 use crate::module::{Module, load};
+use crate::phases::{self, Phases};
 use crate::picture::Picture;
 use crate::pipeline::Watcher;
-use crate::place::{Home, Placement};
+use crate::place::{DevicePeak, Placement};
 use crate::preview;
 use crate::settings::Preview;
 use crate::{GenerateError, Job};
@@ -26,10 +27,10 @@ pub(crate) struct Networks {
 
 impl Networks {
     /// Plan both; nothing is loaded yet.
-    pub fn plan(job: &Job, model: &Model, places: &Placement, words: &Words) -> Result<Networks, GenerateError> {
+    pub fn plan(job: &Job, model: &Model, places: &Placement, lengths: &Lengths) -> Result<Networks, GenerateError> {
         let autoencoder = Autoencoder::plan(job, model, &places.vae)?;
-        let denoiser = Denoiser::plan(job, model, &places.diffusion, words, autoencoder.latent)?;
-        let both_fit = both_fit(&denoiser.module, &autoencoder.decoder);
+        let denoiser = Denoiser::plan(job, model, &places.diffusion, lengths, autoencoder.latent)?;
+        let both_fit = phases::both_fit(&denoiser.module, &autoencoder.decoder);
         Ok(Networks { denoiser, autoencoder, both_fit, colours: preview::colours(model) })
     }
 
@@ -43,6 +44,16 @@ impl Networks {
         let Networks { denoiser, autoencoder, .. } = self;
         let modules = [&mut denoiser.module, &mut autoencoder.decoder].into_iter().chain(&mut autoencoder.encoder);
         modules.into_iter().try_for_each(Module::open)
+    }
+
+    /// The most that each device will hold at once, with the text encoders.
+    pub fn peaks(&self, texts: &Texts, places: &Placement) -> Vec<DevicePeak> {
+        let phases = Phases {
+            before: texts.modules().chain(&self.autoencoder.encoder).collect(),
+            diffusion: Some(&self.denoiser.module),
+            decoder: Some(&self.autoencoder.decoder),
+        };
+        phases.peaks(places)
     }
 
     /// Load the diffusion model, if it is not.
@@ -75,13 +86,4 @@ impl Networks {
             }
         }
     }
-}
-
-/// Whether the diffusion model and the decoder fit beside each other. What is kept on disk stays nowhere else behind its phase.
-pub(crate) fn both_fit(diffusion: &Module, decoder: &Module) -> bool {
-    let (a, b) = (diffusion.report(1), decoder.report(1));
-    let together = a.device_bytes() + b.device_bytes() + diffusion.device().fixed_bytes();
-    let apart = a.computes_on != b.computes_on;
-    let on_disk = [diffusion, decoder].iter().any(|module| module.home() == Home::Disk);
-    !on_disk && (apart || together <= diffusion.device().limits().memory)
 }

@@ -7,10 +7,9 @@ use crate::begin::{Beginning, Original, begin};
 use crate::bits::Numbers;
 use crate::conditioning::{Texts, Words};
 use crate::latent::LatentShape;
-use crate::module::Module;
 use crate::networks::Networks;
 use crate::picture::Picture;
-use crate::place::Placement;
+use crate::place::{DevicePeak, Placement};
 use crate::run::Run;
 use crate::sampling::Sampler;
 use crate::settings::Preview;
@@ -78,8 +77,9 @@ pub fn go_on(
     // Everything is planned, and devices are opened, before anything is loaded: what cannot be is refused before work is spent.
     let words = Words::cut(job, model)?;
     let mut texts = Texts::plan(job, model, &places.te, &words)?;
-    let mut networks = Networks::plan(job, model, places, &words)?;
-    texts.modules().try_for_each(Module::open)?;
+    let mut networks = Networks::plan(job, model, places, &words.lengths())?;
+    networks.peaks(&texts, places).iter().try_for_each(DevicePeak::check)?;
+    texts.open()?;
     networks.open()?;
     let unknown = words.unknown(model)?;
     if !unknown.is_empty() {

@@ -145,7 +145,7 @@ fn answer(text: &str, question: &str) -> Result<String, String> {
             let banded = match settings.strip_prefix("plan") {
                 Some(settings) => {
                     let device = Device::new(settings);
-                    let (banded, plan) = Banded::fit(&graph, &device, 1).map_err(|e| e.to_string())?;
+                    let (banded, plan) = Banded::fit(&graph, &device, 1, Plan::new).map_err(|e| e.to_string())?;
                     plan.verify(&banded.graph, &device)?;
                     banded
                 }

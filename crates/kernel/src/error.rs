@@ -1,6 +1,7 @@
 //! What can be wrong with a kernel. Each error names the kernel, and the op where there is one.
 
 use std::fmt;
+use std::panic::Location;
 
 use crate::target::Feature;
 
@@ -60,10 +61,12 @@ pub enum KernelError {
         problem: String,
     },
     /// A derivative that cannot be computed rightly, so that it is refused.
-    #[error("kernel '{kernel}' cannot be differentiated: `{op}`: {problem}")]
+    #[error("{}kernel '{kernel}' cannot be differentiated: `{op}`: {problem}", place.map(|p| format!("{p}: ")).unwrap_or_default())]
     Gradient {
         /// The kernel.
         kernel: String,
+        /// Where the op was written: file, line and column. None in a kernel that was read from its textual form.
+        place: Option<&'static Location<'static>>,
         /// The op, as the textual form shows it.
         op: String,
         /// Why, and what to do.

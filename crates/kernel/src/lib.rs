@@ -125,6 +125,6 @@ pub use ir::{
     Value, VarId,
 };
 pub use passes::{PASSES, Pass, construct, lower_matrices, optimise, optimise_seen, specialise};
-pub use spirv::{Entry, ID_LIMIT, Module, param_bytes, param_offsets};
+pub use spirv::{Entry, ID_LIMIT, Module, least_ids, param_bytes, param_offsets};
 pub use target::{Feature, Target, TargetLimits};
 pub use verify::{MAX_DEPTH, verify};

@@ -4,7 +4,7 @@ mod common;
 
 use common::gradients::{adjoints, hold, kernel, nothing_changes, wide};
 use common::random::Rng;
-use common::{cases, differentiable, programs};
+use common::{cases, differentiable, programs, together};
 use impasto_kernel::{Builder, Data, Grad, Kernel, KernelError, Launch, Purpose, execute};
 
 /// The adjoint of random adjoints: its kernel and a launch of it.
@@ -64,6 +64,37 @@ fn adjoints_of_adjoints_of_random_programs_have_the_derivatives_that_differences
             assert_eq!(nothing_changes(&kernel, &launch), Ok(true), "seed {seed}");
             continue;
         };
+        hold(&grad.kernel, &adjoint_launch(&grad, &launch, seed), seed)
+            .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{kernel}\n{}", grad.kernel));
+    }
+}
+
+#[test]
+fn random_kernels_that_work_together_have_the_derivatives_that_differences_say() {
+    let mut logged = 0;
+    for seed in programs(60) {
+        let (kernel, launch) = (together::kernel(seed, 3 + (seed % 8) as usize), together::launch(seed));
+        let grad = hold(&kernel, &launch, seed).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{kernel}"));
+        logged += usize::from(!grad.report.logged.is_empty());
+        // A tape that is too small is an error, not a wrong number.
+        let slots = grad.slots(&launch).unwrap();
+        for t in (0..2).filter(|&t| slots[t] > 0) {
+            let mut less = slots;
+            less[t] -= 1;
+            let mut small = grad.launch(&launch, &[(2, Data::wide(&[1.0; 8]))], less).unwrap();
+            execute(&grad.kernel, &mut small).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            let error = grad.check(&small, less).unwrap_err().to_string();
+            assert!(error.contains(&format!("{} are needed", slots[t])), "seed {seed}: {error}");
+        }
+    }
+    assert!(logged > 0);
+}
+
+#[test]
+fn adjoints_of_adjoints_of_kernels_that_work_together_are_right() {
+    for seed in programs(25) {
+        let (kernel, launch) = (together::kernel(seed, 2 + (seed % 4) as usize), together::launch(seed));
+        let grad = kernel.grad().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         hold(&grad.kernel, &adjoint_launch(&grad, &launch, seed), seed)
             .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{kernel}\n{}", grad.kernel));
     }
@@ -179,12 +210,12 @@ fn what_would_be_wrong_is_refused_with_the_op_and_the_reason() {
     assert!(array.contains("private array 'a'"), "{array}");
     let shared = refusal("shared", 4, |k| {
         let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
-        let (s, l) = (k.shared::<f32>("s", 4), k.local_index());
-        s.store(l, x.load(l));
+        let (s, l) = (k.shared::<u32>("s", 4), k.local_index());
+        s.store(l, l + 1u32);
         k.barrier();
-        k.if_(l.lt(2), || s.store(l, s.load(l) * s.load(l + 2u32)));
-        k.barrier();
-        y.store(l, s.load(l));
+        let at = k.var(l);
+        k.while_(|| at.get().lt(3), |_| at.set(s.load(at.get())));
+        y.store(l, x.load(at.get()) * x.load(l));
     });
     assert!(shared.contains("load s[") && shared.contains("memory of the workgroup"), "{shared}");
     let nothing = refusal("nothing", 1, |k| {

@@ -8,7 +8,7 @@ mod common;
 
 use common::gradients::{narrow, wide};
 use common::on_device::{self, in_child};
-use common::{articulated, cases, differentiable, programs};
+use common::{articulated, cases, differentiable, poses, programs, together};
 use impasto_kernel::{Builder, Compiler, Data, Kernel, Launch, Purpose, Scalar, Target, execute};
 use impasto_vulkan::{Device, Kind};
 
@@ -104,6 +104,27 @@ fn every_kind_of_case_has_the_same_derivatives_on_a_device() {
 }
 
 #[test]
+fn buffers_of_structs_have_the_same_derivatives_on_a_device() {
+    if !in_child("buffers_of_structs_have_the_same_derivatives_on_a_device") {
+        return;
+    }
+    let (at, turn) = ([0.7, -0.3, 1.1, 0.0].repeat(4), [0.4, -0.9, 1.2, 0.6].repeat(2));
+    let buffers = vec![poses::words(&at, &[2, 0, 3, 1], &turn), poses::words(&[0.0; 16], &[0; 4], &[0.0; 8])];
+    let launch = Launch::new([1, 1, 1], buffers);
+    let given: Vec<f32> = (0..32).map(|i| (i * 7 % 11) as f32 / 8.0 - 0.6).collect();
+    let grad = poses::whole().unwrap().grad().unwrap();
+    let slots = grad.slots(&launch).unwrap();
+    let mut expected = grad.launch(&launch, &[(1, Data::from(&given[..]))], slots).unwrap();
+    let mut now = expected.clone();
+    execute(&grad.kernel, &mut expected).unwrap();
+    run(&open(), &grad.kernel, &mut now, true);
+    for (a, b) in now.buffers.iter().zip(&expected.buffers).filter(|(a, _)| a.ty == Scalar::F32) {
+        let (a, b) = (a.to_f32().unwrap(), b.to_f32().unwrap());
+        assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-3 * (1.0 + b.abs())), "{a:?} and {b:?}");
+    }
+}
+
+#[test]
 fn a_chain_of_bodies_has_the_same_gradient_on_a_device() {
     if !in_child("a_chain_of_bodies_has_the_same_gradient_on_a_device") {
         return;
@@ -127,6 +148,18 @@ fn random_programs_have_the_same_derivatives_on_a_device() {
         if kernel.grad().is_ok() {
             compare(&device, &format!("seed {seed}"), &kernel, &differentiable::launch(seed), 2e-3);
         }
+    }
+}
+
+#[test]
+fn random_kernels_that_work_together_have_the_same_derivatives_on_a_device() {
+    if !in_child("random_kernels_that_work_together_have_the_same_derivatives_on_a_device") {
+        return;
+    }
+    let device = open();
+    for seed in programs(12) {
+        let kernel = together::kernel(seed, 3 + (seed % 8) as usize);
+        compare(&device, &format!("seed {seed}"), &kernel, &together::launch(seed), 2e-3);
     }
 }
 

@@ -73,3 +73,8 @@ fn what_a_kernel_cannot_say_is_told_where_it_is_said() {
 fn wrong_types_are_told_where_they_are() {
     check("types.rs");
 }
+
+#[test]
+fn gradients_that_do_not_fit_are_told_where_they_are_named() {
+    check("gradients.rs");
+}

@@ -57,6 +57,11 @@ impl Meter {
         self.now.load(Ordering::Relaxed)
     }
 
+    /// Forget the peak: what was taken before does not count.
+    pub fn start_over(&self) {
+        self.peak.store(self.now(), Ordering::Relaxed);
+    }
+
     /// The most bytes that were ever taken at once.
     pub fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)

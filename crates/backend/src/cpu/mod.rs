@@ -24,7 +24,7 @@ mod weights;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use impasto_graph::{Capabilities, DType, Graph, Limits, Op, Plan, Used, Value};
+use impasto_graph::{Capabilities, DType, Graph, Limits, Op, Plan, Used, Value, Weight};
 
 use crate::{Backend, BackendError, Meter, Profile, Session, WeightSource, Weights};
 use memory::Memory;
@@ -221,6 +221,10 @@ impl Backend for Cpu {
 
     fn peak_gflops(&self) -> Result<f64, BackendError> {
         Ok(bench::peak_gflops(self, self.number()))
+    }
+
+    fn pack_one(&self, graph: &Graph, weight: &Weight, source: &dyn WeightSource) -> Result<Vec<u8>, BackendError> {
+        weights::packed(self, graph, weight, source)
     }
 
     fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {

@@ -2,15 +2,16 @@
 
 use std::time::Instant;
 
-use impasto_graph::{DType, Data, Graph, HostTensor, Op, Place, Plan, Span, TensorType, Value};
+use impasto_graph::{DType, Data, Graph, HostTensor, Op, Place, Plan, Segment, Span, Stream, TensorType, Value};
 
 use super::memory::Memory;
 use super::pool::Pool;
 use super::rows::{Dst, Src};
-use super::weights::CpuWeights;
+use super::weights::{CpuWeights, Way};
 use super::{Cpu, attention, conv, elementwise, linear, lookup, movement, norm};
 use crate::stored::param_name;
-use crate::{BackendError, Session, StepTime, io};
+use crate::stream::{self, segment_of};
+use crate::{BackendError, Session, SharedSource, StepTime, Streaming, io};
 
 /// A step, ready to run.
 pub(super) type Run = Box<dyn Fn(&Pool) + Send + Sync>;
@@ -51,6 +52,8 @@ pub(super) struct Env<'a> {
     arena: &'a Memory,
     /// The step's scratch memory.
     scratch: Option<Span>,
+    /// The step's segment, where weights take turns.
+    segment: usize,
 }
 
 impl Env<'_> {
@@ -66,7 +69,7 @@ impl Env<'_> {
             Place::Arena(span) => {
                 Src { ptr: self.arena_ptr(span.offset, span.bytes), dtype: self.graph.ty(value).dtype }
             }
-            Place::Weight(param) => self.weights.plain(param_name(self.graph, param)),
+            Place::Weight(param) => self.weights.find(self.segment, param_name(self.graph, param), Way::Tensor),
             Place::Nowhere => unreachable!("an operand of a step has a place"),
         }
     }
@@ -84,14 +87,14 @@ impl Env<'_> {
     /// Where the rows of a table can be read.
     pub(super) fn table(&self, value: Value) -> Src {
         match self.plan.place(value) {
-            Place::Weight(param) => self.weights.table(param_name(self.graph, param)),
+            Place::Weight(param) => self.weights.find(self.segment, param_name(self.graph, param), Way::Table),
             _ => self.src(value),
         }
     }
 
     /// The packed panels of a parameter.
     pub(super) fn panels(&self, param: Value) -> *const u8 {
-        self.weights.panels(param_name(self.graph, param))
+        self.weights.find(self.segment, param_name(self.graph, param), Way::Panels).ptr
     }
 
     /// The scratch memory of a step.
@@ -152,7 +155,16 @@ pub(super) struct CpuSession {
     output_places: Vec<Src>,
     arena: Memory,
     /// Keeps the memory alive that the steps point into.
-    _weights: crate::Weights,
+    weights: crate::Weights,
+    turns: Option<Turns>,
+}
+
+/// Weights that take turns.
+struct Turns {
+    feed: SharedSource,
+    stream: Stream,
+    graph: Graph,
+    last: Streaming,
 }
 
 // SAFETY: the pointers inside lead into the arena and the weights, which the session owns or keeps alive.
@@ -166,12 +178,13 @@ impl CpuSession {
         })?;
         packed.check(cpu, graph, plan)?;
         let arena = cpu.memory(plan.arena_bytes())?;
-        let env = Env { cpu, graph, plan, weights: packed, arena: &arena, scratch: None };
+        let env = Env { cpu, graph, plan, weights: packed, arena: &arena, scratch: None, segment: 0 };
         let steps = plan
             .steps()
             .iter()
-            .map(|s| Prepared {
-                run: Env { scratch: s.scratch, ..env }.prepare(s.value),
+            .enumerate()
+            .map(|(i, s)| Prepared {
+                run: Env { scratch: s.scratch, segment: segment_of(plan, i), ..env }.prepare(s.value),
                 time: StepTime {
                     label: graph.label(s.value).into(),
                     op: graph.node(s.value).op.name(),
@@ -186,6 +199,13 @@ impl CpuSession {
         let output_places = graph.outputs().iter().map(|o| env.src(o.value)).collect();
         let inputs = inputs.into_iter().map(|(name, v)| (name.to_string(), graph.ty(v).clone())).collect();
         let outputs = graph.outputs().iter().map(|o| (o.name.clone(), graph.ty(o.value).clone())).collect();
+        let turns = match plan.stream() {
+            Some(stream) => {
+                let (feed, stream, graph) = (weights.feed("cpu")?, stream.clone(), graph.clone());
+                Some(Turns { feed, stream, graph, last: Streaming::default() })
+            }
+            None => None,
+        };
         Ok(CpuSession {
             cpu: cpu.clone(),
             steps,
@@ -194,8 +214,30 @@ impl CpuSession {
             input_places,
             output_places,
             arena,
-            _weights: weights.clone(),
+            weights: weights.clone(),
+            turns,
         })
+    }
+
+    /// Runs everything; where weights take turns, segment by segment.
+    fn run_segments(&mut self) -> Result<(), BackendError> {
+        let (cpu, steps) = (&self.cpu, &mut self.steps);
+        let Some(turns) = &mut self.turns else {
+            run_all(cpu, steps);
+            return Ok(());
+        };
+        let Some(packed) = self.weights.inner.downcast_ref::<CpuWeights>() else {
+            let reason = "these weights are on another device".into();
+            return Err(BackendError::Unsupported { device: "cpu".into(), reason });
+        };
+        let bring = |segment: &Segment| packed.bring(cpu, &turns.graph, segment, &*turns.feed);
+        let segments = turns.stream.segments();
+        let mut compute = |segment: usize| {
+            run_all(cpu, &mut steps[segments[segment].steps.clone()]);
+            Ok(())
+        };
+        turns.last = stream::run(segments, turns.stream.slots(), &bring, &mut compute)?;
+        Ok(())
     }
 
     fn upload(&self, given: &[(&str, &HostTensor)]) -> Result<(), BackendError> {
@@ -224,6 +266,14 @@ impl CpuSession {
     }
 }
 
+fn run_all(cpu: &Cpu, steps: &mut [Prepared]) {
+    for step in steps {
+        let start = Instant::now();
+        (step.run)(cpu.pool());
+        step.time.seconds = start.elapsed().as_secs_f64();
+    }
+}
+
 fn data_ptr(data: &Data) -> *const u8 {
     match data {
         Data::F32(v) => v.as_ptr().cast(),
@@ -245,12 +295,12 @@ impl Session for CpuSession {
     fn run(&mut self, inputs: &[(&str, &HostTensor)], outputs: &mut [HostTensor]) -> Result<(), BackendError> {
         io::check_room(&self.outputs, outputs)?;
         self.upload(inputs)?;
-        for step in &mut self.steps {
-            let start = Instant::now();
-            (step.run)(self.cpu.pool());
-            step.time.seconds = start.elapsed().as_secs_f64();
-        }
+        self.run_segments()?;
         self.download(outputs)
+    }
+
+    fn streaming(&self) -> Option<Streaming> {
+        self.turns.as_ref().map(|turns| turns.last)
     }
 
     fn allocated_bytes(&self) -> u64 {

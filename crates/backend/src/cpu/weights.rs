@@ -7,35 +7,44 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 
 use half::{bf16, f16};
-use impasto_graph::{DType, Graph, Plan, Storage, TensorType, Used, Value};
+use impasto_graph::{DType, Graph, Piece, Plan, Segment, Storage, TensorType, Used, Value, Weight};
 
 use super::Cpu;
 use super::gemm::{Number, PANEL, pack};
 use super::memory::Memory;
 use super::rows::Src;
+use super::session::Ptr;
 use crate::shapes::product_shape;
 use crate::stored::{convert, dequantise, param_name, read, storage};
 use crate::{BackendError, ParamBytes, WeightSource};
 
-/// The weights of products, as panels.
-struct Packed {
-    memory: Memory,
-    number: Number,
-    ty: TensorType,
-}
-
-/// A table or another parameter, row by row.
-struct Plain {
-    memory: Memory,
+/// A parameter in one of its layouts.
+struct Kept {
+    /// Where it lies, in memory that this value holds.
+    ptr: Ptr,
     dtype: DType,
     ty: TensorType,
 }
 
-#[derive(Default)]
+/// How a parameter is used, each way with a layout of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Way {
+    /// As panels, the weights of a product.
+    Panels,
+    Table,
+    Tensor,
+}
+
+/// Parameters in memory: those that stay, and where those lie that take turns.
 pub(super) struct CpuWeights {
-    packed: HashMap<String, Packed>,
-    tables: HashMap<String, Plain>,
-    plain: HashMap<String, Plain>,
+    /// Keeps what the addresses point into.
+    memory: Vec<Memory>,
+    slots: Memory,
+    slot_bytes: u64,
+    kept: HashMap<(String, Way), Kept>,
+    /// By segment.
+    turns: Vec<HashMap<(String, Way), Kept>>,
+    number: Number,
 }
 
 /// Tables are large, and few of their rows are read: they stay as they are stored.
@@ -51,93 +60,178 @@ fn packed_bytes(cpu: &Cpu, ty: &TensorType) -> u64 {
     pack::packed_bytes(n, k, cpu.number()) as u64
 }
 
+/// The ways in which a parameter is kept, with the element type and the bytes that each takes.
+fn ways(cpu: &Cpu, graph: &Graph, param: Value, used: Used) -> Vec<(Way, DType, u64)> {
+    let ty = graph.ty(param);
+    let table = table_dtype(storage(graph, param));
+    let mut all = vec![];
+    if used.as_weights {
+        all.push((Way::Panels, cpu.number().dtype(), packed_bytes(cpu, ty)));
+    }
+    if used.as_table {
+        all.push((Way::Table, table, ty.elements() * table.bytes()));
+    }
+    if used.as_tensor {
+        all.push((Way::Tensor, ty.dtype, ty.bytes()));
+    }
+    all
+}
+
 /// Bytes that a parameter takes, for the plan.
 pub(super) fn param_bytes(cpu: &Cpu, graph: &Graph, param: Value, used: Used) -> u64 {
-    let ty = graph.ty(param);
-    let packed = if used.as_weights { packed_bytes(cpu, ty) } else { 0 };
-    let table = if used.as_table { ty.elements() * table_dtype(storage(graph, param)).bytes() } else { 0 };
-    let plain = if used.as_tensor { ty.bytes() } else { 0 };
-    packed + table + plain
+    ways(cpu, graph, param, used).iter().map(|way| way.2).sum()
+}
+
+/// Fills places with a parameter, one for each way in which it is used, read from its source once, or packed as it was before.
+///
+/// # Safety
+/// Each place has room for the bytes of its way, and nobody else uses it.
+unsafe fn fill(
+    cpu: &Cpu,
+    graph: &Graph,
+    weight: &Weight,
+    source: &dyn WeightSource,
+    places: &[Ptr],
+) -> Result<(), BackendError> {
+    let (name, ty) = (param_name(graph, weight.value), graph.ty(weight.value));
+    if let Some(mut packed) = source.packed(name).filter(|packed| packed.len() as u64 == weight.bytes) {
+        for ((.., bytes), to) in ways(cpu, graph, weight.value, weight.used).into_iter().zip(places) {
+            let (way, rest) = packed.split_at(bytes as usize);
+            // SAFETY: the caller's.
+            unsafe { to.get().copy_from_nonoverlapping(way.as_ptr(), way.len()) };
+            packed = rest;
+        }
+        return Ok(());
+    }
+    let given = read(source, name, ty, storage(graph, weight.value))?;
+    for ((way, dtype, _), &to) in ways(cpu, graph, weight.value, weight.used).into_iter().zip(places) {
+        match way {
+            Way::Panels => pack_product(cpu, &given, ty, to),
+            // SAFETY: the caller's.
+            Way::Table | Way::Tensor => unsafe { copy_plain(&given, dtype, ty, to) },
+        }
+    }
+    drop(given);
+    source.release(name);
+    Ok(())
+}
+
+/// A parameter as it is kept.
+pub(super) fn packed(
+    cpu: &Cpu,
+    graph: &Graph,
+    weight: &Weight,
+    source: &dyn WeightSource,
+) -> Result<Vec<u8>, BackendError> {
+    let memory = cpu.memory(weight.bytes)?;
+    let mut at = 0;
+    let mut places = vec![];
+    for (.., bytes) in ways(cpu, graph, weight.value, weight.used) {
+        // SAFETY: the ways together have the bytes of the weight.
+        places.push(Ptr::new(unsafe { memory.ptr().add(at) }));
+        at += bytes as usize;
+    }
+    // SAFETY: as above; the memory is ours.
+    unsafe { fill(cpu, graph, weight, source, &places)? };
+    // SAFETY: all of it was written, or is zero.
+    Ok(unsafe { std::slice::from_raw_parts(memory.ptr(), weight.bytes as usize) }.to_vec())
 }
 
 impl CpuWeights {
     pub(super) fn new(cpu: &Cpu, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Self, BackendError> {
-        let mut weights = CpuWeights::default();
-        for w in plan.weights() {
-            let name = param_name(graph, w.value);
-            let (ty, storage) = (graph.ty(w.value), storage(graph, w.value));
-            let given = read(source, name, ty, storage)?;
-            if w.used.as_weights {
-                let memory = cpu.memory(packed_bytes(cpu, ty))?;
-                pack_product(cpu, &given, ty, &memory);
-                let packed = Packed { memory, number: cpu.number(), ty: ty.clone() };
-                weights.packed.insert(name.into(), packed);
+        let stream = plan.stream();
+        let (slot_bytes, count) = stream.map_or((0, 0), |stream| (stream.slot_bytes(), stream.slots()));
+        let slots = cpu.memory(slot_bytes * count as u64)?;
+        let (number, kept, turns) = (cpu.number(), HashMap::new(), vec![]);
+        let mut weights = CpuWeights { memory: vec![], slots, slot_bytes, kept, turns, number };
+        for weight in plan.resident() {
+            let (name, ty) = (param_name(graph, weight.value), graph.ty(weight.value));
+            let mut places = vec![];
+            for (way, dtype, bytes) in ways(cpu, graph, weight.value, weight.used) {
+                let memory = cpu.memory(bytes)?;
+                let ptr = Ptr::new(memory.ptr());
+                places.push(ptr);
+                weights.memory.push(memory);
+                weights.kept.insert((name.into(), way), Kept { ptr, dtype, ty: ty.clone() });
             }
-            if w.used.as_table {
-                weights.tables.insert(name.into(), copy_plain(cpu, &given, table_dtype(storage), ty)?);
+            // SAFETY: each place is memory of its own, of the bytes of its way.
+            unsafe { fill(cpu, graph, weight, source, &places)? };
+        }
+        for segment in stream.map_or(&[][..], |stream| stream.segments()) {
+            let mut turn = HashMap::new();
+            for piece in &segment.pieces {
+                let (name, ty) = (param_name(graph, piece.weight.value), graph.ty(piece.weight.value));
+                for (way, dtype, _) in ways(cpu, graph, piece.weight.value, piece.weight.used) {
+                    let kept = Kept { ptr: weights.slot(segment, piece), dtype, ty: ty.clone() };
+                    turn.insert((name.to_owned(), way), kept);
+                }
             }
-            if w.used.as_tensor {
-                weights.plain.insert(name.into(), copy_plain(cpu, &given, ty.dtype, ty)?);
-            }
-            drop(given);
-            source.release(name);
+            weights.turns.push(turn);
         }
         Ok(weights)
     }
 
+    /// Where a piece lies that takes turns; such are kept in one way only.
+    fn slot(&self, segment: &Segment, piece: &Piece) -> Ptr {
+        let at = segment.slot as u64 * self.slot_bytes + piece.offset;
+        assert!(at + piece.weight.bytes <= self.slots.bytes(), "the plan stays inside its slots");
+        // SAFETY: just checked.
+        Ptr::new(unsafe { self.slots.ptr().add(at as usize) })
+    }
+
+    /// Bring the weights of a segment to its slot.
+    pub(super) fn bring(
+        &self,
+        cpu: &Cpu,
+        graph: &Graph,
+        segment: &Segment,
+        source: &dyn WeightSource,
+    ) -> Result<(), BackendError> {
+        for piece in &segment.pieces {
+            // SAFETY: the slot has room for the piece, which is kept in one way only, and no step that reads it runs now.
+            unsafe { fill(cpu, graph, &piece.weight, source, &[self.slot(segment, piece)])? };
+        }
+        Ok(())
+    }
+
     pub(super) fn bytes(&self) -> u64 {
-        let packed: u64 = self.packed.values().map(|p| p.memory.bytes()).sum();
-        packed + self.tables.values().chain(self.plain.values()).map(|p| p.memory.bytes()).sum::<u64>()
+        self.memory.iter().map(Memory::bytes).sum::<u64>() + self.slots.bytes()
     }
 
     /// Whether everything that a plan needs is here.
     pub(super) fn check(&self, cpu: &Cpu, graph: &Graph, plan: &Plan) -> Result<(), BackendError> {
-        for w in plan.weights() {
+        if self.turns.len() != plan.stream().map_or(0, |stream| stream.segments().len()) {
+            let reason = "these weights are packed for another plan".into();
+            return Err(BackendError::Unsupported { device: "cpu".into(), reason });
+        }
+        for w in plan.resident() {
             let (name, ty) = (param_name(graph, w.value), graph.ty(w.value));
             let problem = |problem: &str| Err(BackendError::Param { name: name.into(), problem: problem.into() });
-            if w.used.as_weights {
-                match self.packed.get(name) {
-                    Some(p) if p.ty == *ty && p.number == cpu.number() => {}
+            for (way, ..) in ways(cpu, graph, w.value, w.used) {
+                match self.kept.get(&(name.to_owned(), way)) {
+                    Some(kept) if kept.ty == *ty && (way != Way::Panels || self.number == cpu.number()) => {}
                     Some(_) => return problem("is packed for another shape or precision"),
-                    None => return problem("is not packed as weights of a product"),
-                }
-            }
-            for (needed, kept) in [(w.used.as_table, &self.tables), (w.used.as_tensor, &self.plain)] {
-                match kept.get(name) {
-                    _ if !needed => {}
-                    Some(p) if p.ty == *ty => {}
-                    Some(_) => return problem("is loaded in another shape"),
-                    None => return problem("is not loaded"),
+                    None => return problem("is not packed for this use"),
                 }
             }
         }
         Ok(())
     }
 
-    /// The panels of a product's weights; [`CpuWeights::check`] has found them.
-    pub(super) fn panels(&self, name: &str) -> *const u8 {
-        self.packed[name].memory.ptr()
-    }
-
-    /// The rows of a table; [`CpuWeights::check`] has found it.
-    pub(super) fn table(&self, name: &str) -> Src {
-        let table = &self.tables[name];
-        Src { ptr: table.memory.ptr(), dtype: table.dtype }
-    }
-
-    /// A parameter as a tensor like any other; [`CpuWeights::check`] has found it.
-    pub(super) fn plain(&self, name: &str) -> Src {
-        let plain = &self.plain[name];
-        Src { ptr: plain.memory.ptr(), dtype: plain.dtype }
+    /// Where a parameter lies in a segment; [`CpuWeights::check`] has found it.
+    pub(super) fn find(&self, segment: usize, name: &str, way: Way) -> Src {
+        let key = (name.to_owned(), way);
+        let turn = self.turns.get(segment).and_then(|turn| turn.get(&key));
+        let kept = turn.unwrap_or_else(|| &self.kept[&key]);
+        Src { ptr: kept.ptr.get(), dtype: kept.dtype }
     }
 }
 
 /// Pack the weights of a product, a panel at a time on whichever thread is free.
-fn pack_product(cpu: &Cpu, given: &ParamBytes, ty: &TensorType, memory: &Memory) {
+fn pack_product(cpu: &Cpu, given: &ParamBytes, ty: &TensorType, room: Ptr) {
     let (n, k) = product_shape(ty);
     let (channels, taps) = (ty.shape[1], ty.shape[2..].iter().product::<usize>());
     let number = cpu.number();
-    let room = super::session::Ptr::new(memory.ptr());
     // One row of the file for each thread, kept from panel to panel.
     let buffers: Vec<Mutex<Vec<f32>>> = (0..cpu.threads()).map(|_| Mutex::new(vec![0.0; k])).collect();
     cpu.pool().each(n.div_ceil(PANEL), &|thread, panel| {
@@ -160,21 +254,23 @@ fn pack_product(cpu: &Cpu, given: &ParamBytes, ty: &TensorType, memory: &Memory)
 }
 
 /// A parameter in this element type.
-fn copy_plain(cpu: &Cpu, given: &ParamBytes, dtype: DType, ty: &TensorType) -> Result<Plain, BackendError> {
-    let memory = cpu.memory(ty.elements() * dtype.bytes())?;
+///
+/// # Safety
+/// There is room for it, and nobody else uses that.
+unsafe fn copy_plain(given: &ParamBytes, dtype: DType, ty: &TensorType, to: Ptr) {
     let n = ty.elements() as usize;
-    // SAFETY: the memory has the bytes of the parameter in this type, and nobody else sees it yet.
+    let to = to.get();
+    // SAFETY: the caller's.
     unsafe {
         if given.storage == Storage::Dense(dtype) {
-            memory.ptr().copy_from_nonoverlapping(given.bytes.as_ptr(), given.bytes.len());
+            to.copy_from_nonoverlapping(given.bytes.as_ptr(), given.bytes.len());
         } else {
             match dtype {
-                DType::F32 => dequantise(given, 0, std::slice::from_raw_parts_mut(memory.ptr().cast(), n)),
-                DType::F16 => convert(given, std::slice::from_raw_parts_mut(memory.ptr().cast(), n), f16::from_f32),
-                DType::BF16 => convert(given, std::slice::from_raw_parts_mut(memory.ptr().cast(), n), bf16::from_f32),
+                DType::F32 => dequantise(given, 0, std::slice::from_raw_parts_mut(to.cast(), n)),
+                DType::F16 => convert(given, std::slice::from_raw_parts_mut(to.cast(), n), f16::from_f32),
+                DType::BF16 => convert(given, std::slice::from_raw_parts_mut(to.cast(), n), bf16::from_f32),
                 DType::I32 => unreachable!("integers are stored as integers"),
             }
         }
     }
-    Ok(Plain { memory, dtype, ty: ty.clone() })
 }

@@ -23,7 +23,7 @@ mod weights;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use impasto_graph::{Capabilities, DType, Graph, Limits, Plan, Used, Value};
+use impasto_graph::{Capabilities, DType, Graph, Limits, Plan, Used, Value, Weight};
 use impasto_vulkan::{Device, Meter, Physical, VulkanError};
 
 use crate::{Backend, BackendError, Profile, Session, WeightSource, Weights};
@@ -165,6 +165,10 @@ impl Backend for Vulkan {
 
     fn peak_gflops(&self) -> Result<f64, BackendError> {
         bench::peak_gflops(self)
+    }
+
+    fn pack_one(&self, graph: &Graph, weight: &Weight, source: &dyn WeightSource) -> Result<Vec<u8>, BackendError> {
+        weights::packed(self.profile(), graph, weight, source)
     }
 
     fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {

@@ -157,7 +157,8 @@ impl Profile for VulkanProfile {
     }
 
     fn about(&self) -> String {
-        format!("{}, {}", self.label, self.number())
+        let units = if self.units.is_some() { ", matrix units" } else { "" };
+        format!("{}, {}{units}", self.label, self.number())
     }
 
     fn activations(&self) -> DType {

@@ -1,6 +1,6 @@
 //! A plan with its memory: each step as runs of kernels, written down once and replayed.
 
-use impasto_graph::{DType, Data, Graph, HostTensor, Op, Place, Plan, Span, TensorType, Value};
+use impasto_graph::{DType, Data, Graph, HostTensor, Op, Place, Plan, Segment, Span, Stream, TensorType, Value};
 use impasto_kernel::{Kernel, KernelError};
 use impasto_vulkan::{Part, Recorder, Recording, VulkanError};
 
@@ -8,7 +8,8 @@ use super::memory::Memory;
 use super::weights::{VulkanWeights, Way};
 use super::{Vulkan, attention, elementwise, linear, lookup, movement, norm};
 use crate::stored::param_name;
-use crate::{BackendError, Session, StepTime, Weights, io};
+use crate::stream::{self, segment_of};
+use crate::{BackendError, Profile, Session, SharedSource, StepTime, Streaming, Weights, io};
 
 /// Work that is handed to the device at once: more, and a weak device that also draws a desktop would be taken for hung.
 const MOST_FLOPS: u64 = 50_000_000_000;
@@ -34,6 +35,8 @@ pub(super) struct Env<'a> {
     arena: &'a Memory,
     /// The step's scratch memory.
     scratch: Option<Span>,
+    /// The step's segment, where weights take turns.
+    segment: usize,
 }
 
 impl Env<'_> {
@@ -41,7 +44,7 @@ impl Env<'_> {
     pub(super) fn part(&self, value: Value) -> Part {
         match self.plan.place(value) {
             Place::Arena(span) => self.arena.part(span.offset, span.bytes),
-            Place::Weight(param) => self.weights.find(param_name(self.graph, param), Way::Tensor).0,
+            Place::Weight(param) => self.weights.find(self.segment, param_name(self.graph, param), Way::Tensor).0,
             Place::Nowhere => unreachable!("an operand of a step has a place"),
         }
     }
@@ -49,14 +52,14 @@ impl Env<'_> {
     /// Where a table lies, and as what.
     pub(super) fn table(&self, value: Value) -> (Part, DType) {
         match self.plan.place(value) {
-            Place::Weight(param) => self.weights.find(param_name(self.graph, param), Way::Table),
+            Place::Weight(param) => self.weights.find(self.segment, param_name(self.graph, param), Way::Table),
             _ => (self.part(value), self.graph.ty(value).dtype),
         }
     }
 
     /// Where the packed weights of a product lie, and as what.
     pub(super) fn packed(&self, param: Value) -> (Part, DType) {
-        self.weights.find(param_name(self.graph, param), Way::Weights)
+        self.weights.find(self.segment, param_name(self.graph, param), Way::Weights)
     }
 
     /// A part of the step's scratch memory.
@@ -115,7 +118,18 @@ pub(super) struct VulkanSession {
     /// Addresses in the arena; inputs that nobody needs have none.
     input_places: Vec<Option<u64>>,
     output_places: Vec<Output>,
-    _weights: Weights,
+    weights: Weights,
+    turns: Option<Turns>,
+}
+
+/// Weights that take turns.
+struct Turns {
+    feed: SharedSource,
+    stream: Stream,
+    graph: Graph,
+    /// The recordings of each segment.
+    parts: Vec<std::ops::Range<usize>>,
+    last: Streaming,
 }
 
 /// Where an output lies.
@@ -138,12 +152,16 @@ impl VulkanSession {
             .ok_or_else(|| vulkan.unsupported("these weights are on another device"))?;
         packed.check(vulkan, graph, plan)?;
         let arena = Memory::new(vulkan, plan.blocks().map(|block| block.bytes))?;
-        let env = Env { vulkan, graph, plan, weights: packed, arena: &arena, scratch: None };
+        let env = Env { vulkan, graph, plan, weights: packed, arena: &arena, scratch: None, segment: 0 };
         let mut steps = vec![];
         let order: Vec<Value> = plan.steps().iter().map(|step| step.value).collect();
         while let Some(step) = plan.steps().get(steps.len()) {
+            let segment = segment_of(plan, steps.len());
+            let env = Env { segment, ..env };
+            // A chain ends where weights change.
+            let end = plan.stream().map_or(order.len(), |stream| stream.segments()[segment].steps.end);
             let at = |e: KernelError| vulkan.unsupported(format!("{}: {e}", graph.label(step.value)));
-            let rest = &order[steps.len()..];
+            let rest = &order[steps.len()..end];
             let runs = match elementwise::chained(&env, rest) {
                 0 => Env { scratch: step.scratch, ..env }.prepare(step.value),
                 count => {
@@ -163,7 +181,16 @@ impl VulkanSession {
                 flops: graph.node(value).op.flops(&graph.operand_types(value), graph.ty(value)),
             })
             .collect::<Vec<_>>();
-        let recordings = record(vulkan, steps, &times)?;
+        let segments = plan.stream().map_or(&[][..], |stream| stream.segments());
+        let cuts: Vec<usize> = segments.iter().map(|segment| segment.steps.start).collect();
+        let (recordings, parts) = record(vulkan, steps, &times, &cuts)?;
+        let turns = match plan.stream() {
+            Some(stream) => {
+                let feed = weights.feed(vulkan.name())?;
+                Some(Turns { feed, stream: stream.clone(), graph: graph.clone(), parts, last: Streaming::default() })
+            }
+            None => None,
+        };
 
         let address = |value: Value| match plan.place(value) {
             Place::Arena(span) => Some(span.offset),
@@ -183,8 +210,22 @@ impl VulkanSession {
             input_places,
             output_places,
             arena,
-            _weights: weights.clone(),
+            weights: weights.clone(),
+            turns,
         })
+    }
+
+    /// Runs everything; where weights take turns, segment by segment.
+    fn run_segments(&mut self) -> Result<(), BackendError> {
+        let (vulkan, recordings) = (&self.vulkan, &mut self.recordings);
+        let Some(turns) = &mut self.turns else { return run_all(vulkan, recordings) };
+        let packed = self.weights.inner.downcast_ref::<VulkanWeights>();
+        let packed = packed.ok_or_else(|| vulkan.unsupported("these weights are on another device"))?;
+        let bring = |segment: &Segment| packed.bring(vulkan, &turns.graph, segment, &*turns.feed);
+        let parts = &turns.parts;
+        let mut compute = |segment: usize| run_all(vulkan, &mut recordings[parts[segment].clone()]);
+        turns.last = stream::run(turns.stream.segments(), turns.stream.slots(), &bring, &mut compute)?;
+        Ok(())
     }
 
     fn upload(&self, given: &[(&str, &HostTensor)]) -> Result<(), BackendError> {
@@ -208,8 +249,21 @@ impl VulkanSession {
     }
 }
 
-/// All steps as lists of commands, each short enough.
-fn record(vulkan: &Vulkan, steps: Vec<(Value, Vec<Run>)>, times: &[StepTime]) -> Result<Vec<Recording>, BackendError> {
+/// Hands lists of commands to the device, one behind the other, and waits for their end.
+fn run_all(vulkan: &Vulkan, recordings: &mut [Recording]) -> Result<(), BackendError> {
+    for recording in &mut *recordings {
+        recording.submit().map_err(|e| vulkan.failed(0, e))?;
+    }
+    recordings.iter().try_for_each(|recording| recording.wait().map_err(|e| vulkan.failed(0, e)))
+}
+
+/// All steps as lists of commands, each short enough, and those of each segment; `cuts` are the steps with which segments begin.
+fn record(
+    vulkan: &Vulkan,
+    steps: Vec<(Value, Vec<Run>)>,
+    times: &[StepTime],
+    cuts: &[usize],
+) -> Result<(Vec<Recording>, Vec<std::ops::Range<usize>>), BackendError> {
     let failed = |e: VulkanError| vulkan.failed(0, e);
     let counts: Vec<usize> = steps.iter().map(|(_, runs)| runs.len()).collect();
     let mut kernels = vec![];
@@ -227,11 +281,13 @@ fn record(vulkan: &Vulkan, steps: Vec<(Value, Vec<Run>)>, times: &[StepTime]) ->
         recorder
     };
     let (mut recordings, mut recorder, mut hazards) = (vec![], begin(), Hazards::default());
-    let (mut flops, mut count) = (0, 0);
-    for (n, time) in counts.into_iter().zip(times) {
-        if count > 0 && (flops + time.flops > MOST_FLOPS || count + n > MOST_RUNS) {
+    let (mut flops, mut count, mut begins) = (0, 0, vec![0]);
+    for (step, (n, time)) in counts.into_iter().zip(times).enumerate() {
+        let cut = step > 0 && cuts.contains(&step);
+        if cut || count > 0 && (flops + time.flops > MOST_FLOPS || count + n > MOST_RUNS) {
             recordings.push(std::mem::replace(&mut recorder, begin()).finish().map_err(failed)?);
             (flops, count, hazards) = (0, 0, Hazards::default());
+            begins.extend(cut.then_some(recordings.len()));
         }
         for ((parts, groups), pipeline) in runs.by_ref().take(n) {
             if hazards.must_wait(&parts) {
@@ -243,7 +299,9 @@ fn record(vulkan: &Vulkan, steps: Vec<(Value, Vec<Run>)>, times: &[StepTime]) ->
         (flops, count) = (flops + time.flops, count + n);
     }
     recordings.push(recorder.finish().map_err(failed)?);
-    Ok(recordings)
+    let ends = begins.iter().skip(1).copied().chain([recordings.len()]);
+    let parts = begins.iter().copied().zip(ends).map(|(begin, end)| begin..end).collect();
+    Ok((recordings, parts))
 }
 
 /// What was read and written since the last barrier.
@@ -294,18 +352,17 @@ impl Session for VulkanSession {
     fn run(&mut self, inputs: &[(&str, &HostTensor)], outputs: &mut [HostTensor]) -> Result<(), BackendError> {
         io::check_room(&self.outputs, outputs)?;
         self.upload(inputs)?;
-        for recording in &mut self.recordings {
-            recording.submit().map_err(|e| self.vulkan.failed(0, e))?;
-        }
-        for recording in &self.recordings {
-            recording.wait().map_err(|e| self.vulkan.failed(0, e))?;
-        }
+        self.run_segments()?;
         let mut seconds = vec![];
         for recording in &self.recordings {
             seconds.extend(recording.seconds().map_err(|e| self.vulkan.failed(0, e))?);
         }
         self.times.iter_mut().zip(seconds).for_each(|(time, seconds)| time.seconds = seconds);
         self.download(outputs)
+    }
+
+    fn streaming(&self) -> Option<Streaming> {
+        self.turns.as_ref().map(|turns| turns.last)
     }
 
     fn allocated_bytes(&self) -> u64 {

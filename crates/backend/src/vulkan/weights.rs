@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use half::{bf16, f16};
-use impasto_graph::{Capabilities, DType, Graph, Plan, Storage, TensorType, Used, Value};
+use impasto_graph::{Capabilities, DType, Graph, Plan, Segment, Storage, TensorType, Used, Value, Weight};
 use impasto_vulkan::Part;
 
 use super::memory::Memory;
@@ -31,9 +31,15 @@ struct Kept {
     ty: TensorType,
 }
 
+/// Parameters on the device: those that stay, and where those lie that take turns.
 pub(super) struct VulkanWeights {
     memory: Memory,
+    /// One piece a slot.
+    slots: Memory,
+    slot_bytes: u64,
     kept: HashMap<(String, Way), Kept>,
+    /// By segment.
+    turns: Vec<HashMap<(String, Way), Kept>>,
     number: DType,
 }
 
@@ -62,6 +68,38 @@ pub(super) fn param_bytes(device: &VulkanProfile, graph: &Graph, param: Value, u
     ways(device, graph, param, used).iter().map(|w| w.2).sum()
 }
 
+/// A parameter as the device keeps it: each of its ways, one behind the other.
+pub(super) fn packed(
+    device: &VulkanProfile,
+    graph: &Graph,
+    weight: &Weight,
+    source: &dyn WeightSource,
+) -> Result<Vec<u8>, BackendError> {
+    let (name, ty) = (param_name(graph, weight.value), graph.ty(weight.value));
+    let given = read(source, name, ty, storage(graph, weight.value))?;
+    let mut all = Vec::with_capacity(weight.bytes as usize);
+    for (way, dtype, bytes) in ways(device, graph, weight.value, weight.used) {
+        let end = all.len() + bytes as usize;
+        all.extend_from_slice(&pack(&given, way, dtype, ty));
+        all.resize(end, 0);
+    }
+    drop(given);
+    source.release(name);
+    Ok(all)
+}
+
+/// Where the ways of a parameter lie that begins at an address.
+fn place(device: &VulkanProfile, graph: &Graph, weight: &Weight, mut address: u64) -> Vec<((String, Way), Kept)> {
+    let (name, ty) = (param_name(graph, weight.value), graph.ty(weight.value));
+    let mut all = vec![];
+    for (way, dtype, bytes) in ways(device, graph, weight.value, weight.used) {
+        let kept = Kept { address, bytes: ty.elements() * dtype.bytes(), dtype, ty: ty.clone() };
+        all.push(((name.to_owned(), way), kept));
+        address += bytes;
+    }
+    all
+}
+
 impl VulkanWeights {
     pub(super) fn new(
         vulkan: &Vulkan,
@@ -69,45 +107,67 @@ impl VulkanWeights {
         plan: &Plan,
         source: &dyn WeightSource,
     ) -> Result<VulkanWeights, BackendError> {
+        let profile = vulkan.profile();
         // Pieces as long as the device allows, none of which cuts a parameter.
         let limit = vulkan.limits().max_allocation;
         let (mut lengths, mut places) = (vec![0u64], vec![]);
-        for w in plan.weights() {
-            for (way, dtype, bytes) in ways(vulkan.profile(), graph, w.value, w.used) {
-                if lengths[lengths.len() - 1] + bytes > limit {
-                    lengths.push(0);
-                }
-                let address = lengths.iter().sum();
-                *lengths.last_mut().expect("there is one") += bytes;
-                places.push((w.value, way, dtype, address));
+        for weight in plan.resident() {
+            if lengths[lengths.len() - 1] + weight.bytes > limit {
+                lengths.push(0);
             }
+            places.push((weight, lengths.iter().sum::<u64>()));
+            *lengths.last_mut().expect("there is one") += weight.bytes;
         }
         let memory = Memory::new(vulkan, lengths.into_iter())?;
-        let mut weights = VulkanWeights { memory, kept: HashMap::new(), number: vulkan.number() };
-        let mut places = places.into_iter().peekable();
-        while let Some(&(param, ..)) = places.peek() {
-            let (name, ty) = (param_name(graph, param), graph.ty(param));
-            let given = read(source, name, ty, storage(graph, param))?;
-            while let Some((_, way, dtype, address)) = places.next_if(|place| place.0 == param) {
-                let packed = pack(&given, way, dtype, ty);
-                weights.memory.write(address, &packed)?;
-                let kept = Kept { address, bytes: packed.len() as u64, dtype, ty: ty.clone() };
-                weights.kept.insert((name.into(), way), kept);
+        let (slot_bytes, count) = plan.stream().map_or((0, 0), |stream| (stream.slot_bytes(), stream.slots()));
+        let slots = Memory::new(vulkan, std::iter::repeat_n(slot_bytes, count))?;
+        let mut kept = HashMap::new();
+        for (weight, address) in places {
+            match source.packed(param_name(graph, weight.value)) {
+                Some(bytes) => memory.write(address, bytes)?,
+                None => memory.write(address, &packed(profile, graph, weight, source)?)?,
             }
-            drop(given);
-            source.release(name);
+            kept.extend(place(profile, graph, weight, address));
         }
-        weights.memory.settle()?;
-        Ok(weights)
+        memory.settle()?;
+        let segments = plan.stream().map_or(&[][..], |stream| stream.segments());
+        let turn = |segment: &Segment| {
+            let base = segment.slot as u64 * slot_bytes;
+            segment.pieces.iter().flat_map(|p| place(profile, graph, &p.weight, base + p.offset)).collect()
+        };
+        let turns = segments.iter().map(turn).collect();
+        Ok(VulkanWeights { memory, slots, slot_bytes, kept, turns, number: vulkan.number() })
+    }
+
+    /// Bring the weights of a segment to its slot.
+    pub(super) fn bring(
+        &self,
+        vulkan: &Vulkan,
+        graph: &Graph,
+        segment: &Segment,
+        source: &dyn WeightSource,
+    ) -> Result<(), BackendError> {
+        for piece in &segment.pieces {
+            let address = segment.slot as u64 * self.slot_bytes + piece.offset;
+            match source.packed(param_name(graph, piece.weight.value)) {
+                Some(bytes) => self.slots.write(address, bytes)?,
+                None => self.slots.write(address, &packed(vulkan.profile(), graph, &piece.weight, source)?)?,
+            }
+        }
+        self.slots.settle()
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.memory.bytes()
+        self.memory.bytes() + self.slots.bytes()
     }
 
     /// Whether everything that a plan needs is here.
     pub(super) fn check(&self, vulkan: &Vulkan, graph: &Graph, plan: &Plan) -> Result<(), BackendError> {
-        for w in plan.weights() {
+        let turns = plan.stream().map_or(0, |stream| stream.segments().len());
+        if self.turns.len() != turns {
+            return Err(vulkan.unsupported("these weights are packed for another plan"));
+        }
+        for w in plan.resident() {
             let (name, ty) = (param_name(graph, w.value), graph.ty(w.value));
             for (way, ..) in ways(vulkan.profile(), graph, w.value, w.used) {
                 let problem = |problem: &str| BackendError::Param { name: name.into(), problem: problem.into() };
@@ -121,10 +181,14 @@ impl VulkanWeights {
         Ok(())
     }
 
-    /// Where a parameter lies, and as what; [`VulkanWeights::check`] has found it.
-    pub(super) fn find(&self, name: &str, way: Way) -> (Part, DType) {
-        let kept = &self.kept[&(name.to_owned(), way)];
-        (self.memory.part(kept.address, kept.bytes), kept.dtype)
+    /// Where a parameter lies in a segment, and as what; [`VulkanWeights::check`] has found it.
+    pub(super) fn find(&self, segment: usize, name: &str, way: Way) -> (Part, DType) {
+        let key = (name.to_owned(), way);
+        let (memory, kept) = match self.turns.get(segment).and_then(|turn| turn.get(&key)) {
+            Some(kept) => (&self.slots, kept),
+            None => (&self.memory, &self.kept[&key]),
+        };
+        (memory.part(kept.address, kept.bytes), kept.dtype)
     }
 }
 

@@ -46,7 +46,7 @@ fn a_small_binding_limit_is_met_exactly() -> Result<(), GraphError> {
     let small = Vulkan::open("vulkan0", &physical(), &options).expect("it opens");
     let refused = Plan::new(&case.graph, &small);
     assert!(matches!(refused, Err(PlanError::Binding { .. } | PlanError::Allocation { .. })), "{refused:?}");
-    let (banded, plan) = Banded::fit(&case.graph, &small, 1).expect("bands fit");
+    let (banded, plan) = Banded::fit(&case.graph, &small, 1, Plan::new).expect("bands fit");
     assert!(plan.largest_binding() <= largest / 3 && banded.cuts.bands() > 1);
     let small = Machine {
         backend: std::sync::Arc::new(small),

@@ -197,6 +197,15 @@ pub fn survey(options: &SurveyOptions) -> Survey {
         }
     }
     let mut devices = info::merge(views);
+    for device in &mut devices {
+        // The same device by another way is better than another device.
+        let usable = device.views.iter().find(|view| view.standing == Standing::Usable).map(|view| view.name.clone());
+        for view in &mut device.views {
+            if let (Standing::NotYet { instead }, Some(name)) = (&mut view.standing, &usable) {
+                name.clone_into(instead);
+            }
+        }
+    }
     devices.extend(info::merge(vec![processor]));
     let findings = diagnose::diagnose(&context, &reports, &devices);
     Survey { devices, apis: reports, findings, seconds: begun.elapsed().as_secs_f64() }

@@ -51,9 +51,15 @@ fn choose(
     wish: &Wish,
     reasons: &mut Vec<String>,
 ) -> Result<Place, GenerateError> {
+    let may = machine.candidates().filter(|(device, _)| *wish != Wish::Gpu || device.is_gpu());
+    let may: Vec<&DeviceInfo> = may.map(|(device, _)| device).collect();
+    if let [device] = may.as_slice() {
+        reasons.push(format!("{module}: {}, the only device that it can be on", device.name));
+        return at(machine, request, module, device);
+    }
     let mut best: Option<(f64, Place)> = None;
     let mut refused = None;
-    for (device, _) in machine.candidates().filter(|(device, _)| *wish != Wish::Gpu || device.is_gpu()) {
+    for device in may {
         let place = at(machine, request, module, device)?;
         let name = &device.name;
         match overview::seconds(job, model, module, &place) {

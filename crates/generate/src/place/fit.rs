@@ -40,6 +40,8 @@ pub struct Fitted {
     pub plan: Plan,
     /// In which way.
     pub rung: Rung,
+    /// Which of the builds it is.
+    pub choice: usize,
     /// How it was cut, where it is in bands.
     pub cuts: Cuts,
     /// Why a better way does not fit.
@@ -100,41 +102,65 @@ impl Capabilities for Capped<'_> {
     }
 }
 
+/// Builds a module's graph in the numbers of a device.
+pub type Build<'a> = dyn Fn(Numbers) -> Result<Graph, GraphError> + 'a;
+
 /// The first rung on which a module fits a device, within its budget. This is the one place where rungs are chosen; tiles are smaller graphs,
 /// which their caller offers one by one.
 ///
-/// `build` gives the module's graph in the numbers of the device.
+/// `builds` are graphs that do the same, the better ones first; the last of them is cut into bands. Weights that do not fit beside the arena take
+/// turns on the device, which costs time in every run: first comes whatever has room for all of them.
 pub fn fit(
     module: &'static str,
     device: &dyn Profile,
     storage: Storage,
     bounds: Bounds,
-    build: impl Fn(Numbers) -> Result<Graph, GraphError>,
+    builds: &[&Build],
 ) -> Result<Fitted, GenerateError> {
     let numbers = Numbers { storage, activations: device.activations() };
-    let graph = build(numbers).map_err(|source| GenerateError::Graph { module, source })?;
+    let graphs = builds.iter().map(|build| build(numbers)).collect::<Result<Vec<Graph>, _>>();
+    let graphs = graphs.map_err(|source| GenerateError::Graph { module, source })?;
+    let Some(last) = graphs.last() else {
+        return Err(GenerateError::Asked(format!("{module}: there is nothing to compute")));
+    };
     let mut limits = device.limits();
     if let Some(arena) = bounds.arena {
-        let roomy = Plan::new(&graph, &Capped { device, limits: Limits::UNLIMITED });
+        let roomy = Plan::new(last, &Capped { device, limits: Limits::UNLIMITED });
         let weights = roomy.map_or(0, |plan| plan.weight_bytes());
         limits.memory = limits.memory.min(weights.saturating_add(device.fixed_bytes()).saturating_add(arena));
     }
     let device_or_less = Capped { device, limits };
-    let whole = match bounds.from {
-        Rung::Whole => match Plan::new(&graph, &device_or_less) {
-            Ok(plan) => return Ok(Fitted { graph, plan, rung: Rung::Whole, cuts: Cuts::default(), why: None }),
-            Err(refusal) => Some(refusal),
-        },
-        _ => None,
-    };
-    let refusal = match whole {
-        // What a device cannot do at all it cannot do in bands.
-        Some(refusal @ PlanError::Unsupported { .. }) => refusal,
-        Some(refusal) if bounds.to == Rung::Whole => refusal,
-        why => match Banded::fit(&graph, &device_or_less, 2) {
-            Ok((Banded { graph, cuts }, plan)) => return Ok(Fitted { graph, plan, rung: Rung::Banded, cuts, why }),
-            Err(refusal) => refusal,
-        },
-    };
-    Err(GenerateError::Plan { module, device: device.name().into(), source: refusal })
+    let (mut why, mut refusal) = (None, None);
+    type Planner = fn(&Graph, &dyn Capabilities) -> Result<Plan, PlanError>;
+    for (streams, plan) in [(false, Plan::new as Planner), (true, Plan::streamed as Planner)] {
+        if bounds.from == Rung::Whole {
+            for (choice, graph) in graphs.iter().enumerate() {
+                match plan(graph, &device_or_less) {
+                    Ok(plan) => {
+                        let (graph, cuts) = (graph.clone(), Cuts::default());
+                        return Ok(Fitted { graph, plan, rung: Rung::Whole, choice, cuts, why: None });
+                    }
+                    Err(problem) => refusal = Some(problem),
+                }
+            }
+            why = why.or(refusal.clone());
+        }
+        // What a device cannot do at all it cannot do in bands, and bands make weights no smaller.
+        let hopeless = match &refusal {
+            Some(PlanError::Unsupported { .. }) => true,
+            Some(PlanError::Memory { weights, limit, .. }) => !streams && weights >= limit,
+            _ => false,
+        };
+        if bounds.to >= Rung::Banded && !hopeless {
+            match Banded::fit(last, &device_or_less, 2, plan) {
+                Ok((Banded { graph, cuts }, plan)) => {
+                    return Ok(Fitted { graph, plan, rung: Rung::Banded, choice: graphs.len() - 1, cuts, why });
+                }
+                Err(problem) => refusal = Some(problem),
+            }
+        }
+    }
+    let nothing =
+        || PlanError::Unsupported { label: module.into(), op: "graph", reason: "no rung may be taken".into() };
+    Err(GenerateError::Plan { module, device: device.name().into(), source: refusal.unwrap_or_else(nothing) })
 }

@@ -15,15 +15,16 @@ mod pool;
 mod rates;
 mod report;
 mod resolve;
+mod times;
 
 use std::sync::Arc;
 
-use impasto_backend::{Backend, BackendError, Profile};
+use impasto_backend::{Backend, BackendError, Profile, Session};
 
 pub use assignment::{Assignment, AssignmentError, Of, Problem};
 pub use auto::place;
 pub use budget::{Amount, Budget};
-pub use fit::{Bounds, Fitted, Rung, fit};
+pub use fit::{Bounds, Build, Fitted, Rung, fit};
 pub use imagined::imagine;
 pub use machine::{FreeMemory, Machine, OpenDevice, Use};
 pub use names::ModuleName;
@@ -32,6 +33,7 @@ pub(crate) use rates::Spent;
 pub use rates::{RateBook, Rates};
 pub use report::{DevicePeak, ModulePlan, RunPlan};
 pub use resolve::{Home, Request};
+pub use times::OpTime;
 
 /// Where one module computes and keeps its weights.
 #[derive(Clone)]
@@ -46,6 +48,18 @@ pub struct Place {
 }
 
 impl Place {
+    /// On a device that is open.
+    pub fn on(backend: &Arc<dyn Backend>, home: Home) -> Place {
+        let held = backend.clone();
+        Place {
+            device: backend.clone(),
+            home,
+            pool: Pool::new(move |_| Ok(held.clone())),
+            rates: Rates { flops: 1e11, load: 1e9, measured: false },
+            book: Arc::default(),
+        }
+    }
+
     /// The device, opened if nobody has it open.
     pub(crate) fn open(&self) -> Result<Arc<dyn Backend>, BackendError> {
         self.pool.get(self.device.name())
@@ -60,6 +74,11 @@ impl Place {
     /// How fast it is there.
     pub(crate) fn rates(&self) -> Rates {
         self.rates
+    }
+
+    /// Note where the time of a run of a module went, if anybody wants to know.
+    pub(crate) fn note_steps(&self, module: &'static str, session: &dyn Session) {
+        self.book.times.note(module, self.device.name(), || session.profile());
     }
 
     /// Note what was done there, for the estimates of later runs.
@@ -89,15 +108,18 @@ pub const MODULES: [ModuleName; 3] = [ModuleName::Te, ModuleName::Diffusion, Mod
 impl Placement {
     /// Everything on one device that is open.
     pub fn on(backend: &Arc<dyn Backend>) -> Placement {
-        let held = backend.clone();
-        let place = Place {
-            device: backend.clone(),
-            home: Home::Runtime,
-            pool: Pool::new(move |_| Ok(held.clone())),
-            rates: Rates { flops: 1e11, load: 1e9, measured: false },
-            book: Arc::default(),
-        };
+        let place = Place::on(backend, Home::Runtime);
         Placement { te: place.clone(), diffusion: place.clone(), vae: place, reasons: vec![], notes: vec![] }
+    }
+
+    /// From here on, add up where the time goes.
+    pub fn measure(&self) {
+        self.te.book.times.begin();
+    }
+
+    /// Where the time went since [`Placement::measure`], what took longest first.
+    pub fn times(&self) -> Vec<OpTime> {
+        self.te.book.times.all()
     }
 
     /// Write down how fast its devices were, for the estimates of later runs.

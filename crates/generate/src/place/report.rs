@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::fit::Rung;
 use super::rates::Rates;
+use crate::GenerateError;
 
 /// One network of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -18,6 +19,8 @@ pub struct ModulePlan {
     pub weight_bytes: u64,
     /// Bytes of weights that are on the device at once.
     pub resident_bytes: u64,
+    /// Bytes of weights that are brought to the device in each run, since they do not all fit there.
+    pub streamed_bytes: u64,
     /// Bytes of weights that are kept in host memory for a device that is not the host.
     pub host_bytes: u64,
     /// Bytes of activations and scratch.
@@ -48,8 +51,8 @@ impl ModulePlan {
 
     /// With the time that it will take at these rates.
     pub(crate) fn timed(mut self, rates: Rates) -> ModulePlan {
-        let streamed = self.weight_bytes.saturating_sub(self.resident_bytes) as f64;
-        let run = (self.flops as f64 / rates.flops).max(streamed / rates.load);
+        // Weights are brought while others are computed with.
+        let run = (self.flops as f64 / rates.flops).max(self.streamed_bytes as f64 / rates.load);
         self.seconds = self.weight_bytes as f64 / rates.load + self.runs as f64 * run;
         self.measured = rates.measured;
         self
@@ -65,6 +68,20 @@ pub struct DevicePeak {
     pub bytes: u64,
     /// What there is, or may be used.
     pub limit: u64,
+}
+
+impl DevicePeak {
+    /// Refused where it is too much: weights that are kept in host memory may be more than there is.
+    pub fn check(&self) -> Result<(), GenerateError> {
+        let DevicePeak { device, bytes, limit } = self;
+        match bytes <= limit {
+            true => Ok(()),
+            false => Err(GenerateError::Refused(format!(
+                "{device} would have to hold {bytes} bytes at once, the limit is {limit}; keep weights on disk (--params-backend disk) or choose \
+                 another device"
+            ))),
+        }
+    }
 }
 
 /// A whole run.

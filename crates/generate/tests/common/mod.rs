@@ -6,6 +6,7 @@
 pub mod generated;
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use impasto_graph::Unary;
@@ -64,6 +65,18 @@ impl Small {
         Small { prediction: "epsilon", ..small }
     }
 
+    /// Stable Diffusion 1.5 in its true size.
+    pub fn true_sd15() -> Small {
+        let (unet, vae) = (UnetConfig::sd15(), VaeConfig::sd());
+        Small { unet, text: vec![ClipConfig::clip_l()], vae, prediction: "epsilon" }
+    }
+
+    /// Stable Diffusion XL in its true size.
+    pub fn true_sdxl() -> Small {
+        let text = vec![ClipConfig::clip_l(), ClipConfig::open_clip_g()];
+        Small { unet: UnetConfig::sdxl(), text, vae: VaeConfig::sd(), prediction: "epsilon" }
+    }
+
     fn is_xl(&self) -> bool {
         self.text.len() == 2
     }
@@ -98,16 +111,28 @@ impl Small {
 
     /// A diffusers folder.
     pub fn write_folder(&self, folder: &Path) {
+        for (component, network, file) in self.components() {
+            std::fs::create_dir_all(folder.join(component)).expect("a folder");
+            write_safetensors(&folder.join(component).join(file), &tensors(component, &network));
+        }
+        self.write_configs(folder);
+    }
+
+    /// A diffusers folder in halves whose numbers nobody has written, or which are any small numbers: true sizes, soon.
+    pub fn write_large_folder(&self, folder: &Path, numbers: bool) {
+        for (component, network, file) in self.components() {
+            std::fs::create_dir_all(folder.join(component)).expect("a folder");
+            write_large(&folder.join(component).join(file), &network, numbers);
+        }
+        self.write_configs(folder);
+    }
+
+    fn write_configs(&self, folder: &Path) {
         let write = |name: &str, value: serde_json::Value| {
             let path = folder.join(name);
             std::fs::create_dir_all(path.parent().expect("it has one")).expect("a folder");
             std::fs::write(path, value.to_string()).expect("written");
         };
-        for (component, network, file) in self.components() {
-            let tensors = tensors(component, &network);
-            std::fs::create_dir_all(folder.join(component)).expect("a folder");
-            write_safetensors(&folder.join(component).join(file), &tensors);
-        }
         let class = if self.is_xl() { "StableDiffusionXLPipeline" } else { "StableDiffusionPipeline" };
         write("model_index.json", json!({ "_class_name": class }));
         for (component, config) in COMPONENTS.iter().zip(&self.text) {
@@ -232,6 +257,41 @@ fn write_safetensors(path: &Path, tensors: &BTreeMap<String, Tensor>) {
     bytes.extend(header.bytes());
     bytes.extend(tensors.values().flat_map(|(_, data)| data.iter().flat_map(|x| x.to_le_bytes())));
     std::fs::write(path, bytes).expect("written");
+}
+
+/// A file in halves, of a network's true size.
+fn write_large(path: &Path, network: &Network, numbers: bool) {
+    let found = Found { network: network.clone(), prefix: String::new() };
+    let mut header = serde_json::Map::new();
+    let mut at = 0;
+    for graph in found.graphs().expect("it builds") {
+        for (name, value) in graph.params() {
+            let shape = &graph.ty(value).shape;
+            let end = at + 2 * shape.iter().product::<usize>();
+            if !header.contains_key(name) {
+                header.insert(name.into(), json!({ "dtype": "F16", "shape": shape, "data_offsets": [at, end] }));
+                at = end;
+            }
+        }
+    }
+    let mut text = serde_json::Value::Object(header).to_string();
+    text += &" ".repeat((8 - text.len() % 8) % 8);
+    let mut file = std::io::BufWriter::new(std::fs::File::create(path).expect("created"));
+    file.write_all(&(text.len() as u64).to_le_bytes()).expect("written");
+    file.write_all(text.as_bytes()).expect("written");
+    if numbers {
+        // Halves between 2^-6 and 2^-5, of either sign.
+        let mut state = 0x2545_f491_4f6c_dd1d_u64;
+        for _ in 0..at / 8 {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let four = (state & 0x83ff_83ff_83ff_83ff) | 0x2400_2400_2400_2400;
+            file.write_all(&four.to_le_bytes()).expect("written");
+        }
+    }
+    let file = file.into_inner().expect("written");
+    file.set_len((8 + text.len() + at) as u64).expect("as long as it says");
 }
 
 /// Overwrite every number of a tensor.

@@ -110,9 +110,14 @@ impl Banded {
         split::split(graph, cutting, &extents)
     }
 
-    /// The largest bands that fit a device, with their plan: as few as the device's limits allow, and at least so many. The refusal, if there is one, is that of the
+    /// The largest bands that fit a device, with their plan: as few as the device's limits allow, and at least so many. `plan` is [`Plan::new`] or [`Plan::streamed`]. The refusal, if there is one, is that of the
     /// smallest bands.
-    pub fn fit(graph: &Graph, device: &dyn Capabilities, least: u64) -> Result<(Banded, Plan), PlanError> {
+    pub fn fit(
+        graph: &Graph,
+        device: &dyn Capabilities,
+        least: u64,
+        plan: fn(&Graph, &dyn Capabilities) -> Result<Plan, PlanError>,
+    ) -> Result<(Banded, Plan), PlanError> {
         let limits = device.limits();
         let buffer_bytes = limits.max_binding.min(limits.max_allocation);
         let largest = Extents::new(graph, &Cutting::default()).largest(graph);
@@ -123,7 +128,7 @@ impl Banded {
                 op: "graph",
                 reason: e.to_string(),
             })?;
-            let plan = Plan::new(&banded.graph, device)?;
+            let plan = plan(&banded.graph, device)?;
             Ok((banded, plan))
         };
         // Fewer bands than this cannot fit one buffer each.

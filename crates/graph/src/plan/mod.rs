@@ -6,6 +6,7 @@
 mod arena;
 mod lifetime;
 mod order;
+mod stream;
 mod verify;
 
 use impasto_device::Limits;
@@ -15,6 +16,7 @@ use crate::graph::{Graph, Value};
 use crate::op::Op;
 
 use lifetime::{Analysis, Lifetimes};
+pub use stream::{Piece, Segment, Stream};
 
 /// All that planning needs to know of a backend.
 pub trait Capabilities {
@@ -144,11 +146,21 @@ pub struct Plan {
     block_bytes: u64,
     lower_bound: u64,
     largest_binding: u64,
+    stream: Option<Stream>,
 }
 
 impl Plan {
     /// Plan a graph for a device. Nothing is allocated on the device; what does not fit is refused.
     pub fn new(graph: &Graph, device: &dyn Capabilities) -> Result<Plan, PlanError> {
+        Plan::made(graph, device, false)
+    }
+
+    /// The same, and where the weights do not all fit beside the arena, they take turns on the device.
+    pub fn streamed(graph: &Graph, device: &dyn Capabilities) -> Result<Plan, PlanError> {
+        Plan::made(graph, device, true)
+    }
+
+    fn made(graph: &Graph, device: &dyn Capabilities, may_stream: bool) -> Result<Plan, PlanError> {
         let limits = device.limits();
         let mut analysis = Analysis::new(graph, device, true);
         let weights: Vec<Weight> = analysis
@@ -173,19 +185,6 @@ impl Plan {
         let weight_bytes: u64 = weights.iter().map(|w| w.bytes).sum();
 
         let layout = arena::pack(&lifetimes, device.alignment(), block_bytes);
-        let fixed = device.fixed_bytes();
-        if weight_bytes.saturating_add(layout.bytes).saturating_add(fixed) > limits.memory {
-            let at = order.get(lifetimes.peak_step()).copied();
-            return Err(PlanError::Memory {
-                label: at.map_or("graph", |at| graph.label(at)).into(),
-                op: at.map_or("input", |at| graph.node(at).op.name()),
-                need: weight_bytes + layout.bytes + fixed,
-                weights: weight_bytes,
-                arena: layout.bytes,
-                limit: limits.memory,
-            });
-        }
-
         let places = lifetimes.places(graph, &analysis, &layout.offsets);
         let steps = order
             .iter()
@@ -193,7 +192,7 @@ impl Plan {
             .map(|(i, &value)| Step { value, scratch: lifetimes.scratch(i, &layout.offsets) })
             .collect();
         let largest_binding = analysis.largest_binding(graph).map_or(0, |(_, bytes)| bytes);
-        let plan = Plan {
+        let mut plan = Plan {
             steps,
             places,
             weights,
@@ -201,7 +200,25 @@ impl Plan {
             block_bytes,
             lower_bound: lifetimes.peak_bytes(),
             largest_binding,
+            stream: None,
         };
+        let fixed = device.fixed_bytes();
+        if weight_bytes.saturating_add(layout.bytes).saturating_add(fixed) > limits.memory {
+            let room = limits.memory.saturating_sub(layout.bytes).saturating_sub(fixed);
+            let stream = || Stream::new(graph, &plan, room, limits.max_allocation, device.alignment());
+            plan.stream = if may_stream { stream() } else { None };
+            if plan.stream.is_none() {
+                let at = order.get(lifetimes.peak_step()).copied();
+                return Err(PlanError::Memory {
+                    label: at.map_or("graph", |at| graph.label(at)).into(),
+                    op: at.map_or("input", |at| graph.node(at).op.name()),
+                    need: weight_bytes + layout.bytes + fixed,
+                    weights: weight_bytes,
+                    arena: layout.bytes,
+                    limit: limits.memory,
+                });
+            }
+        }
         if cfg!(debug_assertions)
             && let Err(problem) = plan.verify(graph, device)
         {
@@ -228,6 +245,35 @@ impl Plan {
     /// Bytes of all parameters as the backend keeps them.
     pub fn weight_bytes(&self) -> u64 {
         self.weights.iter().map(|w| w.bytes).sum()
+    }
+
+    /// How the weights take turns, where they do not all stay on the device.
+    pub fn stream(&self) -> Option<&Stream> {
+        self.stream.as_ref()
+    }
+
+    /// The weights that stay on the device.
+    pub fn resident(&self) -> &[Weight] {
+        self.stream.as_ref().map_or(&self.weights, |stream| stream.resident())
+    }
+
+    /// Bytes of weights on the device at once.
+    pub fn device_weight_bytes(&self) -> u64 {
+        self.stream.as_ref().map_or_else(|| self.weight_bytes(), |stream| stream.device_bytes())
+    }
+
+    /// The weights that a step reads, each once.
+    fn weights_of(&self, graph: &Graph, step: Value) -> Vec<Weight> {
+        let mut read: Vec<Weight> = vec![];
+        for &operand in &graph.node(step).inputs {
+            let Place::Weight(param) = self.place(operand) else { continue };
+            if let Ok(at) = self.weights.binary_search_by_key(&param, |weight| weight.value)
+                && !read.contains(&self.weights[at])
+            {
+                read.push(self.weights[at]);
+            }
+        }
+        read
     }
 
     /// Bytes of the arena: activations, inputs, outputs and scratch.

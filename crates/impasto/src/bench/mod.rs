@@ -11,12 +11,14 @@ mod cpu;
 mod kernel;
 mod model;
 mod plan;
+mod stream;
 
 pub use bands::{BandsMemory, BandsTime, bands_memory, bands_time};
 pub use cpu::{CpuBench, CpuLine, cpu};
 pub use kernel::{KernelLine, has_spirv_opt, kernel};
 pub use model::{ModelLine, SlowStep, model};
 pub use plan::{PlanLine, plans};
+pub use stream::{StreamLine, plot, stream};
 
 /// The middle of some measurements.
 fn median(values: &mut [f64]) -> f64 {

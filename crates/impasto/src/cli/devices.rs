@@ -94,7 +94,7 @@ fn row(device: &Device, free: &dyn Fn(&str) -> Option<u64>) -> Option<[String; 6
             _ => format!("{} / {}", bytes(view.limits.max_allocation), bytes(view.limits.max_binding)),
         },
         driver(device),
-        verdict(view),
+        verdict(device),
     ])
 }
 
@@ -108,8 +108,12 @@ fn driver(device: &Device) -> String {
     device.views.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-fn verdict(view: &DeviceInfo) -> String {
+fn verdict(device: &Device) -> String {
+    let usable: Vec<&str> =
+        device.views.iter().filter(|v| v.standing == Standing::Usable).map(|v| &v.name[..]).collect();
+    let Some(view) = device.views.first() else { return String::new() };
     match &view.standing {
+        _ if !usable.is_empty() && usable.len() < device.views.len() => format!("usable as {}", usable.join(", ")),
         Standing::Usable => "usable".into(),
         Standing::NotYet { instead } if view.is_gpu() => format!("seen, not usable yet: use {instead}"),
         Standing::NotYet { instead } => format!("seen, no GPU, not usable yet: use {instead}"),

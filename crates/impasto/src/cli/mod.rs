@@ -108,6 +108,8 @@ pub enum Bench {
     Model(BenchModel),
     /// Plans of the real networks: memory, how near to the least possible, and the time that planning takes.
     Plan(Common),
+    /// A diffusion model in ever less memory: what it costs that weights take turns on the device, and how much of the copying is hidden.
+    Stream(BenchStream),
 }
 
 #[derive(Args)]
@@ -182,6 +184,27 @@ pub struct BenchModel {
     /// Runs, of which the median counts.
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub runs: usize,
+}
+
+#[derive(Args)]
+pub struct BenchStream {
+    #[command(flatten)]
+    pub common: Common,
+    /// Which diffusion model: sd15, sd21 or sdxl.
+    #[arg(long, value_name = "NAME", default_value = "sd15", value_parser = family)]
+    pub family: Family,
+    /// Where it runs: cpu, vulkan0, ...
+    #[arg(long, value_name = "NAME", default_value = "cpu")]
+    pub backend: String,
+    /// Pixels along a side of the picture.
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(64..=4096))]
+    pub size: u32,
+    /// Runs in each budget, of which the fastest counts.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub runs: usize,
+    /// Write time against budget as a drawing to this file (SVG).
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
 }
 
 impl Common {

@@ -161,6 +161,9 @@ fn make(settings: &Settings, stored: Option<(Stored, bool)>) -> Result<(), Gener
         let (done, of) = stored.run.steps();
         eprintln!("going on with picture {} after {done} of {of} steps", stored.run.picture + 1);
     }
+    if settings.profile == Some(true) {
+        places.measure();
+    }
 
     let preview_path = settings.preview_path.clone().unwrap_or_else(|| PathBuf::from("preview.png"));
     let mut progress = Progress::new();
@@ -212,7 +215,32 @@ fn make(settings: &Settings, stored: Option<(Stored, bool)>) -> Result<(), Gener
         true => places.keep_rates(),
         false => keeper.failed(),
     }
+    show_times(settings, &places);
     done
+}
+
+/// Where the time went, as a table.
+fn show_times(settings: &Settings, places: &Placement) {
+    let times = places.times();
+    if settings.json == Some(true) && !times.is_empty() {
+        return show::json(&serde_json::json!({ "profile": times }));
+    }
+    let all: f64 = times.iter().map(|time| time.seconds).sum();
+    if !times.is_empty() {
+        eprintln!(
+            "{:<10} {:<9} {:<19} {:>7} {:>10} {:>6} {:>9}",
+            "module", "device", "op", "runs", "seconds", "share", "GFLOP/s"
+        );
+    }
+    for t in times {
+        let speed = t.flops as f64 / t.seconds.max(1e-9) / 1e9;
+        let speed = if t.flops > 0 { format!("{speed:.0}") } else { String::new() };
+        let share = 100.0 * t.seconds / all.max(1e-9);
+        eprintln!(
+            "{:<10} {:<9} {:<19} {:>7} {:>10.4} {share:>5.1}% {speed:>9}",
+            t.module, t.device, t.op, t.count, t.seconds
+        );
+    }
 }
 
 pub fn open_model(settings: &Settings) -> Result<Model, GenerateError> {

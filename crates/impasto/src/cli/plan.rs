@@ -30,7 +30,8 @@ pub fn plan(settings: &Settings, devices: &[String]) -> anyhow::Result<ExitCode>
 }
 
 fn table(plan: &RunPlan, job: &Job) {
-    show::line(format_args!("{}x{}, {} steps, {} pictures", job.width, job.height, job.steps, job.count));
+    let pictures = if job.count == 1 { "1 picture".into() } else { format!("{} pictures", job.count) };
+    show::line(format_args!("{}x{}, {} steps, {pictures}", job.width, job.height, job.steps));
     let head = ["module", "computes on", "weights on", "weights", "arena", "largest buffer / limit", "rung", "time"];
     let mut lines = vec![head.map(str::to_owned)];
     lines.extend(plan.modules.iter().map(row));
@@ -57,7 +58,10 @@ fn row(module: &ModulePlan) -> [String; 8] {
         module.module.into(),
         module.computes_on.clone(),
         if none { "-".into() } else { module.weights_on.clone() },
-        size(module.weight_bytes),
+        match module.streamed_bytes {
+            0 => size(module.weight_bytes),
+            _ => format!("{}, {} at once", size(module.weight_bytes), size(module.resident_bytes)),
+        },
         size(module.arena_bytes),
         format!("{} / {}", size(module.largest_buffer), bytes(module.buffer_limit)),
         if none { "none".into() } else { module.rung.to_string() },

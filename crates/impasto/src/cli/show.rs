@@ -5,10 +5,11 @@ use std::path::Path;
 
 use impasto::backend::cpu::{Cpu, CpuOptions, findings};
 use impasto::bench::{self, CpuBench};
+use impasto::model::{Family, UnetConfig};
 use impasto::{BackendOptions, Part};
 use serde::Serialize;
 
-use super::{BenchBands, BenchCpu, BenchModel, Common};
+use super::{BenchBands, BenchCpu, BenchModel, BenchStream, Common};
 
 /// A line of results. A reader that has gone away has seen enough: no error, no panic.
 pub fn line(line: std::fmt::Arguments) {
@@ -203,6 +204,55 @@ pub fn bench_plan(args: &Common) -> anyhow::Result<()> {
             1.0 / l.share_of_forward
         ),
     })
+}
+
+pub fn bench_stream(args: &BenchStream) -> anyhow::Result<()> {
+    let (name, config) = match args.family {
+        Family::Sd1 => ("sd15", UnetConfig::sd15()),
+        Family::Sd2 => ("sd21", UnetConfig::sd21()),
+        Family::Sdxl => ("sdxl", UnetConfig::sdxl()),
+    };
+    let (size, shares) = (args.size as usize, [1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05]);
+    if !args.common.json {
+        say!("a step of {name} at {size}x{size} on {}; MB are millions of bytes", args.backend);
+        say!(
+            "{:>6} {:>9} {:>9} {:>9} {:>6} {:>11} {:>9} {:>9} {:>7}",
+            "budget",
+            "MB",
+            "peak MB",
+            "seconds",
+            "times",
+            "brought MB",
+            "copying",
+            "waiting",
+            "hidden"
+        );
+    }
+    let mut lines = vec![];
+    bench::stream(&args.backend, args.common.options()?, &config, size, args.runs, &shares, |l| {
+        lines.push(l.clone());
+        let mb = |bytes: u64| bytes as f64 / 1e6;
+        match (args.common.json, l.seconds) {
+            (true, _) => json(l),
+            (false, None) => say!("{:>5.0}% {:>9.1} does not fit", 100.0 * l.share, mb(l.budget)),
+            (false, Some(seconds)) => say!(
+                "{:>5.0}% {:>9.1} {:>9.1} {seconds:>9.4} {:>6.2} {:>11.1} {:>9.4} {:>9.4} {:>6.1}%",
+                100.0 * l.share,
+                mb(l.budget),
+                mb(l.peak),
+                l.times.unwrap_or(1.0),
+                mb(l.bytes),
+                l.copying,
+                l.waiting,
+                100.0 * l.hidden
+            ),
+        }
+    })?;
+    if let Some(file) = &args.plot {
+        let title = format!("A step of {name} at {size}x{size} on {}, by the memory that it may use", args.backend);
+        std::fs::write(file, bench::plot(&lines, &title))?;
+    }
+    Ok(())
 }
 
 fn whole_command() -> clap::Command {

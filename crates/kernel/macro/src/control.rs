@@ -12,8 +12,8 @@ impl Rewriter {
     /// What an arm contains, and its end. `mixed` says that some arms give literals and others do not.
     fn arm(&mut self, branch: &Ident, body: &Expr, want: Want, mixed: bool) -> TokenStream {
         if want == Want::Unit || flow::diverges(body) {
-            let body = self.statement(body);
-            return quote!({ #body #branch.leave(); });
+            let (span, body) = (body.span(), self.statement(body));
+            return quote_spanned!(span=> { #body #branch.leave(); });
         }
         let (tokens, value) = (self.expr(body), name_at("value", body.span()));
         let give = if mixed && literal(body) { quote!(give_literal) } else { quote!(give) };
@@ -25,11 +25,12 @@ impl Rewriter {
         let k = self.k.clone();
         let leaving = bodies.iter().filter(|b| flow::diverges(b)).count();
         match want {
-            Want::Unit => (quote_spanned!(from.span()=> ::<_, ()>), quote!(end();)),
+            Want::Unit => (quote_spanned!(from.span()=> ::<_, ()>), quote_spanned!(from.span()=> end();)),
             // Nobody gives, so there is nothing to have.
-            Want::Value if leaving == bodies.len() => {
-                (quote_spanned!(from.span()=> ::<_, ()>), quote!(end(); ::impasto_kernel::lang::dead(#k)))
-            }
+            Want::Value if leaving == bodies.len() => (
+                quote_spanned!(from.span()=> ::<_, ()>),
+                quote_spanned!(from.span()=> end(); ::impasto_kernel::lang::dead(#k)),
+            ),
             Want::Value if leaving > 0 => (TokenStream::new(), quote!(finish_some())),
             Want::Value => (TokenStream::new(), quote!(finish())),
         }
@@ -196,16 +197,17 @@ impl Rewriter {
         if self.comptime(&l.attrs) {
             return self.unrolled(l.label.as_ref(), &l.body, |body| quote!(loop { #body }));
         }
-        let (k, repeat) = (self.k.clone(), self.fresh("repeat", l.loop_token.span()));
+        let span = l.loop_token.span();
+        let (k, repeat) = (self.k.clone(), self.fresh("repeat", span));
         let uses = flow::uses(l.label.as_ref(), &l.body);
         let body = self.body(l.label.as_ref(), LoopKind::Runs(repeat.clone()), &l.body);
         let unit = (want == Want::Unit || !uses.break_value).then(|| quote!(::<()>));
         let end = match want {
-            Want::Unit => quote!(#repeat.end();),
-            Want::Value if !uses.breaks => quote!(#repeat.end(); ::impasto_kernel::lang::dead(#k)),
-            Want::Value => quote!(#repeat.end()),
+            Want::Unit => quote_spanned!(span=> #repeat.end();),
+            Want::Value if !uses.breaks => quote_spanned!(span=> #repeat.end(); ::impasto_kernel::lang::dead(#k)),
+            Want::Value => quote_spanned!(span=> #repeat.end()),
         };
-        quote_spanned!(l.loop_token.span()=> {
+        quote_spanned!(span=> {
             let #repeat = ::impasto_kernel::lang::Repeat #unit::begin(#k);
             #body
             #end

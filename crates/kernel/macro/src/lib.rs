@@ -33,6 +33,40 @@ use proc_macro::TokenStream;
 /// `#[kernel(workgroup = 128)]`, `#[kernel(workgroup = [tile, tile, 1])]`: the size of a workgroup, by default 64; any expression of Rust,
 /// also of comptime parameters.
 ///
+/// `#[kernel(grad = backward)]`: another kernel, with the same workgroup, parameters and comptime parameters, is its adjoint, and `.grad()` gives that one.
+/// Its buffers are told apart by their names, as `Kernel::with_gradient` says; one that does not fit is an error when the kernel is made.
+///
+/// ```
+/// use impasto_kernel::prelude::*;
+/// // The largest of each row, by an atomic, which has no derivative of its own.
+/// #[kernel(workgroup = 32, grad = row_max_back)]
+/// fn row_max(columns: u32, x: &[f32], y: &mut [f32]) {
+///     let row = global_id(0);
+///     let mut most = x[row * columns];
+///     for i in 1..columns {
+///         most = most.max(x[row * columns + i]);
+///     }
+///     y[row] = most;
+/// }
+///
+/// // All that are as large get the whole adjoint.
+/// #[kernel(workgroup = 32)]
+/// fn row_max_back(columns: u32, x: &[f32], d_x: &mut [f32], d_y: &[f32]) {
+///     let row = global_id(0);
+///     let mut most = x[row * columns];
+///     for i in 1..columns {
+///         most = most.max(x[row * columns + i]);
+///     }
+///     for i in 0..columns {
+///         if x[row * columns + i] == most {
+///             d_x[row * columns + i] += d_y[row];
+///         }
+///     }
+/// }
+/// assert_eq!(row_max()?.grad()?.kernel.name, "row_max_back");
+/// # Ok::<(), KernelError>(())
+/// ```
+///
 /// # The language
 ///
 /// It is Rust with the types `f32 f16 bf16 i32 u32 i64 u64 bool`, vectors (`Vec4<f32>`, written `vec4(a, b, c, d)`, with members `x y z w`),
@@ -115,6 +149,46 @@ pub fn kernel(args: TokenStream, item: TokenStream) -> TokenStream {
 ///
 /// Parameters are values, tuples of values, buffers and arrays in memory (`&[T]`, `&mut [T]`), variables of the caller (`&mut f32`), and
 /// `#[comptime]` values. Recursion must end while the kernel is written, so by a comptime parameter.
+///
+/// `#[kernel_fn(grad = gradient)]`: derivatives of the function are what another function says, which is called with the same arguments and gives the derivative
+/// by each of them that is no whole number, as a tuple if there are several. Both modes of differentiation use it, and it is differentiated in
+/// turn where a derivative of a derivative is asked for. A function with several results (a tuple, a vector) has such a gradient for each.
+/// Buffers and `&mut` are no parameters of such a function, since nothing would be said about them.
+///
+/// ```
+/// use impasto_kernel::prelude::*;
+/// /// sin(x) / x, whose derivative would be 0 / 0 at 0.
+/// #[kernel_fn(grad = sinc_gradient)]
+/// fn sinc(x: f32) -> f32 {
+///     if x.abs() < 1e-3 { 1.0 - x * x / 6.0 } else { x.sin() / x }
+/// }
+///
+/// #[kernel_fn]
+/// fn sinc_gradient(x: f32) -> f32 {
+///     if x.abs() < 1e-3 { x / -3.0 } else { (x * x.cos() - x.sin()) / (x * x) }
+/// }
+///
+/// /// A pull towards the middle whose gradient is limited.
+/// #[kernel_fn(grad = pull_gradient)]
+/// fn pull(x: Vec2<f32>, strength: f32) -> f32 {
+///     strength * (x.x * x.x + x.y * x.y)
+/// }
+///
+/// #[kernel_fn]
+/// fn pull_gradient(x: Vec2<f32>, strength: f32) -> (Vec2<f32>, f32) {
+///     let by_x = (2.0 * strength * x.x).min(1.0).max(-1.0);
+///     let by_y = (2.0 * strength * x.y).min(1.0).max(-1.0);
+///     (vec2(by_x, by_y), x.x * x.x + x.y * x.y)
+/// }
+///
+/// #[kernel]
+/// fn energies(x: &[Vec2<f32>], y: &mut [f32]) {
+///     let i = global_id(0);
+///     y[i] = pull(x[i], 0.5) + sinc(x[i].x);
+/// }
+/// energies()?.grad()?;
+/// # Ok::<(), KernelError>(())
+/// ```
 #[proc_macro_attribute]
 pub fn kernel_fn(args: TokenStream, item: TokenStream) -> TokenStream {
     signature::kernel_fn(args.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()

@@ -3,8 +3,9 @@
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::parse::Parser;
+use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
-use syn::{Expr, FnArg, ItemFn, Lifetime, Meta, Pat, ReturnType, Type};
+use syn::{Expr, FnArg, ItemFn, Lifetime, Meta, Pat, ReturnType, Token, Type};
 
 use crate::expr::value_type;
 use crate::flow;
@@ -89,18 +90,32 @@ fn check(f: &ItemFn) -> syn::Result<()> {
     }
 }
 
-fn workgroup(args: TokenStream) -> syn::Result<TokenStream> {
-    if args.is_empty() {
-        return Ok(quote!(64));
-    }
-    let hint = "write `#[kernel(workgroup = 64)]` or `#[kernel(workgroup = [8, 8, 1])]`";
-    match syn::parse2::<Meta>(args)? {
-        Meta::NameValue(m) if m.path.is_ident("workgroup") => {
-            let value: &Expr = &m.value;
-            Ok(quote!(#value))
+/// What stands in the brackets of an attribute: expressions by name.
+struct Options {
+    workgroup: Option<Expr>,
+    grad: Option<Expr>,
+}
+
+fn options(args: TokenStream, known: &[&str], hint: &str) -> syn::Result<Options> {
+    let mut found = Options { workgroup: None, grad: None };
+    for meta in Punctuated::<Meta, Token![,]>::parse_terminated.parse2(args)? {
+        let name = known.iter().find(|n| meta.path().is_ident(n));
+        let (Meta::NameValue(m), Some(&name)) = (&meta, name) else {
+            return Err(syn::Error::new_spanned(meta, hint));
+        };
+        let to = if name == "workgroup" { &mut found.workgroup } else { &mut found.grad };
+        if to.replace(m.value.clone()).is_some() {
+            return Err(syn::Error::new_spanned(meta, format!("`{name}` stands here twice")));
         }
-        other => Err(syn::Error::new_spanned(other, hint)),
     }
+    Ok(found)
+}
+
+/// A copy of what a comptime parameter is before the body may change it, for the gradient.
+fn copied(name: &Ident, lets: &mut TokenStream) -> Ident {
+    let copy = name_at(&format!("{name}_given"), name.span());
+    lets.extend(quote_spanned!(name.span()=> let #copy = ::core::clone::Clone::clone(&#name);));
+    copy
 }
 
 pub(crate) fn kernel(args: TokenStream, item: TokenStream) -> syn::Result<TokenStream> {
@@ -109,10 +124,13 @@ pub(crate) fn kernel(args: TokenStream, item: TokenStream) -> syn::Result<TokenS
     if let ReturnType::Type(_, ty) = &f.sig.output {
         return Err(syn::Error::new_spanned(ty, "a kernel gives nothing: store results in a buffer `&mut [T]`"));
     }
-    let size = workgroup(args)?;
+    let hint = "write `#[kernel(workgroup = 64)]` or `#[kernel(workgroup = [8, 8, 1])]`, and `grad = backward` for a gradient of its own";
+    let options = options(args, &["workgroup", "grad"], hint)?;
+    let size = options.workgroup.map_or(quote!(64), |size| quote!(#size));
     let mut rw = Rewriter::new(Returns::Kernel);
     let k = rw.k.clone();
     let (mut plain, mut lets) = (Vec::new(), TokenStream::new());
+    let (mut copies, mut given) = (TokenStream::new(), Vec::new());
     for arg in &f.sig.inputs {
         let p = param(arg)?;
         let (name, text) = (p.name, p.name.to_string());
@@ -123,6 +141,9 @@ pub(crate) fn kernel(args: TokenStream, item: TokenStream) -> syn::Result<TokenS
                 let (mutable, ty) = (p.mutable.then(|| quote!(mut)), p.ty);
                 plain.push(quote!(#mutable #name: #ty));
                 rw.bind(name, Binding::Comptime);
+                if options.grad.is_some() {
+                    given.push(copied(name, &mut copies));
+                }
                 continue;
             }
             Kind::Value(ty) => {
@@ -151,17 +172,46 @@ pub(crate) fn kernel(args: TokenStream, item: TokenStream) -> syn::Result<TokenS
     let (attrs, vis, name, quiet) = (&f.attrs, &f.vis, &f.sig.ident, quiet()?);
     let (generics, _, clause) = split(&f.sig.generics);
     let text = name.to_string();
+    let gradient = options.grad.map(|grad| {
+        let backward = name_at("backward", grad.span());
+        quote_spanned! {grad.span()=>
+            .and_then(|kernel| {
+                let #backward: ::core::result::Result<::impasto_kernel::Kernel, ::impasto_kernel::KernelError> = #grad(#(#given),*);
+                kernel.with_gradient(#backward?)
+            })
+        }
+    });
     Ok(quote! {
         #(#attrs)* #(#quiet)*
         #vis fn #name #generics(#(#plain),*) -> ::core::result::Result<::impasto_kernel::Kernel, ::impasto_kernel::KernelError>
         #clause
         {
+            #copies
             ::impasto_kernel::Builder::kernel(#text, ::impasto_kernel::lang::workgroup(#size), |#k| {
                 #lets
                 #body
             })
+            #gradient
         }
     })
+}
+
+/// Whether this is the name of a type without derivatives.
+fn is_number(ty: &Type) -> bool {
+    let names = ["i32", "u32", "i64", "u64", "usize", "bool"];
+    matches!(ty, Type::Path(p) if names.iter().any(|n| p.path.is_ident(n)))
+}
+
+/// What a function with a gradient of its own reads from memory, and what it writes, would have no derivative.
+fn no_memory(p: &Param<'_>) -> syn::Result<()> {
+    let why = match p.kind {
+        Kind::Buffer(ty) if !is_number(ty) => {
+            "its gradient says nothing about what it reads: read it before, and pass the values"
+        }
+        Kind::BufferMut(_) | Kind::Reference(_) => "its gradient says nothing about what it changes: return it",
+        _ => return Ok(()),
+    };
+    Err(syn::Error::new_spanned(p.ty, format!("a function with a gradient of its own takes values: {why}")))
 }
 
 /// Generics as they are declared, also where they are empty.
@@ -174,18 +224,21 @@ fn split(g: &syn::Generics) -> (syn::Generics, Vec<&syn::GenericParam>, Option<&
 pub(crate) fn kernel_fn(args: TokenStream, item: TokenStream) -> syn::Result<TokenStream> {
     let f: ItemFn = syn::parse2(item)?;
     check(&f)?;
-    if !args.is_empty() {
-        return Err(syn::Error::new_spanned(args, "`#[kernel_fn]` takes nothing"));
-    }
+    let options = options(args, &["grad"], "`#[kernel_fn]` takes `grad = gradient`, and nothing else")?;
     let returned = hidden("returned");
     let mut rw = Rewriter::new(Returns::Function(returned.clone()));
     let k = rw.k.clone();
     let life = Lifetime::new("'kernel", Span::mixed_site());
     let (mut params, mut lets) = (Vec::new(), TokenStream::new());
+    // What the gradient is called with, and of that what the result is differentiated by.
+    let (mut given, mut by) = (Vec::new(), Vec::new());
     for arg in &f.sig.inputs {
         let p = param(arg)?;
         let (name, span) = (p.name, p.ty.span());
         rw.bind(name, Binding::Value);
+        if options.grad.is_some() {
+            no_memory(&p)?;
+        }
         let mut bring = |ty: TokenStream, how: TokenStream| {
             params.push(quote_spanned!(span=> #name: #ty));
             lets.extend(quote_spanned!(span=> let #name = #how;));
@@ -195,6 +248,9 @@ pub(crate) fn kernel_fn(args: TokenStream, item: TokenStream) -> syn::Result<Tok
                 let (mutable, ty) = (p.mutable.then(|| quote!(mut)), p.ty);
                 params.push(quote!(#mutable #name: #ty));
                 rw.bind(name, Binding::Comptime);
+                if options.grad.is_some() {
+                    given.push(copied(name, &mut lets));
+                }
                 continue;
             }
             Kind::Value(ty @ Type::Tuple(_)) => {
@@ -227,6 +283,14 @@ pub(crate) fn kernel_fn(args: TokenStream, item: TokenStream) -> syn::Result<Tok
                 bring(quote!(::impasto_kernel::Var<#life, #ty>), quote!(#name));
                 rw.bind(name, Binding::Reference);
             }
+        }
+        if options.grad.is_some() {
+            let before = name_at(&format!("{name}_given"), name.span());
+            lets.extend(quote_spanned!(span=> let #before = #name;));
+            if matches!(p.kind, Kind::Value(ty) if !is_number(ty)) {
+                by.push(before.clone());
+            }
+            given.push(before);
         }
         if p.mutable {
             rw.bind(name, Binding::Variable);
@@ -266,6 +330,20 @@ pub(crate) fn kernel_fn(args: TokenStream, item: TokenStream) -> syn::Result<Tok
         (false, true) if is_unit => body,
         (false, true) => quote!(#body ::impasto_kernel::lang::dead(#k)),
         (false, false) => quote_spanned!(span=> ::impasto_kernel::lang::lift::<#out>(#k, #body)),
+    };
+    let body = match options.grad {
+        Some(grad) if by.is_empty() => {
+            return Err(syn::Error::new_spanned(grad, "none of the parameters is a float, so there is no gradient"));
+        }
+        Some(grad) => {
+            let by = if let [one] = &by[..] { quote!(#one) } else { quote!((#(#by),*)) };
+            let value = name_at("result", grad.span());
+            quote_spanned! {grad.span()=>
+                let #value: #out = { #body };
+                ::impasto_kernel::lang::with_gradient(#k, #value, #by, #grad(#k #(, #given)*))
+            }
+        }
+        None => body,
     };
     rw.finish()?;
     let (attrs, vis, name, quiet) = (&f.attrs, &f.vis, &f.sig.ident, quiet()?);

@@ -15,11 +15,13 @@ pub struct Loop<'k> {
 
 impl Loop<'_> {
     /// Leaves the loop.
+    #[track_caller]
     pub fn break_(self) {
         self.k.act(OpKind::Break(self.region), &[]);
     }
 
     /// Begins the next turn of the loop.
+    #[track_caller]
     pub fn continue_(self) {
         self.k.act(OpKind::Continue(self.region), &[]);
     }
@@ -36,6 +38,7 @@ pub struct Arms<'k, T> {
 
 impl<T: Shared32> Arms<'_, T> {
     /// What happens for these values.
+    #[track_caller]
     pub fn case(&mut self, values: &[T], body: impl FnOnce()) {
         self.cases.extend(values.iter().map(|v| (v.bits(), self.regions.len() as u32)));
         self.regions.push(self.k.region(body, &[]));
@@ -44,6 +47,7 @@ impl<T: Shared32> Arms<'_, T> {
 
 impl Builder {
     /// Writes a region that ends by yielding, where it does not end otherwise.
+    #[track_caller]
     fn region(&self, body: impl FnOnce(), yields: &[Value]) -> RegionId {
         self.state.borrow_mut().asm.open(&[]);
         body();
@@ -51,6 +55,7 @@ impl Builder {
         self.state.borrow_mut().asm.close()
     }
 
+    #[track_caller]
     fn yielding<'k, T: Type>(&'k self, body: impl FnOnce() -> Val<'k, T>) -> RegionId {
         self.state.borrow_mut().asm.open(&[]);
         let v = body();
@@ -59,17 +64,20 @@ impl Builder {
     }
 
     /// `if c { .. }`
+    #[track_caller]
     pub fn if_<'k>(&'k self, c: Val<'k, bool>, then: impl FnOnce()) {
         self.if_else(c, then, || ());
     }
 
     /// `if c { .. } else { .. }`
+    #[track_caller]
     pub fn if_else<'k>(&'k self, c: Val<'k, bool>, then: impl FnOnce(), otherwise: impl FnOnce()) {
         let regions = [self.region(then, &[]), self.region(otherwise, &[])];
         self.structure(OpKind::If, &[c.id], &[], &regions);
     }
 
     /// `let x = if c { a } else { b };`
+    #[track_caller]
     pub fn if_value<'k, T: Type>(
         &'k self,
         c: Val<'k, bool>,
@@ -93,6 +101,7 @@ impl Builder {
     /// })?;
     /// # Ok::<(), impasto_kernel::KernelError>(())
     /// ```
+    #[track_caller]
     pub fn match_<'k, T: Shared32>(
         &'k self,
         x: Val<'k, T>,
@@ -107,34 +116,39 @@ impl Builder {
     }
 
     /// `loop { .. }`
+    #[track_caller]
     pub fn loop_<'k>(&'k self, body: impl FnOnce(Loop<'k>)) {
-        self.repeat(OpKind::Loop, &[], &[], |l, _| body(l));
+        let l = self.open_loop(&[]);
+        body(l);
+        self.close_loop(l, OpKind::Loop, &[]);
     }
 
     /// `while c() { .. }`
+    #[track_caller]
     pub fn while_<'k>(&'k self, c: impl FnOnce() -> Val<'k, bool>, body: impl FnOnce(Loop<'k>)) {
-        self.loop_(|l| {
-            let c = c();
-            self.if_else(c, || (), || l.break_());
-            body(l);
-        });
+        let l = self.open_loop(&[]);
+        self.only_if(l, c());
+        body(l);
+        self.close_loop(l, OpKind::Loop, &[]);
     }
 
     /// `while c() { .. }` that ends after `bound` turns at the latest: what differentiation can take backwards.
+    #[track_caller]
     pub fn while_bounded<'k>(
         &'k self,
         bound: impl IntoVal<'k, u32>,
         c: impl FnOnce() -> Val<'k, bool>,
         body: impl FnOnce(Loop<'k>),
     ) {
-        self.for_(0u32, bound, |l, _| {
-            let c = c();
-            self.if_else(c, || (), || l.break_());
-            body(l);
-        });
+        let (from, to) = (self.lit(0u32), bound.into_val(self));
+        let l = self.open_loop(&[self.ty_of::<u32>()]);
+        self.only_if(l, c());
+        body(l);
+        self.close_loop(l, OpKind::For(1), &[from.id, to.id]);
     }
 
     /// `for i in from..to { .. }`
+    #[track_caller]
     pub fn for_<'k, T: Shared32>(
         &'k self,
         from: impl IntoVal<'k, T>,
@@ -145,6 +159,7 @@ impl Builder {
     }
 
     /// `for i in (from..to).step_by(step) { .. }`
+    #[track_caller]
     pub fn for_step<'k, T: Shared32>(
         &'k self,
         from: impl IntoVal<'k, T>,
@@ -153,25 +168,37 @@ impl Builder {
         body: impl FnOnce(Loop<'k>, Val<'k, T>),
     ) {
         let (from, to) = (from.into_val(self), to.into_val(self));
-        let ty = self.ty_of::<T>();
-        self.repeat(OpKind::For(step), &[from.id, to.id], &[ty], |l, inner| {
-            if let Some(&id) = inner {
-                body(l, Val { k: self, id, ty: PhantomData });
-            }
-        });
+        let l = self.open_loop(&[self.ty_of::<T>()]);
+        let index = self.state.borrow().asm.kernel.region_args(l.region).next();
+        if let Some(id) = index {
+            body(l, Val { k: self, id, ty: PhantomData });
+        }
+        self.close_loop(l, OpKind::For(step), &[from.id, to.id]);
     }
 
-    fn repeat<'k>(&'k self, kind: OpKind, args: &[Value], inner: &[Ty], body: impl FnOnce(Loop<'k>, Option<&Value>)) {
-        let region = self.state.borrow_mut().asm.open(inner);
-        let first = self.state.borrow().asm.kernel.region_args(region).next();
-        let l = Loop { k: self, region };
-        body(l, first.as_ref());
+    fn open_loop(&self, args: &[Ty]) -> Loop<'_> {
+        Loop { k: self, region: self.state.borrow_mut().asm.open(args) }
+    }
+
+    /// Leaves a loop where this is false.
+    #[track_caller]
+    fn only_if<'k>(&'k self, l: Loop<'k>, c: Val<'k, bool>) {
+        let on = self.region(|| (), &[]);
+        self.state.borrow_mut().asm.open(&[]);
+        l.break_();
+        let off = self.state.borrow_mut().asm.close();
+        self.structure(OpKind::If, &[c.id], &[], &[on, off]);
+    }
+
+    #[track_caller]
+    fn close_loop(&self, l: Loop<'_>, kind: OpKind, args: &[Value]) {
         l.continue_();
         self.state.borrow_mut().asm.close();
-        self.structure(kind, args, &[], &[region]);
+        self.structure(kind, args, &[], &[l.region]);
     }
 
     /// Ends this invocation.
+    #[track_caller]
     pub fn return_(&self) {
         self.act(OpKind::Return, &[]);
     }

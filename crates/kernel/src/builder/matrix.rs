@@ -109,6 +109,7 @@ impl Builder {
     /// })?;
     /// # Ok::<(), impasto_kernel::KernelError>(())
     /// ```
+    #[track_caller]
     pub fn matrix_load<'k, M: MatrixType>(
         &'k self,
         from: impl Elements<M::Element>,
@@ -121,6 +122,7 @@ impl Builder {
     }
 
     /// A matrix to memory, as [`matrix_load`](Builder::matrix_load) would find it. The stride is no shorter than a row.
+    #[track_caller]
     pub fn matrix_store<'k, M: MatrixType>(
         &'k self,
         to: BufMut<'k, M::Element>,
@@ -134,12 +136,14 @@ impl Builder {
     }
 
     /// A matrix with one number in every element.
+    #[track_caller]
     pub fn matrix_fill<'k, M: MatrixType>(&'k self, x: impl IntoVal<'k, M::Element>) -> Val<'k, M> {
         let x = x.into_val(self);
         self.emit(OpKind::MatrixFill, &[x.id])
     }
 
     /// `a * b + c`, added up in f32. A device may add in another order than the executor, within Vulkan's bounds.
+    #[track_caller]
     pub fn matrix_mul_add<'k, T: Factor<S>, S: Lit, const M: usize, const N: usize, const K: usize>(
         &'k self,
         a: Val<'k, MatrixA<T, M, K>>,
@@ -152,6 +156,7 @@ impl Builder {
 
 impl<'k, U: Role, T: Lit, const ROWS: usize, const COLUMNS: usize> Val<'k, MatrixOf<U, T, ROWS, COLUMNS>> {
     /// The same matrix with elements of another type.
+    #[track_caller]
     pub fn elements_as<S: Lit>(self) -> Val<'k, MatrixOf<U, S, ROWS, COLUMNS>> {
         self.k.emit(OpKind::Convert, &[self.id])
     }
@@ -159,26 +164,31 @@ impl<'k, U: Role, T: Lit, const ROWS: usize, const COLUMNS: usize> Val<'k, Matri
 
 // Methods and no operators: more types with `+` would make rustc guess the types of literals otherwise in kernels without matrices.
 impl<'k, U: Role, T: Lit + Float, const ROWS: usize, const COLUMNS: usize> Val<'k, MatrixOf<U, T, ROWS, COLUMNS>> {
+    #[track_caller]
     fn by_elements(self, f: Binary, other: Self) -> Self {
         self.k.emit(OpKind::Binary(f), &[self.id, other.id])
     }
 
     /// The sum, element by element.
+    #[track_caller]
     pub fn plus(self, other: Self) -> Self {
         self.by_elements(Binary::Add, other)
     }
 
     /// The difference, element by element.
+    #[track_caller]
     pub fn minus(self, other: Self) -> Self {
         self.by_elements(Binary::Sub, other)
     }
 
     /// The product, element by element.
+    #[track_caller]
     pub fn times(self, other: Self) -> Self {
         self.by_elements(Binary::Mul, other)
     }
 
     /// Each element times a number.
+    #[track_caller]
     pub fn scaled(self, by: impl IntoVal<'k, T>) -> Self {
         let by = by.into_val(self.k);
         self.k.emit(OpKind::MatrixScale, &[self.id, by.id])

@@ -10,12 +10,15 @@ mod matrix;
 mod types;
 mod value;
 
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::marker::PhantomData;
+use std::panic::Location;
 
 use crate::error::KernelError;
+use crate::hash::Map;
 use crate::ir::{
-    Access, Assembler, Builtin, Kernel, Memory, MemoryId, OpId, OpKind, RegionId, ScalarParam, Space, Ty, Value, VarId,
+    Access, Assembler, Builtin, Kernel, Memory, MemoryId, OpId, OpKind, RegionId, ScalarParam, Sources, Space, Ty,
+    Value, VarId,
 };
 use crate::verify::verify;
 pub use control::{Arms, Loop};
@@ -48,6 +51,8 @@ struct State {
     problem: Option<String>,
     /// Kernel functions that are being written into each other.
     calls: u32,
+    /// The numbers of the places that were met.
+    places: Map<usize, u32>,
 }
 
 /// A value of type `T`: a number that the kernel computes when it runs.
@@ -92,7 +97,9 @@ pub struct Var<'k, T> {
 impl Builder {
     /// A kernel with workgroups of this size; `body` writes it.
     pub fn kernel(name: &str, workgroup: [u32; 3], body: impl FnOnce(&Builder)) -> Result<Kernel, KernelError> {
-        let state = State { asm: Assembler::new(Kernel::empty(name, workgroup)), problem: None, calls: 0 };
+        let mut header = Kernel::empty(name, workgroup);
+        header.sources = Sources::recorded();
+        let state = State { asm: Assembler::new(header), problem: None, calls: 0, places: Map::default() };
         let k = Builder { state: RefCell::new(state) };
         body(&k);
         let mut state = k.state.into_inner();
@@ -114,18 +121,34 @@ impl Builder {
         T::ty(&mut self.state.borrow_mut().asm.kernel)
     }
 
+    /// What is added next was written where the caller stands.
+    #[track_caller]
+    fn here(&self) -> RefMut<'_, State> {
+        let place = Location::caller();
+        let mut state = self.state.borrow_mut();
+        let s = &mut *state;
+        match s.places.get(&std::ptr::from_ref(place).addr()) {
+            Some(&number) => s.asm.at_number(number),
+            None => drop(s.places.insert(std::ptr::from_ref(place).addr(), s.asm.at(place))),
+        }
+        state
+    }
+
+    #[track_caller]
     fn emit<T: Type>(&self, kind: OpKind, args: &[Value]) -> Val<'_, T> {
         let ty = self.ty_of::<T>();
-        let id = self.state.borrow_mut().asm.value(kind, args, ty);
+        let id = self.here().asm.value(kind, args, ty);
         Val { k: self, id, ty: PhantomData }
     }
 
+    #[track_caller]
     fn act(&self, kind: OpKind, args: &[Value]) {
-        self.state.borrow_mut().asm.push(kind, args, &[]);
+        self.here().asm.push(kind, args, &[]);
     }
 
+    #[track_caller]
     fn structure(&self, kind: OpKind, args: &[Value], results: &[Ty], regions: &[RegionId]) -> OpId {
-        let asm = &mut self.state.borrow_mut().asm;
+        let asm = &mut self.here().asm;
         let op = asm.push_structure(kind, args, results, regions);
         if !asm.falls_through(op) {
             asm.push(OpKind::Unreachable, &[], &[]);
@@ -167,9 +190,10 @@ impl Builder {
     }
 
     /// A number that the caller gives at launch.
+    #[track_caller]
     pub fn param<T: Lit>(&self, name: &str) -> Val<'_, T> {
         self.name(name);
-        let mut state = self.state.borrow_mut();
+        let mut state = self.here();
         state.asm.kernel.params.push(ScalarParam { name: name.to_owned(), ty: T::SCALAR });
         let number = state.asm.kernel.params.len() as u32 - 1;
         let id = state.asm.value(OpKind::Param(number), &[], Ty::scalar(T::SCALAR));
@@ -197,6 +221,7 @@ impl Builder {
     }
 
     /// A variable with its first value.
+    #[track_caller]
     pub fn var<'k, T: Type>(&'k self, first: impl IntoVal<'k, T>) -> Var<'k, T> {
         let first = first.into_val(self);
         let ty = self.ty_of::<T>();
@@ -210,76 +235,91 @@ impl Builder {
     }
 
     /// A constant.
+    #[track_caller]
     pub fn lit<T: Lit>(&self, x: T) -> Val<'_, T> {
-        let id = self.state.borrow_mut().asm.constant(T::SCALAR, x.bits());
+        let id = self.here().asm.constant(T::SCALAR, x.bits());
         Val { k: self, id, ty: PhantomData }
     }
 
+    #[track_caller]
     fn builtin(&self, b: Builtin, axis: u8) -> Val<'_, u32> {
         self.emit(OpKind::Builtin(b, axis), &[])
     }
 
     /// The place of this invocation among all; axes are 0, 1, 2.
+    #[track_caller]
     pub fn global_id(&self, axis: u8) -> Val<'_, u32> {
         self.builtin(Builtin::GlobalId, axis)
     }
 
     /// The place of this invocation in its workgroup.
+    #[track_caller]
     pub fn local_id(&self, axis: u8) -> Val<'_, u32> {
         self.builtin(Builtin::LocalId, axis)
     }
 
     /// The place of the workgroup.
+    #[track_caller]
     pub fn workgroup_id(&self, axis: u8) -> Val<'_, u32> {
         self.builtin(Builtin::WorkgroupId, axis)
     }
 
     /// The number of workgroups.
+    #[track_caller]
     pub fn num_workgroups(&self, axis: u8) -> Val<'_, u32> {
         self.builtin(Builtin::NumWorkgroups, axis)
     }
 
     /// The place in the workgroup as one number.
+    #[track_caller]
     pub fn local_index(&self) -> Val<'_, u32> {
         self.builtin(Builtin::LocalIndex, 0)
     }
 
     /// Invocations in a subgroup.
+    #[track_caller]
     pub fn subgroup_size(&self) -> Val<'_, u32> {
         self.builtin(Builtin::SubgroupSize, 0)
     }
 
     /// The place in the subgroup.
+    #[track_caller]
     pub fn subgroup_lane(&self) -> Val<'_, u32> {
         self.builtin(Builtin::SubgroupLane, 0)
     }
 
     /// The place of the subgroup in the workgroup.
+    #[track_caller]
     pub fn subgroup_id(&self) -> Val<'_, u32> {
         self.builtin(Builtin::SubgroupId, 0)
     }
 
     /// All invocations of the workgroup wait for each other.
+    #[track_caller]
     pub fn barrier(&self) {
         self.act(OpKind::Barrier, &[]);
     }
 
     /// All invocations of the subgroup wait for each other.
+    #[track_caller]
     pub fn subgroup_barrier(&self) {
         self.act(OpKind::SubgroupBarrier, &[]);
     }
 
     /// A vector of `N` components, 2 to 4.
+    #[track_caller]
     pub fn vector<'k, T: Lit, const N: usize>(&'k self, components: [Val<'k, T>; N]) -> Val<'k, Vector<T, N>> {
         self.emit(OpKind::Make, &components.map(|v| v.id))
     }
 
     /// An array as a value.
+    #[track_caller]
     pub fn array<'k, T: Type, const N: usize>(&'k self, elements: [Val<'k, T>; N]) -> Val<'k, Array<T, N>> {
         self.emit(OpKind::Make, &elements.map(|v| v.id))
     }
 
     /// A struct of two members.
+    #[track_caller]
     pub fn pair<'k, A: Type, B: Type>(&'k self, a: Val<'k, A>, b: Val<'k, B>) -> Val<'k, (A, B)> {
         self.emit(OpKind::Make, &[a.id, b.id])
     }

@@ -50,6 +50,7 @@ pub trait Shared32: Lit {}
 )]
 pub trait IntoVal<'k, T> {
     /// The value.
+    #[track_caller]
     fn into_val(self, k: &'k Builder) -> Val<'k, T>;
 }
 

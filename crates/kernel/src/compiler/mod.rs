@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::error::KernelError;
 use crate::ir::Kernel;
-use crate::passes::{EXITS, FLOAT_ATOMICS, optimise_seen};
+use crate::passes::{EXITS, FLOAT_ATOMICS, GIVEN, optimise_seen};
 use crate::spirv::{self, Entry, ID_LIMIT, Module};
 use crate::target::Target;
 use crate::verify::verify;
@@ -105,6 +105,8 @@ impl Compiler {
         let mut made = Vec::new();
         for k in kernels {
             dump.stage("built", k);
+            let plain = GIVEN.apply(k)?;
+            let k = plain.as_ref().unwrap_or(k);
             let last = if self.optimise { optimise_seen(k, &mut |pass, k| dump.stage(pass, k))? } else { k.clone() };
             let last = FLOAT_ATOMICS.apply(&last)?.unwrap_or(last);
             let last = EXITS.apply(&last)?.unwrap_or(last);

@@ -28,7 +28,7 @@ pub(super) fn check(normal: &Normal, places: &Places, activity: &Activity, plan:
     }
     let divergent = Divergence::new(k, places);
     for &op in &places.ops {
-        refuse_op(k, places, activity, plan, op)?;
+        refuse_op(normal, places, activity, plan, op)?;
         let raced = |m: MemoryId| activity.memory(m) && shared(k, m) && divergent.all_store(k, places, op);
         if let OpKind::Store(m) = k.kind(op)
             && raced(m)
@@ -51,7 +51,10 @@ fn shared(k: &Kernel, m: MemoryId) -> bool {
     matches!(k.memory(m).space, Space::Buffer(Access::ReadWrite) | Space::Workgroup(_))
 }
 
-fn refuse_op(k: &Kernel, places: &Places, activity: &Activity, plan: &Plan, op: OpId) -> Result<(), Refusal> {
+fn refuse_op(normal: &Normal, places: &Places, activity: &Activity, plan: &Plan, op: OpId) -> Result<(), Refusal> {
+    let k = &normal.kernel;
+    // What can be had again: it stays in sight, or is in the log.
+    let kept = places.home[op.index()] == k.body() || normal.logged.contains_key(&op);
     let refuse = |problem: String| Err((op, problem));
     let (needed, first) = (|v: Value| plan.needed[v.index()], |v: Value| plan.first[v.index()]);
     let name = |m: MemoryId| &k.memory(m).name;
@@ -77,7 +80,7 @@ fn refuse_op(k: &Kernel, places: &Places, activity: &Activity, plan: &Plan, op: 
         }
         OpKind::Load(m) if first(k.result(op)) && !plan.repeatable(k, m) => match k.memory(m).space {
             Space::Workgroup(_) | Space::Buffer(Access::Scratch)
-                if places.home[op.index()] == k.body() || !needed(k.result(op)) =>
+                if kept || !needed(k.result(op)) =>
             {
                 Ok(())
             }
@@ -92,8 +95,8 @@ fn refuse_op(k: &Kernel, places: &Places, activity: &Activity, plan: &Plan, op: 
                 name(m)
             )),
             Space::Workgroup(_) => refuse(format!(
-                "its value is needed to go backwards, but it is read from '{}', memory of the workgroup, inside of a loop or a branch, \
-                 and may be overwritten: read it outside, or keep it in a buffer",
+                "its value is needed to go backwards, but it is read from '{}', memory of the workgroup, inside of a loop without a bound, \
+                 and may be overwritten: state a bound with `while_bounded`, or read it outside",
                 name(m)
             )),
             Space::Private(_) => refuse(format!(
@@ -107,14 +110,14 @@ fn refuse_op(k: &Kernel, places: &Places, activity: &Activity, plan: &Plan, op: 
                 Some(OpKind::Const(c)) => k.const_bits(c) == 0,
                 _ => false,
             };
-            let top = places.home[op.index()] == k.body();
             if first(result) && f == Atomic::Exchange && is_f32(k.memory(m).ty) {
                 // An adjoint that was taken from memory: of the workgroup's it can be taken again, in order.
                 return match k.memory(m).space {
-                    Space::Workgroup(_) if top || !needed(result) => Ok(()),
+                    Space::Workgroup(_) if kept || !needed(result) => Ok(()),
                     _ => refuse(format!(
-                        "its value is needed to go backwards, but elements of '{}' are written more than once, or inside of a loop or a \
-                         branch: in the kernel that was differentiated before, write each element once",
+                        "its value is needed to go backwards, and it is the adjoint of an element of '{}' as it was between two writes of this \
+                         launch, which nothing keeps: the kernel that was differentiated before may write an element more than once, or \
+                         reads what it writes. Let it write each element once, to a buffer that it does not read",
                         name(m)
                     )),
                 };

@@ -7,10 +7,12 @@ use crate::passes::rewrite::{Rewrite, Rule};
 use crate::verify::verify;
 
 use super::activity::Places;
+use super::parts::{Parts, base};
 use super::write::F32;
-use super::{Purpose, buffer_numbers, declare, is_f32, prepared, refused, stride, trim};
+use super::{Purpose, buffer_numbers, declare, derived, is_f32, prepared, refused, trim};
 
 struct Clear {
+    parts: Parts,
     adjoints: Vec<Option<MemoryId>>,
 }
 
@@ -22,12 +24,19 @@ impl Rule for Clear {
             OpKind::Store(m) if buffer(m) => {
                 let Some(to) = self.adjoints[m.index()] else { return };
                 let lanes = old.memory(m).ty.lanes().map_or(1, |l| l.1);
-                let (width, zero) = (rw.asm.number(stride(old.memory(m).ty)), rw.asm.zero(F32));
-                let first = rw.asm.times(rw.get(old.args(op)[0]), width);
+                let zero = rw.asm.zero(F32);
+                let index = rw.get(old.args(op)[0]);
+                let first = self.parts.place(&mut rw.asm, old, m, index);
                 for i in 0..lanes {
                     let i = rw.asm.number(i);
                     let at = rw.asm.plus(first, i);
                     rw.asm.push(OpKind::Store(to), &[at, zero], &[]);
+                }
+            }
+            OpKind::Load(m) if self.parts.has(m) => {
+                let index = rw.get(old.args(op)[0]);
+                if let Some(v) = self.parts.load(&mut rw.asm, m, index) {
+                    rw.replace(op, v);
                 }
             }
             OpKind::Atomic(m, _) if buffer(m) => {
@@ -44,30 +53,38 @@ pub(super) fn clear(
     primal: &Kernel,
     of: &dyn Fn(usize) -> bool,
 ) -> Result<Option<(Kernel, Vec<Purpose>)>, KernelError> {
-    let k = &prepared(primal, true)?;
+    let buffers = primal.memories().iter().filter(|m| matches!(m.space, Space::Buffer(_)));
+    let mut written = buffers.enumerate().filter(|(_, m)| m.space == Space::Buffer(Access::ReadWrite));
+    if !written.any(|(n, _)| of(n)) {
+        return Ok(None);
+    }
+    let (k, parts) = &prepared(primal, true)?;
     let places = Places::new(k);
-    let numbers = buffer_numbers(k);
+    let numbers = buffer_numbers(k, parts);
     let mut stored = vec![false; k.memories().len()];
     for &op in &places.ops {
         if let OpKind::Store(m) | OpKind::Atomic(m, _) = k.kind(op) {
             stored[m.index()] |= matches!(k.kind(op), OpKind::Store(_));
         }
     }
-    let mut header = k.header();
-    header.name = format!("{}_clear", k.name);
-    let mut purposes: Vec<Option<Purpose>> = numbers.iter().map(|n| n.map(Purpose::Primal)).collect();
+    let (mut header, mut purposes) = derived(k, parts, "clear");
+    // What it writes is known by this below.
+    header.memories.iter_mut().zip(k.memories()).for_each(|(m, old)| m.space = old.space);
     let mut adjoints = Vec::new();
     for (i, m) in k.memories().iter().enumerate() {
         let number = numbers[i].filter(|&n| stored[i] && is_f32(m.ty) && of(n));
+        let shared = parts.shared(MemoryId(i as u32), &adjoints);
         adjoints.push(number.map(|of| {
-            purposes.push(Some(Purpose::Derivative { of, read: false }));
-            declare(&mut header, &format!("d_{}", m.name), F32, Space::Buffer(Access::ReadWrite))
+            shared.unwrap_or_else(|| {
+                purposes.push(Some(Purpose::Derivative { of, read: false }));
+                declare(&mut header, &format!("d_{}", base(&m.name)), F32, Space::Buffer(Access::ReadWrite))
+            })
         }));
     }
     if adjoints.iter().all(Option::is_none) {
         return Ok(None);
     }
-    let made = clean(&Rewrite::run_with(k, header, &mut Clear { adjoints }))?;
+    let made = clean(&Rewrite::run_with(k, header, &mut Clear { parts: parts.clone(), adjoints }))?;
     let (kernel, purposes) = trim::trim(&made, &purposes);
     verify(&kernel)?;
     // What is read to know where to store must be as it was.

@@ -73,7 +73,10 @@ impl Flatten<'_> {
 
     fn region(&mut self, r: RegionId) {
         let old = self.old;
-        old.region_ops(r).iter().for_each(|&op| self.op(op));
+        for &op in old.region_ops(r) {
+            self.asm.stands_for(old, op);
+            self.op(op);
+        }
     }
 
     fn structure(&mut self, op: OpId) {
@@ -90,6 +93,7 @@ impl Flatten<'_> {
         }
         let kind = self.asm.kind_of(self.old, op, &self.targets);
         let types = self.types(old.results(op));
+        self.asm.stands_for(old, op);
         let new = self.asm.push_structure(kind, &args, &types, &regions);
         self.bind(old.results(op), self.asm.kernel.results(new));
     }

@@ -9,6 +9,7 @@ use crate::ir::{
 use crate::verify::verify;
 
 use super::activity::{Activity, Places};
+use super::parts::{Parts, base};
 use super::table::{self, Written};
 use super::write::{F32, U32};
 use super::{Jvp, Purpose, Refusal, buffer_numbers, check, declare, is_f32, prepared, refused};
@@ -16,6 +17,9 @@ use crate::passes::clean;
 
 struct Forward<'a> {
     k: &'a Kernel,
+    parts: &'a Parts,
+    /// What was stored to the scalars of an element, until all are known.
+    stored: Vec<Value>,
     places: &'a Places,
     /// Which values have tangents.
     varied: Vec<bool>,
@@ -29,16 +33,24 @@ struct Forward<'a> {
 }
 
 pub(super) fn jvp(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Jvp, KernelError> {
-    let flat = prepared(primal, false)?;
+    if primal.gradient.is_some() {
+        let problem = "it has a gradient of its own, which says nothing about forward mode: differentiate it backwards, or give derivatives to \
+                       what it calls with `#[kernel_fn(grad = ..)]`";
+        return Err(KernelError::Build { kernel: primal.name.clone(), problem: problem.to_owned() });
+    }
+    let (flat, parts) = prepared(primal, false)?;
+    let wrt = &|name: &str| wrt(base(name));
     let k = &flat;
     let places = Places::new(k);
     let activity = Activity::new(k, &places, wrt);
     if let Some(op) = activity.through_numbers(k, &places) {
         return Err(refused(k, (op, check::THROUGH_NUMBERS.to_owned())));
     }
-    let mut header = k.header();
+    let mut header = parts.header(k);
     header.name = format!("{}_jvp", k.name);
-    let mut purposes: Vec<Purpose> = buffer_numbers(k).into_iter().flatten().map(Purpose::Primal).collect();
+    let numbers = buffer_numbers(k, &parts);
+    let mut purposes: Vec<Purpose> =
+        numbers[..header.memories.len()].iter().flatten().map(|&n| Purpose::Primal(n)).collect();
     let mut memories = Vec::new();
     for (i, m) in k.memories().iter().enumerate() {
         let id = MemoryId(i as u32);
@@ -46,8 +58,13 @@ pub(super) fn jvp(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Jvp, Ke
             memories.push(None);
             continue;
         }
-        memories.push(Some(declare(&mut header, &format!("t_{}", m.name), m.ty, m.space)));
-        if let Some(of) = buffer_numbers(k)[i] {
+        if let Some(shared) = parts.shared(id, &memories) {
+            memories.push(Some(shared));
+            continue;
+        }
+        let (name, ty) = if parts.has(id) { (base(&m.name), F32) } else { (m.name.as_str(), m.ty) };
+        memories.push(Some(declare(&mut header, &format!("t_{name}"), ty, m.space)));
+        if let Some(of) = numbers[i] {
             purposes.push(Purpose::Derivative { of, read: m.space == Space::Buffer(Access::Read) });
         }
     }
@@ -66,6 +83,8 @@ pub(super) fn jvp(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Jvp, Ke
     }
     let mut f = Forward {
         k,
+        parts: &parts,
+        stored: Vec::new(),
         places: &places,
         varied,
         asm: Assembler::new(header),
@@ -77,7 +96,8 @@ pub(super) fn jvp(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Jvp, Ke
         owner: Map::default(),
     };
     f.region(k.body()).map_err(|r| refused(k, r))?;
-    let kernel = clean(&f.asm.finish())?;
+    let mut kernel = clean(&f.asm.finish())?;
+    kernel.sources.follow(false);
     verify(&kernel)?;
     Ok(Jvp { kernel, purposes })
 }
@@ -158,6 +178,7 @@ impl Forward<'_> {
     fn op(&mut self, op: OpId) -> Result<(), Refusal> {
         let k = self.k;
         let kind = k.kind(op);
+        self.asm.stands_for(k, op);
         if kind.is_structure() {
             return self.structure(op);
         }
@@ -181,6 +202,23 @@ impl Forward<'_> {
             self.asm.push(kind, &all, &[]);
             return Ok(());
         }
+        match kind {
+            OpKind::Load(m) if self.parts.has(m) => {
+                if let Some(v) = self.parts.load(&mut self.asm, m, args[0]) {
+                    self.map[k.result(op).index()] = v;
+                }
+                return self.follow(op, kind, &args);
+            }
+            OpKind::Store(m) if self.parts.has(m) => {
+                self.stored.push(args[1]);
+                if self.parts.is_last(m) {
+                    let scalars = std::mem::take(&mut self.stored);
+                    self.parts.store(&mut self.asm, m, args[0], scalars);
+                }
+                return self.follow(op, kind, &args);
+            }
+            _ => {}
+        }
         let types: Vec<Ty> = k.results(op).map(|v| k.ty(v)).collect();
         let new_kind = self.asm.kind_of(self.k, op, &self.targets);
         let new = self.asm.push(new_kind, &args, &types);
@@ -190,6 +228,11 @@ impl Forward<'_> {
         self.follow(op, kind, &args)
     }
 
+    /// The place of an element among tangents, which are as the elements, or f32 for those of composites.
+    fn element(&mut self, m: MemoryId, index: Value) -> Value {
+        if self.parts.has(m) { self.parts.place(&mut self.asm, self.k, m, index) } else { index }
+    }
+
     /// The tangent of what an op gives, or puts into memory.
     fn follow(&mut self, op: OpId, kind: OpKind, args: &[Value]) -> Result<(), Refusal> {
         let k = self.k;
@@ -197,8 +240,8 @@ impl Forward<'_> {
         match kind {
             OpKind::Store(m) => {
                 if let Some(to) = self.memories[m.index()] {
-                    let t = self.tangent(given[1]);
-                    self.asm.push(OpKind::Store(to), &[args[0], t], &[]);
+                    let (t, at) = (self.tangent(given[1]), self.element(m, args[0]));
+                    self.asm.push(OpKind::Store(to), &[at, t], &[]);
                 }
                 return Ok(());
             }
@@ -225,7 +268,10 @@ impl Forward<'_> {
         let result = k.result(op);
         let ty = k.ty(result);
         let t = match kind {
-            OpKind::Load(m) => self.memories[m.index()].map(|from| self.asm.value(OpKind::Load(from), &[args[0]], ty)),
+            OpKind::Load(m) => {
+                let at = self.element(m, args[0]);
+                self.memories[m.index()].map(|from| self.asm.value(OpKind::Load(from), &[at], ty))
+            }
             OpKind::Param(p) => self.params.map(|from| {
                 let at = self.asm.number(p);
                 self.asm.value(OpKind::Load(from), &[at], F32)

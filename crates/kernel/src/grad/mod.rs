@@ -34,7 +34,8 @@
 //! A derivative is right or refused with the op and the reason: a value that is needed, but was read from memory that this launch overwrites;
 //! a float that becomes a whole number and comes back, or is written as one; an unbounded loop on the way; what an atomic returned; an adjoint
 //! that invocations would add to without an atomic (floats of 16 bits), or that they would all take at once.
-//! [`Val::stop_gradient`](crate::Val::stop_gradient) and [`Val::with_derivatives`](crate::Val::with_derivatives) say what is meant instead.
+//! [`Val::stop_gradient`](crate::Val::stop_gradient), [`Val::with_derivatives`](crate::Val::with_derivatives) and `#[kernel_fn(grad = ..)]` say what is
+//! meant instead, and [`Kernel::with_gradient`] and `#[kernel(grad = ..)]` give a whole adjoint. A refusal names the place in the source.
 
 mod activity;
 mod chain;
@@ -42,8 +43,11 @@ mod check;
 mod clear;
 mod flatten;
 mod forward;
+mod given;
 mod launch;
+mod log;
 mod normal;
+mod parts;
 mod places;
 mod plan;
 mod report;
@@ -63,6 +67,7 @@ use activity::{Activity, Places};
 pub use chain::{Chain, Cost};
 pub use launch::Derivatives;
 use normal::Normal;
+use parts::Parts;
 use plan::Plan;
 pub use report::{KeptLoop, Report};
 use write::{F32, U32};
@@ -116,7 +121,7 @@ pub struct Jvp {
 type Refusal = (OpId, String);
 
 fn refused(k: &Kernel, (op, problem): Refusal) -> KernelError {
-    KernelError::Gradient { kernel: k.name.clone(), op: op_text(k, op), problem }
+    KernelError::Gradient { kernel: k.name.clone(), place: k.place(op), op: op_text(k, op), problem }
 }
 
 impl Kernel {
@@ -144,7 +149,18 @@ impl Kernel {
     /// The adjoint by these buffers and parameters only: others are constants.
     pub fn grad_of(&self, names: &[&str]) -> Result<Grad, KernelError> {
         known(self, names)?;
-        gradient(self, &|name| names.contains(&name))
+        let grad = gradient(self, &|name| names.contains(&name))?;
+        let has = |n: &&&str| match self.params.iter().any(|p| p.name == ***n) {
+            true => grad.purposes.contains(&Purpose::Params),
+            false => grad.report.adjoints.iter().any(|a| a == **n),
+        };
+        match names.iter().find(|n| self.gradient.is_some() && !has(n)) {
+            Some(n) => Err(KernelError::Build {
+                kernel: self.name.clone(),
+                problem: format!("the gradient that it was given, '{}', gives none by '{n}'", grad.kernel.name),
+            }),
+            None => Ok(grad),
+        }
     }
 
     /// The forward derivative, by all its buffers of floats and its f32 parameters.
@@ -182,17 +198,8 @@ fn known(k: &Kernel, names: &[&str]) -> Result<(), KernelError> {
     }
 }
 
-/// SSA form with what is plainly superfluous taken out.
-fn prepared(k: &Kernel, arrays: bool) -> Result<Kernel, KernelError> {
-    if let Some(m) = k.memories().iter().find(|m| m.ty.lanes().is_none()) {
-        return Err(KernelError::Build {
-            kernel: k.name.clone(),
-            problem: format!(
-                "'{}' holds composites, and derivatives are of scalars and vectors: use a buffer for each member",
-                m.name
-            ),
-        });
-    }
+/// SSA form on scalars and vectors, with what is plainly superfluous taken out.
+fn prepared(k: &Kernel, arrays: bool) -> Result<(Kernel, Parts), KernelError> {
     verify(k)?;
     let is_matrix = |op: &OpId| k.kind(*op).is_matrix();
     if let Some(op) = Places::new(k).ops.into_iter().find(is_matrix) {
@@ -200,8 +207,11 @@ fn prepared(k: &Kernel, arrays: bool) -> Result<Kernel, KernelError> {
             "matrices of a subgroup have no derivatives here: write the product with loops, or differentiate around it";
         return Err(refused(k, (op, problem.to_owned())));
     }
-    let ssa = clean(&values(k)?)?;
-    clean(&values(&flatten::flatten(&ssa, arrays))?)
+    // Refusals name the place in the source of what they refuse.
+    let mut k = k.clone();
+    k.sources.follow(true);
+    let (ssa, parts) = parts::split(&clean(&values(&k)?)?);
+    Ok((clean(&values(&flatten::flatten(&ssa, arrays))?)?, parts))
 }
 
 /// Adds a memory with a name of its own.
@@ -217,36 +227,64 @@ fn declare(header: &mut Kernel, name: &str, ty: Ty, space: Space) -> MemoryId {
     MemoryId(header.memories.len() as u32 - 1)
 }
 
-/// The number of each memory among the buffers.
-fn buffer_numbers(k: &Kernel) -> Vec<Option<usize>> {
+/// The number of each memory among the buffers of the caller.
+fn buffer_numbers(k: &Kernel, parts: &Parts) -> Vec<Option<usize>> {
+    let mut numbers: Vec<Option<usize>> = Vec::new();
     let mut n = 0;
-    let number = |m: &Memory| {
-        let buffer = matches!(m.space, Space::Buffer(_));
-        n += usize::from(buffer);
-        buffer.then_some(n - 1)
-    };
-    k.memories().iter().map(number).collect()
+    for (i, m) in k.memories().iter().enumerate() {
+        let id = MemoryId(i as u32);
+        numbers.push(match m.space {
+            Space::Buffer(_) if parts.has(id) => numbers[parts.whole(id).index()],
+            Space::Buffer(_) => {
+                n += 1;
+                Some(n - 1)
+            }
+            _ => None,
+        });
+    }
+    numbers
 }
 
-fn gradient(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Grad, KernelError> {
-    let flat = prepared(primal, true)?;
-    let normal = normal::normal(&flat).map_err(|r| refused(&flat, r))?;
-    let k = &normal.kernel;
-    verify(k)?;
-    let places = Places::new(k);
-    let activity = Activity::new(k, &places, wrt);
-    let plan = Plan::new(&normal, &places, &activity);
-    check::check(&normal, &places, &activity, &plan).map_err(|r| refused(k, r))?;
-    let report = Report::new(&normal, &places, &activity, &plan);
-
-    let mut header = k.header();
-    header.name = format!("{}_grad", k.name);
-    let mut purposes: Vec<Option<Purpose>> = buffer_numbers(k).into_iter().map(|n| n.map(Purpose::Primal)).collect();
+/// What a kernel begins with that is made of a prepared one: the buffers of the primal, to be read, and their purposes.
+fn derived(k: &Kernel, parts: &Parts, what: &str) -> (Kernel, Vec<Option<Purpose>>) {
+    let mut header = parts.header(k);
+    header.name = format!("{}_{what}", k.name);
+    header.gradient = None;
+    let mut purposes: Vec<Option<Purpose>> =
+        buffer_numbers(k, parts).into_iter().map(|n| n.map(Purpose::Primal)).collect();
+    purposes.truncate(header.memories.len());
     for m in &mut header.memories {
         if m.space == Space::Buffer(Access::ReadWrite) {
             m.space = Space::Buffer(Access::Read);
         }
     }
+    (header, purposes)
+}
+
+fn gradient(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Grad, KernelError> {
+    if let Some(given) = given::given(primal) {
+        return given;
+    }
+    let (flat, parts) = prepared(primal, true)?;
+    let wrt = &|name: &str| wrt(parts::base(name));
+    let mut normal = normal::normal(&flat).map_err(|r| refused(&flat, r))?;
+    let mut places = Places::new(&normal.kernel);
+    let mut activity = Activity::new(&normal.kernel, &places, wrt);
+    let mut plan = Plan::new(&normal, &places, &activity);
+    if let Some(logged) = log::log(&normal, &places, &plan) {
+        normal = logged;
+        places = Places::new(&normal.kernel);
+        activity = Activity::new(&normal.kernel, &places, wrt);
+        plan = Plan::new(&normal, &places, &activity);
+    }
+    let k = &normal.kernel;
+    verify(k)?;
+    check::check(&normal, &places, &activity, &plan).map_err(|r| refused(k, r))?;
+    let report = Report::new(&normal, &places, &activity, &plan);
+
+    let (mut header, mut purposes) = derived(k, &parts, "grad");
+    parts.agree(&mut plan.once, |m| activity.memory(m));
+    let numbers = buffer_numbers(k, &parts);
     let mut memories = Vec::new();
     for (i, m) in k.memories().iter().enumerate() {
         let id = MemoryId(i as u32);
@@ -256,6 +294,10 @@ fn gradient(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Grad, KernelE
         }
         let stride = stride(m.ty);
         let read = plan.once[i];
+        if let Some(shared) = parts.shared(id, &memories) {
+            memories.push(Some(shared));
+            continue;
+        }
         let space = match m.space {
             Space::Buffer(Access::Tape | Access::Scratch) => Space::Buffer(Access::Scratch),
             Space::Buffer(_) if read => Space::Buffer(Access::Read),
@@ -263,9 +305,10 @@ fn gradient(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Grad, KernelE
             Space::Workgroup(n) => Space::Workgroup(n * stride),
             Space::Private(n) => Space::Private(n * stride),
         };
-        let name = format!("d_{}", m.name);
-        memories.push(Some(declare(&mut header, &name, F32, space)));
-        purposes.push(buffer_numbers(k)[i].map(|of| Purpose::Derivative { of, read }));
+        // All parts of a buffer have one adjoint.
+        let name = if parts.has(id) { parts::base(&m.name) } else { &m.name };
+        memories.push(Some(declare(&mut header, &format!("d_{name}"), F32, space)));
+        purposes.push(numbers[i].map(|of| Purpose::Derivative { of, read }));
     }
     let has_params =
         places.ops.iter().any(|&op| matches!(k.kind(op), crate::ir::OpKind::Param(_)) && activity.value(k.result(op)));
@@ -279,31 +322,25 @@ fn gradient(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Grad, KernelE
     let numbers = (words[1] > 0).then(|| buffer("tape_numbers", U32, Access::Tape, Purpose::Numbers));
     let status = (words != [0; 2]).then(|| buffer("tape_status", U32, Access::Tape, Purpose::Status));
     let outlets = reverse::Outlets { memories, params, tapes: [floats, numbers], status };
-    let written = reverse::reverse(&normal, &places, &activity, &plan, header, outlets);
-    let (kernel, purposes) = trim::trim(&clean(&written)?, &purposes);
+    let written = reverse::reverse(&normal, &parts, &places, &activity, &plan, header, outlets);
+    let (mut kernel, purposes) = trim::trim(&clean(&written)?, &purposes);
+    kernel.sources.follow(false);
     verify(&kernel)?;
 
     let size = match words {
         [0, 0] => None,
-        _ => Some(sizing(&normal, &plan)?),
+        _ => Some(sizing(&normal, &parts, &plan)?),
     };
     Ok(Grad { kernel, purposes, size, report })
 }
 
-fn sizing(normal: &Normal, plan: &Plan) -> Result<(Kernel, Vec<Purpose>), KernelError> {
-    let k = &normal.kernel;
-    let mut header = k.header();
-    header.name = format!("{}_size", k.name);
-    let mut purposes: Vec<Option<Purpose>> = buffer_numbers(k).into_iter().map(|n| n.map(Purpose::Primal)).collect();
-    for m in &mut header.memories {
-        if m.space == Space::Buffer(Access::ReadWrite) {
-            m.space = Space::Buffer(Access::Read);
-        }
-    }
+fn sizing(normal: &Normal, parts: &Parts, plan: &Plan) -> Result<(Kernel, Vec<Purpose>), KernelError> {
+    let (mut header, mut purposes) = derived(&normal.kernel, parts, "size");
     let out = declare(&mut header, "slots", U32, Space::Buffer(Access::ReadWrite));
     purposes.push(Some(Purpose::Status));
-    let written = size::size(normal, plan, header, out);
-    let (kernel, purposes) = trim::trim(&clean(&written)?, &purposes);
+    let written = size::size(normal, parts, plan, header, out);
+    let (mut kernel, purposes) = trim::trim(&clean(&written)?, &purposes);
+    kernel.sources.follow(false);
     verify(&kernel)?;
     Ok((kernel, purposes))
 }

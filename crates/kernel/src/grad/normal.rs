@@ -18,6 +18,23 @@ pub(super) struct Normal {
     pub(super) turns: Map<OpId, usize>,
     /// The op in each of those that ends it, and the carried value that it looks at.
     pub(super) guards: Map<OpId, usize>,
+    /// Reads that are written down in the log, and where; the words of one of each; where the logs end.
+    pub(super) logged: Map<OpId, Value>,
+    pub(super) log_words: [u32; 2],
+    pub(super) log_total: [Value; 2],
+}
+
+impl Normal {
+    pub(super) fn empty() -> Normal {
+        Normal {
+            kernel: Kernel::empty("", [1; 3]),
+            turns: Map::default(),
+            guards: Map::default(),
+            logged: Map::default(),
+            log_words: [0; 2],
+            log_total: [Value(0); 2],
+        }
+    }
 }
 
 const FELL: u32 = 0;
@@ -138,7 +155,7 @@ pub(super) fn normal(k: &Kernel) -> Result<Normal, (OpId, String)> {
     };
     e.rest(k.region_ops(k.body()), &Wants { own: Vec::new(), loops: Vec::new() })?;
     e.asm.push(OpKind::Return, &[], &[]);
-    Ok(Normal { kernel: e.asm.finish(), turns: e.turns, guards: e.guards })
+    Ok(Normal { kernel: e.asm.finish(), turns: e.turns, guards: e.guards, ..Normal::empty() })
 }
 
 impl Exits<'_> {
@@ -181,6 +198,7 @@ impl Exits<'_> {
         let old = self.old;
         for (i, &op) in ops.iter().enumerate() {
             let kind = old.kind(op);
+            self.asm.stands_for(old, op);
             match kind {
                 OpKind::Yield => {
                     let values = self.args(op);
@@ -268,6 +286,7 @@ impl Exits<'_> {
             types.truncate(wants.own.len());
         }
         let kind = self.asm.kind_of(self.old, op, &self.targets);
+        self.asm.stands_for(old, op);
         let new = self.asm.push_structure(kind, &args, &types, &regions);
         let results: Vec<Value> = self.asm.kernel.results(new).collect();
         self.bind(old.results(op), results.iter().copied());
@@ -314,6 +333,7 @@ impl Exits<'_> {
         let given = self.rest(old.region_ops(r), &Wants { own: Vec::new(), loops: loops.clone() })?;
         self.carried.pop();
         let (how, payload) = (given[0], &given[1..]);
+        self.asm.stands_for(old, op);
         let own = payload.len() - n;
         let mut next = payload[own..].to_vec();
         if !plain {
@@ -393,11 +413,13 @@ impl Exits<'_> {
             self.targets[r.index()] = new;
             self.bind(old.region_args(r), self.asm.kernel.region_args(new));
             for &inner in old.region_ops(r) {
+                self.asm.stands_for(old, inner);
                 if old.kind(inner).is_structure() { self.verbatim(inner) } else { self.copy(inner) }
             }
             regions.push(self.asm.close());
         }
         let (kind, types) = (self.asm.kind_of(self.old, op, &self.targets), self.types(old.results(op)));
+        self.asm.stands_for(old, op);
         let new = self.asm.push_structure(kind, &args, &types, &regions);
         self.bind(old.results(op), self.asm.kernel.results(new));
     }

@@ -48,6 +48,7 @@ pub(super) struct Plan {
     pub(super) once: Vec<bool>,
     /// Whether invocations see what others wrote, so that barriers matter to adjoints.
     pub(super) together: bool,
+    log_words: [u32; 2],
 }
 
 /// The tape of a value, floats or whole numbers, and its words there.
@@ -152,6 +153,12 @@ impl Slice<'_> {
     fn result(&mut self, op: OpId, v: Value) {
         let k = self.k;
         let j = (v.0 - k.result(op).0) as usize;
+        if let Some(&at) = self.normal.logged.get(&op) {
+            self.need(at);
+            if !self.shared {
+                return;
+            }
+        }
         match k.kind(op) {
             OpKind::If | OpKind::Switch(_) => {
                 self.all(k.args(op));
@@ -336,12 +343,13 @@ impl Plan {
         let buffer = |m: MemoryId| matches!(k.memory(m).space, Space::Buffer(Access::ReadWrite));
         let once = all().map(|m| buffer(m) && !read[m.index()] && super::places::once(k, places, m)).collect();
         let together = all().any(|m| activity.memory(m) && written[m.index()] && read[m.index()]);
-        Plan { loops, needed, first, written, once, together }
+        Plan { loops, needed, first, written, once, together, log_words: normal.log_words }
     }
 
-    /// Words of all loops, on each tape: none, if nothing is kept.
+    /// Words of all loops and of the log, on each tape: none, if nothing is kept.
     pub(super) fn words(&self) -> [u32; 2] {
-        self.loops.values().fold([0; 2], |a, p| [a[0].saturating_add(p.words[0]), a[1].saturating_add(p.words[1])])
+        let plus = |a: [u32; 2], b: [u32; 2]| [a[0].saturating_add(b[0]), a[1].saturating_add(b[1])];
+        self.loops.values().fold(self.log_words, |a, p| plus(a, p.words))
     }
 
     /// Whether a load gives the same when it is done again, at any time.

@@ -7,6 +7,7 @@ use crate::text::{op_text, type_text};
 
 use super::activity::{Activity, Places};
 use super::normal::Normal;
+use super::parts::base;
 use super::plan::{Keep, Plan};
 
 /// What a loop keeps.
@@ -35,6 +36,8 @@ pub struct Report {
     pub loops: Vec<KeptLoop>,
     /// Buffers and arrays that have adjoints.
     pub adjoints: Vec<String>,
+    /// The types of what is read from memory of the workgroup, in loops and branches, and put on the tape each time.
+    pub logged: Vec<String>,
 }
 
 impl Report {
@@ -56,8 +59,12 @@ impl Report {
             });
         }
         let has = |i: &usize| activity.memory(crate::ir::MemoryId(*i as u32));
-        let adjoints = (0..k.memories().len()).filter(has).map(|i| k.memories()[i].name.clone()).collect();
-        Report { kernel: k.name.clone(), loops, adjoints }
+        let names = (0..k.memories().len()).filter(has).map(|i| base(&k.memories()[i].name).to_owned());
+        let mut adjoints: Vec<String> = names.collect();
+        adjoints.dedup();
+        let logged = places.ops.iter().filter(|op| normal.logged.contains_key(op));
+        let logged = logged.map(|&op| type_text(k, k.ty(k.result(op)))).collect();
+        Report { kernel: k.name.clone(), loops, adjoints, logged }
     }
 }
 
@@ -85,8 +92,12 @@ fn counted(types: &[String]) -> String {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "kernel '{}': adjoints of {}", self.kernel, self.adjoints.join(", "))?;
-        if self.loops.iter().all(|l| l.bytes == 0) {
+        if self.loops.iter().all(|l| l.bytes == 0) && self.logged.is_empty() {
             writeln!(f, "no tape")?;
+        }
+        if !self.logged.is_empty() {
+            let what = counted(&self.logged);
+            writeln!(f, "on the tape, each time that it is read from memory of the workgroup: {what}")?;
         }
         for l in &self.loops {
             writeln!(f, "{:1$}{2}", "", 2 * l.depth, l.op)?;

@@ -19,6 +19,7 @@ use crate::ir::{
 
 use super::activity::{Activity, Places};
 use super::normal::Normal;
+use super::parts::Parts;
 use super::plan::{Keep, LoopPlan, Plan};
 use super::table::{self, Written};
 use super::tape::{Record, Tape};
@@ -35,6 +36,7 @@ struct Ran {
 pub(super) struct Reverse<'a> {
     pub(super) k: &'a Kernel,
     pub(super) normal: &'a Normal,
+    pub(super) parts: &'a Parts,
     pub(super) places: &'a Places,
     pub(super) activity: &'a Activity,
     pub(super) plan: &'a Plan,
@@ -65,6 +67,7 @@ pub(super) struct Outlets {
 /// The adjoint of a kernel, into one with this header.
 pub(super) fn reverse(
     normal: &Normal,
+    parts: &Parts,
     places: &Places,
     activity: &Activity,
     plan: &Plan,
@@ -86,6 +89,7 @@ pub(super) fn reverse(
     let mut r = Reverse {
         k,
         normal,
+        parts,
         places,
         activity,
         plan,
@@ -102,6 +106,7 @@ pub(super) fn reverse(
     };
     r.clear_arrays();
     r.forward(k.body(), true, true);
+    r.end_log();
     r.backward(k.body());
     r.asm.push(OpKind::Return, &[], &[]);
     r.asm.finish()
@@ -173,6 +178,7 @@ impl Reverse<'_> {
         let top = self.top;
         for &op in k.region_ops(r).iter().rev() {
             self.top = top;
+            self.asm.stands_for(k, op);
             match k.kind(op) {
                 OpKind::If | OpKind::Switch(_) if self.activity.holds.contains(&op) => self.branch_back(op),
                 OpKind::For(step) if self.activity.holds.contains(&op) => self.for_back(op, step),
@@ -250,11 +256,10 @@ impl Reverse<'_> {
         let to = self.memories[m.index()]?;
         let n = self.k.memory(m).ty.lanes().map_or(1, |l| l.1);
         let index = self.get(self.k.args(op)[0]);
+        let first = self.parts.place(&mut self.asm, self.k, m, index);
         if n == 1 {
-            return Some((to, vec![index]));
+            return Some((to, vec![first]));
         }
-        let width = self.asm.number(super::stride(self.k.memory(m).ty));
-        let first = self.asm.times(index, width);
         let component = |i: u32| {
             let i = self.asm.number(i);
             self.asm.plus(first, i)

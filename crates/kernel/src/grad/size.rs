@@ -5,6 +5,7 @@ use crate::hash::Map;
 use crate::ir::{Access, Assembler, Atomic, Binary, Kernel, MemoryId, OpId, OpKind, RegionId, Space, Ty, Value};
 
 use super::normal::Normal;
+use super::parts::Parts;
 use super::plan::Plan;
 use super::tape;
 use super::write::U32;
@@ -12,6 +13,7 @@ use super::write::U32;
 struct Size<'a> {
     k: &'a Kernel,
     normal: &'a Normal,
+    parts: &'a Parts,
     plan: &'a Plan,
     asm: Assembler,
     map: Vec<Value>,
@@ -28,13 +30,14 @@ struct Taken {
 }
 
 /// The kernel, into one with this header; it writes to `out`.
-pub(super) fn size(normal: &Normal, plan: &Plan, header: Kernel, out: MemoryId) -> Kernel {
+pub(super) fn size(normal: &Normal, parts: &Parts, plan: &Plan, header: Kernel, out: MemoryId) -> Kernel {
     let k = &normal.kernel;
     let mut asm = Assembler::new(header);
     let zero = asm.number(0);
     let mut s = Size {
         k,
         normal,
+        parts,
         plan,
         asm,
         map: vec![zero; k.value_count()],
@@ -42,8 +45,12 @@ pub(super) fn size(normal: &Normal, plan: &Plan, header: Kernel, out: MemoryId) 
         takes: Map::default(),
     };
     s.survey(k.body());
-    for (t, needed) in s.region(k.body()).into_iter().enumerate() {
+    for (t, mut needed) in s.region(k.body()).into_iter().enumerate() {
         let at = s.asm.number(t as u32);
+        if !normal.logged.is_empty() {
+            let log = s.map[normal.log_total[t].index()];
+            needed = tape::saturating_plus(&mut s.asm, needed, log);
+        }
         s.asm.value(OpKind::Atomic(out, Atomic::Max), &[at, needed], U32);
     }
     s.asm.push(OpKind::Return, &[], &[]);
@@ -112,6 +119,13 @@ impl Size<'_> {
                 }
             } else if kind.is_structure() {
                 self.structure(op, &mut taken);
+            } else if let OpKind::Load(m) = kind
+                && self.parts.has(m)
+            {
+                let index = self.args(op)[0];
+                if let Some(v) = self.parts.load(&mut self.asm, m, index) {
+                    self.map[k.result(op).index()] = v;
+                }
             } else {
                 let (args, kind, types) =
                     (self.args(op), self.asm.kind_of(self.k, op, &self.targets), self.types(k.results(op)));

@@ -17,8 +17,10 @@ pub(super) struct Tape {
     /// The place of this invocation among all, and their number.
     place: Value,
     count: Value,
-    /// Slots of an invocation in each tape.
+    /// Slots of an invocation in each tape; behind the first run forward, without those of the log.
     limits: [Value; 2],
+    /// Slots of the log, and whether it is whole, once the first run forward is done.
+    log: Option<([Value; 2], Value)>,
 }
 
 /// What a loop has on the tape.
@@ -67,7 +69,7 @@ impl Tape {
             }
             None => asm.number(0),
         });
-        Tape { memories, status, place, count, limits }
+        Tape { memories, status, place, count, limits, log: None }
     }
 
     /// Room for a loop above these slots.
@@ -94,17 +96,21 @@ impl Tape {
 
     /// Writes a value of a turn.
     pub(super) fn put(&self, asm: &mut Assembler, record: &Record, turn: Value, first: u32, v: Value) {
+        self.write(asm, v, |asm, tape, word| self.element(asm, record, tape, turn, first + word));
+    }
+
+    /// Writes the words of a value, each where `at` says.
+    fn write(&self, asm: &mut Assembler, v: Value, at: impl Fn(&mut Assembler, usize, u32) -> Value) {
         let ty = asm.kernel.ty(v);
         let Some((s, n)) = ty.lanes() else { return };
-        let mut word = first;
+        let tape = usize::from(!s.is_float());
+        let Some(m) = self.memories[tape] else { return };
+        let mut word = 0;
         for i in 0..n {
             let x = asm.component(v, i);
             for x in halves(asm, s, x) {
-                let tape = usize::from(!s.is_float());
-                let at = self.element(asm, record, tape, turn, word);
-                if let Some(m) = self.memories[tape] {
-                    asm.push(OpKind::Store(m), &[at, x], &[]);
-                }
+                let at = at(asm, tape, word);
+                asm.push(OpKind::Store(m), &[at, x], &[]);
                 word += 1;
             }
         }
@@ -112,6 +118,65 @@ impl Tape {
 
     /// Reads a value of a turn.
     pub(super) fn take(&self, asm: &mut Assembler, record: &Record, turn: Value, first: u32, ty: Ty) -> Value {
+        self.read(asm, ty, |asm, tape, word| self.element(asm, record, tape, turn, first + word))
+    }
+
+    /// The log grows from the other end of the tapes: the element of a word of it.
+    fn log_element(&self, asm: &mut Assembler, end: Value, at: Value, word: u32) -> Value {
+        let word = asm.number(word + 1);
+        let slot = asm.plus(at, word);
+        let slot = asm.binary(Binary::Sub, end, slot);
+        let first = asm.times(slot, self.count);
+        asm.plus(first, self.place)
+    }
+
+    /// Writes a value into the log, in the first run forward. What there is no room for is noted when it ends.
+    pub(super) fn put_log(&self, asm: &mut Assembler, at: Value, v: Value) {
+        let (tape, n) = super::plan::words(asm.kernel.ty(v));
+        let n = asm.number(n);
+        let behind = saturating_plus(asm, at, n);
+        let fits = asm.compare(Compare::Le, behind, self.limits[tape]);
+        asm.when(fits, |asm| self.write(asm, v, |asm, tape, word| self.log_element(asm, self.limits[tape], at, word)));
+    }
+
+    /// Reads a value from the log.
+    pub(super) fn take_log(&self, asm: &mut Assembler, at: Value, ty: Ty) -> Value {
+        let Some((ends, whole)) = self.log else { return asm.zero(ty) };
+        asm.open(&[]);
+        let v = self.read(asm, ty, |asm, tape, word| self.log_element(asm, ends[tape], at, word));
+        asm.push(OpKind::Yield, &[v], &[]);
+        let then = asm.close();
+        asm.open(&[]);
+        let zero = asm.zero(ty);
+        asm.push(OpKind::Yield, &[zero], &[]);
+        let other = asm.close();
+        let op = asm.push_structure(OpKind::If, &[whole], &[ty], &[then, other]);
+        asm.kernel.result(op)
+    }
+
+    /// The first run forward is done: the log has this many words, and loops have taken the slots up to `top`. Whether both had room.
+    pub(super) fn end_log(&mut self, asm: &mut Assembler, total: [Value; 2], top: [Value; 2]) -> Value {
+        let ends = self.limits;
+        let mut whole = asm.constant(Scalar::Bool, 1);
+        for t in (0..2).filter(|&t| self.memories[t].is_some()) {
+            let needed = saturating_plus(asm, total[t], top[t]);
+            let fits = asm.compare(Compare::Le, needed, ends[t]);
+            whole = asm.binary(Binary::And, whole, fits);
+            if let Some(status) = self.status {
+                let (zero, at) = (asm.number(0), asm.number(t as u32));
+                let lacking = asm.select(fits, zero, needed);
+                asm.value(OpKind::Atomic(status, Atomic::Max), &[at, lacking], U32);
+            }
+            // Where there was no room for both, there is none for more.
+            let rest = asm.binary(Binary::Sub, ends[t], total[t]);
+            self.limits[t] = asm.select(fits, rest, top[t]);
+        }
+        self.log = Some((ends, whole));
+        whole
+    }
+
+    /// Reads the words of a value, each where `at` says.
+    fn read(&self, asm: &mut Assembler, ty: Ty, at: impl Fn(&mut Assembler, usize, u32) -> Value) -> Value {
         let (s, n) = ty.lanes().unwrap_or((Scalar::U32, 1));
         let tape = usize::from(!s.is_float());
         let each = if s.bits() == 64 { 2 } else { 1 };
@@ -119,7 +184,7 @@ impl Tape {
         for i in 0..n {
             let mut parts = Vec::new();
             for j in 0..each {
-                let at = self.element(asm, record, tape, turn, first + i * each + j);
+                let at = at(asm, tape, i * each + j);
                 let word = if tape == 0 { F32 } else { U32 };
                 parts.push(match self.memories[tape] {
                     Some(m) => asm.value(OpKind::Load(m), &[at], word),
@@ -143,6 +208,13 @@ impl Tape {
                     let size = saturating_times(asm, turns, record.words[t]);
                     let needed = saturating_plus(asm, record.base[t], size);
                     let lacks = asm.compare(Compare::Gt, needed, self.limits[t]);
+                    let needed = match self.log {
+                        Some((ends, _)) => {
+                            let log = asm.binary(Binary::Sub, ends[t], self.limits[t]);
+                            saturating_plus(asm, needed, log)
+                        }
+                        None => needed,
+                    };
                     let lacking = asm.select(lacks, needed, zero);
                     let at = asm.number(t as u32);
                     asm.value(OpKind::Atomic(status, Atomic::Max), &[at, lacking], U32);

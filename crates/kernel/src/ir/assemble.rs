@@ -1,5 +1,7 @@
 //! Writing a kernel: regions are opened, filled and closed; an op with regions is added after the last of them is closed.
 
+use std::panic::Location;
+
 use super::kernel::{Kernel, Op, OpId, Region, RegionId, Value};
 use super::op::OpKind;
 use super::types::{Scalar, Ty};
@@ -23,13 +25,16 @@ pub(crate) struct Assembler {
     broken: Vec<bool>,
     /// The op that gives each value; region arguments have none.
     defs: Vec<OpId>,
+    /// The number of the place that ops get which are added now.
+    place: u32,
 }
 
 impl Assembler {
     /// Begins with the outermost region open.
     pub(crate) fn new(header: Kernel) -> Assembler {
         let defs = Vec::with_capacity(header.values.capacity());
-        let mut a = Assembler { kernel: header, open: Vec::new(), spare: Vec::new(), broken: Vec::new(), defs };
+        let mut a =
+            Assembler { kernel: header, open: Vec::new(), spare: Vec::new(), broken: Vec::new(), defs, place: 0 };
         a.kernel.body = a.open(&[]);
         a
     }
@@ -120,6 +125,7 @@ impl Assembler {
             regions: k.nested.len() as u32,
             n_regions: regions.len() as u32,
         });
+        k.sources.record(self.place);
         self.defs.resize(k.values.len(), id);
         k.nested.extend_from_slice(regions);
         let open = &mut self.open[level];
@@ -132,6 +138,22 @@ impl Assembler {
             }
         }
         id
+    }
+
+    /// What is added from now on was written here; gives the number of the place.
+    pub(crate) fn at(&mut self, place: &'static Location<'static>) -> u32 {
+        self.place = self.kernel.sources.add(place);
+        self.place
+    }
+
+    /// What is added from now on was written where this number stands for.
+    pub(crate) fn at_number(&mut self, number: u32) {
+        self.place = number;
+    }
+
+    /// What is added from now on stands for this op of the kernel that this one is made of.
+    pub(crate) fn stands_for(&mut self, old: &Kernel, op: OpId) {
+        self.place = old.sources.number(op.index());
     }
 
     /// The number of a constant in the pool.

@@ -3,10 +3,13 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::panic::Location;
+use std::sync::Arc;
 
 use crate::hash::Map;
 
 use super::op::OpKind;
+use super::sources::Sources;
 use super::types::{Matrix, Scalar, Shape, Ty};
 
 macro_rules! index {
@@ -133,6 +136,9 @@ pub struct Kernel {
     pub(super) nested: Vec<RegionId>,
     pub(super) lists: Vec<OpId>,
     pub(super) body: RegionId,
+    pub(crate) sources: Sources,
+    /// The adjoint that was given instead of one that is made.
+    pub(crate) gradient: Option<Arc<Kernel>>,
 }
 
 fn range(start: u32, n: u32) -> Range<usize> {
@@ -160,6 +166,8 @@ impl Kernel {
             nested: Vec::new(),
             lists: Vec::new(),
             body: RegionId(0),
+            sources: Sources::default(),
+            gradient: None,
         }
     }
 
@@ -180,6 +188,8 @@ impl Kernel {
             regions: Vec::with_capacity(self.regions.len()),
             nested: Vec::with_capacity(self.nested.len()),
             lists: Vec::with_capacity(self.lists.len()),
+            sources: self.sources.header(),
+            gradient: self.gradient.clone(),
             ..Kernel::empty(&self.name, self.workgroup)
         }
     }
@@ -235,6 +245,11 @@ impl Kernel {
     /// The only result of an op that has one.
     pub(crate) fn result(&self, op: OpId) -> Value {
         Value(self.ops[op.index()].results)
+    }
+
+    /// Where an op was written, in a kernel that was built and not yet changed by passes.
+    pub fn place(&self, op: OpId) -> Option<&'static Location<'static>> {
+        self.sources.place(op.index())
     }
 
     /// The regions of an op.
@@ -350,11 +365,6 @@ impl Kernel {
         self.consts[index as usize]
     }
 
-    /// Constants in the pool.
-    pub(crate) fn const_count(&self) -> usize {
-        self.consts.len()
-    }
-
     /// The cases of a `switch`: a value of the selector, and the region that it runs.
     pub fn switch_cases(&self, index: u32) -> &[(u64, u32)] {
         &self.cases[index as usize]
@@ -390,6 +400,7 @@ impl Kernel {
         size_of::<Op>() * self.ops.capacity()
             + 4 * (self.operands.capacity() + self.values.capacity() + self.nested.capacity() + self.lists.capacity())
             + size_of::<Region>() * self.regions.capacity()
+            + self.sources.bytes()
     }
 
     /// Whether the op behind this one can be reached: some region of an `if` or `switch` yields, some `break` ends a loop.

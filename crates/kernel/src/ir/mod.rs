@@ -4,6 +4,7 @@ mod assemble;
 mod kernel;
 mod layout;
 mod op;
+mod sources;
 mod types;
 
 pub(crate) use assemble::Assembler;
@@ -11,4 +12,5 @@ pub use kernel::{Access, Kernel, Memory, MemoryId, Op, OpId, Region, RegionId, S
 pub use layout::Layout;
 pub(crate) use layout::MAX_SCALARS;
 pub use op::{Atomic, Binary, Builtin, Compare, Effect, MatrixLayout, OpKind, Subgroup, Unary};
+pub(crate) use sources::Sources;
 pub use types::{Matrix, MatrixShape, MatrixUse, Scalar, Shape, Ty};

@@ -212,6 +212,7 @@ impl Dead<'_> {
         }
         self.around.pop();
         let kind = rw.kind(op);
+        rw.asm.stands_for(old, op);
         let new = rw.asm.push_structure(kind, &args, &types, &regions);
         results.iter().zip(rw.asm.kernel.results(new)).for_each(|(&a, b)| rw.set(a, b));
         if !rw.asm.falls_through(new) {

@@ -75,6 +75,7 @@ impl Rule for Fold {
                             if rw.asm.ended() {
                                 return;
                             }
+                            rw.asm.stands_for(old, inner);
                             self.op(rw, inner);
                         }
                         if !rw.asm.ended() {

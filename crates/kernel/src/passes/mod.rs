@@ -6,6 +6,7 @@ mod exits;
 mod float_atomics;
 mod fold;
 mod forward;
+mod given;
 mod hoist;
 mod matrices;
 mod numbering;
@@ -50,6 +51,9 @@ const DEAD: Pass = Pass { name: "dead", run: dead::run };
 /// Loops left by more than one level: what SPIR-V cannot say. Part of emission, not of the pipeline.
 pub(crate) const EXITS: Pass = Pass { name: "exits", run: exits::run };
 
+/// Derivatives that were given: what words do not need. Comes before the pipeline on the way to words, not in [`optimise`].
+pub(crate) const GIVEN: Pass = Pass { name: "given", run: given::run };
+
 /// Atomic sums of floats. Part of emission.
 pub(crate) const FLOAT_ATOMICS: Pass = Pass { name: "float_atomics", run: float_atomics::run };
 
@@ -67,6 +71,7 @@ pub const PASSES: &[Pass] = &[
     UNROLL,
     ONCE,
     DEAD,
+    GIVEN,
     EXITS,
     FLOAT_ATOMICS,
 ];
@@ -91,7 +96,7 @@ impl Pass {
 
     /// Runs the pass; nothing, if the kernel stays as it is.
     pub(crate) fn apply(self, kernel: &Kernel) -> Result<Option<Kernel>, KernelError> {
-        if ![SPLIT.name, SSA.name, EXITS.name, FLOAT_ATOMICS.name].contains(&self.name) && !is_ssa(kernel) {
+        if ![SPLIT.name, SSA.name, GIVEN.name, EXITS.name, FLOAT_ATOMICS.name].contains(&self.name) && !is_ssa(kernel) {
             return Err(KernelError::Build {
                 kernel: kernel.name.clone(),
                 problem: format!("the pass '{}' works on values, and there are variables: run 'ssa' first", self.name),

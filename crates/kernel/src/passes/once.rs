@@ -105,6 +105,7 @@ impl Once {
                     }
                     behind.pop();
                     let kind = rw.kind(op);
+                    rw.asm.stands_for(old, op);
                     let new = rw.asm.push_structure(kind, &args, types, &regions);
                     if !rw.asm.falls_through(new) {
                         rw.asm.push(OpKind::Unreachable, &[], &[]);
@@ -112,7 +113,10 @@ impl Once {
                     }
                     return Some(rw.asm.kernel.results(new).collect());
                 }
-                _ => self.op(rw, op),
+                _ => {
+                    rw.asm.stands_for(old, op);
+                    self.op(rw, op);
+                }
             }
         }
         None

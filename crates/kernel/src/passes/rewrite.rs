@@ -83,6 +83,7 @@ impl<'a> Rewrite<'a> {
             if self.asm.ended() {
                 return;
             }
+            self.asm.stands_for(old, op);
             rule.op(self, op);
         }
     }
@@ -97,6 +98,7 @@ impl<'a> Rewrite<'a> {
             if old.kind(op) == OpKind::Yield {
                 return Some(self.args(op));
             }
+            self.asm.stands_for(old, op);
             rule.op(self, op);
         }
         None
@@ -166,6 +168,7 @@ impl<'a> Rewrite<'a> {
             regions.push(self.asm.close());
         }
         let kind = self.kind(op);
+        self.asm.stands_for(old, op);
         let new = self.asm.push_structure(kind, &args, &types, &regions);
         self.results(op, new);
     }

@@ -168,6 +168,7 @@ impl Construct {
         }
         self.around.pop();
         let kind = rw.kind(op);
+        rw.asm.stands_for(old, op);
         let new = rw.asm.push_structure(kind, &args, &types, &regions);
         let given = rw.asm.kernel.results(new).skip(old.results(op).len());
         for (&v, b) in out.iter().zip(given) {

@@ -7,6 +7,7 @@
 
 mod check;
 mod control;
+mod early;
 mod matrix;
 mod memory;
 mod ops;
@@ -17,10 +18,12 @@ use std::collections::BTreeSet;
 use rspirv::spirv;
 
 use crate::error::{Contributors, KernelError};
-use crate::ir::{Kernel, MemoryId, OpKind, Scalar, Space};
+use crate::ir::{Kernel, Scalar, Space};
 use crate::target::{Feature, Target};
 pub(crate) use check::check;
 use control::Emit;
+pub use early::least_ids;
+pub(crate) use early::refuse_early;
 use words::{Mode, Own, Words, instruction, text};
 
 /// The largest bound on ids that every Vulkan driver must accept.
@@ -115,62 +118,6 @@ pub fn param_bytes(kernel: &Kernel, values: &[u64]) -> Result<Vec<u8>, KernelErr
         bytes.extend_from_slice(&value.to_le_bytes()[..p.ty.bytes() as usize]);
     }
     Ok(bytes)
-}
-
-/// Refuses kernels that write to too many places, before time is spent on them. Every place with a constant index that is surely written to
-/// takes an id, and so does its index; no pass removes the last store to a place that others see. Cost: linear, and n log n in
-/// the constants.
-pub(crate) fn refuse_early(kernels: &[Kernel], limit: u32) -> Result<(), KernelError> {
-    let stores: Vec<Vec<(MemoryId, u32)>> = kernels.iter().map(sure_stores).collect();
-    if 2 * stores.iter().map(Vec::len).sum::<usize>() < limit as usize {
-        return Ok(());
-    }
-    let (mut places, mut indices) = (Vec::new(), Vec::new());
-    for (k, stores) in kernels.iter().zip(stores) {
-        let mut by_memory = vec![Vec::new(); k.memories().len()];
-        stores.into_iter().for_each(|(m, c)| by_memory[m.index()].push(c));
-        // The last memory that each constant was an index of.
-        let mut last = vec![usize::MAX; k.const_count()];
-        let mut own = 0u64;
-        for (m, constants) in by_memory.iter().enumerate() {
-            for &c in constants {
-                let before = std::mem::replace(&mut last[c as usize], m);
-                own += u64::from(before != m);
-                indices.extend((before == usize::MAX).then(|| k.const_bits(c)));
-            }
-        }
-        places.push(own);
-    }
-    indices.sort_unstable();
-    indices.dedup();
-    let count = places.iter().sum::<u64>() + indices.len() as u64 + 1;
-    if count <= u64::from(limit) {
-        return Ok(());
-    }
-    let name = |k: &Kernel| if kernels.len() == 1 { "store".to_owned() } else { format!("store of '{}'", k.name) };
-    let mut largest: Vec<(String, u64)> = kernels.iter().map(name).zip(places.iter().copied()).collect();
-    largest.push(("constants".to_owned(), indices.len() as u64));
-    let worst = kernels.iter().zip(&places).max_by_key(|(_, n)| **n);
-    Err(too_many(worst.map(|(k, _)| k), "any translation to SPIR-V", count, limit, largest))
-}
-
-/// The stores with constant indices that surely run, of what others see: the memory, and the number of the constant.
-fn sure_stores(k: &Kernel) -> Vec<(MemoryId, u32)> {
-    let mut constants = vec![u32::MAX; k.value_count()];
-    let mut found = Vec::new();
-    for &op in k.region_ops(k.body()) {
-        match k.kind(op) {
-            OpKind::Const(c) => constants[k.result(op).index()] = c,
-            OpKind::Store(m) | OpKind::Atomic(m, _) if !matches!(k.memory(m).space, Space::Private(_)) => {
-                let at = k.args(op).first().map_or(u32::MAX, |v| constants[v.index()]);
-                found.extend((at != u32::MAX).then_some((m, at)));
-            }
-            // Something in there may end the invocation.
-            kind if kind.is_structure() => break,
-            _ => {}
-        }
-    }
-    found
 }
 
 fn too_many(

@@ -8,7 +8,9 @@ pub mod gemm;
 pub mod gradients;
 pub mod kernels;
 pub mod on_device;
+pub mod poses;
 pub mod random;
+pub mod together;
 
 use std::io::Write;
 use std::process::{Command, Stdio};

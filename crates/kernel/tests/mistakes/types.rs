@@ -91,3 +91,15 @@ fn arrays(n: u32, y: &mut [f32]) {
     y[0] = t[n];
     //~ 14 expected `u32`, found `Val<'_, u32>`
 }
+
+#[kernel_fn(grad = missing)]
+//~ 20 cannot find function `missing`
+fn lost_gradient(x: f32) -> f32 {
+    x
+}
+
+#[kernel(grad = nowhere)]
+//~ 17 cannot find function `nowhere`
+fn lost_backward(x: &[f32], y: &mut [f32]) {
+    y[0] = x[0];
+}

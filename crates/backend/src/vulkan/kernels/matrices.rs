@@ -46,14 +46,14 @@ const TILES: [(Tile, f64); 4] =
     [(tile(128, 128, 2, 4), 1.0), (tile(128, 64, 4, 2), 0.9), (tile(64, 64, 2, 2), 0.7), (tile(128, 32, 4, 1), 0.6)];
 
 /// Of `k` at a time, and the fours of a row of it in the workgroup's memory: two more than needed, so that rows lie in different banks.
-const DEPTH: u32 = 32;
+const DEPTH: u32 = 64;
 const PITCH: u32 = DEPTH / 4 + 2;
 
 /// Workgroups that a large device runs at once.
 const AT_ONCE: u32 = 128;
 /// The most parts that a sum is split into, and the fewest pieces of `k` that make a part.
 const MOST_SPLITS: u32 = 16;
-const FEWEST: u32 = 8;
+const FEWEST: u32 = 4;
 
 /// Left factors that are 32-bit floats may be larger than halves can be: they are made smaller, and the sums larger again. What is lost are
 /// digits of numbers below 1/256.
@@ -117,7 +117,7 @@ impl Tiled {
 
     fn shared_bytes(&self) -> u32 {
         let [rows, _, pitch] = self.right();
-        let room = self.tile.down * self.tile.columns * self.units.shape[0];
+        let room = self.tile.down * self.tile.across * self.units.shape[0] * self.units.shape[1];
         8 * (self.tile.rows * PITCH + rows * pitch) + 4 * room
     }
 
@@ -271,24 +271,21 @@ impl Tiled {
             }
         });
 
-        // Where an element of a matrix lies is the device's affair: sums go through memory, a row of matrices at a time.
+        // Where an element of a matrix lies is the device's affair: sums go through memory, a matrix at a time.
         let ending = (self.splits == 1).then(|| Ending::new(k, g));
         let parts = (self.splits > 1).then(|| To4::new(k, "parts", DType::F32, g.n));
-        let room = k.shared::<f32>("room", t.down * t.across * M as u32 * wide);
-        let begin = subgroup * (M as u32 * wide);
-        let (lane, fours) = (k.subgroup_lane(), wide / 4);
-        let at_once = (self.units.subgroup / fours).max(1);
-        for i in 0..tall_n {
-            for j in 0..wide_n {
-                let sum = sums[(i * wide_n + j) as usize].get();
-                k.matrix_store(room, begin + j * N as u32, wide, MatrixLayout::Row, sum);
-            }
+        let room = k.shared::<f32>("room", t.down * t.across * (M * N) as u32);
+        let begin = subgroup * (M * N) as u32;
+        let (lane, fours) = (k.subgroup_lane(), N as u32 / 4);
+        for (number, sum) in (0u32..).zip(&sums) {
+            let (i, j) = (number / wide_n * M as u32, number % wide_n * N as u32);
+            k.matrix_store(room, begin, N as u32, MatrixLayout::Row, sum.get());
             k.subgroup_barrier();
-            k.for_step(lane / fours, M as u32, at_once, |_, r| {
-                let (row, column) = (row0 + my_row + i * M as u32 + r, column0 + my_column + lane % fours * 4u32);
+            k.for_step(lane, M as u32 * fours, self.units.subgroup, |_, four| {
+                let (row, column) = (row0 + my_row + i + four / fours, column0 + my_column + j + four % fours * 4u32);
                 k.if_(row.lt(g.m) & column.lt(g.n), || {
                     let sums = [0, 1, 2, 3].map(|c| {
-                        let sum = room.load(begin + r * wide + lane % fours * 4u32 + c);
+                        let sum = room.load(begin + four * 4u32 + c);
                         if shrink == 1.0 { sum } else { sum * (1.0 / shrink) }
                     });
                     let row = product * g.m + row;

@@ -41,8 +41,10 @@ impl<'k> Condition<'k> for Val<'k, bool> {}
 #[diagnostic::on_unimplemented(message = "the arms are of different types: `{O}` and `{A}`")]
 pub trait Gives<'k, A, O>: Selector<'k> {
     /// Ends an arm.
+    #[track_caller]
     fn give(branch: &mut Branch<'k, Self, O>, a: A);
     /// Ends the branch.
+    #[track_caller]
     fn finish(branch: Branch<'k, Self, O>) -> O;
 }
 
@@ -121,6 +123,7 @@ selectors!(no cases: bool i64 u64 usize);
 #[diagnostic::on_unimplemented(message = "the arms are of different types: `{O}` and `{Self}`")]
 pub trait Literal<'k, O> {
     /// It.
+    #[track_caller]
     fn literal(self, k: &'k Builder) -> O;
 }
 
@@ -143,6 +146,7 @@ literals!(value: bool i32 u32 i64 u64 f32);
 #[diagnostic::on_unimplemented(message = "the arms are of different types: `{O}` and `{A}`")]
 pub trait GivesLiteral<'k, A, O>: Selector<'k> {
     /// Ends an arm.
+    #[track_caller]
     fn give_literal(branch: &mut Branch<'k, Self, O>, a: A);
 }
 
@@ -221,6 +225,7 @@ impl<'k, S: Selector<'k>, O> Branch<'k, S, O> {
     }
 
     /// Ends an arm with its value.
+    #[track_caller]
     pub fn give<A>(&mut self, a: A)
     where
         S: Gives<'k, A, O>,
@@ -229,6 +234,7 @@ impl<'k, S: Selector<'k>, O> Branch<'k, S, O> {
     }
 
     /// Ends an arm with its value, a literal, where other arms end with something else.
+    #[track_caller]
     pub fn give_literal<A>(&mut self, a: A)
     where
         S: GivesLiteral<'k, A, O>,
@@ -237,6 +243,7 @@ impl<'k, S: Selector<'k>, O> Branch<'k, S, O> {
     }
 
     /// `}` where all arms give.
+    #[track_caller]
     pub fn finish(self) -> O
     where
         S: Gives<'k, O, O>,
@@ -245,6 +252,7 @@ impl<'k, S: Selector<'k>, O> Branch<'k, S, O> {
     }
 
     /// `}` where some arms give, and the others do not come to their ends.
+    #[track_caller]
     pub fn finish_some(mut self) -> O
     where
         S: Gives<'k, O, O>,
@@ -280,17 +288,20 @@ impl<'k, S, O> Branch<'k, S, O> {
     }
 
     /// Ends an arm that gives nothing, or does not come to its end.
+    #[track_caller]
     pub fn leave(&mut self) {
         if self.computed.is_some() {
             self.close(&[]);
         }
     }
 
+    #[track_caller]
     fn close(&mut self, values: &[Value]) {
         self.k.act(OpKind::Yield, values);
         self.regions.push(self.k.state.borrow_mut().asm.close());
     }
 
+    #[track_caller]
     fn structure(self) -> O
     where
         O: Results<'k>,
@@ -311,6 +322,7 @@ impl<'k, S, O> Branch<'k, S, O> {
 
 impl<S> Branch<'_, S, ()> {
     /// `}` of a statement.
+    #[track_caller]
     pub fn end(self) {
         if self.computed.is_some() {
             self.structure();
@@ -336,11 +348,13 @@ impl<'k, O: Results<'k>> Repeat<'k, O> {
     }
 
     /// `continue`
+    #[track_caller]
     pub fn next(&self) {
         self.k.act(OpKind::Continue(self.region), &[]);
     }
 
     /// `break x`
+    #[track_caller]
     pub fn leave_with(&self, x: impl Lift<'k, O>) {
         let mut values = Vec::new();
         x.lift(self.k).values(&mut values);
@@ -348,6 +362,7 @@ impl<'k, O: Results<'k>> Repeat<'k, O> {
     }
 
     /// `}`
+    #[track_caller]
     pub fn end(self) -> O {
         self.next();
         self.k.state.borrow_mut().asm.close();
@@ -361,6 +376,7 @@ impl<'k, O: Results<'k>> Repeat<'k, O> {
 
 impl<'k> Repeat<'k, ()> {
     /// `for index in (from..to).step_by(step) {`, and its index.
+    #[track_caller]
     pub fn range<T: Shared32>(
         k: &'k Builder,
         from: impl IntoVal<'k, T>,
@@ -376,6 +392,7 @@ impl<'k> Repeat<'k, ()> {
     }
 
     /// `for index in (from..to).rev() {`, and its index.
+    #[track_caller]
     pub fn backwards<T: Shared32 + super::super::Num>(
         k: &'k Builder,
         from: impl IntoVal<'k, T>,
@@ -388,11 +405,13 @@ impl<'k> Repeat<'k, ()> {
     }
 
     /// `break`
+    #[track_caller]
     pub fn leave(&self) {
         self.leave_with(());
     }
 
     /// `while condition {`, behind the beginning of the loop.
+    #[track_caller]
     pub fn only_if(&self, condition: impl Condition<'k>) {
         let mut branch = Branch::<_, ()>::when(self.k, condition);
         if branch.then() {

@@ -3,11 +3,12 @@
 use super::super::matrix::{Accumulator, Elements, Factor, MatrixA, MatrixB, MatrixType};
 use super::super::types::{IntoVal, Lit, Type, Vector};
 use super::super::{BufMut, Builder, Val};
+use super::Repeat;
 use crate::ir::MatrixLayout;
 
 macro_rules! numbers {
     ($($(#[$doc:meta])* $name:ident($($axis:ident)?)),*) => {
-        $($(#[$doc])* pub fn $name(k: &Builder $(, $axis: u8)?) -> Val<'_, u32> {
+        $($(#[$doc])* #[track_caller] pub fn $name(k: &Builder $(, $axis: u8)?) -> Val<'_, u32> {
             k.$name($($axis)?)
         })*
     };
@@ -32,16 +33,19 @@ numbers!(
 );
 
 /// All invocations of the workgroup wait for each other, and see what the others wrote.
+#[track_caller]
 pub fn barrier(k: &Builder) {
     k.barrier();
 }
 
 /// All invocations of the subgroup wait for each other, and see what the others wrote.
+#[track_caller]
 pub fn subgroup_barrier(k: &Builder) {
     k.subgroup_barrier();
 }
 
 /// [`Builder::matrix_load`].
+#[track_caller]
 pub fn matrix_load<'k, M: MatrixType>(
     k: &'k Builder,
     from: impl Elements<M::Element>,
@@ -53,6 +57,7 @@ pub fn matrix_load<'k, M: MatrixType>(
 }
 
 /// [`Builder::matrix_store`].
+#[track_caller]
 pub fn matrix_store<'k, M: MatrixType>(
     k: &'k Builder,
     to: BufMut<'k, M::Element>,
@@ -65,11 +70,13 @@ pub fn matrix_store<'k, M: MatrixType>(
 }
 
 /// [`Builder::matrix_fill`].
+#[track_caller]
 pub fn matrix_fill<'k, M: MatrixType>(k: &'k Builder, x: impl IntoVal<'k, M::Element>) -> Val<'k, M> {
     k.matrix_fill(x)
 }
 
 /// [`Builder::matrix_mul_add`].
+#[track_caller]
 pub fn matrix_mul_add<'k, T: Factor<S>, S: Lit, const M: usize, const N: usize, const K: usize>(
     k: &'k Builder,
     a: Val<'k, MatrixA<T, M, K>>,
@@ -85,11 +92,14 @@ pub fn shared<T: Type>(k: &Builder, elements: u32) -> BufMut<'_, T> {
 }
 
 /// An array of this invocation, zero where it is declared.
+#[track_caller]
 pub fn private<T: Lit>(k: &Builder, elements: u32) -> BufMut<'_, T> {
     let array = k.private(&k.unused_name("private"), elements);
     // The arrays of an invocation are zero when it begins, and this may be reached more than once.
     if k.state.borrow().asm.depth() > 1 {
-        k.for_(0u32, elements, |_, i| array.store(i, k.lit(T::nearest(0.0))));
+        let (repeat, i) = Repeat::range(k, 0u32, elements, 1);
+        array.store(i, k.lit(T::nearest(0.0)));
+        repeat.end();
     }
     array
 }
@@ -103,16 +113,19 @@ pub fn named<'k, T>(array: BufMut<'k, T>, name: &str) -> BufMut<'k, T> {
 }
 
 /// The number of type `T` nearest to `x`, for kernels that are generic.
+#[track_caller]
 pub fn lit<T: Lit>(k: &Builder, x: f64) -> Val<'_, T> {
     k.lit(T::nearest(x))
 }
 
 /// A vector of two.
+#[track_caller]
 pub fn vec2<'k, T: Lit>(k: &'k Builder, x: impl IntoVal<'k, T>, y: impl IntoVal<'k, T>) -> Val<'k, Vector<T, 2>> {
     k.vector([x.into_val(k), y.into_val(k)])
 }
 
 /// A vector of three.
+#[track_caller]
 pub fn vec3<'k, T: Lit>(
     k: &'k Builder,
     x: impl IntoVal<'k, T>,
@@ -123,6 +136,7 @@ pub fn vec3<'k, T: Lit>(
 }
 
 /// A vector of four.
+#[track_caller]
 pub fn vec4<'k, T: Lit>(
     k: &'k Builder,
     x: impl IntoVal<'k, T>,
@@ -134,6 +148,7 @@ pub fn vec4<'k, T: Lit>(
 }
 
 /// A vector of four times the same number.
+#[track_caller]
 pub fn splat4<'k, T: Lit>(k: &'k Builder, x: impl IntoVal<'k, T>) -> Val<'k, Vector<T, 4>> {
     let x = x.into_val(k);
     k.vector([x, x, x, x])

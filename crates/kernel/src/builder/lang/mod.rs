@@ -9,10 +9,12 @@
 
 mod control;
 mod functions;
+mod gradient;
 mod values;
 
 pub use control::{Branch, Condition, Gives, GivesLiteral, Literal, Pattern, Repeat, Selector};
 pub use functions::*;
+pub use gradient::{Input, Output, with_gradient};
 pub use values::*;
 
 use super::{Builder, Val};
@@ -58,6 +60,7 @@ impl Builder {
 /// A value where none can be: in what never runs.
 pub trait Dead<'k> {
     /// The value.
+    #[track_caller]
     fn dead(k: &'k Builder) -> Self;
 }
 
@@ -77,6 +80,7 @@ macro_rules! dead {
 dead!(() bool i32 u32 i64 u64 f32 half::f16 half::bf16);
 
 /// A value where none can be.
+#[track_caller]
 pub fn dead<'k, D: Dead<'k>>(k: &'k Builder) -> D {
     D::dead(k)
 }

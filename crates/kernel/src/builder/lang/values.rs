@@ -11,6 +11,7 @@ use crate::ir::{Compare, Kernel, OpKind, Scalar, Shape, Ty, Value};
 #[diagnostic::on_unimplemented(message = "expected `{O}`, found `{Self}`", label = "this is no `{O}`")]
 pub trait Lift<'k, O> {
     /// The value.
+    #[track_caller]
     fn lift(self, k: &'k Builder) -> O;
 }
 
@@ -32,6 +33,7 @@ pub trait Results<'k>: Sized {
     /// Their values, in order.
     fn values(&self, out: &mut Vec<Value>);
     /// From the results of an op.
+    #[track_caller]
     fn collect(k: &'k Builder, values: &mut dyn Iterator<Item = Value>) -> Self;
 }
 
@@ -88,6 +90,7 @@ tuple!(A0 O0 0, A1 O1 1, A2 O2 2, A3 O3 3, A4 O4 4);
 tuple!(A0 O0 0, A1 O1 1, A2 O2 2, A3 O3 3, A4 O4 4, A5 O5 5);
 
 /// `x` where `O` is expected.
+#[track_caller]
 pub fn lift<'k, O>(k: &'k Builder, x: impl Lift<'k, O>) -> O {
     x.lift(k)
 }
@@ -98,6 +101,7 @@ pub trait Equality<B> {
     /// `bool`, or a value that is one.
     type Out;
     /// `==`, or `!=`.
+    #[track_caller]
     fn equality(&self, c: Compare, b: &B) -> Self::Out;
 }
 
@@ -107,6 +111,7 @@ pub trait Order<B> {
     /// `bool`, or a value that is one.
     type Out;
     /// One of them.
+    #[track_caller]
     fn order(&self, c: Compare, b: &B) -> Self::Out;
 }
 
@@ -147,6 +152,7 @@ macro_rules! compares {
     ($trait:ident $method:ident: $($t:ty)*) => { $(
         impl<'k> $trait<Val<'k, $t>> for $t {
             type Out = Val<'k, bool>;
+            #[track_caller]
             fn $method(&self, c: Compare, b: &Val<'k, $t>) -> Val<'k, bool> {
                 b.k.lit(*self).compare(c, *b)
             }
@@ -158,7 +164,7 @@ compares!(Order order: i32 u32 i64 u64 half::f16 f32);
 
 macro_rules! comparison {
     ($($(#[$doc:meta])* $name:ident $trait:ident $method:ident $op:ident),*) => {
-        $($(#[$doc])* pub fn $name<A: $trait<B>, B>(a: A, b: B) -> A::Out {
+        $($(#[$doc])* #[track_caller] pub fn $name<A: $trait<B>, B>(a: A, b: B) -> A::Out {
             a.$method(Compare::$op, &b)
         })*
     };
@@ -201,6 +207,7 @@ pub trait ShortCircuit<'k, B> {
     /// `bool`, or a value that is one.
     type Out;
     /// `if self == decided { decided } else { b() }`. A `b` without effects may be computed always.
+    #[track_caller]
     fn short_circuit(self, k: &'k Builder, decided: bool, pure: bool, b: impl FnOnce() -> B) -> Self::Out;
 }
 
@@ -224,11 +231,13 @@ impl<'k, B: Truth<'k>> ShortCircuit<'k, B> for Val<'k, bool> {
 }
 
 /// `a && b`
+#[track_caller]
 pub fn and<'k, A: ShortCircuit<'k, B>, B>(k: &'k Builder, a: A, pure: bool, b: impl FnOnce() -> B) -> A::Out {
     a.short_circuit(k, false, pure, b)
 }
 
 /// `a || b`
+#[track_caller]
 pub fn or<'k, A: ShortCircuit<'k, B>, B>(k: &'k Builder, a: A, pure: bool, b: impl FnOnce() -> B) -> A::Out {
     a.short_circuit(k, true, pure, b)
 }
@@ -239,6 +248,7 @@ pub trait Cast<U> {
     /// `U`, or a value that is one.
     type Out;
     /// It.
+    #[track_caller]
     fn cast(self) -> Self::Out;
 }
 
@@ -270,6 +280,7 @@ casts!(f32 f64; (usize f64));
 casts!(any: f32 f64);
 
 /// `x as U`
+#[track_caller]
 pub fn cast<U, A: Cast<U>>(x: A) -> A::Out {
     x.cast()
 }
@@ -284,6 +295,7 @@ pub trait At<'k, I> {
     /// An element.
     type Out;
     /// It.
+    #[track_caller]
     fn at(self, k: &'k Builder, i: I) -> Self::Out;
 }
 
@@ -296,6 +308,7 @@ pub trait Put<'k, I, V> {
     /// Nothing for memory; for a value, the value with another element.
     type Out;
     /// It.
+    #[track_caller]
     fn put(self, k: &'k Builder, i: I, x: V) -> Self::Out;
 }
 
@@ -337,11 +350,13 @@ impl<'k, T: Type, I: IntoVal<'k, u32>, V: IntoVal<'k, T>> Put<'k, I, V> for BufM
 }
 
 /// `a[i]`
+#[track_caller]
 pub fn at<'k, A: At<'k, I>, I>(k: &'k Builder, a: A, i: I) -> A::Out {
     a.at(k, i)
 }
 
 /// `a[i] = x`
+#[track_caller]
 pub fn put<'k, A: Put<'k, I, V>, I, V>(k: &'k Builder, a: A, i: I, x: V) -> A::Out {
     a.put(k, i, x)
 }
@@ -430,6 +445,7 @@ components!(
     Xyzw 4: x 0, y 1, z 2, w 3);
 
 /// `v.name`
+#[track_caller]
 pub fn member<'k, S: KernelStruct, T: Type>(
     v: Val<'k, S>,
     which: impl FnOnce(S::Members) -> Member<S, T>,
@@ -438,6 +454,7 @@ pub fn member<'k, S: KernelStruct, T: Type>(
 }
 
 /// `v` after `v.name = x`.
+#[track_caller]
 pub fn with_member<'k, S: KernelStruct, T: Type>(
     v: Val<'k, S>,
     which: impl FnOnce(S::Members) -> Member<S, T>,
@@ -449,6 +466,7 @@ pub fn with_member<'k, S: KernelStruct, T: Type>(
 
 /// `S { name: value, .. }`. The closure is never called: its body is the literal as the user wrote it, with a [`type_of`] each value,
 /// so that rustc checks names and types.
+#[track_caller]
 pub fn make<'k, S: KernelStruct>(k: &'k Builder, _: impl FnOnce() -> S, values: &[(&str, Value)]) -> Val<'k, S> {
     let by_name = |name: &&str| values.iter().find(|v| v.0 == *name).map(|v| v.1);
     let members: Vec<Value> = S::NAMES.iter().filter_map(by_name).collect();
@@ -466,6 +484,7 @@ pub fn type_of<T>(_: Val<'_, T>) -> T {
 }
 
 /// `[a, b, ..]`
+#[track_caller]
 pub fn array<'k, T: Type, const N: usize>(k: &'k Builder, elements: [Val<'k, T>; N]) -> Val<'k, [T; N]> {
     k.array(elements)
 }

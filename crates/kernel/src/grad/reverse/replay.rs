@@ -12,6 +12,7 @@ impl Reverse<'_> {
         let k = self.k;
         for &op in k.region_ops(r) {
             let kind = k.kind(op);
+            self.asm.stands_for(k, op);
             if kind.is_terminator() {
                 return;
             }
@@ -19,6 +20,7 @@ impl Reverse<'_> {
                 continue;
             }
             match kind {
+                _ if self.normal.logged.contains_key(&op) => self.logged(op, first),
                 OpKind::For(step) => self.run_for(op, step, taping && self.activity.holds.contains(&op), first),
                 OpKind::If | OpKind::Switch(_) | OpKind::Loop => self.run_structure(op, first),
                 OpKind::Load(_) | OpKind::Store(_) | OpKind::Atomic(..) | OpKind::Barrier if !self.runs(op, first) => {
@@ -28,6 +30,32 @@ impl Reverse<'_> {
                 }
                 _ => self.copy(op),
             }
+        }
+    }
+
+    /// A read that is written down the first time, and then taken from there.
+    fn logged(&mut self, op: OpId, first: bool) {
+        let (Some(&at), Some(tape)) = (self.normal.logged.get(&op), self.tape) else { return };
+        let (at, result) = (self.get(at), self.k.result(op));
+        if first {
+            self.copy(op);
+            let value = self.get(result);
+            tape.put_log(&mut self.asm, at, value);
+        } else {
+            self.map[result.index()] = tape.take_log(&mut self.asm, at, self.k.ty(result));
+        }
+    }
+
+    /// Behind the first run. If there was no room for what was written down, no loop is taken backwards.
+    pub(super) fn end_log(&mut self) {
+        let Some(tape) = self.tape.as_mut().filter(|_| !self.normal.logged.is_empty()) else { return };
+        let total = self.normal.log_total.map(|v| self.map[v.index()]);
+        let whole = tape.end_log(&mut self.asm, total, self.top);
+        let zero = self.asm.number(0);
+        let mut ran: Vec<&mut Ran> = self.ran.iter_mut().map(|(_, r)| r).collect();
+        ran.sort_unstable_by_key(|r| r.turns);
+        for ran in ran {
+            ran.turns = self.asm.select(whole, ran.turns, zero);
         }
     }
 
@@ -52,6 +80,15 @@ impl Reverse<'_> {
     }
 
     fn copy(&mut self, op: OpId) {
+        if let OpKind::Load(m) = self.k.kind(op)
+            && self.parts.has(m)
+        {
+            let index = self.get(self.k.args(op)[0]);
+            if let Some(v) = self.parts.load(&mut self.asm, m, index) {
+                self.map[self.k.result(op).index()] = v;
+            }
+            return;
+        }
         let (args, kind, types) =
             (self.args(op), self.asm.kind_of(self.k, op, &self.targets), self.types(self.k.results(op)));
         let new = self.asm.push(kind, &args, &types);

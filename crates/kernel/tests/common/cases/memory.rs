@@ -120,6 +120,38 @@ pub(super) fn together(c: &mut Cases) {
         k.if_(l.eq(0), || y.store(0, s.load(0)));
     });
     c.add("workgroup_sum_in_a_loop", k, launch(), Some(x.iter().map(|x| x.cos()).collect()));
+    let k = kernel("loop_product", 8, |k| {
+        let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
+        let s = k.shared::<f32>("s", 8);
+        let l = k.local_index();
+        s.store(l, x.load(l) + 2.0f32);
+        k.barrier();
+        k.for_(0u32, 3u32, |_, i| {
+            let step = k.lit(4u32) >> i;
+            k.if_(l.lt(step), || s.store(l, s.load(l) * s.load(l + step)));
+            k.barrier();
+        });
+        k.if_(l.eq(0), || y.store(0, s.load(0)));
+    });
+    let product: f64 = x.iter().map(|x| x + 2.0).product();
+    c.add("workgroup_product_in_a_loop", k, launch(), Some(x.iter().map(|x| product / (x + 2.0)).collect()));
+    // Rows of a matrix by way of memory of the workgroup, normalised each time: a loop around a loop.
+    let k = kernel("softmax_steps", 8, |k| {
+        let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
+        let s = k.shared::<f32>("s", 8);
+        let l = k.local_index();
+        let v = k.var(x.load(l));
+        k.for_(0u32, 2u32, |_, _| {
+            s.store(l, v.get().exp());
+            k.barrier();
+            let sum = k.var(0f32);
+            k.for_(0u32, 8u32, |_, j| sum.set(sum.get() + s.load(j)));
+            v.set(s.load(l) / sum.get() * 3.0f32);
+            k.barrier();
+        });
+        y.store(l, v.get() * v.get());
+    });
+    c.add("softmax_in_a_loop", k, wide(1, vec![Data::wide(&x), Data::wide(&[0.0; 8])]), None);
     let subgroup = |name: &'static str, f: for<'k> fn(F<'k>) -> F<'k>| {
         kernel(name, 8, |k| {
             let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));

@@ -1,0 +1,108 @@
+//! Weights that take turns: brought to the device by one thread while another computes with those brought before.
+
+use std::collections::HashMap;
+use std::sync::mpsc;
+use std::time::Instant;
+
+use impasto_graph::{Plan, Segment};
+
+use crate::{BackendError, ParamBytes, WeightSource};
+
+/// What bringing weights cost in one run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Streaming {
+    /// Bytes that were brought.
+    pub bytes: u64,
+    /// Seconds in which weights were brought.
+    pub copying: f64,
+    /// Seconds in which nothing was computed, for want of weights.
+    pub waiting: f64,
+}
+
+impl Streaming {
+    /// The share of the copying that was hidden behind computing.
+    pub fn hidden(&self) -> f64 {
+        if self.copying > 0.0 { (1.0 - self.waiting / self.copying).clamp(0.0, 1.0) } else { 1.0 }
+    }
+}
+
+/// Weights in host memory as a backend has packed them: brought to its device without another look at the file.
+pub struct HostWeights(HashMap<String, Vec<u8>>);
+
+impl HostWeights {
+    pub(crate) fn new(packed: HashMap<String, Vec<u8>>) -> HostWeights {
+        HostWeights(packed)
+    }
+
+    /// Bytes that they take.
+    pub fn bytes(&self) -> u64 {
+        self.0.values().map(|bytes| bytes.len() as u64).sum()
+    }
+}
+
+impl WeightSource for HostWeights {
+    fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError> {
+        Err(BackendError::Param { name: name.into(), problem: "is kept packed".into() })
+    }
+
+    fn packed(&self, name: &str) -> Option<&[u8]> {
+        self.0.get(name).map(Vec::as_slice)
+    }
+}
+
+/// Runs the segments of a plan in order. `bring` fills the slot of a segment, on a thread of its own; `compute` runs one whose slot is filled.
+pub(crate) fn run(
+    segments: &[Segment],
+    slots: usize,
+    bring: &(dyn Fn(&Segment) -> Result<(), BackendError> + Sync),
+    compute: &mut dyn FnMut(usize) -> Result<(), BackendError>,
+) -> Result<Streaming, BackendError> {
+    let mut times = Streaming::default();
+    std::thread::scope(|scope| {
+        // A word for each slot that may be filled, and what came of each that was.
+        let (free, frees) = mpsc::channel::<()>();
+        let (filled, fills) = mpsc::channel::<(Result<(), BackendError>, f64)>();
+        for _ in 0..slots {
+            let _ = free.send(());
+        }
+        scope.spawn(move || {
+            for segment in segments.iter().filter(|segment| !segment.pieces.is_empty()) {
+                if frees.recv().is_err() {
+                    return;
+                }
+                let begun = Instant::now();
+                let done = bring(segment);
+                let failed = done.is_err();
+                if filled.send((done, begun.elapsed().as_secs_f64())).is_err() || failed {
+                    return;
+                }
+            }
+        });
+        for (at, segment) in segments.iter().enumerate() {
+            let brings = !segment.pieces.is_empty();
+            if brings {
+                let begun = Instant::now();
+                let lost = |_| BackendError::Lost {
+                    device: "host".into(),
+                    reason: "the thread that brings weights ended".into(),
+                };
+                let (done, copying) = fills.recv().map_err(lost)?;
+                done?;
+                times.waiting += begun.elapsed().as_secs_f64();
+                times.copying += copying;
+                times.bytes += segment.pieces.iter().map(|piece| piece.weight.bytes).sum::<u64>();
+            }
+            compute(at)?;
+            if brings {
+                // Nobody may be waiting for the last ones.
+                let _ = free.send(());
+            }
+        }
+        Ok(times)
+    })
+}
+
+/// The segment that a step belongs to; 0 in a plan whose weights all stay.
+pub(crate) fn segment_of(plan: &Plan, step: usize) -> usize {
+    plan.stream().map_or(0, |stream| stream.segments().partition_point(|segment| segment.steps.end <= step))
+}

@@ -1,0 +1,58 @@
+//! Who holds memory when: modules run one after the other, and make room for each other where they must.
+
+use std::collections::BTreeMap;
+
+use crate::module::Module;
+use crate::place::{DevicePeak, Home, Placement};
+
+/// The modules of a run, in the order of its phases.
+pub(crate) struct Phases<'a> {
+    /// Those that are given back before the diffusion model is loaded, one after the other.
+    pub before: Vec<&'a Module>,
+    pub diffusion: Option<&'a Module>,
+    pub decoder: Option<&'a Module>,
+}
+
+/// Whether the diffusion model and the decoder fit beside each other. What is kept on disk stays nowhere else behind its phase.
+pub(crate) fn both_fit(diffusion: &Module, decoder: &Module) -> bool {
+    let (a, b) = (diffusion.report(1), decoder.report(1));
+    let together = a.device_bytes() + b.device_bytes() + diffusion.device().fixed_bytes();
+    let apart = a.computes_on != b.computes_on;
+    let on_disk = [diffusion, decoder].iter().any(|module| module.home() == Home::Disk);
+    !on_disk && (apart || together <= diffusion.device().limits().memory)
+}
+
+impl Phases<'_> {
+    /// The most that each device holds at once.
+    pub fn peaks(&self, places: &Placement) -> Vec<DevicePeak> {
+        let keep = self.diffusion.zip(self.decoder).is_some_and(|(a, b)| both_fit(a, b));
+        // In each phase, who is there, and whether also on its device or in host memory only.
+        let mut phases: Vec<Vec<(&Module, bool)>> = self.before.iter().map(|&module| vec![(module, true)]).collect();
+        for (working, other) in [(self.diffusion, self.decoder), (self.decoder, self.diffusion)] {
+            phases.push(working.map(|m| (m, true)).into_iter().chain(other.map(|m| (m, keep))).collect());
+        }
+        let mut peaks: BTreeMap<String, u64> = BTreeMap::new();
+        for phase in phases {
+            let mut held: BTreeMap<String, u64> = BTreeMap::new();
+            for (module, loaded) in phase {
+                let report = module.report(1);
+                if loaded {
+                    let fixed = module.device().fixed_bytes();
+                    *held.entry(report.computes_on.clone()).or_insert(fixed) += report.device_bytes();
+                }
+                *held.entry("cpu".into()).or_default() += report.host_bytes;
+            }
+            for (device, bytes) in held.into_iter().filter(|(_, bytes)| *bytes > 0) {
+                let peak = peaks.entry(device).or_default();
+                *peak = bytes.max(*peak);
+            }
+        }
+        let limit = |device: &str| {
+            let mut places = [&places.te, &places.diffusion, &places.vae].into_iter();
+            let host = || impasto_device::cpu::memory().map_or(u64::MAX, |memory| memory.limit);
+            let place = places.find(|place| place.device.name() == device);
+            place.map_or_else(host, |place| place.device.limits().memory)
+        };
+        peaks.into_iter().map(|(device, bytes)| DevicePeak { limit: limit(&device), device, bytes }).collect()
+    }
+}

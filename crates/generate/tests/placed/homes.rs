@@ -1,0 +1,60 @@
+//! Modules on either device with weights in each home: all of them paint the same picture.
+
+use impasto_generate::place::{Home, Place, Placement};
+
+use crate::common::Small;
+use crate::{cpu, job, open, paint, placement, psnr, vulkan};
+
+/// Where a module can be: two devices, three homes.
+const PLACES: usize = 6;
+
+#[test]
+fn placements_paint_the_same_picture() {
+    // All 216 of each model, or some of them that together have every module everywhere.
+    let all = std::env::var_os("IMPASTO_ALL_PLACEMENTS").is_some();
+    let (cpu, vulkan) = (cpu(), vulkan());
+    let place = |n: usize| Place::on([&cpu, &vulkan][n / 3], [Home::Runtime, Home::Host, Home::Disk][n % 3]);
+    let mut least = f64::INFINITY;
+    for (m, (name, small)) in
+        [("sd1", Small::sd1()), ("sd2", Small::sd2_v()), ("sdxl", Small::sdxl())].into_iter().enumerate()
+    {
+        let (_folder, model) = open(&small);
+        let job = job(&model);
+        let want = paint(&job, &model, &Placement::on(&cpu)).expect("it is painted");
+        let mut seen = vec![];
+        for n in 0..PLACES.pow(3) {
+            let [te, diffusion, vae] = [n % PLACES, n / PLACES % PLACES, n / PLACES / PLACES];
+            // One of each line, column and layer of the cube, another for each model, and two more.
+            let chosen = (te + diffusion + m) % PLACES == vae && (te + 2 * diffusion) % PLACES == m || n % 72 == 30 + m;
+            if !all && !chosen {
+                continue;
+            }
+            let places = placement(&place(te), &place(diffusion), &place(vae));
+            let made = paint(&job, &model, &places).unwrap_or_else(|e| panic!("{name} {te} {diffusion} {vae}: {e}"));
+            let found = psnr(&want, &made);
+            assert!(found >= 45.0, "{name} {te} {diffusion} {vae}: {found:.1} dB");
+            least = least.min(found);
+            seen.push([te, diffusion, vae]);
+        }
+        println!("{name}: {} placements, at least {least:.1} dB: {seen:?}", seen.len());
+        assert!(seen.len() >= 8, "{}", seen.len());
+    }
+}
+
+#[test]
+fn plans_without_the_driver_are_those_of_the_open_device() {
+    use impasto_backend::vulkan::{Vulkan, VulkanOptions, VulkanProfile};
+    use impasto_vulkan::Description;
+    let physical = crate::physical();
+    for exact in [true, false] {
+        let options =
+            VulkanOptions { exact, memory: Some(1 << 30), max_buffer: Some(100 << 20), ..VulkanOptions::default() };
+        let opened = Vulkan::open("vulkan0", &physical, &options).expect("it opens");
+        // As a survey keeps it.
+        let kept = serde_json::to_string(&physical.describe()).expect("plain data");
+        let told: Description = serde_json::from_str(&kept).expect("it comes back");
+        let limits = impasto_device::vulkan_limits(&told);
+        let known = VulkanProfile::new("vulkan0", &told.label, limits, &told.features, &options).expect("a profile");
+        assert_eq!(&known, opened.profile());
+    }
+}

@@ -1,0 +1,21 @@
+//! Derivatives that were given (`custom`) are dropped, and with them, later, what computed them: words compute values. Differentiation looks at a
+//! kernel before this. Cost: linear.
+
+use super::rewrite::{Rewrite, Rule};
+use crate::ir::{Kernel, OpId, OpKind};
+
+struct Values;
+
+impl Rule for Values {
+    fn op(&mut self, rw: &mut Rewrite<'_>, op: OpId) {
+        if rw.old.kind(op) != OpKind::Custom {
+            return rw.copy(self, op);
+        }
+        let value = rw.get(rw.old.args(op)[0]);
+        rw.replace(op, value);
+    }
+}
+
+pub(super) fn run(k: &Kernel) -> Option<Kernel> {
+    k.kinds().any(|kind| kind == OpKind::Custom).then(|| Rewrite::run(k, &mut Values))
+}
