@@ -133,6 +133,10 @@ pub fn fit(
     let (mut why, mut refusal) = (None, None);
     type Planner = fn(&Graph, &dyn Capabilities) -> Result<Plan, PlanError>;
     for (streams, plan) in [(false, Plan::new as Planner), (true, Plan::streamed as Planner)] {
+        // Weights that take turns would leave more than that to the arena.
+        if streams && bounds.arena.is_some() {
+            continue;
+        }
         if bounds.from == Rung::Whole {
             for (choice, graph) in graphs.iter().enumerate() {
                 match plan(graph, &device_or_less) {
