@@ -179,6 +179,9 @@ impl Module {
         let outputs = outputs.map_err(|e| self.failed(e))?;
         let (flops, computing) = (self.graph.flops() as f64, begun.elapsed().as_secs_f64());
         self.place.note(Spent { flops, computing, ..Spent::default() });
+        if let Some(session) = &self.session {
+            self.place.note_steps(self.name, &**session);
+        }
         if outputs.iter().any(|o| o.to_f32().iter().any(|v| !v.is_finite())) {
             let precision = self.device().activations().to_string();
             return Err(GenerateError::NotFinite { module: self.name, step: None, precision });

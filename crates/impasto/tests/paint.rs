@@ -83,6 +83,23 @@ fn a_random_seed_is_printed_and_makes_the_picture_again() {
 }
 
 #[test]
+fn a_profile_says_what_took_how_long() {
+    let folder = folder();
+    let out = run(folder.path(), &quick(&["a red house", "--profile"]));
+    let said = text(&out.stderr);
+    assert_eq!(code(&out), Some(0), "{said}");
+    let rows: Vec<Vec<&str>> = said.lines().map(|line| line.split_whitespace().collect()).collect();
+    for (module, op) in [("te", "linear"), ("diffusion", "attention"), ("vae", "conv2d")] {
+        let row = rows.iter().find(|row| row.len() >= 6 && row[..3] == [module, "cpu", op]);
+        let row = row.unwrap_or_else(|| panic!("{op} of {module} is not in {said}"));
+        assert!(row[4].parse::<f64>().is_ok_and(|seconds| seconds > 0.0), "{row:?}");
+    }
+    let out = run(folder.path(), &quick(&["a red house", "--profile", "--json", "-o", "b.png"]));
+    let profile = text(&out.stdout).lines().last().map(str::to_owned).unwrap_or_default();
+    assert!(profile.contains("\"profile\":[{") && profile.contains("\"op\":\"conv2d\""), "{profile}");
+}
+
+#[test]
 fn files_are_not_overwritten_unless_that_is_asked_for() {
     let folder = folder();
     std::fs::write(folder.path().join("kept.png"), "precious").expect("written");

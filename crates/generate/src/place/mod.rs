@@ -15,10 +15,11 @@ mod pool;
 mod rates;
 mod report;
 mod resolve;
+mod times;
 
 use std::sync::Arc;
 
-use impasto_backend::{Backend, BackendError, Profile};
+use impasto_backend::{Backend, BackendError, Profile, Session};
 
 pub use assignment::{Assignment, AssignmentError, Of, Problem};
 pub use auto::place;
@@ -32,6 +33,7 @@ pub(crate) use rates::Spent;
 pub use rates::{RateBook, Rates};
 pub use report::{DevicePeak, ModulePlan, RunPlan};
 pub use resolve::{Home, Request};
+pub use times::OpTime;
 
 /// Where one module computes and keeps its weights.
 #[derive(Clone)]
@@ -68,6 +70,11 @@ impl Place {
         self.rates
     }
 
+    /// Note where the time of a run of a module went, if anybody wants to know.
+    pub(crate) fn note_steps(&self, module: &'static str, session: &dyn Session) {
+        self.book.times.note(module, self.device.name(), || session.profile());
+    }
+
     /// Note what was done there, for the estimates of later runs.
     pub(crate) fn note(&self, spent: Spent) {
         self.book.note(&self.device.about(), spent);
@@ -97,6 +104,16 @@ impl Placement {
     pub fn on(backend: &Arc<dyn Backend>) -> Placement {
         let place = Place::on(backend, Home::Runtime);
         Placement { te: place.clone(), diffusion: place.clone(), vae: place, reasons: vec![], notes: vec![] }
+    }
+
+    /// From here on, add up where the time goes.
+    pub fn measure(&self) {
+        self.te.book.times.begin();
+    }
+
+    /// Where the time went since [`Placement::measure`], what took longest first.
+    pub fn times(&self) -> Vec<OpTime> {
+        self.te.book.times.all()
     }
 
     /// Write down how fast its devices were, for the estimates of later runs.

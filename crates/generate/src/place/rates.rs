@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use impasto_device::{DeviceInfo, DeviceKind};
 use serde::{Deserialize, Serialize};
 
+use super::times::Times;
+
 /// The rates of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
@@ -51,6 +53,7 @@ pub struct RateBook {
     file: Option<PathBuf>,
     kept: BTreeMap<String, Rates>,
     spent: Mutex<BTreeMap<String, Spent>>,
+    pub(super) times: Times,
 }
 
 impl RateBook {
@@ -58,7 +61,7 @@ impl RateBook {
     pub fn open(file: Option<PathBuf>) -> Arc<RateBook> {
         let text = file.as_ref().and_then(|file| std::fs::read_to_string(file).ok());
         let kept = text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-        Arc::new(RateBook { file, kept, spent: Mutex::default() })
+        Arc::new(RateBook { file, kept, ..RateBook::default() })
     }
 
     /// The rates of a device that says this of itself.

@@ -223,6 +223,8 @@ settings! {
     json: bool = Output "json" <"">;
     /// Say more.
     verbose: bool = Output "verbose" 'v' <"">;
+    /// Show where the time went, by module and kind of op.
+    profile: bool = Output "profile" <"">;
 
     /// Threads; by default as many as this process may use.
     threads: i32 = Machine "threads" 't' <"N"> [-1, 4096];

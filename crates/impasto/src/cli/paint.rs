@@ -69,6 +69,9 @@ pub fn paint(settings: &Settings) -> Result<(), GenerateError> {
     let mut output = Output::new(settings.output.as_deref(), job.count, settings.force.unwrap_or(false))?;
     let places = placing.place(settings, &job, &model)?;
     announce(settings, &model, &job, &places);
+    if settings.profile == Some(true) {
+        places.measure();
+    }
 
     let preview_path = settings.preview_path.clone().unwrap_or_else(|| PathBuf::from("preview.png"));
     let mut progress = Progress::new();
@@ -111,7 +114,32 @@ pub fn paint(settings: &Settings) -> Result<(), GenerateError> {
     if done.is_ok() {
         places.keep_rates();
     }
+    show_times(settings, &places);
     done
+}
+
+/// Where the time went, as a table.
+fn show_times(settings: &Settings, places: &Placement) {
+    let times = places.times();
+    if settings.json == Some(true) && !times.is_empty() {
+        return show::json(&serde_json::json!({ "profile": times }));
+    }
+    let all: f64 = times.iter().map(|time| time.seconds).sum();
+    if !times.is_empty() {
+        eprintln!(
+            "{:<10} {:<9} {:<19} {:>7} {:>10} {:>6} {:>9}",
+            "module", "device", "op", "runs", "seconds", "share", "GFLOP/s"
+        );
+    }
+    for t in times {
+        let speed = t.flops as f64 / t.seconds.max(1e-9) / 1e9;
+        let speed = if t.flops > 0 { format!("{speed:.0}") } else { String::new() };
+        let share = 100.0 * t.seconds / all.max(1e-9);
+        eprintln!(
+            "{:<10} {:<9} {:<19} {:>7} {:>10.4} {share:>5.1}% {speed:>9}",
+            t.module, t.device, t.op, t.count, t.seconds
+        );
+    }
 }
 
 pub fn open_model(settings: &Settings) -> Result<Model, GenerateError> {
