@@ -17,7 +17,7 @@ impl Tiles {
         let starts = [0, 1].map(|i| {
             let (rest, step) = (size[i] - tile[i], tile[i] - ((tile[i] as f64 * overlap) as usize).min(tile[i] - 1));
             let gaps = rest.div_ceil(step);
-            (0..=gaps).map(|n| if gaps == 0 { 0 } else { n * rest / gaps }).collect()
+            (0..=gaps).map(|n| (n * rest).checked_div(gaps).unwrap_or(0)).collect()
         });
         Tiles { size, tile, starts }
     }
