@@ -16,6 +16,7 @@ ls /usr/share/vulkan/icd.d/lvp_icd*.json >/dev/null 2>&1 || missing+=(mesa-vulka
 ls /usr/share/vulkan/explicit_layer.d/*khronos_validation* >/dev/null 2>&1 || missing+=(vulkan-validationlayers)
 command -v spirv-val >/dev/null || missing+=(spirv-tools)
 command -v spirv-cross >/dev/null || missing+=(spirv-cross)
+command -v glslc >/dev/null || missing+=(glslc)
 if [ ${#missing[@]} -gt 0 ]; then
     if ! command -v apt-get >/dev/null; then
         echo "these are missing, by their names in Debian: ${missing[*]}; install them, or tests will fail" >&2

@@ -98,6 +98,7 @@ mod eval;
 mod exec;
 mod grad;
 mod hash;
+mod import;
 mod ir;
 mod passes;
 pub mod prelude;
@@ -119,10 +120,15 @@ pub use exec::{Data, Launch, execute};
 pub use grad::{Chain, Cost, Derivatives, Grad, Jvp, KeptLoop, Purpose, Report};
 pub use hash::digest;
 pub use impasto_kernel_macro::{KernelStruct, kernel, kernel_fn};
+pub use import::{
+    BlockLayout, BoundBuffer, Compared, Diff, DiffError, DiffOptions, Difference, Environment, ImportError, LastArray,
+    ModuleEntry, ModuleInterface, ModuleLaunch, ModuleOptions, Number, OptimisedModule, Passed, ROUNDING,
+    count_instructions, execute_words, optimise_words, optimise_words_seen, rebind, reflect,
+};
 pub use ir::{
-    Access, Atomic, Binary, Builtin, Compare, Effect, Kernel, Layout, Matrix, MatrixLayout, MatrixShape, MatrixUse,
-    Memory, MemoryId, Op, OpId, OpKind, Region, RegionId, Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary,
-    Value, VarId,
+    Access, Atomic, Binary, Builtin, Compare, Does, Effect, Kernel, Layout, Matrix, MatrixLayout, MatrixShape,
+    MatrixUse, Members, Memory, MemoryId, Op, OpId, OpKind, Region, RegionId, Scalar, ScalarParam, Shape, Space,
+    Subgroup, Ty, Unary, Value, VarId,
 };
 pub use passes::{PASSES, Pass, construct, lower_matrices, optimise, optimise_seen, specialise};
 pub use spirv::{Entry, ID_LIMIT, Module, least_ids, param_bytes, param_offsets};

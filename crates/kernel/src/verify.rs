@@ -57,6 +57,10 @@ fn check_header(k: &Kernel) -> Result<(), String> {
     if !(1..=1024).contains(&threads) {
         return Err(format!("a workgroup has 1 to 1024 invocations, this one has {:?}", k.workgroup));
     }
+    if k.foreign.is_some() {
+        // Its names, types and memory are those of a module, which has rules of its own.
+        return Ok(());
+    }
     if k.name.is_empty() || !k.name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
         return Err("a name is made of letters, digits and _".to_owned());
     }
@@ -91,6 +95,7 @@ fn check_header(k: &Kernel) -> Result<(), String> {
             Space::Buffer(_) => continue,
             Space::Workgroup(n) => (n, MAX_WORKGROUP_SCALARS),
             Space::Private(n) => (n, MAX_PRIVATE_SCALARS),
+            Space::Pointed { .. } => continue,
         };
         if !(1..=most).contains(&(u64::from(n) * scalars)) {
             return Err(format!("'{}' must have 1 to {most} scalars, not {n} times {scalars}", m.name));
@@ -236,6 +241,8 @@ impl Verifier<'_> {
             OpKind::Return => given(&mut std::iter::empty(), "none"),
             OpKind::Unreachable => match before {
                 Some(b) if !k.falls_through(b, &self.broken) => Ok(()),
+                // The module says that it is not.
+                _ if k.foreign.is_some() => Ok(()),
                 _ => Err("this can be reached: the op before it goes on".to_owned()),
             },
             _ => Err("a region ends in yield, continue, break, return or unreachable".to_owned()),
@@ -252,6 +259,12 @@ fn types(k: &Kernel, op: OpId, args: &[Ty]) -> Result<(), String> {
     let results = k.result_types(op);
     let kind = k.kind(op);
     let structure = kind.is_structure();
+    if let OpKind::Foreign(..) | OpKind::Outside(_) | OpKind::Local(_) | OpKind::Undef = kind {
+        return need(k.regions(op).is_empty(), "this op has no regions");
+    }
+    if let (OpKind::Load(_) | OpKind::Store(_), true) = (kind, k.foreign.is_some()) {
+        return need(!args.is_empty(), "it takes a pointer");
+    }
     let acts = matches!(kind, OpKind::Store(_) | OpKind::MatrixStore(..) | OpKind::Var(_) | OpKind::Set(_));
     let produces = !acts && !kind.is_barrier() && !structure;
     if !structure {

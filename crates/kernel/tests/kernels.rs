@@ -6,7 +6,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::kernels::{all, right};
-use impasto_kernel::{Module, compile, compile_unoptimised, execute, optimise};
+use common::spirv_opt;
+use impasto_kernel::{compile, compile_unoptimised, count_instructions, execute, optimise};
 
 #[test]
 fn real_kernels_compute_what_plain_rust_computes() {
@@ -21,34 +22,6 @@ fn real_kernels_compute_what_plain_rust_computes() {
     }
 }
 
-/// Instructions between the first `OpFunction` and the end.
-fn instructions(words: &[u32]) -> usize {
-    let (mut at, mut n, mut inside) = (5, 0, false);
-    while at < words.len() {
-        inside |= words[at] & 0xFFFF == 54;
-        n += usize::from(inside);
-        at += (words[at] >> 16).max(1) as usize;
-    }
-    n
-}
-
-/// What `spirv-opt -O` leaves of a module, and the time that takes without the start and the files of the process.
-fn spirv_opt(module: &Module) -> (Vec<u32>, Duration) {
-    let folder = tempfile::tempdir().unwrap();
-    let (input, output) = (folder.path().join("in.spv"), folder.path().join("out.spv"));
-    std::fs::write(&input, module.words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
-    let run = |passes: &[&str]| {
-        let begin = Instant::now();
-        let done = Command::new("spirv-opt").args(passes).arg(&input).arg("-o").arg(&output).status();
-        assert!(done.expect("spirv-opt cannot be run: install spirv-tools, as tools/test.sh does").success());
-        begin.elapsed()
-    };
-    let nothing = run(&[]);
-    let time = run(&["-O"]).saturating_sub(nothing);
-    let bytes = std::fs::read(&output).unwrap();
-    (bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(), time)
-}
-
 #[test]
 fn the_passes_leave_no_more_than_spirv_opt() {
     let (mut ours, mut theirs, mut unoptimised) = (0, 0, 0);
@@ -57,13 +30,13 @@ fn the_passes_leave_no_more_than_spirv_opt() {
     assert!(cases.len() >= 30, "only {} kernels", cases.len());
     for case in &cases {
         let begin = Instant::now();
-        let a = instructions(&compile(&case.kernel).unwrap().words);
+        let a = count_instructions(&compile(&case.kernel).unwrap().words);
         our_time += begin.elapsed();
         let plain = compile_unoptimised(&case.kernel).unwrap();
-        let (words, time) = spirv_opt(&plain);
+        let (words, time) = spirv_opt(&plain.words);
         their_time += time;
-        let b = instructions(&words);
-        let before = instructions(&plain.words);
+        let b = count_instructions(&words);
+        let before = count_instructions(&plain.words);
         println!("{:18} {a:4} instructions of {before:4}, spirv-opt -O {b:4}", case.kernel.name);
         unoptimised += before;
         ours += a;

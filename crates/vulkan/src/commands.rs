@@ -251,7 +251,7 @@ impl Recording {
             let range = |part: &Part| {
                 vk::DescriptorBufferInfo::default().buffer(part.buffer.raw).offset(part.offset).range(part.bytes)
             };
-            bind(device, set, parts.iter().map(range));
+            bind(device, set, &[], parts.iter().map(range));
         }
         Ok(sets)
     }
@@ -287,6 +287,7 @@ impl Recording {
 pub(crate) fn bind(
     device: &ash::Device,
     set: vk::DescriptorSet,
+    uniforms: &[u32],
     ranges: impl Iterator<Item = vk::DescriptorBufferInfo>,
 ) {
     let ranges: Vec<[vk::DescriptorBufferInfo; 1]> = ranges.map(|range| [range]).collect();
@@ -296,7 +297,7 @@ pub(crate) fn bind(
             vk::WriteDescriptorSet::default()
                 .dst_set(set)
                 .dst_binding(binding)
-                .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
+                .descriptor_type(crate::device::kind_of(uniforms, binding))
                 .buffer_info(range)
         })
         .collect();

@@ -129,7 +129,7 @@ impl Device {
     pub unsafe fn pipeline(&self, words: &[u32], interface: &Interface<'_>) -> Result<Pipeline, VulkanError> {
         let device = &self.0.raw;
         let (features, limits) = (&self.0.features, &self.0.features.limits);
-        let &Interface { entry, buffers, constants, subgroup } = interface;
+        let &Interface { entry, buffers, constants, subgroup, uniforms } = interface;
         if constants > limits.constants {
             return Err(VulkanError::TooLarge { wanted: constants.into(), have: limits.constants.into() });
         }
@@ -145,6 +145,7 @@ impl Device {
         let mut pipeline = Pipeline {
             device: self.clone(),
             buffers,
+            uniforms: uniforms.to_vec(),
             constants,
             set: vk::DescriptorSetLayout::null(),
             layout: vk::PipelineLayout::null(),
@@ -154,7 +155,7 @@ impl Device {
         let slot = |number| {
             vk::DescriptorSetLayoutBinding::default()
                 .binding(number)
-                .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
+                .descriptor_type(kind_of(uniforms, number))
                 .descriptor_count(1)
                 .stage_flags(vk::ShaderStageFlags::COMPUTE)
         };
@@ -242,9 +243,8 @@ impl Work<'_> {
     ) -> Result<(), VulkanError> {
         let opened = &*self.device.0;
         let device = &opened.raw;
-        let sizes = [vk::DescriptorPoolSize::default()
-            .ty(vk::DescriptorType::STORAGE_BUFFER)
-            .descriptor_count(pipeline.buffers.max(1))];
+        let kinds = [vk::DescriptorType::STORAGE_BUFFER, vk::DescriptorType::UNIFORM_BUFFER];
+        let sizes = kinds.map(|ty| vk::DescriptorPoolSize::default().ty(ty).descriptor_count(pipeline.buffers.max(1)));
         let info = vk::DescriptorPoolCreateInfo::default().max_sets(1).pool_sizes(&sizes);
         // SAFETY: here and below, each structure is complete and lives until its call returns, and all handles are of this device.
         self.pool = unsafe { device.create_descriptor_pool(&info, None) }.named("vkCreateDescriptorPool")?;
@@ -254,7 +254,7 @@ impl Work<'_> {
         let sets = unsafe { device.allocate_descriptor_sets(&info) }.named("vkAllocateDescriptorSets")?;
         let set = sets.first().copied().ok_or(VulkanError::Lacks("descriptor set in its answer"))?;
         let whole = |buffer: &&Buffer| vk::DescriptorBufferInfo::default().buffer(buffer.raw).range(vk::WHOLE_SIZE);
-        bind(device, set, buffers.iter().map(whole));
+        bind(device, set, &pipeline.uniforms, buffers.iter().map(whole));
 
         let info = vk::CommandPoolCreateInfo::default().queue_family_index(opened.family);
         // SAFETY: as above.
@@ -327,12 +327,23 @@ pub struct Interface<'a> {
     pub constants: u32,
     /// Invocations in a subgroup, where the kernel counts on a number: a power of two among [`Features::subgroup_sizes`].
     pub subgroup: Option<u32>,
+    /// Those of the bindings that are uniform buffers instead.
+    pub uniforms: &'a [u32],
+}
+
+/// What is bound there.
+pub(crate) fn kind_of(uniforms: &[u32], binding: u32) -> vk::DescriptorType {
+    match uniforms.contains(&binding) {
+        true => vk::DescriptorType::UNIFORM_BUFFER,
+        false => vk::DescriptorType::STORAGE_BUFFER,
+    }
 }
 
 /// A kernel, compiled.
 pub struct Pipeline {
     pub(crate) device: Device,
     pub(crate) buffers: u32,
+    pub(crate) uniforms: Vec<u32>,
     pub(crate) constants: u32,
     pub(crate) set: vk::DescriptorSetLayout,
     pub(crate) layout: vk::PipelineLayout,

@@ -51,6 +51,7 @@ impl Device {
     pub fn buffer_at(&self, bytes: u64, home: Home) -> Result<Buffer, VulkanError> {
         let device = &self.0.raw;
         let usage = vk::BufferUsageFlags::STORAGE_BUFFER
+            | vk::BufferUsageFlags::UNIFORM_BUFFER
             | vk::BufferUsageFlags::TRANSFER_SRC
             | vk::BufferUsageFlags::TRANSFER_DST;
         let info = vk::BufferCreateInfo::default().size(bytes.max(4)).usage(usage);

@@ -83,7 +83,7 @@ fn words() -> Vec<u32> {
 }
 
 fn interface(entry: &str) -> Interface<'_> {
-    Interface { entry, buffers: 1, constants: 4, subgroup: None }
+    Interface { entry, buffers: 1, constants: 4, subgroup: None, uniforms: &[] }
 }
 
 fn apply(device: &Device, interface: &Interface<'_>, numbers: [u32; 4], c: u32) -> Vec<u32> {

@@ -90,7 +90,13 @@ impl Pipelines {
         let entry = module.entries.first().ok_or("the compiler wrote no entry point")?;
         let counts = features.subgroup_choice && kernel.knows_matrices();
         let subgroup = self.units.filter(|_| counts).map(|units| units.subgroup);
-        let interface = Interface { entry: &entry.name, buffers: entry.buffers, constants: entry.constants, subgroup };
+        let interface = Interface {
+            entry: &entry.name,
+            buffers: entry.buffers,
+            constants: entry.constants,
+            subgroup,
+            uniforms: &[],
+        };
         // SAFETY: the compiler verifies what it writes; kernels are written for the shapes of the tensors that they are given, and stay
         // inside of them, which the tests of every op make sure of.
         let made = unsafe { self.device.pipeline(&module.words, &interface) };

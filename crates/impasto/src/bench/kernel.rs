@@ -4,9 +4,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{Context, ensure};
 use impasto_kernel::blowup::Case;
-use impasto_kernel::{compile, compile_unoptimised, execute, optimise};
+use impasto_kernel::{
+    Diff, DiffOptions, ModuleOptions, compile, compile_unoptimised, execute, optimise, optimise_words,
+};
 use serde::{Deserialize, Serialize};
 
 /// One line of results.
@@ -28,8 +30,9 @@ pub struct KernelLine {
     pub unoptimised_ids: u32,
     /// The most memory that this process has held when the words were written; `None` where the system does not say.
     pub peak_bytes: Option<u64>,
-    /// Whether the optimised kernel gives the bits of the unoptimised one on the executor.
-    pub equal: bool,
+    /// Whether the optimised kernel gives the bits of the unoptimised one on the executor, and so does what the other leaves of a module;
+    /// `None` where the executor cannot run it.
+    pub equal: Option<bool>,
 }
 
 /// The most memory that this process has held.
@@ -55,7 +58,8 @@ pub fn kernel(case: Case, baseline: bool) -> anyhow::Result<KernelLine> {
     execute(&kernel, &mut plain)?;
     execute(&optimise(&kernel)?, &mut optimised)?;
     let unoptimised = compile_unoptimised(&kernel)?;
-    let theirs = baseline.then(|| spirv_opt(&unoptimised.words)).transpose()?;
+    let theirs =
+        baseline.then(|| spirv_opt(&unoptimised.words)).transpose()?.map(|(seconds, words)| (seconds, words[3]));
     Ok(KernelLine {
         name: case.to_string(),
         seconds,
@@ -65,7 +69,42 @@ pub fn kernel(case: Case, baseline: bool) -> anyhow::Result<KernelLine> {
         baseline_ids: theirs.map(|t| t.1),
         unoptimised_ids: unoptimised.bound,
         peak_bytes,
-        equal: plain.buffers == optimised.buffers,
+        equal: Some(plain.buffers == optimised.buffers),
+    })
+}
+
+/// One module of others in this process. It is run with arrays of so many elements, in one workgroup.
+pub fn module(name: &str, words: &[u32], baseline: bool, elements: u32) -> anyhow::Result<KernelLine> {
+    let made = optimise_words(words, ModuleOptions::default())?.words;
+    let time = || -> anyhow::Result<f64> {
+        let start = Instant::now();
+        optimise_words(words, ModuleOptions::default())?;
+        Ok(start.elapsed().as_secs_f64())
+    };
+    let seconds = time()?.min(time()?).min(time()?);
+    let peak_bytes = peak_bytes();
+    let theirs = baseline.then(|| spirv_opt(words)).transpose()?;
+    let equal = |other: &[u32]| -> Option<bool> {
+        let diff =
+            Diff::new(words, other, DiffOptions { groups: Some([1; 3]), elements, ..DiffOptions::default() }).ok()?;
+        let mut all = true;
+        for entry in diff.entries() {
+            let found = diff.on_cpu(entry).ok()?;
+            all &= found.first.is_none() && found.changed > 0;
+        }
+        Some(all)
+    };
+    let both = [Some(made.as_slice()), theirs.as_ref().map(|t| t.1.as_slice())].into_iter().flatten().map(equal);
+    Ok(KernelLine {
+        name: name.to_owned(),
+        seconds,
+        baseline_seconds: theirs.as_ref().map(|t| t.0),
+        ratio: theirs.as_ref().map(|t| t.0 / seconds),
+        ids: made[3],
+        baseline_ids: theirs.as_ref().map(|t| t.1[3]),
+        unoptimised_ids: words[3],
+        peak_bytes,
+        equal: both.reduce(|a, b| Some(a? && b?)).flatten(),
     })
 }
 
@@ -74,8 +113,8 @@ pub fn has_spirv_opt() -> bool {
     Command::new("spirv-opt").arg("--version").output().is_ok_and(|o| o.status.success())
 }
 
-/// The seconds that `spirv-opt` takes for these words, with the bound on ids raised as high as it goes, and the ids that it leaves.
-fn spirv_opt(words: &[u32]) -> anyhow::Result<(f64, u32)> {
+/// The seconds that `spirv-opt` takes for these words, with the bound on ids raised as high as it goes, and the words that it leaves.
+fn spirv_opt(words: &[u32]) -> anyhow::Result<(f64, Vec<u32>)> {
     let folder = std::env::temp_dir().join(format!("impasto-bench-{}", std::process::id()));
     std::fs::create_dir_all(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
     let result = spirv_opt_in(&folder, words);
@@ -83,7 +122,7 @@ fn spirv_opt(words: &[u32]) -> anyhow::Result<(f64, u32)> {
     result
 }
 
-fn spirv_opt_in(folder: &Path, words: &[u32]) -> anyhow::Result<(f64, u32)> {
+fn spirv_opt_in(folder: &Path, words: &[u32]) -> anyhow::Result<(f64, Vec<u32>)> {
     let (input, output) = (folder.join("in.spv"), folder.join("out.spv"));
     std::fs::write(&input, words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>())?;
     let start = Instant::now();
@@ -93,6 +132,6 @@ fn spirv_opt_in(folder: &Path, words: &[u32]) -> anyhow::Result<(f64, u32)> {
     let seconds = start.elapsed().as_secs_f64();
     ensure!(done.status.success(), "spirv-opt: {}: {}", done.status, String::from_utf8_lossy(&done.stderr).trim());
     let out = std::fs::read(&output)?;
-    let bound = out.get(12..16).and_then(|b| b.try_into().ok()).ok_or_else(|| anyhow!("spirv-opt wrote no module"))?;
-    Ok((seconds, u32::from_le_bytes(bound)))
+    ensure!(out.len() >= 20, "spirv-opt wrote no module");
+    Ok((seconds, out.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()))
 }

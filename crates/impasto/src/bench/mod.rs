@@ -15,7 +15,7 @@ mod stream;
 
 pub use bands::{BandsMemory, BandsTime, bands_memory, bands_time};
 pub use cpu::{CpuBench, CpuLine, cpu};
-pub use kernel::{KernelLine, has_spirv_opt, kernel};
+pub use kernel::{KernelLine, has_spirv_opt, kernel, module};
 pub use model::{ModelLine, SlowStep, model};
 pub use plan::{PlanLine, plans};
 pub use stream::{StreamLine, plot, stream};

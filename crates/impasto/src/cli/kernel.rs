@@ -21,10 +21,16 @@ pub fn bench(args: &BenchKernel) -> anyhow::Result<()> {
     if !args.no_baseline && !installed {
         eprintln!("spirv-opt is not installed (Debian: spirv-tools): only our side is measured");
     }
+    if !args.module.is_empty() {
+        return super::module::bench_modules(&args.module, installed, args.elements, args.json);
+    }
     if let [case] = args.cases[..] {
         let found = bench::kernel(case, installed)?;
         show(&found, args.json);
-        ensure!(found.equal, "{case}: the optimised kernel computes something else than the unoptimised one");
+        ensure!(
+            found.equal == Some(true),
+            "{case}: the optimised kernel computes something else than the unoptimised one"
+        );
         return Ok(());
     }
     if !args.json {
@@ -55,7 +61,7 @@ fn apart(case: Case, baseline: bool) -> anyhow::Result<KernelLine> {
     Ok(serde_json::from_slice(&done.stdout)?)
 }
 
-fn show(found: &KernelLine, as_json: bool) {
+pub fn show(found: &KernelLine, as_json: bool) {
     if as_json {
         return json(found);
     }
@@ -91,6 +97,8 @@ pub fn kernel(command: &KernelCommand) -> anyhow::Result<()> {
     match command {
         KernelCommand::List { json } => list(*json),
         KernelCommand::Show(args) => show_kernel(args),
+        KernelCommand::Opt(args) => super::module::opt(args),
+        KernelCommand::Diff(args) => super::module::diff(args),
     }
 }
 

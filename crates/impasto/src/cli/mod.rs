@@ -4,6 +4,7 @@ pub mod arguments;
 pub mod devices;
 mod keep;
 pub mod kernel;
+pub mod module;
 pub mod paint;
 mod peers;
 pub mod placing;
@@ -73,6 +74,10 @@ pub enum KernelCommand {
     },
     /// One kernel, at a stage of its way to words.
     Show(KernelShow),
+    /// Optimise a SPIR-V module of compute shaders, from any compiler.
+    Opt(module::KernelOpt),
+    /// Compare two modules by what they do: the same random buffers into both, on the CPU and on a device.
+    Diff(module::KernelDiff),
 }
 
 #[derive(Args)]
@@ -166,6 +171,12 @@ pub struct BenchKernel {
     /// Without spirv-opt, which takes minutes.
     #[arg(long)]
     pub no_baseline: bool,
+    /// Modules of others instead.
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "cases")]
+    pub module: Vec<PathBuf>,
+    /// Elements of the arrays at the ends of their buffers, with which they are run.
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1 << 26))]
+    pub elements: u32,
 }
 
 #[derive(Args)]

@@ -3,6 +3,7 @@
 use super::Launch;
 use super::data::{Data, Places};
 use super::mask::Mask;
+use super::module::Outside;
 use super::wide::Arithmetic;
 use crate::error::KernelError;
 use crate::eval;
@@ -36,6 +37,8 @@ pub(super) struct Machine<'a> {
     group: [u32; 3],
     ops: u64,
     arithmetic: Arithmetic,
+    /// The module of an imported kernel.
+    pub(super) outside: Option<Outside<'a>>,
 }
 
 /// The op and the invocation that stopped the run, and why.
@@ -80,6 +83,7 @@ impl<'a> Machine<'a> {
             group: [0; 3],
             ops: 0,
             arithmetic: Arithmetic { wide },
+            outside: None,
         }
     }
 
@@ -88,12 +92,19 @@ impl<'a> Machine<'a> {
         for ((array, m), &width) in self.arrays.iter_mut().zip(&self.k.memories).zip(&self.widths) {
             array.clear();
             match m.space {
-                Space::Buffer(_) => {}
+                Space::Buffer(_) | Space::Pointed { .. } => {}
                 Space::Workgroup(n) => array.resize(n as usize * width, None),
                 Space::Private(n) => array.resize(n as usize * width * self.lanes, Some(0)),
             }
         }
         self.frames.clear();
+        if let Some(outside) = &mut self.outside {
+            outside.begin();
+            outside.start_values(self.lanes).map_err(|what| KernelError::Launch {
+                kernel: self.k.name.clone(),
+                problem: format!("{what} cannot be run here"),
+            })?;
+        }
         self.region(self.k.body(), Mask::first(self.lanes), None, launch).map(drop).map_err(
             |Stop(op, lane, problem)| KernelError::Run {
                 kernel: self.k.name.clone(),
@@ -111,6 +122,41 @@ impl<'a> Machine<'a> {
 
     pub(super) fn get(&self, v: Value, lane: usize) -> u64 {
         self.regs[self.at(self.columns[v.index()], lane)]
+    }
+
+    /// All scalars of a value.
+    pub(super) fn values(&self, v: Value, lane: usize) -> Vec<u64> {
+        (0..self.width(v)).map(|i| self.regs[self.at(self.columns[v.index()] + i, lane)]).collect()
+    }
+
+    /// Gives a value all its scalars.
+    pub(super) fn give(&mut self, v: Value, lane: usize, bits: &[u64]) {
+        for (i, &x) in (0..self.width(v)).zip(bits) {
+            let at = self.at(self.columns[v.index()] + i, lane);
+            self.regs[at] = x;
+        }
+    }
+
+    /// What a module calls the place of an invocation.
+    pub(super) fn input(&self, b: rspirv::spirv::BuiltIn, lane: usize, launch: &Launch) -> Option<Vec<u32>> {
+        use rspirv::spirv::BuiltIn as B;
+        let own = |b: Builtin| {
+            (0..if b.has_axes() { 3 } else { 1 }).map(|axis| self.builtin(b, axis, lane, launch)).collect()
+        };
+        Some(match b {
+            B::GlobalInvocationId => own(Builtin::GlobalId),
+            B::LocalInvocationId => own(Builtin::LocalId),
+            B::WorkgroupId => own(Builtin::WorkgroupId),
+            B::NumWorkgroups => own(Builtin::NumWorkgroups),
+            B::LocalInvocationIndex => own(Builtin::LocalIndex),
+            B::SubgroupSize => own(Builtin::SubgroupSize),
+            B::SubgroupLocalInvocationId => own(Builtin::SubgroupLane),
+            B::SubgroupId => own(Builtin::SubgroupId),
+            B::NumSubgroups => vec![(self.lanes as u32).div_ceil(launch.subgroup)],
+            B::WorkgroupSize => self.k.workgroup.to_vec(),
+            B::DeviceIndex => vec![0],
+            _ => return None,
+        })
     }
 
     fn set(&mut self, v: Value, lane: usize, bits: u64) {
@@ -311,6 +357,19 @@ impl<'a> Machine<'a> {
             OpKind::Binary(_) | OpKind::Convert if k.matrix(k.ty(args[0])).is_some() => {
                 self.whole_subgroups(op, mask, launch)?;
             }
+            OpKind::Foreign(..)
+            | OpKind::Outside(_)
+            | OpKind::Local(_)
+            | OpKind::Undef
+            | OpKind::Load(_)
+            | OpKind::Store(_)
+                if self.outside.is_some() =>
+            {
+                let mut outside = self.outside.take();
+                let done = outside.as_mut().map_or(Ok(()), |o| o.run(self, op, mask, launch));
+                self.outside = outside;
+                return done;
+            }
             _ => {}
         }
         for lane in mask.lanes() {
@@ -406,6 +465,7 @@ impl<'a> Machine<'a> {
             Space::Buffer(_) => (self.places[m.index()].elements(&buffers[self.buffers[m.index()]]), index),
             Space::Workgroup(n) => (n as usize, index * width),
             Space::Private(n) => (n as usize, (n as usize * lane + index) * width),
+            Space::Pointed { .. } => (0, 0),
         };
         if index >= n {
             return Err(format!("index {index} is outside of '{}', which has {n} elements", mem.name));

@@ -5,12 +5,16 @@
 //! memory that nobody has written, a barrier that not all invocations reach, a loop that does not end.
 
 mod data;
+mod foreign;
 mod machine;
 mod mask;
 mod matrix;
+mod module;
+mod numbers;
 mod wide;
 
 use crate::error::KernelError;
+use crate::import::{ModuleInterface, Source};
 use crate::ir::{Kernel, Memory, Scalar, Space, Value};
 use crate::verify::verify;
 pub use data::Data;
@@ -72,6 +76,37 @@ pub fn execute(kernel: &Kernel, launch: &mut Launch) -> Result<(), KernelError> 
         }
     }
     Ok(())
+}
+
+/// Runs a kernel that was imported from a module, on the bytes of its buffers and, behind them, of its push constants.
+pub(crate) fn execute_imported(
+    kernel: &Kernel,
+    source: &Source,
+    interface: &ModuleInterface,
+    launch: &mut Launch,
+    bytes: Vec<Vec<u8>>,
+) -> Result<Vec<Vec<u8>>, KernelError> {
+    verify(kernel)?;
+    let refuse = |problem: String| KernelError::Launch { kernel: kernel.name.clone(), problem };
+    let lanes = kernel.workgroup.iter().try_fold(1u32, |a, &b| a.checked_mul(b)).filter(|n| (1..=1024).contains(n));
+    let lanes = lanes.ok_or_else(|| refuse(format!("a workgroup of {:?} is not run here", kernel.workgroup)))?;
+    let columns = (0..kernel.value_count()).map(|v| u64::from(machine::leaves(kernel, kernel.ty(Value(v as u32)))));
+    if columns.sum::<u64>().saturating_mul(lanes.into()) > MAX_REGISTERS {
+        return Err(refuse("its values are too many to run here".to_owned()));
+    }
+    let outside = module::Outside::new(source, kernel, interface, bytes, lanes as usize)
+        .map_err(|what| refuse(format!("{what} cannot be run here")))?;
+    let mut machine = machine::Machine::new(kernel, false);
+    machine.outside = Some(outside);
+    let [nx, ny, nz] = launch.groups;
+    for z in 0..nz {
+        for y in 0..ny {
+            for x in 0..nx {
+                machine.workgroup([x, y, z], launch)?;
+            }
+        }
+    }
+    Ok(machine.outside.map(|o| o.buffers).unwrap_or_default())
 }
 
 fn check(kernel: &Kernel, launch: &Launch) -> Result<(), String> {

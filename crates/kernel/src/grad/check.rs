@@ -99,7 +99,7 @@ fn refuse_op(normal: &Normal, places: &Places, activity: &Activity, plan: &Plan,
                  and may be overwritten: state a bound with `while_bounded`, or read it outside",
                 name(m)
             )),
-            Space::Private(_) => refuse(format!(
+            Space::Private(_) | Space::Pointed { .. } => refuse(format!(
                 "its value is needed to go backwards, and the private array '{}' has more than {MOST_ELEMENTS} elements: make it smaller",
                 name(m)
             )),

@@ -18,7 +18,7 @@ struct Flatten<'a> {
 
 fn leaves(k: &Kernel, ty: Ty, out: &mut Vec<Ty>) {
     match k.shape(ty) {
-        Shape::Scalar(_) | Shape::Vector(..) | Shape::Matrix(_) => out.push(ty),
+        Shape::Scalar(_) | Shape::Vector(..) | Shape::Matrix(_) | Shape::Foreign(..) => out.push(ty),
         Shape::Array(t, n) => (0..n).for_each(|_| leaves(k, t, out)),
         Shape::Struct(members) => members.into_iter().for_each(|t| leaves(k, t, out)),
     }

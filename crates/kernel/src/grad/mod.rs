@@ -304,6 +304,7 @@ fn gradient(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Grad, KernelE
             Space::Buffer(_) => Space::Buffer(Access::ReadWrite),
             Space::Workgroup(n) => Space::Workgroup(n * stride),
             Space::Private(n) => Space::Private(n * stride),
+            pointed @ Space::Pointed { .. } => pointed,
         };
         // All parts of a buffer have one adjoint.
         let name = if parts.has(id) { parts::base(&m.name) } else { &m.name };

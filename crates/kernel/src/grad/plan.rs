@@ -187,7 +187,7 @@ impl Slice<'_> {
             Space::Buffer(Access::Tape) => true,
             Space::Buffer(Access::Scratch) | Space::Workgroup(_) => self.shared,
             Space::Buffer(_) => false,
-            Space::Private(_) => true,
+            Space::Private(_) | Space::Pointed { .. } => true,
         };
         if !follows || !self.memories.insert(m) {
             return;
@@ -358,7 +358,7 @@ impl Plan {
             Space::Buffer(Access::Tape) => true,
             Space::Buffer(Access::Scratch) => false,
             Space::Buffer(_) => !self.written[m.index()],
-            Space::Workgroup(_) | Space::Private(_) => false,
+            Space::Workgroup(_) | Space::Private(_) | Space::Pointed { .. } => false,
         }
     }
 }

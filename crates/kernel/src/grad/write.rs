@@ -9,6 +9,9 @@ pub(crate) const F32: Ty = Ty::scalar(Scalar::F32);
 impl Assembler {
     /// Zero of any type.
     pub(crate) fn zero(&mut self, ty: Ty) -> Value {
+        if self.kernel.foreign.is_some() {
+            return self.value(OpKind::Undef, &[], ty);
+        }
         let members: Vec<Ty> = match self.kernel.shape(ty) {
             Shape::Scalar(s) => return self.constant(s, 0),
             Shape::Matrix(m) => {
@@ -18,6 +21,7 @@ impl Assembler {
             Shape::Vector(s, n) => vec![Ty::scalar(s); n as usize],
             Shape::Array(t, n) => vec![t; n as usize],
             Shape::Struct(members) => members,
+            Shape::Foreign(..) => return self.value(OpKind::Undef, &[], ty),
         };
         let values: Vec<Value> = members.into_iter().map(|t| self.zero(t)).collect();
         self.value(OpKind::Make, &values, ty)

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use crate::hash::Map;
 
+use super::foreign::Foreign;
 use super::op::OpKind;
 use super::sources::Sources;
-use super::types::{Matrix, Scalar, Shape, Ty};
+use super::types::{Matrix, Members, Scalar, Shape, Ty};
 
 macro_rules! index {
     ($(#[$doc:meta])* $name:ident) => {
@@ -70,6 +71,11 @@ pub enum Space {
     Workgroup(u32),
     /// An array of one invocation, zero at the start.
     Private(u32),
+    /// Memory of an imported kernel, which ops name by pointers: what others see, too, or only this invocation.
+    Pointed {
+        /// Whether others see it.
+        shared: bool,
+    },
 }
 
 /// Elements of one type that ops read and write.
@@ -136,6 +142,8 @@ pub struct Kernel {
     pub(super) nested: Vec<RegionId>,
     pub(super) lists: Vec<OpId>,
     pub(super) body: RegionId,
+    /// What there is of the module that the kernel was imported from.
+    pub(crate) foreign: Option<Arc<Foreign>>,
     pub(crate) sources: Sources,
     /// The adjoint that was given instead of one that is made.
     pub(crate) gradient: Option<Arc<Kernel>>,
@@ -166,6 +174,7 @@ impl Kernel {
             nested: Vec::new(),
             lists: Vec::new(),
             body: RegionId(0),
+            foreign: None,
             sources: Sources::default(),
             gradient: None,
         }
@@ -182,6 +191,7 @@ impl Kernel {
             consts: self.consts.clone(),
             const_numbers: self.const_numbers.clone(),
             cases: self.cases.clone(),
+            foreign: self.foreign.clone(),
             ops: Vec::with_capacity(self.ops.len()),
             operands: Vec::with_capacity(self.operands.len()),
             values: Vec::with_capacity(self.values.len()),
@@ -347,7 +357,9 @@ impl Kernel {
             Shape::Scalar(_) | Shape::Matrix(_) => None,
             Shape::Vector(s, n) => (i < n).then_some(Ty::scalar(s)),
             Shape::Array(t, n) => (i < n).then_some(t),
-            Shape::Struct(members) => members.get(i as usize).copied(),
+            Shape::Struct(members) | Shape::Foreign(_, Members::Each(members)) => members.get(i as usize).copied(),
+            Shape::Foreign(_, Members::Same(t, n) | Members::Lanes(t, n)) => (i < n).then_some(t),
+            Shape::Foreign(_, Members::None) => None,
         }
     }
 
@@ -356,7 +368,9 @@ impl Kernel {
         match self.shape(ty) {
             Shape::Scalar(_) | Shape::Matrix(_) => 0,
             Shape::Vector(_, n) | Shape::Array(_, n) => n,
-            Shape::Struct(members) => members.len() as u32,
+            Shape::Struct(members) | Shape::Foreign(_, Members::Each(members)) => members.len() as u32,
+            Shape::Foreign(_, Members::Same(_, n) | Members::Lanes(_, n)) => n,
+            Shape::Foreign(_, Members::None) => 0,
         }
     }
 

@@ -5,7 +5,7 @@
 //! each of them begins at a multiple of their alignment. A struct is aligned as its widest member.
 
 use super::kernel::Kernel;
-use super::types::{Matrix, Scalar, Shape, Ty};
+use super::types::{Matrix, Members, Scalar, Shape, Ty};
 
 /// Scalars in one value: larger arrays belong into memory.
 pub(crate) const MAX_SCALARS: u64 = 256;
@@ -66,6 +66,13 @@ impl Kernel {
             Shape::Array(of, n) => self.scalars(of).saturating_mul(n.into()),
             Shape::Struct(members) => members.iter().fold(0, |sum: u64, &m| sum.saturating_add(self.scalars(m))),
             Shape::Matrix(m) => u64::from(m.rows) * u64::from(m.columns),
+            Shape::Foreign(_, Members::None) => 1,
+            Shape::Foreign(_, Members::Same(of, n) | Members::Lanes(of, n)) => {
+                self.scalars(of).saturating_mul(n.into())
+            }
+            Shape::Foreign(_, Members::Each(members)) => {
+                members.iter().fold(0, |sum: u64, &m| sum.saturating_add(self.scalars(m)))
+            }
         }
     }
 
@@ -75,6 +82,8 @@ impl Kernel {
             Shape::Scalar(s) => Layout { align: bytes(s), size: bytes(s), scalars: vec![(0, s)] },
             // A matrix lies in memory by its elements, and is no element of any.
             Shape::Matrix(m) => self.lay_out(Ty::scalar(m.scalar)),
+            // Imported modules say themselves where their members lie.
+            Shape::Foreign(..) => Layout { align: 1, size: 1, scalars: Vec::new() },
             Shape::Vector(s, n) => Layout {
                 align: bytes(s) * n.next_power_of_two(),
                 size: bytes(s) * n,
@@ -120,6 +129,7 @@ impl Kernel {
             Shape::Scalar(s) | Shape::Vector(s, _) | Shape::Matrix(Matrix { scalar: s, .. }) => is(s),
             Shape::Array(of, _) => self.any_scalar(of, is),
             Shape::Struct(members) => members.iter().any(|&m| self.any_scalar(m, is)),
+            Shape::Foreign(..) => false,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The intermediate representation as data: types, the op table, and kernels as arenas.
 
 mod assemble;
+mod foreign;
 mod kernel;
 mod layout;
 mod op;
@@ -8,9 +9,10 @@ mod sources;
 mod types;
 
 pub(crate) use assemble::Assembler;
+pub use foreign::{Does, Foreign, Instruction, Local, Word};
 pub use kernel::{Access, Kernel, Memory, MemoryId, Op, OpId, Region, RegionId, ScalarParam, Space, Value, VarId};
 pub use layout::Layout;
 pub(crate) use layout::MAX_SCALARS;
 pub use op::{Atomic, Binary, Builtin, Compare, Effect, MatrixLayout, OpKind, Subgroup, Unary};
 pub(crate) use sources::Sources;
-pub use types::{Matrix, MatrixShape, MatrixUse, Scalar, Shape, Ty};
+pub use types::{Matrix, MatrixShape, MatrixUse, Members, Scalar, Shape, Ty};

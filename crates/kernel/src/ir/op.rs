@@ -3,6 +3,7 @@
 //! A kind holds attributes only; operands, results and nested regions stand in the op. Every operation is total: what other
 //! languages leave undefined has a value here (each comment says which), and is lowered so.
 
+use super::foreign::Does;
 use super::kernel::{MemoryId, RegionId, VarId};
 
 /// A function of one number, applied to each component.
@@ -232,8 +233,18 @@ pub enum OpKind {
     Break(RegionId),
     /// The end of this invocation.
     Return,
-    /// What cannot be reached: behind an op none of whose regions go on.
+    /// What cannot be reached: behind an op none of whose regions go on. In imported kernels also what their module says is so.
     Unreachable,
+
+    // Only in kernels that were imported from a module.
+    /// An instruction that this table does not know; its number in the kernel's list, and what it does.
+    Foreign(u32, Does),
+    /// What stands in the module outside of functions, by its id there: a variable, or a constant that is no plain number.
+    Outside(u32),
+    /// The place of an array of this invocation; its number in the kernel's list.
+    Local(u32),
+    /// Any value: nobody may depend on it.
+    Undef,
 }
 
 /// What an op does besides giving its results.
@@ -251,6 +262,10 @@ pub enum Effect {
     Variable,
     /// It directs control.
     Control,
+    /// Nothing, but it is defined for some operands only: it may be removed, and not run where it would not have.
+    Partial,
+    /// Whatever there is.
+    Anything,
 }
 
 macro_rules! names {
@@ -356,6 +371,10 @@ impl OpKind {
             OpKind::Break(_) => "break",
             OpKind::Return => "return",
             OpKind::Unreachable => "unreachable",
+            OpKind::Foreign(..) => "foreign",
+            OpKind::Outside(_) => "outside",
+            OpKind::Local(_) => "local",
+            OpKind::Undef => "undef",
         }
     }
 
@@ -364,6 +383,14 @@ impl OpKind {
         match self {
             OpKind::Load(m) | OpKind::MatrixLoad(m, _) => Effect::Reads(m),
             OpKind::Store(m) | OpKind::Atomic(m, _) | OpKind::MatrixStore(m, _) => Effect::Writes(m),
+            OpKind::Foreign(_, does) => match does {
+                Does::Nothing => Effect::Pure,
+                Does::Partial => Effect::Partial,
+                Does::Reads(m) => Effect::Reads(m),
+                Does::Writes(m) => Effect::Writes(m),
+                Does::Together => Effect::Together,
+                Does::Anything => Effect::Anything,
+            },
             OpKind::Barrier | OpKind::SubgroupBarrier | OpKind::Subgroup(_) => Effect::Together,
             OpKind::Var(_) | OpKind::Get(_) | OpKind::Set(_) => Effect::Variable,
             OpKind::If

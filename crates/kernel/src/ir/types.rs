@@ -139,6 +139,21 @@ pub enum Shape {
     Struct(Vec<Ty>),
     /// A matrix that the invocations of a subgroup hold together; it has no members.
     Matrix(Matrix),
+    /// A type of an imported module, by its id there.
+    Foreign(u32, Members),
+}
+
+/// The members of a type of an imported module.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Members {
+    /// It has none, or none that a number names.
+    None,
+    /// So many of one type, each by itself: an array.
+    Same(Ty, u32),
+    /// So many of one type that are computed with together: a vector or a matrix.
+    Lanes(Ty, u32),
+    /// Each of its own type.
+    Each(Vec<Ty>),
 }
 
 /// What a matrix may be in a product `a * b + c`. Devices lay the three out differently.

@@ -48,10 +48,12 @@ impl Needs<'_> {
             let kind = k.kind(op);
             let mut own = match kind.effect() {
                 Effect::Writes(m) => {
-                    let unread = matches!(k.memory(m).space, Space::Private(_)) && !self.loaded[m.index()];
+                    let own = matches!(k.memory(m).space, Space::Private(_) | Space::Pointed { shared: false });
+                    let unread = own && !self.loaded[m.index()];
                     !(unread && matches!(kind, OpKind::Store(_)))
                 }
                 Effect::Together => kind.is_barrier(),
+                Effect::Anything => true,
                 _ => kind == OpKind::Return,
             };
             if let OpKind::Break(t) | OpKind::Continue(t) = kind {
@@ -249,7 +251,7 @@ pub(super) fn run(k: &Kernel) -> Option<Kernel> {
     while let Some(r) = open.pop() {
         for &op in k.region_ops(r) {
             open.extend_from_slice(k.regions(op));
-            if let OpKind::Load(m) = k.kind(op) {
+            if let Effect::Reads(m) = k.kind(op).effect() {
                 loaded[m.index()] = true;
             }
         }

@@ -4,7 +4,7 @@
 use crate::hash::Map;
 
 use super::rewrite::{Rewrite, Rule};
-use crate::ir::{Access, Kernel, MemoryId, OpId, OpKind, RegionId, Space, Value};
+use crate::ir::{Access, Does, Effect, Kernel, MemoryId, OpId, OpKind, RegionId, Space, Value};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Index {
@@ -44,9 +44,12 @@ fn writes(k: &Kernel, r: RegionId, loops: &mut Map<OpId, Set>) -> Set {
     let mut all = Set::default();
     for &op in k.region_ops(r) {
         let own = match k.kind(op) {
-            OpKind::Store(m) | OpKind::Atomic(m, _) | OpKind::MatrixStore(m, _) => Set::of(m),
+            OpKind::Foreign(_, Does::Anything) => Set(BARRIER),
             kind if kind.is_barrier() => Set(BARRIER),
-            _ => Set::default(),
+            kind => match kind.effect() {
+                Effect::Writes(m) => Set::of(m),
+                _ => Set::default(),
+            },
         };
         let inner = k.regions(op).iter().fold(own, |s, &r| Set(s.0 | writes(k, r, loops).0));
         if matches!(k.kind(op), OpKind::Loop | OpKind::For(_)) {
@@ -61,7 +64,10 @@ impl Forward {
     fn forget(&mut self, k: &Kernel, what: Set) {
         for (i, m) in k.memories().iter().enumerate() {
             // Of a tape, and of its adjoint, an invocation reads only what it wrote itself.
-            let seen = matches!(m.space, Space::Buffer(Access::ReadWrite) | Space::Workgroup(_));
+            let seen = matches!(
+                m.space,
+                Space::Buffer(Access::ReadWrite) | Space::Workgroup(_) | Space::Pointed { shared: true }
+            );
             if what.0 & Set::of(MemoryId(i as u32)).0 != 0 || (what.0 & BARRIER != 0 && seen) {
                 self.ages[i].constant += 1;
                 self.ages[i].computed += 1;
@@ -109,7 +115,11 @@ impl Rule for Forward {
                 }
                 self.learn(m, i, v);
             }
-            OpKind::Atomic(m, _) | OpKind::MatrixStore(m, _) => {
+            OpKind::Foreign(_, Does::Anything) => {
+                rw.copy(self, op);
+                self.forget(old, Set(BARRIER));
+            }
+            OpKind::Atomic(m, _) | OpKind::MatrixStore(m, _) | OpKind::Foreign(_, Does::Writes(m)) => {
                 rw.copy(self, op);
                 self.forget(old, Set::of(m));
             }

@@ -34,7 +34,7 @@ impl Rule for Hoist {
         while level > inputs && self.loops[level] {
             level -= 1;
         }
-        if let OpKind::Const(_) = old.kind(op) {
+        if let OpKind::Const(_) | OpKind::Outside(_) | OpKind::Local(_) | OpKind::Undef = old.kind(op) {
             level = 0;
         }
         rw.copy_to(level, op);

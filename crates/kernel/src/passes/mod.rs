@@ -153,6 +153,40 @@ pub fn optimise_seen(kernel: &Kernel, look: &mut dyn FnMut(&'static str, &Kernel
     Ok(now)
 }
 
+/// The pipeline for kernels that were imported: loops and branches stay as their authors wrote them, unless that is more.
+const MODULE_PIPELINE: &[Pass] = &[
+    SPLIT, SSA, DEAD, FOLD, VECTORS, ONCE, CONSTANTS, FOLD, NUMBERING, FORWARD, VECTORS, FOLD, SELECT, FOLD, HOIST,
+    NUMBERING, DEAD,
+];
+
+/// Optimises a kernel that was imported from a module.
+pub(crate) fn optimise_module(
+    kernel: &Kernel,
+    look: &mut dyn FnMut(&'static str, &Kernel),
+) -> Result<Kernel, KernelError> {
+    let mut now: Option<Kernel> = None;
+    let size = |k: &Kernel| (k.op_count(), k.value_count(), k.region_count());
+    // Passes that have seen the kernel as it is: another turn would find nothing new.
+    let mut done: Vec<&'static str> = Vec::new();
+    for pass in MODULE_PIPELINE {
+        if done.contains(&pass.name) {
+            continue;
+        }
+        let kernel = now.as_ref().unwrap_or(kernel);
+        if let Some(made) = pass.apply(kernel)? {
+            look(pass.name, &made);
+            if size(kernel) != size(&made) {
+                done.clear();
+            }
+            now = Some(made);
+        }
+        done.push(pass.name);
+    }
+    let now = now.unwrap_or_else(|| kernel.clone());
+    DEAD.check(&now)?;
+    Ok(now)
+}
+
 /// Variables become values, those of composites member by member.
 pub(crate) fn values(kernel: &Kernel) -> Result<Kernel, KernelError> {
     match SPLIT.apply(kernel)? {

@@ -35,7 +35,7 @@ impl Rule for Numbering {
     fn op(&mut self, rw: &mut Rewrite<'_>, op: OpId) {
         let old = rw.old;
         let repeatable = match old.kind(op).effect() {
-            Effect::Pure => true,
+            Effect::Pure | Effect::Partial => true,
             Effect::Reads(m) => old.memory(m).space == Space::Buffer(Access::Read),
             _ => false,
         };

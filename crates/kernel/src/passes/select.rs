@@ -17,7 +17,7 @@ fn cost(k: &Kernel, r: RegionId) -> Option<u32> {
     let mut sum = 0;
     for &op in k.region_ops(r) {
         sum += match k.kind(op) {
-            OpKind::Yield | OpKind::Const(_) => 0,
+            OpKind::Yield | OpKind::Const(_) | OpKind::Outside(_) | OpKind::Local(_) | OpKind::Undef => 0,
             OpKind::Unary(u) if !u.is_exact() && u != Unary::Sqrt => CHEAP,
             OpKind::Binary(crate::ir::Binary::Div | crate::ir::Binary::Rem | crate::ir::Binary::Pow) => CHEAP / 2,
             kind if kind.effect() == Effect::Pure => 1,
@@ -38,6 +38,7 @@ fn pays(k: &Kernel, op: OpId) -> bool {
     let both = cost(k, k.regions(op)[0]).zip(cost(k, k.regions(op)[1]));
     both.is_some_and(|(a, b)| a + b + k.results(op).len() as u32 <= CHEAP)
         && k.results(op).all(|v| k.matrix(k.ty(v)).is_none())
+        && (k.foreign.is_none() || k.results(op).all(|v| k.ty(v).lanes().is_some()))
 }
 
 impl Rule for Select {

@@ -4,7 +4,7 @@
 
 use super::rewrite::{Rewrite, Rule};
 use crate::hash::Map;
-use crate::ir::{Kernel, OpId, OpKind, RegionId, Scalar, Shape, Ty, Value, VarId};
+use crate::ir::{Kernel, Members, OpId, OpKind, RegionId, Scalar, Shape, Ty, Value, VarId};
 
 /// Arrays of arrays are taken apart to this depth.
 const LEVELS: usize = 8;
@@ -165,7 +165,7 @@ fn give(rw: &mut Rewrite<'_>, vars: &[VarId], kind: fn(VarId) -> OpKind, old: Va
 }
 
 fn is_composite(k: &Kernel, ty: Ty) -> bool {
-    matches!(k.shape(ty), Shape::Array(..) | Shape::Struct(_))
+    matches!(k.shape(ty), Shape::Array(..) | Shape::Struct(_) | Shape::Foreign(_, Members::Each(_) | Members::Same(..)))
 }
 
 /// Whether there is something to split.

@@ -5,6 +5,7 @@ use crate::hash::Map;
 
 use rspirv::spirv;
 
+use super::foreign::Ahead;
 use super::words::Words;
 use crate::ir::{Builtin, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space, Value};
 
@@ -34,6 +35,8 @@ pub(super) struct Emit<'a> {
     frames: Vec<Frame>,
     block: u32,
     pub(super) inputs: [u32; Builtin::ALL.len()],
+    /// Of imported kernels.
+    pub(super) ahead: Ahead,
 }
 
 impl<'a> Emit<'a> {
@@ -59,12 +62,22 @@ impl<'a> Emit<'a> {
             frames: Vec::new(),
             block: 0,
             inputs: [0; Builtin::ALL.len()],
+            ahead: if k.foreign.is_some() { Ahead::of(k) } else { Ahead::default() },
         };
         e.function();
         e.w
     }
 
     fn function(&mut self) {
+        if let Some(foreign) = &self.k.foreign {
+            let [returns, id, control, ty] = foreign.function;
+            let [returns, id, ty] = [returns, id, ty].map(|old| self.w.outside(old));
+            self.w.push(spirv::Op::Function, &[returns, id, control, ty]);
+            self.label();
+            self.local_variables();
+            self.region(self.k.body());
+            return self.w.push(spirv::Op::FunctionEnd, &[]);
+        }
         let main = self.w.id("interface");
         self.w.own.main = main;
         let (void, ty) = (self.w.void(), self.w.function_type());
@@ -244,7 +257,11 @@ impl<'a> Emit<'a> {
                 let default = labels[labels.len() - 1];
                 let mut operands = vec![selector, default];
                 for &(value, arm) in k.switch_cases(table) {
-                    operands.extend([value as u32, labels[arm as usize]]);
+                    operands.push(value as u32);
+                    if k.ty(k.args(op)[0]).as_scalar().is_some_and(|s| s.bits() == 64) {
+                        operands.push((value >> 32) as u32);
+                    }
+                    operands.push(labels[arm as usize]);
                 }
                 self.w.push(spirv::Op::Switch, &operands);
             }

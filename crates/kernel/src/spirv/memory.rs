@@ -14,7 +14,7 @@ fn class(space: Space) -> (StorageClass, bool) {
     match space {
         Space::Buffer(_) => (StorageClass::StorageBuffer, true),
         Space::Workgroup(_) => (StorageClass::Workgroup, false),
-        Space::Private(_) => (StorageClass::Function, false),
+        Space::Private(_) | Space::Pointed { .. } => (StorageClass::Function, false),
     }
 }
 
@@ -47,6 +47,7 @@ impl Words {
                 if buffer { self.laid_struct(of, offsets) } else { self.structure(of) }
             }
             Shape::Matrix(m) => self.laid_lanes(space, m.scalar, 1),
+            Shape::Foreign(old, _) => self.outside(old),
         }
     }
 
@@ -61,6 +62,7 @@ impl Words {
         let whole = match space {
             Space::Workgroup(n) | Space::Private(n) => self.array(element, n),
             Space::Buffer(_) => self.buffer(element, k.lay_out(ty).stride()),
+            Space::Pointed { .. } => element,
         };
         let pointer = self.pointer(class, whole);
         // A private array is zero at the start, and a variable of the function: the first words of its first block.
@@ -131,7 +133,7 @@ impl Emit<'_> {
         match space {
             Space::Buffer(_) => ty.lanes().is_some() && !bf16,
             Space::Workgroup(_) => !bf16,
-            Space::Private(_) => true,
+            Space::Private(_) | Space::Pointed { .. } => true,
         }
     }
 

@@ -8,6 +8,7 @@
 mod check;
 mod control;
 mod early;
+mod foreign;
 mod matrix;
 mod memory;
 mod ops;
@@ -24,6 +25,7 @@ pub(crate) use check::check;
 use control::Emit;
 pub use early::least_ids;
 pub(crate) use early::refuse_early;
+pub(crate) use foreign::{Outer, Written, opcode};
 use words::{Mode, Own, Words, instruction, text};
 
 /// The largest bound on ids that every Vulkan driver must accept.
@@ -66,7 +68,7 @@ impl Entry {
     /// What a pipeline is made with.
     pub fn interface(&self) -> impasto_vulkan::Interface<'_> {
         let &Entry { ref name, buffers, constants, .. } = self;
-        impasto_vulkan::Interface { entry: name, buffers, constants, subgroup: None }
+        impasto_vulkan::Interface { entry: name, buffers, constants, subgroup: None, uniforms: &[] }
     }
 }
 

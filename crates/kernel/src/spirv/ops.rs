@@ -80,6 +80,7 @@ impl Emit<'_> {
         let arg_ty = |i: usize| k.ty(k.args(op)[i]);
         let ty = if k.results(op).len() > 0 { k.ty(k.result(op)) } else { Ty::scalar(Scalar::U32) };
         let id = match kind {
+            _ if k.foreign.is_some() => self.foreign(op, args, ty),
             OpKind::Const(c) => {
                 self.constants[k.result(op).index()] = Some(k.const_bits(c));
                 self.w.constant(scalar_of(ty), k.const_bits(c))

@@ -3,15 +3,17 @@
 //! Types and constants are the module's, and known by what they are made of; memory, inputs and parameters are a kernel's.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rspirv::spirv;
 
+use super::foreign::Outer;
 use crate::hash::Map;
-use crate::ir::{Kernel, Matrix, Scalar, Shape, Ty};
+use crate::ir::{Foreign, Kernel, Matrix, Scalar, Shape, Ty};
 
 /// What a type, a constant or an input is, to write each once. Numbers are ids of what it is made of.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Global {
+pub(crate) enum Global {
     Void,
     Function,
     Scalar(Scalar),
@@ -33,6 +35,8 @@ pub(super) enum Global {
     Const(Scalar, u64),
     Splat(u32, u32, u32),
     Null(u32),
+    Undef(u32),
+    Composite(u32, Vec<u32>),
     Builtin(u32),
 }
 
@@ -66,6 +70,8 @@ pub(super) struct Own {
     pub(super) params: u32,
     /// The id of each type of the kernel, by its number.
     types: Vec<u32>,
+    /// What the kernel has of the module that it was imported from.
+    foreign: Option<Arc<Foreign>>,
     /// The floats that it computes with.
     pub(super) floats: [bool; 2],
     /// What takes the ids; known after a tally.
@@ -81,6 +87,8 @@ pub(super) struct Words {
     /// Whether this is under the Vulkan memory model, where accesses say that others see them, and not the older one.
     pub(super) vulkan_model: bool,
     pub(super) own: Own,
+    /// The module that the kernels were imported from.
+    pub(super) outer: Option<Outer>,
 }
 
 /// One instruction: its length and number, then its operands, in parts that follow each other.
@@ -107,12 +115,18 @@ impl Words {
             globals: Map::default(),
             glsl: None,
             own: Own::default(),
+            outer: None,
         }
     }
 
     /// Begins a kernel.
     pub(super) fn begin(&mut self, k: &Kernel) {
-        self.own = Own { memories: vec![0; k.memories().len()], types: vec![0; k.type_count()], ..Own::default() };
+        self.own = Own {
+            memories: vec![0; k.memories().len()],
+            types: vec![0; k.type_count()],
+            foreign: k.foreign.clone(),
+            ..Own::default()
+        };
     }
 
     /// A new id, taken by this kind of thing.
@@ -175,6 +189,9 @@ impl Words {
         if let Some(&id) = self.globals.get(&key) {
             return id;
         }
+        if let Some(old) = self.outer.as_ref().and_then(|o| o.known(&key)) {
+            return self.outside(old);
+        }
         let id = self.id(by);
         self.globals.insert(key, id);
         write(self, id);
@@ -198,9 +215,12 @@ impl Words {
     /// The scalar of values, or a vector of it.
     pub(super) fn lanes(&mut self, s: Scalar, n: u32) -> u32 {
         let s = value_scalar(s);
-        let number = Ty::vector(s, n).unwrap_or(Ty::scalar(s)).number();
+        let ty = Ty::vector(s, n).unwrap_or(Ty::scalar(s));
+        let number = ty.number();
         if self.own.types[number] == 0 {
-            self.own.types[number] = if n == 1 {
+            self.own.types[number] = if let Some(old) = self.own.foreign.as_ref().and_then(|f| f.type_id(ty)) {
+                self.outside(old)
+            } else if n == 1 {
                 self.new_scalar(s)
             } else {
                 let of = self.scalar(s);
@@ -242,6 +262,7 @@ impl Words {
                 }
                 Shape::Scalar(s) | Shape::Vector(s, _) => self.scalar(s),
                 Shape::Matrix(m) => self.matrix(m),
+                Shape::Foreign(old, _) => self.outside(old),
             };
         }
         self.own.types[ty.number()]

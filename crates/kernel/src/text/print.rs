@@ -16,6 +16,7 @@ pub(crate) fn type_text(k: &Kernel, ty: Ty) -> String {
             format!("{{{}}}", members.iter().map(|&t| type_text(k, t)).collect::<Vec<_>>().join(", "))
         }
         Shape::Matrix(m) => m.to_string(),
+        Shape::Foreign(id, _) => format!("type {id}"),
     }
 }
 
@@ -46,6 +47,7 @@ impl fmt::Display for Kernel {
                 Space::Buffer(Access::Scratch) => writeln!(f, "  buffer {}: {ty} scratch", m.name)?,
                 Space::Workgroup(n) => writeln!(f, "  shared {}: {ty} * {n}", m.name)?,
                 Space::Private(n) => writeln!(f, "  private {}: {ty} * {n}", m.name)?,
+                Space::Pointed { .. } => {}
             }
         }
         let mut p = Printer::new(self);
@@ -144,6 +146,14 @@ impl<'a> Printer<'a> {
                 constant(out, scalar, k.const_bits(c))?;
             }
             OpKind::Param(p) => write!(out, " {}", k.params[p as usize].name)?,
+            OpKind::Outside(id) => write!(out, " {id}")?,
+            OpKind::Local(n) => write!(out, " {n}")?,
+            OpKind::Foreign(n, _) => {
+                let opcode =
+                    k.foreign.as_ref().and_then(|f| f.instructions.get(n as usize)).map_or(0, |i| i.opcode.into());
+                write!(out, " {} ", crate::import::grammar::name(opcode))?;
+                self.list(out, args.iter().copied())?;
+            }
             OpKind::Builtin(b, axis) if b.has_axes() => write!(out, ".{}", ["x", "y", "z"][axis as usize % 3])?,
             OpKind::Load(m) => {
                 write!(out, " {}[", k.memory(m).name)?;

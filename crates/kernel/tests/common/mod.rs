@@ -7,6 +7,7 @@ pub mod differentiable;
 pub mod gemm;
 pub mod gradients;
 pub mod kernels;
+pub mod modules;
 pub mod on_device;
 pub mod poses;
 pub mod random;
@@ -14,6 +15,7 @@ pub mod together;
 
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use impasto_kernel::{Builder, Data, Kernel, Module, Scalar, execute};
 
@@ -50,9 +52,14 @@ pub fn valid(words: &[u32]) -> Result<(), String> {
 
 /// Asks another validator.
 pub fn valid_by(validator: &str, words: &[u32]) -> Result<(), String> {
+    valid_for(validator, "vulkan1.1", words)
+}
+
+/// Asks a validator about another environment.
+pub fn valid_for(validator: &str, environment: &str, words: &[u32]) -> Result<(), String> {
     let missing = |e| format!("{validator} cannot be run ({e}): install spirv-tools, as tools/test.sh does");
     let mut child = Command::new(validator)
-        .args(["--target-env", "vulkan1.1", "-"])
+        .args(["--target-env", environment, "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -67,8 +74,30 @@ pub fn valid_by(validator: &str, words: &[u32]) -> Result<(), String> {
     }
 }
 
+/// What `spirv-opt -O` leaves of a module, and the time that takes without the start and the files of the process.
+pub fn spirv_opt(words: &[u32]) -> (Vec<u32>, Duration) {
+    let folder = tempfile::tempdir().unwrap();
+    let (input, output) = (folder.path().join("in.spv"), folder.path().join("out.spv"));
+    std::fs::write(&input, words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+    let run = |passes: &[&str]| {
+        let begin = Instant::now();
+        let done = Command::new("spirv-opt").args(passes).arg(&input).arg("-o").arg(&output).status();
+        assert!(done.expect("spirv-opt cannot be run: install spirv-tools, as tools/test.sh does").success());
+        begin.elapsed()
+    };
+    let nothing = run(&[]);
+    let time = run(&["-O"]).saturating_sub(nothing);
+    let bytes = std::fs::read(&output).unwrap();
+    (modules::words(&bytes), time)
+}
+
 /// Every id below the bound is defined once.
 pub fn dense(module: &Module) -> Result<(), String> {
+    dense_words(&module.words)
+}
+
+/// Every id below the bound is defined once.
+pub fn dense_words(words: &[u32]) -> Result<(), String> {
     struct Ids(Vec<u32>);
     impl rspirv::binary::Consumer for Ids {
         fn initialize(&mut self) -> rspirv::binary::ParseAction {
@@ -86,10 +115,10 @@ pub fn dense(module: &Module) -> Result<(), String> {
         }
     }
     let mut ids = Ids(Vec::new());
-    rspirv::binary::parse_words(&module.words, &mut ids).map_err(|e| format!("{e:?}"))?;
+    rspirv::binary::parse_words(words, &mut ids).map_err(|e| format!("{e:?}"))?;
     ids.0.sort_unstable();
-    let all: Vec<u32> = (1..module.bound).collect();
-    if ids.0 == all { Ok(()) } else { Err(format!("{} ids of {}", ids.0.len(), module.bound)) }
+    let all: Vec<u32> = (1..words[3]).collect();
+    if ids.0 == all { Ok(()) } else { Err(format!("{} ids of {}", ids.0.len(), words[3])) }
 }
 
 /// Writes to so many places in each of seven buffers.

@@ -1,0 +1,67 @@
+//! Modules on the CPU: imported, not optimised, and run by the executor.
+
+use rspirv::spirv::{Decoration, Op as S};
+
+use super::module::Source;
+use super::{ImportError, ModuleInterface, ModuleOptions, import_all, reflect};
+use crate::exec::{Launch, execute_imported};
+
+/// A run that takes more ops than this is stopped: a loop may not end.
+const MOST_OPS: u64 = 1 << 28;
+
+/// One launch of an entry point of a module.
+#[derive(Clone, Debug)]
+pub struct ModuleLaunch {
+    /// Workgroups in x, y and z.
+    pub groups: [u32; 3],
+    /// The bytes of the buffers, in the order of [`ModuleInterface::buffers`].
+    pub buffers: Vec<Vec<u8>>,
+    /// The bytes of the push constants.
+    pub constants: Vec<u8>,
+    /// Invocations in a subgroup.
+    pub subgroup: u32,
+}
+
+/// Runs an entry point on the executor; the buffers hold the results afterwards. What it cannot run is an error that says so.
+pub fn execute_words(words: &[u32], entry: &str, launch: &mut ModuleLaunch) -> Result<(), ImportError> {
+    let options = ModuleOptions { strict: true, environment: None };
+    let imported = import_all(words, options)?;
+    let interface = reflect::of(&imported.source)?;
+    let Some(mut kernel) = imported.kernels.into_iter().find(|k| k.name == entry) else {
+        return Err(ImportError::Words { word: 5, problem: format!("there is no entry point '{entry}'") });
+    };
+    kernel.workgroup = interface.entries.iter().find(|e| e.name == entry).map_or([1; 3], |e| e.workgroup);
+    if launch.buffers.len() != interface.buffers.len() {
+        let problem = format!("it takes {} buffers, {} were given", interface.buffers.len(), launch.buffers.len());
+        return Err(ImportError::Words { word: 5, problem });
+    }
+    let mut run = Launch::new(launch.groups, Vec::new());
+    run.subgroup = launch.subgroup;
+    run.max_ops = MOST_OPS;
+    let mut bytes = launch.buffers.clone();
+    bytes.push(launch.constants.clone());
+    let after = execute_imported(&kernel, &imported.source, &interface, &mut run, bytes)
+        .map_err(|e| ImportError::Words { word: 5, problem: e.to_string() })?;
+    launch.buffers = after.into_iter().take(interface.buffers.len()).collect();
+    Ok(())
+}
+
+/// The module with its buffers at bindings 0 and on of set 0, in the order of [`ModuleInterface::buffers`]: as our devices take them.
+pub fn rebind(words: &[u32], interface: &ModuleInterface) -> Result<Vec<u32>, ImportError> {
+    let s = Source::read(words)?;
+    let mut words = s.words.clone();
+    for (i, b) in (0u32..).zip(&interface.buffers) {
+        for &at in s.decorations.get(&b.variable).into_iter().flatten() {
+            let w = s.operands(at);
+            match w.get(1) {
+                Some(&d) if s.op(at) == S::Decorate && d == Decoration::DescriptorSet as u32 => {
+                    words[at as usize + 3] = 0
+                }
+                Some(&d) if s.op(at) == S::Decorate && d == Decoration::Binding as u32 => words[at as usize + 3] = i,
+                _ => {}
+            }
+        }
+    }
+    words[3] = s.bound;
+    Ok(words)
+}

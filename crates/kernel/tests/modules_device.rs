@@ -1,0 +1,64 @@
+//! Modules of others on lavapipe, before and after our optimiser.
+
+mod common;
+
+use common::modules;
+use common::on_device::{in_child, open};
+use impasto_kernel::blowup::Case;
+use impasto_kernel::{Diff, DiffOptions, ModuleOptions, compile_unoptimised, optimise_words};
+
+/// Compares a module with what we make of it; how many scalars the device rounded differently.
+fn same(device: &impasto_vulkan::Device, name: &str, words: &[u32], options: DiffOptions) -> usize {
+    let made = optimise_words(words, ModuleOptions::default()).unwrap_or_else(|e| panic!("{name}: {e}")).words;
+    let diff = Diff::new(words, &made, options).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let mut rounded = 0;
+    for entry in diff.entries() {
+        // SAFETY: spirv-val accepts both, which tests/modules.rs sees to; the executor ran both on the same buffers.
+        let found = unsafe { diff.on_device(device, entry) }.unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert!(found.first.is_none(), "{name}: {}", found.first.unwrap());
+        assert!(found.changed > 0, "{name}: nothing was computed, so nothing is compared");
+        rounded += found.rounded;
+    }
+    rounded
+}
+
+#[test]
+fn shaders_compute_the_same_on_lavapipe() {
+    if !in_child("shaders_compute_the_same_on_lavapipe") {
+        return;
+    }
+    let device = open();
+    let mut shaders = modules::glsl(1);
+    shaders.extend(modules::wgsl(1));
+    // Doubles are a feature that our devices are not opened with.
+    shaders.retain(|s| s.0 != "doubles.comp");
+    let mut rounded = Vec::new();
+    for seed in common::programs(1) {
+        for (name, words) in &shaders {
+            let n = same(&device, name, words, DiffOptions { seed, ..DiffOptions::default() });
+            rounded.extend((n > 0).then(|| format!("{name} ({n})")));
+        }
+    }
+    println!("{} modules; with other rounding: {rounded:?}", shaders.len());
+}
+
+#[test]
+fn variables_across_joins_compute_the_same_on_lavapipe() {
+    if !in_child("variables_across_joins_compute_the_same_on_lavapipe") {
+        return;
+    }
+    let device = open();
+    // lavapipe takes long for the larger ones: on request.
+    let large = std::env::var_os("IMPASTO_KERNEL_PROGRAMS").is_some();
+    for case in if large { ["sparse 500 500 2", "loop 200 200 2"] } else { ["sparse 120 120 2", "loop 50 50 2"] } {
+        let case: Case = case.parse().unwrap();
+        let words = compile_unoptimised(&case.kernel().unwrap()).unwrap().words;
+        let elements = 64 * case.variables.max(case.joins);
+        same(
+            &device,
+            &case.to_string(),
+            &words,
+            DiffOptions { groups: Some([1; 3]), elements, ..DiffOptions::default() },
+        );
+    }
+}
