@@ -30,8 +30,9 @@ fn shaders_compute_the_same_on_lavapipe() {
     let device = open();
     let mut shaders = modules::glsl(1);
     shaders.extend(modules::wgsl(1));
-    // Doubles are a feature that our devices are not opened with.
-    shaders.retain(|s| s.0 != "doubles.comp");
+    // Doubles are a feature that our devices are not opened with, and naga asks for more of 16 bits than it uses. The third one Mesa 22.3 computes wrongly when it is optimised, by us or by
+    // spirv-opt: docs/kernel-opt.md.
+    shaders.retain(|s| !["doubles.comp", "shader_f16.wgsl", "random_xorshift.comp"].contains(&s.0.as_str()));
     let mut rounded = Vec::new();
     for seed in common::programs(1) {
         for (name, words) in &shaders {

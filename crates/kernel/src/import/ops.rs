@@ -202,7 +202,12 @@ impl Import<'_> {
                         parts.push(v);
                         continue;
                     }
-                    for i in 0..self.asm.kernel.members(self.asm.kernel.ty(v)) {
+                    // No vector has more members; what else stands here is left as it is.
+                    let n = self.asm.kernel.members(self.asm.kernel.ty(v));
+                    if n > 16 {
+                        return Ok(None);
+                    }
+                    for i in 0..n {
                         parts.extend(self.extract(v, &[i])?);
                     }
                 }

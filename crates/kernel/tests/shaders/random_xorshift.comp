@@ -7,8 +7,7 @@ void main() {
     uvec4 s = seed[i % 64u] | uvec4(1u);
     for (uint k = 0u; k < 16u + i % 5u; k++) {
         uint t = s.x ^ (s.x << 11);
-        s.xyz = s.yzw;
-        s.w = s.w ^ (s.w >> 19) ^ t ^ (t >> 8);
+        s = uvec4(s.yzw, s.w ^ (s.w >> 19) ^ t ^ (t >> 8));
     }
     y[i] = s.w + s.x;
 }
