@@ -16,8 +16,8 @@ pub(crate) struct Window {
     pub(crate) n: usize,
     pub(crate) kernel: [usize; 2],
     pub(crate) stride: usize,
-    /// Top and left; what is needed below and to the right follows from the size of the result.
-    pub(crate) padding: [usize; 2],
+    /// Top and left, negative where pixels are taken away; what is needed below and to the right follows from the size of the result.
+    pub(crate) padding: [isize; 2],
     pub(crate) upsample: usize,
     pub(crate) fused: Fused,
 }
@@ -54,8 +54,8 @@ impl Window {
 
     /// A pixel of the enlarged, padded input as a pixel of the input.
     pub(crate) fn source(&self, y: usize, x: usize) -> Option<usize> {
-        let row = y.checked_sub(self.padding[0])? / self.upsample;
-        let column = x.checked_sub(self.padding[1])? / self.upsample;
+        let row = y.checked_add_signed(-self.padding[0])? / self.upsample;
+        let column = x.checked_add_signed(-self.padding[1])? / self.upsample;
         (row < self.height && column < self.width).then_some(row * self.width + column)
     }
 
@@ -115,7 +115,17 @@ pub(crate) struct Image {
 impl Image {
     pub(crate) fn of(graph: &Graph, value: Value) -> Image {
         let node = graph.node(value);
-        let Op::GroupNorm { groups, .. } = node.op else { unreachable!("called for group norms") };
+        let groups = match node.op {
+            Op::GroupNorm { groups, .. } | Op::LineStatistics { groups } => groups,
+            Op::NormFactors { pixels, .. } => {
+                let [batch, lines, groups, _] = graph.ty(node.inputs[0]).shape[..] else {
+                    unreachable!("statistics have four dimensions")
+                };
+                return Image { batch, lines, pixels, channels: node.ty.channels(), groups };
+            }
+            // Each channel by itself.
+            _ => node.ty.channels(),
+        };
         let x = &graph.ty(node.inputs[0]).shape;
         let middle = &x[1..x.len() - 1];
         Image {

@@ -2,7 +2,10 @@
 
 use impasto_model::Model;
 
+use serde::{Deserialize, Serialize};
+
 use crate::autoencoder::Encoded;
+use crate::bits::Numbers;
 use crate::networks::Networks;
 use crate::picture::Picture;
 use crate::pipeline::Watcher;
@@ -22,6 +25,8 @@ pub(crate) struct Beginning {
 }
 
 /// The part of a latent that is not made anew.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(from = "StoredKept", into = "StoredKept")]
 pub(crate) struct Kept {
     latent: Vec<f32>,
     noise: Vec<f32>,
@@ -96,7 +101,32 @@ pub(crate) fn begin(
     Ok(Beginning { latent, sigmas, kept, extra })
 }
 
+/// The same, as it is stored.
+#[derive(Serialize, Deserialize)]
+struct StoredKept {
+    latent: Numbers,
+    noise: Numbers,
+    mask: Numbers,
+}
+
+impl From<Kept> for StoredKept {
+    fn from(kept: Kept) -> StoredKept {
+        StoredKept { latent: Numbers(kept.latent), noise: Numbers(kept.noise), mask: Numbers(kept.mask) }
+    }
+}
+
+impl From<StoredKept> for Kept {
+    fn from(stored: StoredKept) -> Kept {
+        Kept { latent: stored.latent.0, noise: stored.noise.0, mask: stored.mask.0 }
+    }
+}
+
 impl Kept {
+    /// Whether it belongs to latents of this length and area.
+    pub fn fits(&self, len: usize, area: usize) -> bool {
+        self.latent.len() == len && self.noise.len() == len && self.mask.len() == area
+    }
+
     /// Put back what is not made anew, with as much noise as there should be now.
     pub fn put_back(&self, sampler: &mut Sampler) {
         let (sigma, area) = (sampler.sigma(), self.mask.len());

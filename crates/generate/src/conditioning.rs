@@ -7,7 +7,7 @@ use impasto_model::{ClipConfig, Family, Hidden, Model, Part, clip};
 
 use crate::module::{Module, built, load};
 use crate::pipeline::Watcher;
-use crate::place::Place;
+use crate::place::{Bounds, Place};
 use crate::prompt::{Chunk, Piece, Tokenizer, chunks, emphasise, parse};
 use crate::unknown::unknown_words;
 use crate::{GenerateError, Job};
@@ -98,7 +98,7 @@ pub(crate) fn encoders(
     let module = |(index, &chunks): (usize, &usize)| {
         let part = &model.text[index];
         let build = |numbers| clip(&part.config, lengths.texts * chunks, hidden(job, model, index), numbers);
-        Module::of("te", place, Arc::new(part.clone()), part.storage(), &build)
+        Module::of("te", place, Arc::new(part.clone()), part.storage(), Bounds::EXACT, &build)
     };
     lengths.chunks.iter().enumerate().map(module).collect()
 }

@@ -8,7 +8,7 @@ use impasto_model::{Model, unet};
 use crate::conditioning::{Condition, Lengths, added};
 use crate::latent::{LatentShape, channels_first, channels_last};
 use crate::module::{Module, built};
-use crate::place::{Build, Place};
+use crate::place::{Bounds, Build, Place};
 use crate::sampling::{NoiseLevels, Prediction, Training};
 use crate::{GenerateError, Job};
 
@@ -48,12 +48,12 @@ impl Denoiser {
         }
         let (size, tokens) = ([latent.height, latent.width], lengths.tokens(model));
         let source = Arc::new(model.unet.clone());
-        // Both texts in one pass where that fits: the weights are read once.
+        // Both texts in one pass where that fits: the weights are read once. Then one by one, then in bands.
         let batches = if lengths.texts > 1 { vec![lengths.texts, 1] } else { vec![1] };
         let build = |batch: usize| move |numbers| unet(config, batch, size, tokens, numbers);
         let builds: Vec<_> = batches.iter().map(|&batch| build(batch)).collect();
         let builds: Vec<&Build> = builds.iter().map(|build| build as &Build).collect();
-        let (module, choice) = Module::new("diffusion", place, source, model.unet.storage(), &builds)?;
+        let (module, choice) = Module::new("diffusion", place, source, model.unet.storage(), Bounds::EXACT, &builds)?;
         let batch = batches[choice];
         Ok(Denoiser {
             module,

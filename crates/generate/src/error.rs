@@ -7,6 +7,7 @@ use impasto_model::ModelError;
 use crate::picture::PictureError;
 use crate::place::AssignmentError;
 use crate::prompt::PromptError;
+use crate::run::StoredError;
 use crate::sampling::{SamplingError, StepError};
 use crate::settings::SettingsError;
 
@@ -37,6 +38,9 @@ pub enum GenerateError {
     /// A picture's file.
     #[error(transparent)]
     Picture(#[from] PictureError),
+    /// A run's file.
+    #[error(transparent)]
+    Stored(#[from] StoredError),
     /// A network that cannot be built.
     #[error("{module}: {source}")]
     Graph {

@@ -6,7 +6,7 @@ use crate::conditioning::usual_clip_skip;
 use crate::picture::Picture;
 use crate::sampling::{Method, Schedule};
 use crate::settings::{Preview, Settings};
-use crate::{GenerateError, NoiseKind};
+use crate::{GenerateError, NoiseKind, Split};
 
 /// Everything that a run needs to know besides the model's files.
 #[derive(Clone, Debug)]
@@ -43,6 +43,8 @@ pub struct Job {
     pub start: Option<Start>,
     /// What is shown on the way, and after how many steps.
     pub preview: (Preview, usize),
+    /// How the autoencoder may be split.
+    pub split: Split,
     /// What was asked for and is done otherwise, a line each.
     pub notes: Vec<String>,
 }
@@ -124,6 +126,7 @@ impl Job {
             },
             start,
             preview: (preview, settings.preview_interval.unwrap_or(1) as usize),
+            split: Split::of(settings)?,
             notes,
         })
     }
@@ -137,15 +140,20 @@ impl Job {
     }
 
     /// The text that webui keeps inside a picture, from which the picture can be made again.
-    pub fn parameters(&self, seed: u64, model: &str) -> String {
+    pub fn parameters(&self, seed: u64, model: &Model) -> String {
         let mut text = self.prompt.clone();
         if !self.negative.is_empty() {
             text += &format!("\nNegative prompt: {}", self.negative);
         }
         let (w, h) = (self.width, self.height);
         text += &format!(
-            "\nSteps: {}, Sampler: {}, Schedule type: {}, CFG scale: {}, Seed: {seed}, Size: {w}x{h}, Model: {model}",
-            self.steps, self.method, self.schedule, self.guidance
+            "\nSteps: {}, Sampler: {}, Schedule type: {}, CFG scale: {}, Seed: {seed}, Size: {w}x{h}, Model: {}, Model hash: {}",
+            self.steps,
+            self.method,
+            self.schedule,
+            self.guidance,
+            model.title,
+            model.fingerprint()
         );
         if let Some(start) = &self.start {
             text += &format!(", Denoising strength: {}", start.strength);

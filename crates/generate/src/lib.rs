@@ -10,6 +10,7 @@
 //! assert_eq!(first[0], 1.9269154);
 //! ```
 
+mod again;
 mod autoencoder;
 mod begin;
 mod bits;
@@ -29,14 +30,20 @@ mod pipeline;
 pub mod place;
 mod preview;
 pub mod prompt;
+mod run;
 pub mod sampling;
 pub mod settings;
+mod split;
+mod tiles;
 mod unknown;
 
+pub use again::{Inside, inside};
 pub use error::GenerateError;
 pub use job::{Job, Start};
 pub use module::Module;
 pub use noise::{Noise, NoiseKind};
 pub use output::Output;
 pub use overview::plan;
-pub use pipeline::{Event, Watcher, generate};
+pub use pipeline::{Event, Watcher, decode, generate, go_on};
+pub use run::{Run, Stored, StoredError, run_file};
+pub use split::{Split, Tile};

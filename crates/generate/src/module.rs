@@ -7,11 +7,11 @@ use std::time::Instant;
 use impasto_backend::{
     Backend, BackendError, HostWeights, ParamBytes, Profile, Session, SharedSource, Streaming, WeightSource,
 };
-use impasto_graph::{Graph, GraphError, HostTensor, Plan, Storage, Stream};
+use impasto_graph::{Cuts, Graph, GraphError, HostTensor, Plan, PlanError, Storage, Stream};
 
 use crate::GenerateError;
 use crate::pipeline::{Event, Watcher};
-use crate::place::{Build, Fitted, Home, ModulePlan, Place, Rung, Spent, fit};
+use crate::place::{Bounds, Build, Fitted, Home, ModulePlan, Place, Rung, Spent, fit};
 
 /// A network that cannot be built, as an error of its module.
 pub(crate) fn built(module: &'static str) -> impl Fn(GraphError) -> GenerateError {
@@ -39,6 +39,12 @@ pub struct Module {
     graph: Graph,
     plan: Plan,
     rung: Rung,
+    /// How it was cut, where it is in bands.
+    cuts: Cuts,
+    /// Why a better way does not fit.
+    why: Option<PlanError>,
+    /// Tiles that one run is made of.
+    tiles: u64,
     /// Where its weights are kept.
     home: Home,
     /// Its weights in host memory, packed for the device, where they are kept so.
@@ -54,11 +60,26 @@ impl Module {
         place: &Place,
         source: SharedSource,
         storage: Storage,
+        bounds: Bounds,
         builds: &[&Build],
     ) -> Result<(Module, usize), GenerateError> {
-        let Fitted { graph, plan, rung, choice } = fit(name, &*place.device, storage, builds)?;
+        let Fitted { graph, plan, rung, choice, cuts, why } = fit(name, &*place.device, storage, bounds, builds)?;
         let (place, home) = (place.clone(), home(place, &plan));
-        let module = Module { name, place, source, graph, plan, rung, home, host: None, backend: None, session: None };
+        let module = Module {
+            name,
+            place,
+            source,
+            graph,
+            plan,
+            rung,
+            cuts,
+            why,
+            tiles: 1,
+            home,
+            host: None,
+            backend: None,
+            session: None,
+        };
         Ok((module, choice))
     }
 
@@ -68,9 +89,10 @@ impl Module {
         place: &Place,
         source: SharedSource,
         storage: Storage,
+        bounds: Bounds,
         build: &Build,
     ) -> Result<Module, GenerateError> {
-        Ok(Module::new(name, place, source, storage, &[build])?.0)
+        Ok(Module::new(name, place, source, storage, bounds, &[build])?.0)
     }
 
     /// What users call it: `te`, `diffusion`, `vae`.
@@ -78,9 +100,37 @@ impl Module {
         self.name
     }
 
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
     /// Where it computes.
     pub fn device(&self) -> &dyn Profile {
         &*self.place.device
+    }
+
+    /// In which way it runs.
+    pub fn rung(&self) -> Rung {
+        self.rung
+    }
+
+    /// It computes one of so many tiles.
+    pub(crate) fn tiled(self, tiles: usize) -> Module {
+        Module { rung: Rung::Tiled, tiles: tiles as u64, ..self }
+    }
+
+    /// What to tell the user where it does not run whole.
+    pub fn note(&self) -> Option<String> {
+        let level = self.cuts.levels.iter().max_by_key(|level| level.bands())?;
+        let (bands, height, arena) = (level.bands(), level.height, self.arena_bytes() as f64 / 1e6);
+        let why = self.why.as_ref().map_or(String::new(), |why| format!(" instead of whole: {why}"));
+        let device = self.device().name();
+        Some(format!("{} on {device} in {bands} bands of {height} rows and {arena:.0} MB, exactly{why}", self.name))
+    }
+
+    /// Bytes that it uses beside its weights.
+    pub fn arena_bytes(&self) -> u64 {
+        self.plan.arena_bytes()
     }
 
     /// Where its weights are kept.
@@ -109,7 +159,7 @@ impl Module {
             largest_buffer: self.plan.largest_binding().max(weights),
             buffer_limit: device.limits().max_binding,
             rung: self.rung,
-            runs,
+            runs: runs * self.tiles,
             flops: self.graph.flops(),
             seconds: 0.0,
             measured: false,
@@ -175,8 +225,13 @@ impl Module {
     pub fn run(&mut self, inputs: &[(&str, &HostTensor)]) -> Result<Vec<HostTensor>, GenerateError> {
         let lost = || BackendError::Lost { device: "host".into(), reason: "the module was not loaded".into() };
         let begun = Instant::now();
-        let outputs = self.session.as_mut().ok_or_else(lost).and_then(|s| s.run_to_new(inputs));
+        let parts = self.cuts.parts(inputs).map_err(built(self.name))?;
+        let whole = inputs.iter().copied().filter(|(name, _)| !self.cuts.inputs.iter().any(|cut| cut.name == *name));
+        let given: Vec<(&str, &HostTensor)> = whole.chain(parts.iter().map(|(name, part)| (&**name, part))).collect();
+        let outputs = self.session.as_mut().ok_or_else(lost).and_then(|s| s.run_to_new(&given));
         let outputs = outputs.map_err(|e| self.failed(e))?;
+        let names = self.graph.outputs().iter().map(|output| &*output.name);
+        let outputs = self.cuts.join(names, outputs).map_err(built(self.name))?;
         let (flops, computing) = (self.graph.flops() as f64, begun.elapsed().as_secs_f64());
         self.place.note(Spent { flops, computing, ..Spent::default() });
         if let Some(session) = &self.session {

@@ -34,6 +34,11 @@ impl Networks {
         Ok(Networks { denoiser, autoencoder, both_fit, colours: preview::colours(model) })
     }
 
+    /// What to tell the user of how they are split.
+    pub fn notes(&self) -> Vec<String> {
+        self.denoiser.module.note().into_iter().chain(self.autoencoder.notes()).collect()
+    }
+
     /// Open their devices.
     pub fn open(&mut self) -> Result<(), GenerateError> {
         let Networks { denoiser, autoencoder, .. } = self;

@@ -2,11 +2,15 @@
 
 use impasto_model::Model;
 
+use crate::autoencoder::Autoencoder;
 use crate::begin::{Beginning, Original, begin};
+use crate::bits::Numbers;
 use crate::conditioning::{Texts, Words};
+use crate::latent::LatentShape;
 use crate::networks::Networks;
 use crate::picture::Picture;
 use crate::place::{DevicePeak, Placement};
+use crate::run::Run;
 use crate::sampling::Sampler;
 use crate::settings::Preview;
 use crate::{GenerateError, Job, Noise};
@@ -16,6 +20,8 @@ use crate::{GenerateError, Job, Noise};
 pub enum Event<'a> {
     /// Words of the prompt that the model was never shown, and passes over.
     Unknown(&'a [String]),
+    /// Something that the user should know: how a module is split, or that a device failed.
+    Note(&'a str),
     /// A module is loaded.
     Loading {
         /// The module.
@@ -39,6 +45,8 @@ pub enum Event<'a> {
         /// All of them.
         of: usize,
     },
+    /// Where the run stands, after each step: enough to go on from here.
+    Kept(&'a Run),
     /// What the picture looks like so far.
     Preview(&'a Picture),
     /// A picture is ready.
@@ -55,6 +63,17 @@ pub type Watcher<'a> = dyn FnMut(Event) -> Result<bool, GenerateError> + 'a;
 
 /// Make the pictures of a job; each is handed to `watch` when it is ready.
 pub fn generate(job: &Job, model: &Model, places: &Placement, watch: &mut Watcher) -> Result<(), GenerateError> {
+    go_on(job, model, places, None, watch)
+}
+
+/// The same, from where a run stands.
+pub fn go_on(
+    job: &Job,
+    model: &Model,
+    places: &Placement,
+    mut from: Option<Run>,
+    watch: &mut Watcher,
+) -> Result<(), GenerateError> {
     // Everything is planned, and devices are opened, before anything is loaded: what cannot be is refused before work is spent.
     let words = Words::cut(job, model)?;
     let mut texts = Texts::plan(job, model, &places.te, &words)?;
@@ -66,13 +85,32 @@ pub fn generate(job: &Job, model: &Model, places: &Placement, watch: &mut Watche
     if !unknown.is_empty() {
         tell(watch, Event::Unknown(&unknown))?;
     }
+    for note in texts.modules().filter_map(|module| module.note()).chain(networks.notes()) {
+        tell(watch, Event::Note(&note))?;
+    }
     networks.denoiser.hear(texts.encode(watch)?);
-    let original = Original::encode(job, model, &mut networks, watch)?;
-    for i in 0..job.count {
+    let LatentShape { channels, height, width } = networks.autoencoder.latent;
+    let shape = [channels, height, width];
+    if from.as_ref().is_some_and(|run| run.shape != shape) {
+        return Err(GenerateError::Asked("the stored run has latents of another size than these settings".into()));
+    }
+    let mut original = None;
+    for i in from.as_ref().map_or(0, |run| run.picture)..job.count {
         let seed = job.seed.wrapping_add(i as u64);
-        let mut noise = Noise::new(job.rng, seed);
-        let beginning = begin(job, &networks, original.as_ref(), &mut noise)?;
-        let latent = sample(job, &mut networks, beginning, &mut noise, i, watch)?;
+        let run = match from.take() {
+            Some(run) => run,
+            None => {
+                if original.is_none() {
+                    original = Some(Original::encode(job, model, &mut networks, watch)?);
+                }
+                let mut noise = Noise::new(job.rng, seed);
+                let beginning = begin(job, &networks, original.as_ref().and_then(Option::as_ref), &mut noise)?;
+                let Beginning { latent, sigmas, kept, extra } = beginning;
+                let sampler = Sampler::new(job.method, job.eta, sigmas, latent)?;
+                Run { picture: i, seed: job.seed, shape, sampler, noise, kept, extra: extra.map(Numbers) }
+            }
+        };
+        let latent = sample(job, &mut networks, run, watch)?;
         tell(watch, Event::Working("decoding"))?;
         let picture = networks.decode(&latent, watch)?;
         if picture.is_flat() {
@@ -83,36 +121,53 @@ pub fn generate(job: &Job, model: &Model, places: &Placement, watch: &mut Watche
     Ok(())
 }
 
-/// Noise to latent, step by step.
-fn sample(
+/// Only the picture of a run as it stands.
+pub fn decode(
     job: &Job,
-    networks: &mut Networks,
-    beginning: Beginning,
-    noise: &mut Noise,
-    picture: usize,
+    model: &Model,
+    places: &Placement,
+    run: &Run,
     watch: &mut Watcher,
-) -> Result<Vec<f32>, GenerateError> {
-    networks.load_diffusion(watch)?;
-    let Beginning { latent, sigmas, kept, extra } = beginning;
-    let mut sampler = Sampler::new(job.method, job.eta, sigmas, latent)?;
-    let of = sampler.steps();
-    tell(watch, Event::Step { picture, done: 0, of })?;
-    while !sampler.done() {
-        sampler.step(|x, sigma| networks.denoiser.denoise(x, sigma, extra.as_deref()), |n| noise.draw(n))?;
-        if let Some(kept) = &kept {
-            kept.put_back(&mut sampler);
+) -> Result<Picture, GenerateError> {
+    let mut autoencoder = Autoencoder::plan(job, model, &places.vae)?;
+    let LatentShape { channels, height, width } = autoencoder.latent;
+    if run.shape != [channels, height, width] {
+        return Err(GenerateError::Asked("the stored run has latents of another size than these settings".into()));
+    }
+    for note in autoencoder.notes() {
+        tell(watch, Event::Note(&note))?;
+    }
+    tell(watch, Event::Working("decoding"))?;
+    autoencoder.decode(run.latent(), watch)
+}
+
+/// Noise to latent, step by step.
+fn sample(job: &Job, networks: &mut Networks, mut run: Run, watch: &mut Watcher) -> Result<Vec<f32>, GenerateError> {
+    tell(watch, Event::Kept(&run))?;
+    if !run.sampler.done() {
+        networks.load_diffusion(watch)?;
+    }
+    let (picture, of) = (run.picture, run.sampler.steps());
+    tell(watch, Event::Step { picture, done: run.sampler.taken(), of })?;
+    while !run.sampler.done() {
+        let Run { sampler, noise, kept, extra, .. } = &mut run;
+        let extra = extra.as_ref().map(|extra| &extra.0[..]);
+        sampler.step(|x, sigma| networks.denoiser.denoise(x, sigma, extra), |n| noise.draw(n))?;
+        if let Some(kept) = kept {
+            kept.put_back(sampler);
         }
-        tell(watch, Event::Step { picture, done: sampler.taken(), of })?;
+        tell(watch, Event::Kept(&run))?;
+        tell(watch, Event::Step { picture, done: run.sampler.taken(), of })?;
         let (how, every) = job.preview;
-        if let Some(seen) = sampler.denoised()
+        if let Some(seen) = run.sampler.denoised()
             && how != Preview::None
-            && sampler.taken().is_multiple_of(every)
+            && run.sampler.taken().is_multiple_of(every)
         {
             let shown = networks.preview(how, seen, watch)?;
             tell(watch, Event::Preview(&shown))?;
         }
     }
-    Ok(sampler.into_latent())
+    Ok(run.sampler.into_latent())
 }
 
 /// Tell what happens; an answer that asks to stop ends the run.

@@ -69,6 +69,16 @@ pub enum GraphError {
         /// The number of elements given.
         given: usize,
     },
+    /// A part that a host tensor does not have.
+    #[error("{ty} has no {range:?} of axis {axis}")]
+    NoPart {
+        /// The tensor.
+        ty: TensorType,
+        /// The axis.
+        axis: usize,
+        /// What was asked for.
+        range: std::ops::Range<usize>,
+    },
     /// Text that is no graph.
     #[error("line {line}, column {column}: {problem}")]
     Syntax {

@@ -93,18 +93,18 @@ impl Epilogue {
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     stride: usize,
-    padding: [usize; 4],
+    padding: [isize; 4],
     upsample: usize,
 }
 
 impl Window {
     /// Stride 1 with the same padding on all sides: 1 keeps the size under a 3x3 kernel, 0 under a 1x1 kernel.
     pub fn pad(padding: usize) -> Self {
-        Window { stride: 1, padding: [padding; 4], upsample: 1 }
+        Window { stride: 1, padding: [padding as isize; 4], upsample: 1 }
     }
 
-    /// Other paddings: top, left, bottom, right.
-    pub fn padding(self, padding: [usize; 4]) -> Self {
+    /// Other paddings: top, left, bottom, right. A negative one takes pixels of the enlarged input away.
+    pub fn padding(self, padding: [isize; 4]) -> Self {
         Window { padding, ..self }
     }
 

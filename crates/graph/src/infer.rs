@@ -74,7 +74,10 @@ fn may_choose_dtype(op: &Op) -> bool {
     !op.is_source()
         && !matches!(
             op,
-            Op::Upsample { .. }
+            // Statistics are exact or they are nothing.
+            Op::LineStatistics { .. }
+                | Op::NormFactors { .. }
+                | Op::Upsample { .. }
                 | Op::Pad { .. }
                 | Op::Concat { .. }
                 | Op::Slice { .. }
@@ -101,6 +104,13 @@ fn check_dtypes(op: &Op, inputs: &[&TensorType]) -> Result<(), String> {
                 return Err(format!("the ids must be i32, not {}", inputs[1].dtype));
             }
             Ok(())
+        }
+        // Statistics and what is made of them are never rounded.
+        Op::NormFactors { .. } if inputs[0].dtype != DType::F32 => {
+            Err(format!("stats must be f32, not {}", inputs[0].dtype))
+        }
+        Op::Normalise { .. } if inputs[1].dtype != DType::F32 => {
+            Err(format!("factors must be f32, not {}", inputs[1].dtype))
         }
         _ => match inputs.iter().position(|t| !t.dtype.is_float()) {
             Some(i) => Err(format!("takes floats, operand {i} is {}", inputs[i].dtype)),
@@ -143,11 +153,11 @@ fn result(op: &Op, inputs: &[&TensorType]) -> Result<(Vec<usize>, DType), String
                 return Err(format!("x has {} channels, w takes {}", x.shape[3], w.shape[1]));
             }
             let [top, left, bottom, right] = *padding;
-            let side = |size: usize, before: usize, after: usize, kernel: usize| {
+            let side = |size: usize, before: isize, after: isize, kernel: usize| {
                 let padded = size
                     .checked_mul(*upsample)
-                    .and_then(|s| s.checked_add(before)?.checked_add(after))
-                    .ok_or("padding is too large")?;
+                    .and_then(|s| s.checked_add_signed(before.checked_add(after)?))
+                    .ok_or("padding is too large, or takes away more than there is")?;
                 match padded.checked_sub(kernel) {
                     Some(rest) => Ok(rest / stride + 1),
                     None => Err(format!("the padded image ({padded}) is smaller than the kernel ({kernel})")),
@@ -192,6 +202,35 @@ fn result(op: &Op, inputs: &[&TensorType]) -> Result<(Vec<usize>, DType), String
             }
             vector("gamma", inputs[1], c)?;
             vector("beta", inputs[2], c)?;
+            Ok((x.shape.clone(), x.dtype))
+        }
+        Op::LineStatistics { groups } => {
+            let x = inputs[0];
+            if x.shape.len() < 3 {
+                return Err("x must have at least 3 dimensions (batch, lines, .., channels)".into());
+            }
+            if *groups == 0 || !x.channels().is_multiple_of(*groups) {
+                return Err(format!("{} channels do not divide into {groups} groups", x.channels()));
+            }
+            Ok((vec![x.shape[0], x.shape[1], *groups, 2], DType::F32))
+        }
+        Op::NormFactors { pixels, .. } => {
+            let (stats, c) = (inputs[0], inputs[1].channels());
+            rank("stats", stats, 4, "(batch, lines, groups, 2)")?;
+            if stats.shape[3] != 2 || !c.is_multiple_of(stats.shape[2]) || *pixels == 0 {
+                return Err(
+                    "stats must be (batch, lines, groups, 2), groups divide the channels, and lines have pixels".into(),
+                );
+            }
+            vector("gamma", inputs[1], c)?;
+            vector("beta", inputs[2], c)?;
+            Ok((vec![stats.shape[0], 3, c], DType::F32))
+        }
+        Op::Normalise { .. } => {
+            let (x, factors) = (inputs[0], inputs[1]);
+            if x.shape.len() < 2 || factors.shape != [x.shape[0], 3, x.channels()] {
+                return Err("x must be (batch, .., channels) and factors (batch, 3, channels)".into());
+            }
             Ok((x.shape.clone(), x.dtype))
         }
         Op::LayerNorm { .. } => {

@@ -24,6 +24,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod bands;
 mod dtype;
 mod error;
 mod graph;
@@ -33,6 +34,7 @@ mod plan;
 mod tensor;
 mod text;
 
+pub use bands::{Banded, Cut, Cuts, Cutting, Level};
 pub use dtype::{DType, Storage};
 pub use error::{GraphError, Operand, Operands, PlanError};
 pub use graph::{Epilogue, Graph, Node, Output, Value, Window};

@@ -73,8 +73,8 @@ pub enum Op {
     /// `a (.., m, k)` times `b (.., k, n)`, or `b (.., n, k)` transposed: `(.., m, n)`.
     MatMul { transpose_b: bool },
     /// `x (batch, h, w, c)` with the parameter `w (n, c, kh, kw)`: `(batch, h', w', n)`. The input is first enlarged
-    /// `upsample` times (nearest), then padded (top, left, bottom, right).
-    Conv2d { stride: usize, padding: [usize; 4], upsample: usize, fused: Fused },
+    /// `upsample` times (nearest), then padded (top, left, bottom, right); a negative padding takes pixels away.
+    Conv2d { stride: usize, padding: [isize; 4], upsample: usize, fused: Fused },
     /// Softmax(scale q kᵀ) v for each head: `q (batch, t, heads d)`, `k (batch, s, heads d)`, `v (batch, s, heads e)`:
     /// `(batch, t, heads e)`. Causal: query `i` sees keys up to `i + s - t`.
     Attention { heads: usize, scale: f32, causal: bool },
@@ -82,6 +82,14 @@ pub enum Op {
     // Norms: statistics over a row or over an image.
     /// Over each group of channels of each picture, then scale and shift by channel: `x, gamma (c), beta (c)`.
     GroupNorm { groups: usize, eps: f32, activation: Option<Unary> },
+    /// The statistics of group norm, by line: `x (batch, lines, .., c)`: `(batch, lines, groups, 2)`, the mean and the sum of squared
+    /// distances from it.
+    LineStatistics { groups: usize },
+    /// What group norm does to each channel: `stats (batch, lines, groups, 2)` of lines of `pixels` pixels, combined in their order,
+    /// `gamma (c), beta (c)`: `(batch, 3, c)`, mean, scale and shift.
+    NormFactors { pixels: usize, eps: f32 },
+    /// `activation((x - mean) scale + shift)`: `x (batch, .., c)`, `factors (batch, 3, c)`.
+    Normalise { activation: Option<Unary> },
     /// Over the last dimension: `x, gamma (c), beta (c)`.
     LayerNorm { eps: f32 },
     /// Over the last dimension, without the mean: `x, gamma (c)`.
@@ -144,6 +152,9 @@ impl Op {
             Op::Conv2d { .. } => "conv2d",
             Op::Attention { .. } => "attention",
             Op::GroupNorm { .. } => "group_norm",
+            Op::LineStatistics { .. } => "line_statistics",
+            Op::NormFactors { .. } => "norm_factors",
+            Op::Normalise { .. } => "normalise",
             Op::LayerNorm { .. } => "layer_norm",
             Op::RmsNorm { .. } => "rms_norm",
             Op::Softmax => "softmax",
@@ -173,11 +184,14 @@ impl Op {
             Op::Attention { .. } => vec!["q", "k", "v"],
             Op::GroupNorm { .. } | Op::LayerNorm { .. } => vec!["x", "gamma", "beta"],
             Op::RmsNorm { .. } => vec!["x", "gamma"],
+            Op::NormFactors { .. } => vec!["stats", "gamma", "beta"],
+            Op::Normalise { .. } => vec!["x", "factors"],
             Op::Concat { .. } => return None,
             Op::Embedding => vec!["table", "ids"],
             Op::TimestepEmbedding { .. } => vec!["t"],
             Op::Rotary { .. } => vec!["x", "cos", "sin"],
-            Op::Softmax
+            Op::LineStatistics { .. }
+            | Op::Softmax
             | Op::Unary(_)
             | Op::Affine { .. }
             | Op::Geglu

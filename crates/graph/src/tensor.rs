@@ -1,11 +1,14 @@
 //! The type of a tensor (shape and element type), and tensors that live on the host.
 
 use std::fmt;
+use std::ops::Range;
 
 use half::{bf16, f16};
 
 use crate::dtype::DType;
-use crate::error::GraphError;
+use crate::error::{GraphError, Operand, Operands};
+use crate::infer::infer;
+use crate::op::Op;
 
 /// Shape and element type of a value. Dimensions run from the slowest to the fastest; images are
 /// `(batch, height, width, channels)`.
@@ -150,6 +153,68 @@ impl HostTensor {
     /// The elements, to be written.
     pub fn data_mut(&mut self) -> &mut Data {
         &mut self.data
+    }
+
+    /// A part of an axis.
+    ///
+    /// ```
+    /// use impasto_graph::HostTensor;
+    /// let t = HostTensor::i32([2, 3], vec![1, 2, 3, 4, 5, 6])?;
+    /// let parts = [t.slice(1, 0..1)?, t.slice(1, 1..3)?];
+    /// assert_eq!(parts[1].to_f32(), [2.0, 3.0, 5.0, 6.0]);
+    /// assert_eq!(HostTensor::concat(1, &parts)?, t);
+    /// # Ok::<(), impasto_graph::GraphError>(())
+    /// ```
+    pub fn slice(&self, axis: usize, range: Range<usize>) -> Result<Self, GraphError> {
+        let mut ty = self.ty.clone();
+        let Some(size) = ty.shape.get_mut(axis).filter(|size| range.start <= range.end && range.end <= **size) else {
+            return Err(GraphError::NoPart { ty: self.ty.clone(), axis, range });
+        };
+        *size = range.len();
+        let row: usize = self.ty.shape[axis + 1..].iter().product();
+        let (line, from, len) = (self.ty.shape[axis] * row, range.start * row, range.len() * row);
+        fn part<T: Copy>(all: &[T], line: usize, from: usize, len: usize) -> Vec<T> {
+            all.chunks_exact(line.max(1)).flat_map(|line| &line[from..from + len]).copied().collect()
+        }
+        let data = match &self.data {
+            Data::F32(v) => Data::F32(part(v, line, from, len)),
+            Data::F16(v) => Data::F16(part(v, line, from, len)),
+            Data::BF16(v) => Data::BF16(part(v, line, from, len)),
+            Data::I32(v) => Data::I32(part(v, line, from, len)),
+        };
+        Ok(HostTensor { ty, data })
+    }
+
+    /// Tensors one after the other along an axis; they agree in everything else.
+    pub fn concat(axis: usize, parts: &[HostTensor]) -> Result<Self, GraphError> {
+        let types: Vec<&TensorType> = parts.iter().map(|p| &p.ty).collect();
+        let ty = infer(&Op::Concat { axis }, &types, None).map_err(|problem| {
+            let operands = parts.iter().map(|p| Operand { role: "part".into(), ty: p.ty.clone() }).collect();
+            GraphError::Shape { label: "host tensors".into(), op: "concat", operands: Operands(operands), problem }
+        })?;
+        let lines: usize = ty.shape[..axis].iter().product();
+        fn join<'a, T: Copy + 'a>(lines: usize, parts: &[&'a [T]]) -> Vec<T> {
+            let line = |i: usize| parts.iter().flat_map(move |p| p.chunks_exact(p.len() / lines).nth(i).unwrap_or(&[]));
+            (0..lines).flat_map(line).copied().collect()
+        }
+        macro_rules! joined {
+            ($kind:ident) => {
+                Data::$kind(join(
+                    lines,
+                    &parts
+                        .iter()
+                        .filter_map(|p| if let Data::$kind(v) = &p.data { Some(&v[..]) } else { None })
+                        .collect::<Vec<_>>(),
+                ))
+            };
+        }
+        let data = match ty.dtype {
+            DType::F32 => joined!(F32),
+            DType::F16 => joined!(F16),
+            DType::BF16 => joined!(BF16),
+            DType::I32 => joined!(I32),
+        };
+        Ok(HostTensor { ty, data })
     }
 
     /// The elements as 32-bit floats, whatever their type.

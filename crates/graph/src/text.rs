@@ -76,6 +76,7 @@ impl fmt::Display for Quoted<'_> {
 enum Attribute {
     Int(usize),
     Ints(Vec<usize>),
+    Signed([isize; 4]),
     Float(f32),
     Word(&'static str),
 }
@@ -88,6 +89,7 @@ impl fmt::Display for Attribute {
                 let parts: Vec<String> = v.iter().map(usize::to_string).collect();
                 write!(f, "[{}]", parts.join(","))
             }
+            Attribute::Signed([a, b, c, d]) => write!(f, "[{a},{b},{c},{d}]"),
             // The shortest digits that read back as the same float.
             Attribute::Float(x) => write!(f, "{x:?}"),
             Attribute::Word(w) => f.write_str(w),
@@ -96,14 +98,13 @@ impl fmt::Display for Attribute {
 }
 
 fn attributes(op: &Op) -> Vec<(&'static str, Attribute)> {
-    use Attribute::{Float, Int, Ints, Word};
+    use Attribute::{Float, Int, Ints, Signed, Word};
     let act = |a: &Option<Unary>| a.map(|a| ("act", Word(a.name())));
     match op {
         Op::Linear { fused } => act(&fused.activation).into_iter().collect(),
         Op::MatMul { transpose_b } => vec![("transpose_b", Int(usize::from(*transpose_b)))],
         Op::Conv2d { stride, padding, upsample, fused } => {
-            let mut list =
-                vec![("stride", Int(*stride)), ("pad", Ints(padding.to_vec())), ("upsample", Int(*upsample))];
+            let mut list = vec![("stride", Int(*stride)), ("pad", Signed(*padding)), ("upsample", Int(*upsample))];
             list.extend(act(&fused.activation));
             list
         }
@@ -115,6 +116,9 @@ fn attributes(op: &Op) -> Vec<(&'static str, Attribute)> {
             list.extend(act(activation));
             list
         }
+        Op::LineStatistics { groups } => vec![("groups", Int(*groups))],
+        Op::NormFactors { pixels, eps } => vec![("pixels", Int(*pixels)), ("eps", Float(*eps))],
+        Op::Normalise { activation } => act(activation).into_iter().collect(),
         Op::LayerNorm { eps } | Op::RmsNorm { eps } => vec![("eps", Float(*eps))],
         Op::Affine { scale, shift } => vec![("scale", Float(*scale)), ("shift", Float(*shift))],
         Op::Upsample { factor } => vec![("factor", Int(*factor))],
@@ -223,7 +227,7 @@ impl<'a> Line<'a> {
         })
     }
 
-    fn numbers(&mut self) -> Result<Vec<usize>, GraphError> {
+    fn numbers<T: FromStr>(&mut self) -> Result<Vec<T>, GraphError> {
         self.expect("[")?;
         let mut list = vec![];
         while !self.take("]") {
@@ -427,7 +431,7 @@ impl<'a> Given<'a> {
         })
     }
 
-    fn ints(&mut self, key: &str) -> Result<Vec<usize>, GraphError> {
+    fn ints<T: FromStr>(&mut self, key: &str) -> Result<Vec<T>, GraphError> {
         self.need(key, Line::numbers)
     }
 
@@ -456,6 +460,9 @@ impl<'a> Given<'a> {
             "group_norm" => {
                 Op::GroupNorm { groups: self.int("groups")?, eps: self.float("eps")?, activation: self.activation()? }
             }
+            "line_statistics" => Op::LineStatistics { groups: self.int("groups")? },
+            "norm_factors" => Op::NormFactors { pixels: self.int("pixels")?, eps: self.float("eps")? },
+            "normalise" => Op::Normalise { activation: self.activation()? },
             "layer_norm" => Op::LayerNorm { eps: self.float("eps")? },
             "rms_norm" => Op::RmsNorm { eps: self.float("eps")? },
             "softmax" => Op::Softmax,

@@ -37,7 +37,7 @@ const PRODUCTS: &[Wrong] = &[
     ),
     (
         &["f32[1,8,8,3]", "param f32[4,3,3,3]"],
-        "conv2d(%0, %1) stride=1 pad=[18446744073709551615,1,0,0] upsample=1",
+        "conv2d(%0, %1) stride=1 pad=[9223372036854775807,9223372036854775807,9223372036854775807,0] upsample=1",
         "too large",
     ),
     (&["f32[1,8,8,3]", "f32[4,3,3,3]"], "conv2d(%0, %1) stride=1 pad=[1,1,1,1] upsample=1", "parameter"),

@@ -8,13 +8,14 @@
 //! ; never: TEXT    the text does not occur
 //! ```
 //!
-//! `; print` prints the graph, `; plan` its plan (settings may be left out: without them the device is `Anything`),
+//! `; bands band_bytes=N buffer_bytes=N axis=N` cuts the graph into bands and prints that; `; bands plan` with settings of a device prints
+//! the bands that fit it. `; print` prints the graph, `; plan` its plan (settings may be left out: without them the device is `Anything`),
 //! `; error` the error that reading or planning ends in. A file may ask several such questions.
 
 use std::fmt::Write;
 use std::path::Path;
 
-use impasto_graph::{Anything, Capabilities, Graph, Limits, Op, Place, Plan, Span, Used, Value};
+use impasto_graph::{Anything, Banded, Capabilities, Cutting, Graph, Limits, Op, Place, Plan, Span, Used, Value};
 
 /// `Anything`, with the settings of a `; plan` or `; error` line.
 struct Device {
@@ -74,6 +75,21 @@ impl Capabilities for Device {
     }
 }
 
+fn cutting(settings: &str) -> Cutting {
+    let mut cutting = Cutting::default();
+    for setting in settings.split_whitespace() {
+        let (key, value) = setting.split_once('=').expect("settings are key=value");
+        let number: u64 = value.parse().expect("settings are numbers");
+        match key {
+            "band_bytes" => cutting.band_bytes = number,
+            "buffer_bytes" => cutting.buffer_bytes = number,
+            "axis" => cutting.axis = number as usize,
+            _ => panic!("'{key}' is no setting"),
+        }
+    }
+    cutting
+}
+
 fn at(span: Span) -> String {
     format!("{}..{}", span.offset, span.offset + span.bytes)
 }
@@ -125,6 +141,20 @@ fn answer(text: &str, question: &str) -> Result<String, String> {
     match (what, graph) {
         ("print", Ok(graph)) => Ok(graph.to_string()),
         ("error", Err(e)) => Ok(e.to_string()),
+        ("bands", Ok(graph)) => {
+            let banded = match settings.strip_prefix("plan") {
+                Some(settings) => {
+                    let device = Device::new(settings);
+                    let (banded, plan) = Banded::fit(&graph, &device, 1, Plan::new).map_err(|e| e.to_string())?;
+                    plan.verify(&banded.graph, &device)?;
+                    banded
+                }
+                None => Banded::new(&graph, &cutting(settings)).map_err(|e| e.to_string())?,
+            };
+            let levels =
+                banded.cuts.levels.iter().map(|l| format!("level {}: {} bands of {}\n", l.rows, l.bands(), l.height));
+            Ok(levels.collect::<String>() + &banded.graph.to_string())
+        }
         ("plan" | "error", Ok(graph)) => {
             let device = Device::new(settings);
             match (what, Plan::new(&graph, &device)) {
@@ -159,7 +189,7 @@ fn problems(text: &str) -> Vec<String> {
             if output.contains(never) {
                 problem(format!("'{never}' occurs"), &output);
             }
-        } else if ["plan", "error", "print"].contains(&comment.split(' ').next().unwrap_or("")) {
+        } else if ["bands", "plan", "error", "print"].contains(&comment.split(' ').next().unwrap_or("")) {
             match answer(text, comment) {
                 Ok(text) => output = text,
                 Err(e) => problem(e, ""),

@@ -233,7 +233,7 @@ fn random_graphs_hold_every_op() {
             op => op.name(),
         }));
     });
-    let every = "affine attention binary cast concat conv2d embedding geglu group_norm input layer_norm linear matmul \
-                 pad param permute reshape rms_norm rotary slice softmax timestep_embedding unary upsample";
+    let every = "affine attention binary cast concat conv2d embedding geglu group_norm input layer_norm line_statistics \
+                 linear matmul norm_factors normalise pad param permute reshape rms_norm rotary slice softmax timestep_embedding unary upsample";
     assert_eq!(seen.into_iter().collect::<Vec<_>>().join(" "), every);
 }

@@ -34,6 +34,15 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let (flags, planned) = match matches.subcommand() {
         None => (arguments::settings(matches), None),
         Some(("generate", matches)) => (arguments::settings(matches), None),
+        Some((name @ ("resume" | "decode" | "again"), matches)) => {
+            let (file, flags) = (arguments::file(matches), arguments::settings(matches).map_err(GenerateError::from)?);
+            let made = match name {
+                "resume" => paint::resume(&file, &flags),
+                "decode" => paint::decode(&file, &flags),
+                _ => paint::again(&file, &flags),
+            };
+            return Ok(made.map(|()| ExitCode::SUCCESS)?);
+        }
         Some(("plan", matches)) => (arguments::settings(matches), Some(arguments::imagined(matches))),
         Some(_) => return run_other(Command::from_arg_matches(matches)?).map(|()| ExitCode::SUCCESS),
     };
@@ -53,6 +62,7 @@ fn run_other(command: Command) -> anyhow::Result<()> {
         Command::Inspect { file, json } => show::inspect(&file, json),
         Command::Devices(args) => devices::devices(&args),
         Command::Kernel(command) => kernel::kernel(&command),
+        Command::Bench(Bench::Bands(args)) => show::bench_bands(&args),
         Command::Bench(Bench::Cpu(args)) => show::bench_cpu(&args),
         Command::Bench(Bench::Kernel(args)) => kernel::bench(&args),
         Command::Bench(Bench::Model(args)) => show::bench_model(&args),

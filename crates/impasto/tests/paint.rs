@@ -319,7 +319,7 @@ fn help_completions_and_the_manual_are_made_from_one_table() {
 
 #[cfg(unix)]
 #[test]
-fn ctrl_c_ends_it_soon_with_130_and_leaves_no_file() {
+fn ctrl_c_ends_it_soon_with_130_and_leaves_no_picture() {
     let folder = folder();
     let mut command = command(folder.path(), &["-p", "a cat", "-W", "1024", "-H", "1024", "--steps", "500"]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
@@ -352,5 +352,7 @@ fn ctrl_c_ends_it_soon_with_130_and_leaves_no_file() {
     // What is remembered of drivers lies in the hidden cache folder.
     let left =
         std::fs::read_dir(folder.path()).expect("readable").filter_map(|f| f.ok()?.file_name().into_string().ok());
-    assert_eq!(left.filter(|name| !name.starts_with('.')).collect::<Vec<_>>(), Vec::<String>::new(), "no file is left");
+    // The run can go on.
+    let left: Vec<String> = left.filter(|name| !name.starts_with('.')).collect();
+    assert_eq!(left, ["output.latent.safetensors"], "no picture is left");
 }

@@ -132,6 +132,14 @@ impl Role {
 }
 
 impl Model {
+    /// Which model it is, whatever its file is called: 16 hexadecimal digits.
+    pub fn fingerprint(&self) -> String {
+        let text = self.text.iter().map(Part::fingerprint);
+        let parts = text.chain([self.unet.fingerprint(), self.vae.fingerprint()]);
+        let all = parts.chain(self.taesd.as_ref().map(Part::fingerprint));
+        format!("{:016x}", all.fold(0u64, |all, part| all.rotate_left(7) ^ part))
+    }
+
     /// Open what the user named, find every network and check all of its tensors. Weights are mapped, not read.
     pub fn open(paths: &ModelPaths) -> Result<Model, ModelError> {
         if paths.model.is_none() && paths.diffusion.is_none() {

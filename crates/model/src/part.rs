@@ -91,6 +91,24 @@ impl<C> Part<C> {
             .sum()
     }
 
+    /// A number that tells this network from others: of names and shapes, and of some bytes of every tensor.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hash = 0xcbf2_9ce4_8422_2325u64;
+        let mut take = |bytes: &[u8]| {
+            bytes.iter().for_each(|b| hash = (hash ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
+        };
+        for (name, place) in &self.params {
+            take(name.as_bytes());
+            place.shape.iter().for_each(|d| take(&(*d as u64).to_le_bytes()));
+            if let Some(tensor) = self.checkpoint.tensor(&place.tensor) {
+                let bytes = self.checkpoint.bytes(tensor);
+                let some = bytes.len().min(64);
+                [0, (bytes.len() - some) / 2, bytes.len() - some].iter().for_each(|&at| take(&bytes[at..at + some]));
+            }
+        }
+        hash
+    }
+
     /// How many parameters it has, as tensors of the graph.
     pub fn len(&self) -> usize {
         self.params.len()

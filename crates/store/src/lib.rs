@@ -53,6 +53,47 @@ pub fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     placed
 }
 
+/// The same, and it is there after a power loss too: returns when the disk has it. It is first written beside itself under one name, so a process
+/// that dies leaves at most one file behind, which the next one overwrites.
+///
+/// ```
+/// # let folder = tempfile::tempdir()?;
+/// let file = folder.path().join("file");
+/// impasto_store::put_safely(&file, b"whole")?;
+/// assert_eq!(std::fs::read(&file)?, b"whole");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn put_safely(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = unfinished(path).ok_or(io::ErrorKind::NotFound)?;
+    let written = File::create(&new).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    let placed = written.and_then(|()| fs::rename(&new, path));
+    if placed.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    placed?;
+    // The name is in the folder, which has to reach the disk too; where folders cannot be opened, that is the system's business.
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if let Ok(folder) = File::open(folder) {
+        let _ = folder.sync_all();
+    }
+    Ok(())
+}
+
+/// Removes a file of [`put_safely`], and what a process that died may have left of it.
+pub fn remove(path: &Path) -> io::Result<()> {
+    if let Some(new) = unfinished(path) {
+        let _ = fs::remove_file(new);
+    }
+    fs::remove_file(path)
+}
+
+fn unfinished(path: &Path) -> Option<PathBuf> {
+    Some(path.with_file_name(format!(".{UNFINISHED}{}", path.file_name()?.to_string_lossy())))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

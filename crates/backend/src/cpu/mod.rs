@@ -175,6 +175,7 @@ impl Capabilities for Cpu {
             Op::Conv2d { .. } => conv::scratch_bytes(self, graph, value),
             Op::Attention { .. } => attention::scratch_bytes(self, graph, value),
             Op::GroupNorm { .. } => norm::group_norm_scratch(self, graph, value),
+            Op::LineStatistics { .. } | Op::Normalise { .. } => norm::lines_scratch(self, graph, value),
             Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::Softmax => norm::by_row_scratch(self, graph, value),
             _ => 0,
         }
@@ -183,7 +184,7 @@ impl Capabilities for Cpu {
     fn may_overwrite(&self, graph: &Graph, value: Value, operand: usize) -> bool {
         match graph.node(value).op {
             Op::Linear { .. } | Op::Conv2d { .. } => conv::may_overwrite(graph, value, operand),
-            Op::GroupNorm { .. } | Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::Softmax => {
+            Op::GroupNorm { .. } | Op::Normalise { .. } | Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::Softmax => {
                 norm::may_overwrite(graph, value, operand)
             }
             Op::Unary(_) | Op::Binary(_) | Op::Affine { .. } | Op::Cast => {

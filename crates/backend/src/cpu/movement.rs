@@ -13,9 +13,12 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
     let bytes = size(node.ty.dtype);
     let clear = matches!(node.op, Op::Pad { .. });
     let from = (0..node.inputs.len()).map(|i| Ptr::new(env.operand(value, i).ptr.cast_mut()));
-    let copies: Vec<(Ptr, Copy)> = from.zip(copies(env.graph, value)).collect();
     let out = env.dst(value);
     let (out, total) = (Ptr::new(out.ptr), node.ty.bytes() as usize);
+    // A piece that was computed where it is wanted stays.
+    let moves = |from: Ptr, copy: &Copy| from.get() != out.get().wrapping_add(copy.to * bytes);
+    let copies: Vec<(Ptr, Copy)> =
+        from.zip(copies(env.graph, value)).filter(|(from, copy)| moves(*from, copy)).collect();
     Box::new(move |pool| {
         if clear {
             // SAFETY: the result is ours.

@@ -3,92 +3,174 @@
 //! The statistics of an image are kept by row of pixels as (count, mean, M2) and combined in the order of the rows, so
 //! that an image cut into bands of rows yields the same bits.
 
-use impasto_graph::{Graph, Op, Value};
+use impasto_graph::{Graph, Op, Unary, Value};
 
 use super::Cpu;
 use super::memory::ALIGNMENT;
+use super::pool::Pool;
 use super::rows::{Dst, Rows, Softmax, Src};
-use super::session::{Env, Run};
+use super::session::{Env, Ptr, Run};
 use crate::shapes::Image;
 
-/// Parts of the scratch memory in `f32`: statistics by line and group, mean, scale and shift by channel, rows of each thread.
-fn parts(cpu: &Cpu, i: &Image) -> [usize; 3] {
+/// Rows of channels that each thread has for itself.
+const OWN_ROWS: usize = 3;
+
+fn row_len(i: &Image) -> usize {
+    i.channels.next_multiple_of(ALIGNMENT as usize / 4)
+}
+
+/// The rows of a thread; they lie one after the other for all threads.
+///
+/// # Safety
+/// `scratch` has [`OWN_ROWS`] rows for each thread, and only this thread uses its own.
+unsafe fn own<'a>(scratch: Ptr, i: &Image, thread: usize) -> [&'a mut [f32]; OWN_ROWS] {
+    let at = |part: usize| 4 * (thread * OWN_ROWS + part) * row_len(i);
+    // SAFETY: the caller's; the rows do not overlap.
+    std::array::from_fn(|part| unsafe {
+        std::slice::from_raw_parts_mut(scratch.add(at(part)).cast::<f32>(), i.channels)
+    })
+}
+
+pub(super) fn lines_scratch(cpu: &Cpu, graph: &Graph, value: Value) -> u64 {
+    (4 * cpu.threads() * OWN_ROWS * row_len(&Image::of(graph, value))) as u64
+}
+
+/// Parts of the scratch memory of a whole group norm in `f32`, before the rows of the threads: statistics by line and group; mean,
+/// scale and shift by channel.
+fn parts(i: &Image) -> [usize; 2] {
     let align = |n: usize| n.next_multiple_of(ALIGNMENT as usize / 4);
-    [align(i.batch * i.lines * i.groups * 2), align(i.batch * i.channels * 3), cpu.threads() * align(i.channels) * 4]
+    [align(i.batch * i.lines * i.groups * 2), align(i.batch * i.channels * 3)]
 }
 
 pub(super) fn group_norm_scratch(cpu: &Cpu, graph: &Graph, value: Value) -> u64 {
-    4 * parts(cpu, &Image::of(graph, value)).iter().sum::<usize>() as u64
+    4 * parts(&Image::of(graph, value)).iter().sum::<usize>() as u64 + lines_scratch(cpu, graph, value)
 }
 
+/// Statistics, factors and the norm itself, one after the other.
 pub(super) fn group_norm(env: &Env, value: Value) -> Run {
     let Op::GroupNorm { eps, activation, .. } = env.graph.node(value).op else {
         unreachable!("called for group norms")
     };
     let i = Image::of(env.graph, value);
-    let [stats_len, factors_len, rows_len] = parts(env.cpu, &i);
-    let per_thread = rows_len / env.cpu.threads();
+    let [stats_len, factors_len] = parts(&i);
     let rows = env.cpu.rows();
     let [x, gamma, beta] = [0, 1, 2].map(|o| env.operand(value, o));
     let (out, scratch) = (env.dst(value), env.scratch());
-    let (c, group) = (i.channels, i.channels / i.groups);
     Box::new(move |pool| {
-        // SAFETY: the parts lie one after the other in the planned scratch memory; each task writes its own lines.
-        let stats = |at: usize| unsafe { scratch.add(4 * at).cast::<f32>() };
-        // SAFETY: as above.
-        let factors = |at: usize| unsafe { scratch.add(4 * (stats_len + at)).cast::<f32>() };
-        // SAFETY: as above; each thread has its own rows.
-        let own = |thread: usize, part: usize| unsafe {
-            let at = stats_len + factors_len + thread * per_thread + part * (per_thread / 4);
-            std::slice::from_raw_parts_mut(scratch.add(4 * at).cast::<f32>(), c)
-        };
+        // SAFETY: the parts lie one after the other in the planned scratch memory.
+        unsafe {
+            let stats = Ptr::new(scratch.get());
+            let factors = Ptr::new(scratch.add(4 * stats_len));
+            let own = Ptr::new(scratch.add(4 * (stats_len + factors_len)));
+            all_statistics(pool, rows, &i, x, stats, own);
+            all_factors(rows, &i, eps, stats, [gamma, beta], factors);
+            normalise_all(pool, rows, &i, activation, x, factors, out, own);
+        }
+    })
+}
 
-        pool.each(i.batch * i.lines, &|thread, line| {
-            let (sums, means, row) = (own(thread, 0), own(thread, 1), own(thread, 2));
-            // SAFETY: the line lies in the tensor, its statistics in their own place.
-            unsafe {
-                let x = x.at(line * i.pixels * c);
-                let to = std::slice::from_raw_parts_mut(stats(line * i.groups * 2), i.groups * 2);
-                line_statistics(rows, x, i.pixels, group, sums, means, row, to);
-            }
-        });
+pub(super) fn line_statistics(env: &Env, value: Value) -> Run {
+    let (i, rows) = (Image::of(env.graph, value), env.cpu.rows());
+    let (x, stats, own) = (env.operand(value, 0), Ptr::new(env.dst(value).ptr), env.scratch());
+    // SAFETY: result and scratch memory have the planned sizes.
+    Box::new(move |pool| unsafe { all_statistics(pool, rows, &i, x, stats, own) })
+}
 
-        for picture in 0..i.batch {
-            // SAFETY: all statistics are written, and no other thread runs now.
-            unsafe {
-                let stats = std::slice::from_raw_parts(stats(picture * i.lines * i.groups * 2), i.lines * i.groups * 2);
-                let (means, rest) = std::slice::from_raw_parts_mut(factors(picture * 3 * c), 3 * c).split_at_mut(c);
-                let (scale, shift) = rest.split_at_mut(c);
-                (rows.load)(gamma, scale);
-                (rows.load)(beta, shift);
-                for g in 0..i.groups {
-                    let (mean, variance) = combine(stats, g, &i);
-                    let inverse = 1.0 / (variance + eps as f64).sqrt();
-                    for j in g * group..(g + 1) * group {
-                        means[j] = mean as f32;
-                        scale[j] = (scale[j] as f64 * inverse) as f32;
-                    }
+pub(super) fn factors(env: &Env, value: Value) -> Run {
+    let Op::NormFactors { eps, .. } = env.graph.node(value).op else { unreachable!("called for factors") };
+    let (i, rows) = (Image::of(env.graph, value), env.cpu.rows());
+    let [stats, gamma, beta] = [0, 1, 2].map(|o| env.operand(value, o));
+    let (stats, out) = (Ptr::new(stats.ptr.cast_mut()), Ptr::new(env.dst(value).ptr));
+    // SAFETY: statistics are `f32`, and the result has three rows for each picture.
+    Box::new(move |_| unsafe { all_factors(rows, &i, eps, stats, [gamma, beta], out) })
+}
+
+pub(super) fn normalise(env: &Env, value: Value) -> Run {
+    let Op::Normalise { activation } = env.graph.node(value).op else { unreachable!("called for norms") };
+    let (i, rows) = (Image::of(env.graph, value), env.cpu.rows());
+    let (x, factors) = (env.operand(value, 0), Ptr::new(env.operand(value, 1).ptr.cast_mut()));
+    let (out, own) = (env.dst(value), env.scratch());
+    // SAFETY: result and scratch memory have the planned sizes; factors are `f32`.
+    Box::new(move |pool| unsafe { normalise_all(pool, rows, &i, activation, x, factors, out, own) })
+}
+
+/// Mean and M2 of each group of each line.
+///
+/// # Safety
+/// `x` is the image, `stats` has two numbers for each line and group, `scratch` the rows of each thread.
+unsafe fn all_statistics(pool: &Pool, rows: &Rows, i: &Image, x: Src, stats: Ptr, scratch: Ptr) {
+    pool.each(i.batch * i.lines, &|thread, line| {
+        // SAFETY: the line lies in the tensor, its statistics in their own place, which no other task writes.
+        unsafe {
+            let [sums, means, row] = own(scratch, i, thread);
+            let x = x.at(line * i.pixels * i.channels);
+            let to = stats.add(4 * line * i.groups * 2).cast::<f32>();
+            let to = std::slice::from_raw_parts_mut(to, i.groups * 2);
+            of_line(rows, x, i.pixels, i.channels / i.groups, sums, means, row, to);
+        }
+    });
+}
+
+/// Mean, scale and shift of each channel of each picture.
+///
+/// # Safety
+/// As [`all_statistics`], which has run; `factors` has three rows for each picture.
+unsafe fn all_factors(rows: &Rows, i: &Image, eps: f32, stats: Ptr, [gamma, beta]: [Src; 2], factors: Ptr) {
+    let (c, group) = (i.channels, i.channels / i.groups);
+    for picture in 0..i.batch {
+        // SAFETY: all statistics are written, and no other thread runs now.
+        unsafe {
+            let stats = stats.add(4 * picture * i.lines * i.groups * 2).cast::<f32>();
+            let stats = std::slice::from_raw_parts(stats, i.lines * i.groups * 2);
+            let factors = std::slice::from_raw_parts_mut(factors.add(4 * picture * 3 * c).cast::<f32>(), 3 * c);
+            let (means, rest) = factors.split_at_mut(c);
+            let (scale, shift) = rest.split_at_mut(c);
+            (rows.load)(gamma, scale);
+            (rows.load)(beta, shift);
+            for g in 0..i.groups {
+                let (mean, variance) = combine(stats, g, i);
+                let inverse = 1.0 / (variance + eps as f64).sqrt();
+                for j in g * group..(g + 1) * group {
+                    means[j] = mean as f32;
+                    scale[j] = (scale[j] as f64 * inverse) as f32;
                 }
             }
         }
+    }
+}
 
-        pool.each(i.batch * i.lines, &|thread, line| {
-            let row = own(thread, 2);
-            let picture = line / i.lines;
-            // SAFETY: each task has its own line of the result, which may be the operand's own.
-            unsafe {
-                let factors = std::slice::from_raw_parts(factors(picture * 3 * c), 3 * c);
-                for pixel in line * i.pixels..(line + 1) * i.pixels {
-                    (rows.load)(x.at(pixel * c), row);
-                    (rows.normalise)(row, [&factors[..c], &factors[c..2 * c], &factors[2 * c..]]);
-                    if let Some(activation) = activation {
-                        (rows.unary)(activation, row);
-                    }
-                    (rows.store)(row, out.at(pixel * c));
+/// Every pixel by the factors of its picture.
+///
+/// # Safety
+/// `x` and `out` are the image, which may be the same; `factors` has three rows for each picture, `scratch` the rows of each thread.
+#[allow(clippy::too_many_arguments, reason = "an image, what is done to it, and where it goes")]
+unsafe fn normalise_all(
+    pool: &Pool,
+    rows: &Rows,
+    i: &Image,
+    activation: Option<Unary>,
+    x: Src,
+    factors: Ptr,
+    out: Dst,
+    scratch: Ptr,
+) {
+    let c = i.channels;
+    pool.each(i.batch * i.lines, &|thread, line| {
+        // SAFETY: each task has its own line of the result, which may be the operand's own.
+        unsafe {
+            let [_, _, row] = own(scratch, i, thread);
+            let factors = factors.add(4 * (line / i.lines) * 3 * c).cast::<f32>();
+            let factors = std::slice::from_raw_parts(factors, 3 * c);
+            for pixel in line * i.pixels..(line + 1) * i.pixels {
+                (rows.load)(x.at(pixel * c), row);
+                (rows.normalise)(row, [&factors[..c], &factors[c..2 * c], &factors[2 * c..]]);
+                if let Some(activation) = activation {
+                    (rows.unary)(activation, row);
                 }
+                (rows.store)(row, out.at(pixel * c));
             }
-        });
-    })
+        }
+    });
 }
 
 /// Mean and M2 of each group over one line of pixels.
@@ -96,7 +178,7 @@ pub(super) fn group_norm(env: &Env, value: Value) -> Run {
 /// # Safety
 /// `x` is good for the line; the slices have a number for each channel.
 #[allow(clippy::too_many_arguments, reason = "a line of pixels, room for three rows, and the result")]
-unsafe fn line_statistics(
+unsafe fn of_line(
     rows: &Rows,
     x: Src,
     pixels: usize,

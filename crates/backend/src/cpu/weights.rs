@@ -39,7 +39,7 @@ pub(super) enum Way {
 pub(super) struct CpuWeights {
     /// Keeps what the addresses point into.
     memory: Vec<Memory>,
-    slots: Memory,
+    slots: Option<Memory>,
     slot_bytes: u64,
     kept: HashMap<(String, Way), Kept>,
     /// By segment.
@@ -141,7 +141,7 @@ impl CpuWeights {
     pub(super) fn new(cpu: &Cpu, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Self, BackendError> {
         let stream = plan.stream();
         let (slot_bytes, count) = stream.map_or((0, 0), |stream| (stream.slot_bytes(), stream.slots()));
-        let slots = cpu.memory(slot_bytes * count as u64)?;
+        let slots = stream.map(|_| cpu.memory(slot_bytes * count as u64)).transpose()?;
         let (number, kept, turns) = (cpu.number(), HashMap::new(), vec![]);
         let mut weights = CpuWeights { memory: vec![], slots, slot_bytes, kept, turns, number };
         for weight in plan.resident() {
@@ -174,9 +174,10 @@ impl CpuWeights {
     /// Where a piece lies that takes turns; such are kept in one way only.
     fn slot(&self, segment: &Segment, piece: &Piece) -> Ptr {
         let at = segment.slot as u64 * self.slot_bytes + piece.offset;
-        assert!(at + piece.weight.bytes <= self.slots.bytes(), "the plan stays inside its slots");
+        let slots = self.slots.as_ref().filter(|slots| at + piece.weight.bytes <= slots.bytes());
+        let slots = slots.expect("the plan stays inside its slots");
         // SAFETY: just checked.
-        Ptr::new(unsafe { self.slots.ptr().add(at as usize) })
+        Ptr::new(unsafe { slots.ptr().add(at as usize) })
     }
 
     /// Bring the weights of a segment to its slot.
@@ -195,7 +196,7 @@ impl CpuWeights {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.memory.iter().map(Memory::bytes).sum::<u64>() + self.slots.bytes()
+        self.memory.iter().chain(&self.slots).map(Memory::bytes).sum()
     }
 
     /// Whether everything that a plan needs is here.

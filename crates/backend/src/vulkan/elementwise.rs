@@ -44,8 +44,8 @@ pub(super) fn chained(env: &Env, steps: &[Value]) -> usize {
         let fits = is_link(graph, next)
             && graph.node(next).inputs.contains(&last)
             && before.shape == behind.shape
-            // A cast to a whole number rounds; what is rounded is stored.
-            && before.dtype != DType::I32
+            // What is rounded is stored: which steps follow each other differs between a graph and the same in bands.
+            && before.dtype == DType::F32
             && uses(last) == 1
             && Chain::of(env, &steps[..=count]).is_safe(env);
         if !fits {

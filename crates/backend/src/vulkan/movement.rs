@@ -1,5 +1,7 @@
 //! The same numbers in other places: every mover is a copy from one strided box to another.
 
+use std::sync::Arc;
+
 use impasto_graph::{Op, Value};
 
 use super::kernels::{groups_of_lines, movement};
@@ -16,9 +18,14 @@ pub(super) fn prepare(env: &Env, value: Value) -> Runs {
         runs.push(Run { kernel, parts: vec![out.clone()], groups: groups_of_lines(elements) });
     }
     for (copy, &input) in copies(env.graph, value).iter().zip(&node.inputs) {
+        // A piece that was computed where it is wanted stays.
+        let from = env.part(input);
+        if Arc::ptr_eq(&from.buffer, &out.buffer) && from.offset == out.offset + copy.to as u64 * dtype.bytes() {
+            continue;
+        }
         let groups = groups_of_lines(copy.shape.iter().product::<usize>() as u64);
         let kernel = movement::copy(copy, dtype)?;
-        runs.push(Run { kernel, parts: vec![env.part(input), out.clone()], groups });
+        runs.push(Run { kernel, parts: vec![from, out.clone()], groups });
     }
     Ok(runs)
 }

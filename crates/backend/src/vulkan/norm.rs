@@ -44,6 +44,27 @@ pub(super) fn group_norm(env: &Env, value: Value) -> Runs {
     ])
 }
 
+pub(super) fn line_statistics(env: &Env, value: Value) -> Runs {
+    let image = Image::of(env.graph, value);
+    let kernel = norm::line_statistics(&image, env.ty(env.operand(value, 0)).dtype)?;
+    Ok(env.run(value, kernel, groups((image.batch * image.lines * image.groups) as u64)))
+}
+
+pub(super) fn factors(env: &Env, value: Value) -> Runs {
+    let Op::NormFactors { eps, .. } = env.graph.node(value).op else { unreachable!("called for factors") };
+    let image = Image::of(env.graph, value);
+    let types = [1, 2].map(|i| env.ty(env.operand(value, i)).dtype);
+    let kernel = norm::factors(&image, eps, types)?;
+    Ok(env.run(value, kernel, groups_of_lines((image.batch * image.channels) as u64)))
+}
+
+pub(super) fn normalise(env: &Env, value: Value) -> Runs {
+    let Op::Normalise { activation } = env.graph.node(value).op else { unreachable!("called for norms") };
+    let image = Image::of(env.graph, value);
+    let kernel = norm::normalise(&image, activation, env.ty(env.operand(value, 0)).dtype, env.ty(value).dtype)?;
+    Ok(env.run(value, kernel, groups_of_lines(env.ty(value).elements())))
+}
+
 pub(super) fn by_row(env: &Env, value: Value) -> Runs {
     let node = env.graph.node(value);
     let (rows, width) = (node.ty.rows(), node.ty.channels());

@@ -124,9 +124,12 @@ impl Capabilities for VulkanProfile {
         match node.op {
             Op::Linear { fused } | Op::Conv2d { fused, .. } => fused.residual && operand + 1 == node.inputs.len(),
             // Each invocation reads an element, or the statistics of its row, before it writes there.
-            Op::GroupNorm { .. } | Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::Softmax | Op::Rotary { .. } => {
-                operand == 0
-            }
+            Op::GroupNorm { .. }
+            | Op::Normalise { .. }
+            | Op::LayerNorm { .. }
+            | Op::RmsNorm { .. }
+            | Op::Softmax
+            | Op::Rotary { .. } => operand == 0,
             Op::Unary(_) | Op::Binary(_) | Op::Affine { .. } | Op::Cast => {
                 graph.ty(node.inputs[operand]).shape == node.ty.shape
             }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use half::f16;
 use impasto_backend::{BackendError, ParamBytes, WeightSource};
-use impasto_graph::{DType, Data, Graph, HostTensor, Op, Storage, Value};
+use impasto_graph::{Banded, DType, Data, Graph, HostTensor, Op, Storage, Value};
 
 use super::rng::Rng;
 
@@ -62,6 +62,19 @@ impl Case {
             self.stored.insert(name.clone(), bytes(&tensor));
         }
         self.given.insert(value, tensor);
+    }
+
+    /// The same numbers for the same graph in bands.
+    pub fn in_bands(&self, banded: &Banded) -> Case {
+        let sources: HashMap<&str, &HostTensor> =
+            self.graph.inputs().chain(self.graph.params()).map(|(name, v)| (name, &self.given[&v])).collect();
+        let whole: Vec<(&str, &HostTensor)> = sources.iter().map(|(name, tensor)| (*name, *tensor)).collect();
+        let parts: HashMap<String, HostTensor> =
+            banded.cuts.parts(&whole).expect("ranges lie inside").into_iter().collect();
+        let sources_of = |name: &str| parts.get(name).unwrap_or_else(|| sources[name]).clone();
+        let all = banded.graph.inputs().chain(banded.graph.params());
+        let given = all.map(|(name, value)| (value, sources_of(name))).collect();
+        Case { graph: banded.graph.clone(), given, stored: self.stored.clone() }
     }
 
     /// The inputs, as a run takes them.

@@ -4,6 +4,7 @@
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub mod amx;
+pub mod banded;
 pub mod case;
 pub mod cpus;
 pub mod exam;

@@ -92,6 +92,43 @@ fn compute(op: &Op, inputs: &[&Exact], ty: &TensorType, round_factors: bool) -> 
             let y = group_norm(inputs, *groups, *eps as f64);
             y.into_iter().map(|y| activation.map_or(y, |f| unary(f, y))).collect()
         }
+        Op::LineStatistics { groups } => {
+            let [batch, lines] = [0, 1].map(|i| inputs[0].shape[i]);
+            let (line, c) = (inputs[0].data.len() / (batch * lines), inputs[0].shape[inputs[0].shape.len() - 1]);
+            let group = |line: &[f64], g: usize| -> Vec<f64> {
+                line.chunks(c).flat_map(|pixel| pixel[g * c / groups..(g + 1) * c / groups].to_vec()).collect()
+            };
+            let both = |of: Vec<f64>| {
+                let (mean, variance) = moments(of.iter());
+                [mean, variance * of.len() as f64]
+            };
+            x.chunks(line).flat_map(|line| (0..*groups).flat_map(move |g| both(group(line, g)))).collect()
+        }
+        Op::NormFactors { eps, pixels } => {
+            let [batch, lines, groups, _] = inputs[0].shape[..] else {
+                unreachable!("statistics have four dimensions")
+            };
+            let (gamma, beta) = (&inputs[1].data, &inputs[2].data);
+            let count = (pixels * gamma.len() / groups) as f64;
+            let one = |picture: usize| -> Vec<f64> {
+                let stat = |g: usize, line: usize, i: usize| x[((picture * lines + line) * groups + g) * 2 + i];
+                let mean = |g: usize| (0..lines).map(|l| stat(g, l, 0)).sum::<f64>() / lines as f64;
+                let between = |g: usize, l: usize| count * (stat(g, l, 0) - mean(g)).powi(2);
+                let squares = |g: usize| (0..lines).map(|l| stat(g, l, 1) + between(g, l)).sum::<f64>();
+                let root = |g: usize| (squares(g) / (count * lines as f64) + *eps as f64).sqrt();
+                let of = |c: usize| c * groups / gamma.len();
+                let channels = 0..gamma.len();
+                let means = channels.clone().map(|c| mean(of(c)));
+                means.chain(channels.map(|c| gamma[c] / root(of(c)))).chain(beta.iter().copied()).collect()
+            };
+            (0..batch).flat_map(one).collect()
+        }
+        Op::Normalise { activation } => {
+            let (c, picture) = (ty.shape[ty.shape.len() - 1], x.len() / ty.shape[0]);
+            let factor = |i: usize, which: usize| inputs[1].data[(i / picture * 3 + which) * c + i % c];
+            let y = x.iter().enumerate().map(|(i, x)| (x - factor(i, 0)) * factor(i, 1) + factor(i, 2));
+            y.map(|y| activation.map_or(y, |f| unary(f, y))).collect()
+        }
         Op::LayerNorm { eps } => by_row(inputs[0], |row| {
             let (mean, variance) = moments(row.iter());
             let root = (variance + *eps as f64).sqrt();
@@ -196,11 +233,11 @@ fn matmul(inputs: &[&Exact], ty: &TensorType, transpose_b: bool, factor: &dyn Fn
 }
 
 /// For each pixel of the result what the kernel sees, in the order `(channel, row, column)` of the weights.
-fn windows(x: &Exact, w: &[usize], ty: &TensorType, stride: usize, padding: [usize; 4], upsample: usize) -> Vec<f64> {
+fn windows(x: &Exact, w: &[usize], ty: &TensorType, stride: usize, padding: [isize; 4], upsample: usize) -> Vec<f64> {
     let [batch, height, width, channels] = x.shape[..] else { unreachable!("x is an image") };
     let pixel = |b: usize, y: usize, v: usize, c: usize| {
-        let y = y.checked_sub(padding[0]).filter(|&y| y < height * upsample);
-        let v = v.checked_sub(padding[1]).filter(|&v| v < width * upsample);
+        let y = y.checked_add_signed(-padding[0]).filter(|&y| y < height * upsample);
+        let v = v.checked_add_signed(-padding[1]).filter(|&v| v < width * upsample);
         match (y, v) {
             (Some(y), Some(v)) => x.data[((b * height + y / upsample) * width + v / upsample) * channels + c],
             _ => 0.0,

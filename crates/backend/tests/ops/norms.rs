@@ -71,6 +71,43 @@ fn group_norm_of_awkward_sizes() {
     });
 }
 
+/// Group norm in its three parts, as bands take it: each against the reference, and together bit by bit the op in one piece.
+#[test]
+fn group_norm_in_parts() {
+    let mut exam = Exam::new("group_norm in parts");
+    cases(24, |i, rng| {
+        if !i.is_multiple_of(super::common::cpus::every()) {
+            return;
+        }
+        let (groups, width) = (rng.pick(&[1, 2, 3, 7, 32]), rng.pick(&[1, 2, 3, 5, 10, 11]));
+        let (mut shape, c) = (vec![rng.between(1, 3), rng.pick(&[1, 2, 5, 33])], groups * width);
+        shape.extend((0..rng.below(3)).map(|_| rng.pick(&[1, 2, 9, 16])));
+        shape.push(c);
+        let pixels = shape[2..shape.len() - 1].iter().product();
+        let (eps, dtype) = (rng.pick(&[1e-3, 1e-5]), any_dtype(rng));
+        let activation = rng.chance(60).then(|| rng.pick(&[Unary::Silu, Unary::Gelu]));
+        let mut graph = impasto_graph::Graph::new();
+        let x = graph.input("x0", shape, rng.pick(&super::operands::FLOATS)).expect("x is sane");
+        let [gamma, beta] =
+            ["gamma", "beta"].map(|name| graph.input(name, [c], impasto_graph::DType::F32).expect("a vector"));
+        let stats = graph.push(Op::LineStatistics { groups }, &[x], None).expect("the groups fit");
+        let factors = graph.push(Op::NormFactors { pixels, eps }, &[stats, gamma, beta], None).expect("they fit");
+        let parts = graph.push(Op::Normalise { activation }, &[x, factors], dtype).expect("they fit");
+        let whole = graph.push(Op::GroupNorm { groups, eps, activation }, &[x, gamma, beta], dtype).expect("they fit");
+        for (name, value) in [("stats", stats), ("factors", factors), ("parts", parts), ("whole", whole)] {
+            graph.output(name, value).expect("the name is new");
+        }
+        let mut case = Case::new(graph, rng);
+        let (mean, deviation) = rng.pick(&[(0.0, 1.0), (-30.0, 0.5), (0.0, 1e2)]);
+        around(mean, deviation, &mut case, rng);
+        for machine in super::common::cpus::machines() {
+            let results = machine.run(&case);
+            assert!(super::common::machine::same_bits(&results[2..3], &results[3..]), "{machine}\n{}", case.graph);
+        }
+        exam.check(&case, bar(3.0 + 3.0 * mean.abs(), if c * pixels < 64 { 1e-3 } else { 0.1 }), rng);
+    });
+}
+
 #[test]
 fn norms_of_rows_of_awkward_widths() {
     let mut exam = Exam::new("layer_norm, rms_norm");

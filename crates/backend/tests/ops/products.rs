@@ -147,7 +147,7 @@ struct Conv {
     channels: [usize; 2],
     kernel: [usize; 2],
     stride: usize,
-    padding: [usize; 4],
+    padding: [isize; 4],
     upsample: usize,
 }
 
@@ -156,9 +156,10 @@ impl Conv {
         let channels = [1, 3, 4, 32, 40, 64, 96];
         let kernel = rng.pick(&[[1, 1], [3, 3], [3, 3], [5, 3], [2, 2], [1, 7]]);
         let padding = match rng.below(3) {
-            0 => [kernel[0] / 2, kernel[1] / 2, kernel[0] / 2, kernel[1] / 2],
+            0 => [kernel[0] / 2, kernel[1] / 2, kernel[0] / 2, kernel[1] / 2].map(|n: usize| n as isize),
             1 => [0, 0, 1, 1],
-            _ => std::array::from_fn(|_| rng.below(4)),
+            // A negative padding takes pixels away.
+            _ => std::array::from_fn(|_| rng.below(6) as isize - 2),
         };
         Conv {
             batch: rng.between(1, 3),
@@ -174,7 +175,7 @@ impl Conv {
     /// The image that comes out, if one does.
     fn result(&self) -> Option<[usize; 4]> {
         let side = |i: usize| {
-            let padded = self.size[i] * self.upsample + self.padding[i] + self.padding[i + 2];
+            let padded = (self.size[i] * self.upsample).checked_add_signed(self.padding[i] + self.padding[i + 2])?;
             Some(padded.checked_sub(self.kernel[i])? / self.stride + 1)
         };
         Some([self.batch, side(0)?, side(1)?, self.channels[1]])
@@ -226,6 +227,9 @@ fn convolutions_of_awkward_sizes() {
         // More padding than image: whole rows and columns see nothing.
         Conv { padding: [4, 5, 6, 3], ..same(1, [2, 2], [32, 16]) },
         Conv { padding: [3, 3, 3, 3], stride: 2, ..same(1, [1, 1], [3, 3]) },
+        // Less than the image.
+        Conv { upsample: 2, padding: [-1, 1, -1, 1], ..same(1, [8, 17], [32, 64]) },
+        Conv { padding: [-2, -3, 1, -1], ..same(2, [9, 12], [40, 33]) },
         // The kernel is the image.
         Conv { kernel: [7, 5], padding: [0; 4], ..same(2, [7, 5], [16, 33]) },
     ];

@@ -1,6 +1,8 @@
 //! What the tests of the CPU share, with other machines.
 #![allow(dead_code, reason = "a part is used by other tests")]
 
+#[path = "../common/banded.rs"]
+pub mod banded;
 #[path = "../common/case.rs"]
 pub mod case;
 #[path = "devices.rs"]
@@ -9,6 +11,10 @@ pub mod cpus;
 pub mod exam;
 #[path = "../common/machine.rs"]
 pub mod machine;
+#[path = "../common/networks.rs"]
+pub mod networks;
+#[path = "../../../graph/tests/common/random_graph.rs"]
+pub mod random_graph;
 #[path = "../common/reference.rs"]
 pub mod reference;
 #[path = "../../../graph/tests/common/rng.rs"]

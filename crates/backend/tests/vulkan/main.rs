@@ -3,6 +3,7 @@
 
 #[path = "../ops/arithmetic.rs"]
 mod arithmetic;
+mod bands;
 mod common;
 #[path = "../ops/lookups.rs"]
 mod lookups;

@@ -1,7 +1,7 @@
 //! How a module's computation is made to fit a device.
 
 use impasto_backend::Profile;
-use impasto_graph::{Graph, GraphError, Plan, PlanError, Storage};
+use impasto_graph::{Banded, Capabilities, Cuts, Graph, GraphError, Limits, Plan, PlanError, Storage, Used, Value};
 use impasto_model::Numbers;
 use serde::Serialize;
 
@@ -42,32 +42,129 @@ pub struct Fitted {
     pub rung: Rung,
     /// Which of the builds it is.
     pub choice: usize,
+    /// How it was cut, where it is in bands.
+    pub cuts: Cuts,
+    /// Why a better way does not fit.
+    pub why: Option<PlanError>,
+}
+
+/// What a module may do to fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// The first rung that is tried.
+    pub from: Rung,
+    /// The last.
+    pub to: Rung,
+    /// Bytes beside its weights, where that is limited.
+    pub arena: Option<u64>,
+}
+
+impl Bounds {
+    /// Whole, or not at all.
+    pub const WHOLE: Bounds = Bounds { from: Rung::Whole, to: Rung::Whole, arena: None };
+    /// As long as the result is the same.
+    pub const EXACT: Bounds = Bounds { to: Rung::Banded, ..Bounds::WHOLE };
+}
+
+/// A device of which a module may not use all.
+struct Capped<'a> {
+    device: &'a dyn Profile,
+    limits: Limits,
+}
+
+impl Capabilities for Capped<'_> {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn alignment(&self) -> u64 {
+        self.device.alignment()
+    }
+
+    fn supports(&self, graph: &Graph, value: Value) -> Result<(), String> {
+        self.device.supports(graph, value)
+    }
+
+    fn scratch_bytes(&self, graph: &Graph, value: Value) -> u64 {
+        self.device.scratch_bytes(graph, value)
+    }
+
+    fn may_overwrite(&self, graph: &Graph, value: Value, operand: usize) -> bool {
+        self.device.may_overwrite(graph, value, operand)
+    }
+
+    fn param_bytes(&self, graph: &Graph, param: Value, used: Used) -> u64 {
+        self.device.param_bytes(graph, param, used)
+    }
+
+    fn fixed_bytes(&self) -> u64 {
+        self.device.fixed_bytes()
+    }
 }
 
 /// Builds a module's graph in the numbers of a device.
 pub type Build<'a> = dyn Fn(Numbers) -> Result<Graph, GraphError> + 'a;
 
-/// The first rung on which a module fits a device, within its budget. This is the one place where rungs are chosen.
+/// The first rung on which a module fits a device, within its budget. This is the one place where rungs are chosen; tiles are smaller graphs,
+/// which their caller offers one by one.
 ///
-/// `builds` are graphs that do the same, the better ones first. Weights that do not fit beside the arena take turns on the device, which costs time
-/// in every run: first comes whatever has room for all of them.
+/// `builds` are graphs that do the same, the better ones first; the last of them is cut into bands. Weights that do not fit beside the arena take
+/// turns on the device, which costs time in every run: first comes whatever has room for all of them.
 pub fn fit(
     module: &'static str,
     device: &dyn Profile,
     storage: Storage,
+    bounds: Bounds,
     builds: &[&Build],
 ) -> Result<Fitted, GenerateError> {
     let numbers = Numbers { storage, activations: device.activations() };
-    let refused = |source: PlanError| GenerateError::Plan { module, device: device.name().into(), source };
-    let mut problem = GenerateError::Asked(format!("{module}: there is nothing to compute"));
-    for plan in [Plan::new, Plan::streamed] {
-        for (choice, build) in builds.iter().enumerate() {
-            let graph = build(numbers).map_err(|source| GenerateError::Graph { module, source })?;
-            match plan(&graph, device) {
-                Ok(plan) => return Ok(Fitted { graph, plan, rung: Rung::Whole, choice }),
-                Err(source) => problem = refused(source),
+    let graphs = builds.iter().map(|build| build(numbers)).collect::<Result<Vec<Graph>, _>>();
+    let graphs = graphs.map_err(|source| GenerateError::Graph { module, source })?;
+    let Some(last) = graphs.last() else {
+        return Err(GenerateError::Asked(format!("{module}: there is nothing to compute")));
+    };
+    let mut limits = device.limits();
+    if let Some(arena) = bounds.arena {
+        let roomy = Plan::new(last, &Capped { device, limits: Limits::UNLIMITED });
+        let weights = roomy.map_or(0, |plan| plan.weight_bytes());
+        limits.memory = limits.memory.min(weights.saturating_add(device.fixed_bytes()).saturating_add(arena));
+    }
+    let device_or_less = Capped { device, limits };
+    let (mut why, mut refusal) = (None, None);
+    type Planner = fn(&Graph, &dyn Capabilities) -> Result<Plan, PlanError>;
+    for (streams, plan) in [(false, Plan::new as Planner), (true, Plan::streamed as Planner)] {
+        // Weights that take turns would leave more than that to the arena.
+        if streams && bounds.arena.is_some() {
+            continue;
+        }
+        if bounds.from == Rung::Whole {
+            for (choice, graph) in graphs.iter().enumerate() {
+                match plan(graph, &device_or_less) {
+                    Ok(plan) => {
+                        let (graph, cuts) = (graph.clone(), Cuts::default());
+                        return Ok(Fitted { graph, plan, rung: Rung::Whole, choice, cuts, why: None });
+                    }
+                    Err(problem) => refusal = Some(problem),
+                }
+            }
+            why = why.or(refusal.clone());
+        }
+        // What a device cannot do at all it cannot do in bands, and bands make weights no smaller.
+        let hopeless = match &refusal {
+            Some(PlanError::Unsupported { .. }) => true,
+            Some(PlanError::Memory { weights, limit, .. }) => !streams && weights >= limit,
+            _ => false,
+        };
+        if bounds.to >= Rung::Banded && !hopeless {
+            match Banded::fit(last, &device_or_less, 2, plan) {
+                Ok((Banded { graph, cuts }, plan)) => {
+                    return Ok(Fitted { graph, plan, rung: Rung::Banded, choice: graphs.len() - 1, cuts, why });
+                }
+                Err(problem) => refusal = Some(problem),
             }
         }
     }
-    Err(problem)
+    let nothing =
+        || PlanError::Unsupported { label: module.into(), op: "graph", reason: "no rung may be taken".into() };
+    Err(GenerateError::Plan { module, device: device.name().into(), source: refusal.unwrap_or_else(nothing) })
 }

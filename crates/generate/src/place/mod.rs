@@ -24,7 +24,7 @@ use impasto_backend::{Backend, BackendError, Profile, Session};
 pub use assignment::{Assignment, AssignmentError, Of, Problem};
 pub use auto::place;
 pub use budget::{Amount, Budget};
-pub use fit::{Build, Fitted, Rung, fit};
+pub use fit::{Bounds, Build, Fitted, Rung, fit};
 pub use imagined::imagine;
 pub use machine::{FreeMemory, Machine, OpenDevice, Use};
 pub use names::ModuleName;
@@ -63,6 +63,12 @@ impl Place {
     /// The device, opened if nobody has it open.
     pub(crate) fn open(&self) -> Result<Arc<dyn Backend>, BackendError> {
         self.pool.get(self.device.name())
+    }
+
+    /// Another device of the same machine, with the weights where it computes.
+    pub(crate) fn instead(&self, name: &str) -> Result<Place, BackendError> {
+        let device = self.pool.get(name)?;
+        Ok(Place { device, home: Home::Runtime, ..self.clone() })
     }
 
     /// How fast it is there.

@@ -17,6 +17,7 @@
 mod layers;
 mod value;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use impasto_backend::cpu::Precision;
@@ -26,7 +27,7 @@ use crate::NoiseKind;
 use crate::place::Budget;
 use crate::sampling::{Method, Schedule};
 pub use layers::{config_path, from_variables};
-pub use value::{Gpu, Kind, Preview, SettingValue};
+pub use value::{Gpu, Kind, Preview, SettingValue, VaeSplit};
 
 /// A setting that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -124,6 +125,7 @@ impl Setting {
         {
             return Err(wrong(format!("is not between {least} and {most}")));
         }
+        settings.texts.insert(self.name.into(), text.into());
         Ok(())
     }
 }
@@ -134,6 +136,8 @@ macro_rules! settings {
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct Settings {
             $($(#[doc = $help])+ pub $field: Option<$type>,)+
+            /// The same as they were written, by name: what a stored run is made again from.
+            pub texts: BTreeMap<String, String>,
         }
 
         /// The table.
@@ -219,6 +223,8 @@ settings! {
     preview_path: PathBuf = Output "preview-path" <"FILE">;
     /// Steps between two previews (1).
     preview_interval: u32 = Output "preview-interval" <"N"> [1, 1000];
+    /// Keep the run's file (picture.latent.safetensors) when the picture is done.
+    keep_latent: bool = Output "keep-latent" <"">;
     /// Results as JSON, one object for each picture.
     json: bool = Output "json" <"">;
     /// Say more.
@@ -240,6 +246,20 @@ settings! {
     max_vram: Budget = Machine "max-vram" <"SPEC">;
     /// The largest single piece of memory there, written as for --max-vram.
     max_buffer: Budget = Machine "max-buffer" <"SPEC">;
+    /// How the autoencoder begins: whole, in bands (the same picture in less memory), or in tiles (another picture). auto and whole take what fits.
+    vae_split: VaeSplit = Machine "vae-split" <"HOW">;
+    /// The same as --vae-split tiles.
+    vae_tiling: bool = Machine "vae-tiling" <"">;
+    /// Never tiles unless they are asked for, never another device: what does not fit is refused before sampling.
+    no_vae_tiling_fallback: bool = Machine "no-vae-tiling-fallback" <"">;
+    /// Size of a tile in pixels of the latent; by default the largest that fits.
+    vae_tile_size: [f64; 2] = Machine "vae-tile-size" <"WxH">;
+    /// The same as a share of the latent, or from 1 on as a number of tiles.
+    vae_relative_tile_size: [f64; 2] = Machine "vae-relative-tile-size" <"WxH">;
+    /// The share of a tile that the next one covers too (0.5).
+    vae_tile_overlap: f32 = Machine "vae-tile-overlap" <"X"> [0, 0.95];
+    /// max_buffer_size=BYTES: memory that decoding may use beside its weights; 0 is no limit.
+    extra_tiling_args: String = Machine "extra-tiling-args" <"KEY=VALUE">;
     /// Say why modules are where they are.
     explain: bool = Machine "explain" <"">;
     /// Let modules be placed where they are done soonest, which happens anyway.
@@ -263,6 +283,7 @@ impl Settings {
     /// These, and below them those of another layer.
     pub fn over(&self, mut below: Settings) -> Settings {
         TABLE.iter().for_each(|s| (s.cover)(&mut below, self));
+        below.texts.extend(self.texts.clone());
         below
     }
 }

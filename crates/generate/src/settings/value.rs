@@ -7,6 +7,7 @@ use impasto_backend::cpu::Precision;
 use impasto_model::Prediction;
 
 use crate::NoiseKind;
+use crate::place::Rung;
 use crate::sampling::{Method, Schedule};
 
 /// The kind of a setting's text.
@@ -61,6 +62,22 @@ pub enum Gpu {
     Vulkan,
     /// Only by way of CUDA.
     Cuda,
+}
+
+/// The rung of the ladder that the autoencoder begins on; none is auto.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VaeSplit(pub Option<Rung>);
+
+/// Across and down: `32x24`, or `32` for both.
+impl SettingValue for [f64; 2] {
+    const KIND: Kind = Kind::Text;
+
+    fn parse(text: &str) -> Result<[f64; 2], String> {
+        let (across, down) = text.split_once(['x', 'X']).unwrap_or((text, text));
+        let side = |text: &str| text.trim().parse::<f64>().ok().filter(|n| n.is_finite() && *n > 0.0);
+        let sides = side(across).zip(side(down));
+        sides.map(|(across, down)| [across, down]).ok_or_else(|| "is no size such as 32x24".into())
+    }
 }
 
 impl SettingValue for bool {
@@ -134,6 +151,7 @@ macro_rules! choice {
     };
 }
 choice!(Preview: "none" => Preview::None, "proj" => Preview::Proj, "tae" => Preview::Tae, "vae" => Preview::Vae);
+choice!(VaeSplit: "auto" => VaeSplit(None), "whole" => VaeSplit(Some(Rung::Whole)), "bands" => VaeSplit(Some(Rung::Banded)), "tiles" => VaeSplit(Some(Rung::Tiled)));
 choice!(Gpu: "auto" => Gpu::Auto, "disable" => Gpu::Disable, "vulkan" => Gpu::Vulkan, "cuda" => Gpu::Cuda);
 choice!(NoiseKind: "cuda" => NoiseKind::Cuda, "cpu" => NoiseKind::Cpu);
 choice!(Prediction: "eps" => Prediction::Epsilon, "v" => Prediction::V; "epsilon" => Prediction::Epsilon, "v_prediction" => Prediction::V);

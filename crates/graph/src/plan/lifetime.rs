@@ -17,6 +17,8 @@ pub(super) struct Analysis {
     kept: Vec<bool>,
     /// By value: how this parameter is used.
     used: Vec<Used>,
+    /// By value: the concatenation that it is computed right into, and where in it.
+    housed: Vec<Option<(Value, u64)>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,7 +35,8 @@ enum Role {
 }
 
 impl Analysis {
-    pub(super) fn new(graph: &Graph, device: &dyn Capabilities) -> Self {
+    /// With `house`, what is put together is computed where it will lie, if its pieces lie there one after the other.
+    pub(super) fn new(graph: &Graph, device: &dyn Capabilities, house: bool) -> Self {
         let n = graph.nodes().len();
         let mut needed = vec![false; n];
         for output in graph.outputs() {
@@ -65,20 +68,22 @@ impl Analysis {
                     .collect();
             }
         }
-        let root = |value: Value| match roles[value.index()] {
-            Role::View { root, .. } => root,
-            _ => value,
-        };
-        let mut kept = vec![false; n];
-        let mut used = vec![Used::default(); n];
+        let housed = if house { housed(graph, &roles, device.alignment()) } else { vec![None; n] };
+        let (kept, used) = (vec![false; n], vec![Used::default(); n]);
+        let mut analysis = Analysis { roles, scratch, overwritable, kept, used, housed };
         for output in graph.outputs() {
-            kept[root(output.value).index()] = true;
-            used[root(output.value).index()].as_tensor = true;
+            let (root, _) = analysis.root(output.value);
+            analysis.kept[root.index()] = true;
+            analysis.used[root.index()].as_tensor = true;
         }
-        for value in graph.values().filter(|v| roles[v.index()] == Role::Step) {
+        for value in graph.values() {
+            if !analysis.is_step(value) {
+                continue;
+            }
             let node = graph.node(value);
             for (i, &input) in node.inputs.iter().enumerate() {
-                let used = &mut used[root(input).index()];
+                let (root, _) = analysis.root(input);
+                let used = &mut analysis.used[root.index()];
                 match node.op {
                     Op::Linear { .. } | Op::Conv2d { .. } if i == 1 => used.as_weights = true,
                     Op::Embedding if i == 0 => used.as_table = true,
@@ -86,7 +91,7 @@ impl Analysis {
                 }
             }
         }
-        Analysis { roles, scratch, overwritable, kept, used }
+        analysis
     }
 
     /// The values that ops define when executed, in graph order.
@@ -124,10 +129,27 @@ impl Analysis {
 
     /// The value whose bytes these are, and where in it they begin.
     pub(super) fn root(&self, value: Value) -> (Value, u64) {
-        match self.roles[value.index()] {
+        let (mut root, mut offset) = match self.roles[value.index()] {
             Role::View { root, offset } => (root, offset),
             _ => (value, 0),
+        };
+        while let Some((house, at)) = self.housed[root.index()] {
+            (root, offset) = (house, offset + at);
         }
+        (root, offset)
+    }
+
+    /// The input, parameter or step that a value comes from.
+    pub(super) fn origin(&self, value: Value) -> Value {
+        match self.roles[value.index()] {
+            Role::View { root, .. } => root,
+            _ => value,
+        }
+    }
+
+    /// Whether anything is computed right into a concatenation.
+    pub(super) fn houses(&self) -> bool {
+        self.housed.iter().any(Option::is_some)
     }
 
     /// The arena-living root of an operand; `None` for parameters.
@@ -176,6 +198,37 @@ fn view(graph: &Graph, value: Value, roles: &[Role], alignment: u64) -> Option<R
     (fits && (base + offset).is_multiple_of(alignment)).then_some(Role::View { root, offset: base + offset })
 }
 
+/// Which results of steps are computed where a concatenation will have them. The pieces of one that is cut along its slowest axis lie one
+/// after the other; each has one house only.
+fn housed(graph: &Graph, roles: &[Role], alignment: u64) -> Vec<Option<(Value, u64)>> {
+    let mut housed = vec![None; roles.len()];
+    for value in graph.values().filter(|v| roles[v.index()] == Role::Step) {
+        for (piece, offset) in pieces(graph, value) {
+            let computed = roles[piece.index()] == Role::Step && graph.ty(piece).bytes() < graph.ty(value).bytes();
+            if computed && offset.is_multiple_of(alignment) && housed[piece.index()].is_none() {
+                housed[piece.index()] = Some((value, offset));
+            }
+        }
+    }
+    housed
+}
+
+/// The operands of a concatenation whose pieces lie one after the other, and where in it each begins.
+pub(super) fn pieces(graph: &Graph, value: Value) -> Vec<(Value, u64)> {
+    let node = graph.node(value);
+    match node.op {
+        Op::Concat { axis } if node.ty.shape[..axis].iter().all(|&d| d == 1) => {
+            let ends = node.inputs.iter().scan(0, |end, &piece| {
+                let start = *end;
+                *end += graph.ty(piece).bytes();
+                Some((piece, start))
+            });
+            ends.collect()
+        }
+        _ => vec![],
+    }
+}
+
 /// A piece of memory and the steps between which it is in use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Buffer {
@@ -187,7 +240,7 @@ pub(super) struct Buffer {
 /// What lives when, for one order of execution.
 pub(super) struct Lifetimes {
     pub(super) buffers: Vec<Buffer>,
-    /// By value (roots only): its buffer.
+    /// By value (no views): its buffer.
     buffer_of: Vec<Option<u32>>,
     /// By step: the buffer of its scratch memory.
     scratch_of: Vec<Option<u32>>,
@@ -210,6 +263,18 @@ impl Lifetimes {
             buffers.push(Buffer { bytes: graph.ty(input).bytes(), first: 0, last: last(input, 0) });
         }
         for (at, &value) in order.iter().enumerate() {
+            let (root, _) = analysis.root(value);
+            if let Some(house) = buffer_of[root.index()] {
+                buffer_of[value.index()] = Some(house);
+                continue;
+            }
+            if root != value {
+                // The first piece: from now on there is room for all.
+                buffer_of[value.index()] = Some(buffers.len() as u32);
+                buffer_of[root.index()] = Some(buffers.len() as u32);
+                buffers.push(Buffer { bytes: graph.ty(root).bytes(), first: at, last: last(root, at) });
+                continue;
+            }
             match overwritten(graph, analysis, &buffer_of, &buffers, value, at) {
                 Some(buffer) => {
                     buffers[buffer as usize].last = last(value, at);

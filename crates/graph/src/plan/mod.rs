@@ -80,9 +80,12 @@ impl Capabilities for Anything {
     fn may_overwrite(&self, graph: &Graph, value: Value, operand: usize) -> bool {
         let node = graph.node(value);
         match node.op {
-            Op::Unary(_) | Op::Binary(_) | Op::Affine { .. } | Op::GroupNorm { .. } | Op::LayerNorm { .. } => {
-                operand == 0 || matches!(node.op, Op::Binary(_))
-            }
+            Op::Unary(_)
+            | Op::Binary(_)
+            | Op::Affine { .. }
+            | Op::GroupNorm { .. }
+            | Op::Normalise { .. }
+            | Op::LayerNorm { .. } => operand == 0 || matches!(node.op, Op::Binary(_)),
             Op::Linear { fused } | Op::Conv2d { fused, .. } => fused.residual && operand + 1 == node.inputs.len(),
             _ => false,
         }
@@ -159,7 +162,7 @@ impl Plan {
 
     fn made(graph: &Graph, device: &dyn Capabilities, may_stream: bool) -> Result<Plan, PlanError> {
         let limits = device.limits();
-        let analysis = Analysis::new(graph, device);
+        let mut analysis = Analysis::new(graph, device, true);
         let weights: Vec<Weight> = analysis
             .weights()
             .map(|(value, used)| Weight { value, used, bytes: device.param_bytes(graph, value, used) })
@@ -168,8 +171,17 @@ impl Plan {
         let block_bytes = limits.max_allocation / device.alignment() * device.alignment();
         check_each(graph, device, &analysis, &weights, limits, block_bytes)?;
 
-        let order = order::choose(graph, &analysis);
-        let lifetimes = Lifetimes::new(graph, &analysis, &order);
+        let mut order = order::choose(graph, &analysis);
+        let mut lifetimes = Lifetimes::new(graph, &analysis, &order);
+        // Room for all pieces from the first one on can be more than pieces that are put together at the end.
+        if analysis.houses() {
+            let plain = Analysis::new(graph, device, false);
+            let plain_order = order::choose(graph, &plain);
+            let plain_lifetimes = Lifetimes::new(graph, &plain, &plain_order);
+            if plain_lifetimes.peak_bytes() < lifetimes.peak_bytes() {
+                (analysis, order, lifetimes) = (plain, plain_order, plain_lifetimes);
+            }
+        }
         let weight_bytes: u64 = weights.iter().map(|w| w.bytes).sum();
 
         let layout = arena::pack(&lifetimes, device.alignment(), block_bytes);

@@ -73,13 +73,13 @@ fn moves(graph: &Graph, analysis: &Analysis, order: &[Value], lifetimes: &Lifeti
     }
     // The first and last step of a value's neighbours; sources are there from the start.
     let ready = |v: Value| {
-        let inputs = graph.node(v).inputs.iter().filter_map(|&i| analysis.arena_root(i));
+        let inputs = graph.node(v).inputs.iter().map(|&i| analysis.origin(i));
         inputs.map(|r| position[r.index()]).filter(|&p| p != usize::MAX).max()
     };
     let mut first_use = vec![usize::MAX; graph.nodes().len()];
     for (i, v) in order.iter().enumerate().rev() {
-        for root in graph.node(*v).inputs.iter().filter_map(|&i| analysis.arena_root(i)) {
-            first_use[root.index()] = i;
+        for &input in &graph.node(*v).inputs {
+            first_use[analysis.origin(input).index()] = i;
         }
     }
 

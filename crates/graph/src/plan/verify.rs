@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::graph::{Graph, Value};
 use crate::op::Op;
 
+use super::lifetime::pieces;
 use super::{Capabilities, Place, Plan, Span};
 
 impl Plan {
@@ -24,10 +25,12 @@ impl Plan {
                 _ => {}
             }
         }
-        // A view has the bytes of what it was made from, wherever that is in the order.
+        // A view has the bytes of what it was made from, wherever that is in the order; a piece that was computed where it is
+        // wanted belongs to the whole once that is there.
         let resolve = |owner: &[Option<Value>], mut value: Value| loop {
             match owner[value.index()] {
-                Some(v) => return Some(v),
+                Some(v) if v == value => return Some(v),
+                Some(v) => value = v,
                 None => value = *graph.node(value).inputs.first()?,
             }
         };
@@ -53,11 +56,20 @@ impl Plan {
             if result.bytes != node.ty.bytes() {
                 return Err(format!("{value} has {} bytes, {} are planned", node.ty.bytes(), result.bytes));
             }
+            // Pieces that lie where they are wanted are not written; parts of them may still be read.
+            let slot = |(piece, at): (Value, u64)| {
+                let slot = Span { offset: result.offset + at, bytes: graph.ty(piece).bytes() };
+                (slot.bytes < result.bytes && self.place(piece) == Place::Arena(slot)).then_some((piece, slot))
+            };
+            let housed: Vec<(Value, Span)> = pieces(graph, value).into_iter().filter_map(slot).collect();
+            let inside =
+                |part: Span, all: Span| part.offset >= all.offset && part.offset + part.bytes <= all.offset + all.bytes;
             for (i, &input) in node.inputs.iter().enumerate() {
                 readable(&memory, &owner, input).map_err(|e| format!("{value}: {e}"))?;
                 if let Place::Arena(operand) = self.place(input)
                     && overlap(operand, result)
                     && !(operand == result && device.may_overwrite(graph, value, i))
+                    && !housed.iter().any(|&(_, slot)| inside(operand, slot))
                 {
                     return Err(format!("{value} is written over its operand {input}, which it still reads"));
                 }
@@ -75,6 +87,7 @@ impl Plan {
             }
             memory.write(result, value);
             owner[value.index()] = Some(value);
+            housed.iter().for_each(|(piece, _)| owner[piece.index()] = Some(value));
         }
         for output in graph.outputs() {
             readable(&memory, &owner, output.value).map_err(|e| format!("output '{}': {e}", output.name))?;

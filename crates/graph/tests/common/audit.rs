@@ -45,9 +45,44 @@ pub fn audit(graph: &Graph, plan: &Plan, device: &dyn Capabilities) {
             tenants.push(Tenant { value, span, first, last: first });
         }
     }
+    // Pieces that are computed where a concatenation has them live in its bytes, from the first of them on.
+    let homes: Vec<(Value, Value)> = computed
+        .iter()
+        .flat_map(|&whole| pieces(graph, whole).into_iter().map(move |(piece, at)| (piece, at, whole)))
+        .filter(|&(piece, at, whole)| match (plan.place(piece), plan.place(whole)) {
+            (Place::Arena(piece), Place::Arena(whole)) => {
+                piece.offset == whole.offset + at && piece.bytes < whole.bytes
+            }
+            _ => false,
+        })
+        .map(|(piece, _, whole)| (piece, whole))
+        .collect();
+    let home = |mut value: Value| {
+        while let Some(&(_, whole)) = homes.iter().find(|(piece, _)| *piece == value && step_of(value).is_some()) {
+            value = whole;
+        }
+        value
+    };
+    let mut first_of: Vec<(Value, usize)> = vec![];
+    tenants.retain(|t| {
+        let stays = home(t.value) == t.value;
+        if !stays {
+            first_of.push((home(t.value), t.first));
+        }
+        stays
+    });
+    for (whole, first) in first_of {
+        let t = tenants.iter_mut().find(|t| t.value == whole).expect("a whole has a place");
+        t.first = t.first.min(first);
+    }
+    for (at, step) in plan.steps().iter().enumerate() {
+        for &input in &graph.node(step.value).inputs {
+            let computed = step_of(root(input));
+            assert!(computed.is_none_or(|before| before < at), "{input} is read before it is computed");
+        }
+    }
     let mut keep = |value: Value, at: usize| {
-        if let Some(t) = tenants.iter_mut().find(|t| t.value == root(value)) {
-            assert!(t.first < at || graph.node(t.value).op.is_source(), "{} is read before it is computed", t.value);
+        if let Some(t) = tenants.iter_mut().find(|t| t.value == home(root(value))) {
             t.last = t.last.max(at);
         }
     };
@@ -111,6 +146,22 @@ fn is_view(graph: &Graph, plan: &Plan, value: Value) -> bool {
         places => panic!("{value} is a view that lies elsewhere: {places:?}"),
     }
     true
+}
+
+/// The operands of a concatenation along its slowest axis, and where each begins.
+fn pieces(graph: &Graph, value: Value) -> Vec<(Value, u64)> {
+    let node = graph.node(value);
+    let Op::Concat { axis } = node.op else { return vec![] };
+    if node.ty.shape[..axis].iter().any(|&d| d != 1) {
+        return vec![];
+    }
+    let mut end = 0;
+    let mut pieces = vec![];
+    for &piece in &node.inputs {
+        pieces.push((piece, end));
+        end += graph.ty(piece).bytes();
+    }
+    pieces
 }
 
 fn overlap(a: Span, b: Span) -> bool {

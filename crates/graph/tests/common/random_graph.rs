@@ -241,10 +241,17 @@ impl Maker<'_> {
         let n = if self.rng.chance(50) { c } else { self.channels() };
         let [kh, kw] = self.rng.pick(&[[1, 1], [3, 3], [3, 3], [2, 3]]);
         let (stride, upsample) = (self.rng.pick(&[1, 1, 2]), self.rng.pick(&[1, 1, 2]));
-        let padding = if self.rng.chance(60) { [kh / 2; 4] } else { std::array::from_fn(|_| self.rng.below(3)) };
+        let mut padding = if self.rng.chance(60) {
+            [kh as isize / 2; 4]
+        } else {
+            std::array::from_fn(|_| self.rng.below(3) as isize)
+        };
+        if self.rng.chance(20) {
+            padding[self.rng.below(4)] = -1;
+        }
         let w = self.param(&[n, c, kh, kw]);
-        let side = |size: usize, pads: usize, kernel: usize| {
-            (size * upsample + pads).checked_sub(kernel).map(|r| r / stride + 1)
+        let side = |size: usize, pads: isize, kernel: usize| {
+            (size * upsample).checked_add_signed(pads)?.checked_sub(kernel).map(|r| r / stride + 1)
         };
         let (h, v) = (side(h, padding[0] + padding[2], kh), side(v, padding[1] + padding[3], kw));
         let then = match (h, v) {
@@ -294,6 +301,16 @@ impl Maker<'_> {
             2 => (Op::RmsNorm { eps: EPS }, &[x, gamma]),
             _ => (Op::Softmax, &[x]),
         };
+        if let (Op::GroupNorm { groups, eps, activation }, &[_, _, ref rest @ .., _], true) =
+            (&op, &self.shape_of(x)[..], self.rng.chance(40))
+        {
+            // The same in its three parts.
+            let stats = self.graph.push(Op::LineStatistics { groups: *groups }, &[x], None)?;
+            let pixels = rest.iter().product();
+            let factors = self.graph.push(Op::NormFactors { pixels, eps: *eps }, &[stats, gamma, beta], None)?;
+            self.values.push(factors);
+            return self.graph.push(Op::Normalise { activation: *activation }, &[x, factors], dtype);
+        }
         self.graph.push(op, params, dtype)
     }
 

@@ -6,12 +6,14 @@ use std::collections::HashMap;
 use impasto_backend::{BackendError, ParamBytes, Session, WeightSource};
 use impasto_graph::{DType, Graph, GraphError, HostTensor, Storage};
 
+mod bands;
 mod cpu;
 mod kernel;
 mod model;
 mod plan;
 mod stream;
 
+pub use bands::{BandsMemory, BandsTime, bands_memory, bands_time};
 pub use cpu::{CpuBench, CpuLine, cpu};
 pub use kernel::{KernelLine, has_spirv_opt, kernel, module};
 pub use model::{ModelLine, SlowStep, model};

@@ -130,7 +130,7 @@ fn slowest(session: &dyn Session) -> Vec<SlowStep> {
 }
 
 /// Seconds of the last run by kind of op.
-fn by_op(session: &dyn Session) -> Vec<(String, f64)> {
+pub(super) fn by_op(session: &dyn Session) -> Vec<(String, f64)> {
     let mut sums: HashMap<&str, f64> = HashMap::new();
     for step in session.profile() {
         *sums.entry(step.op).or_default() += step.seconds;

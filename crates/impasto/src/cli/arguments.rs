@@ -1,5 +1,7 @@
 //! The command line, made from the table of settings.
 
+use std::path::PathBuf;
+
 use clap::builder::PossibleValuesParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -42,7 +44,20 @@ pub fn command(others: impl FnOnce(Command) -> Command) -> Command {
         .after_help("Exit codes: 0 it fits, 1 it does not or something failed, 2 bad arguments.")
         .args(arguments())
         .arg(device);
-    others(root.subcommand(generate).subcommand(plan))
+    let with_file = |name: &'static str, about: &'static str, what: &'static str| {
+        let file = Arg::new("file").value_name("FILE").required(true).help(what).value_hint(clap::ValueHint::FilePath);
+        Command::new(name).about(about).after_help(EXIT_CODES).arg(file).args(TABLE.iter().map(argument))
+    };
+    let kept = "The file that a run leaves beside its picture: picture.latent.safetensors";
+    let resume = with_file("resume", "Go on with a run that was killed or failed, from its last finished step", kept);
+    let decode = with_file("decode", "Make the picture of a run as it stands, without another step", kept);
+    let again = with_file("again", "Make a picture again by what it says of itself", "A PNG that impasto made");
+    others(root.subcommand(generate).subcommand(resume).subcommand(decode).subcommand(again).subcommand(plan))
+}
+
+/// The file that `resume`, `decode` and `again` take.
+pub fn file(matches: &ArgMatches) -> PathBuf {
+    matches.get_one::<String>("file").map(PathBuf::from).unwrap_or_default()
 }
 
 /// The devices that `plan` is to plan for.
@@ -92,7 +107,7 @@ pub fn settings(matches: &ArgMatches) -> Result<Settings, SettingsError> {
             }
         }
     }
-    if let Some(words) = matches.get_one::<String>("words") {
+    if let Ok(Some(words)) = matches.try_get_one::<String>("words") {
         settings.set("prompt", words)?;
     }
     Ok(settings)

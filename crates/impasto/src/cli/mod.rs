@@ -2,6 +2,7 @@
 
 pub mod arguments;
 pub mod devices;
+mod keep;
 pub mod kernel;
 pub mod module;
 pub mod paint;
@@ -102,6 +103,8 @@ pub struct KernelShow {
 
 #[derive(Subcommand)]
 pub enum Bench {
+    /// The decoding of a picture in bands against the same as a whole: time, or with --memory what plans of all numbers of bands take.
+    Bands(BenchBands),
     /// Matrix products, convolutions and attention on the CPU, as a share of the peak of the same run.
     Cpu(BenchCpu),
     /// The kernel compiler on kernels that break optimisers of SPIR-V, against spirv-opt where it is installed.
@@ -125,6 +128,24 @@ pub struct Common {
     /// What products are computed in: auto, f32 or bf16.
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub precision: Precision,
+}
+
+#[derive(Args)]
+pub struct BenchBands {
+    #[command(flatten)]
+    pub common: Common,
+    /// Pixels along a side of the picture.
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(64..=4096))]
+    pub size: u32,
+    /// Bands.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=128))]
+    pub bands: u32,
+    /// Runs, of which the median counts.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub runs: usize,
+    /// Plan only.
+    #[arg(long, conflicts_with_all = ["bands", "runs"])]
+    pub memory: bool,
 }
 
 #[derive(Args)]

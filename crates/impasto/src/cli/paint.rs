@@ -10,11 +10,12 @@ use impasto::backend::cpu::CpuOptions;
 use impasto::generate::picture::Picture;
 use impasto::generate::place::{MODULES, Placement};
 use impasto::generate::settings::{Settings, config_path, from_variables};
-use impasto::generate::{Event, GenerateError, Job, Output, generate};
+use impasto::generate::{Event, GenerateError, Job, Output, Stored, go_on};
 use impasto::model::{Model, ModelPaths};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
+use super::keep::Keeper;
 use super::placing::Placing;
 use super::show;
 
@@ -61,32 +62,131 @@ fn read_settings(path: &Path) -> Result<Settings, GenerateError> {
 
 /// Make the pictures.
 pub fn paint(settings: &Settings) -> Result<(), GenerateError> {
+    make(settings, None)
+}
+
+/// Go on with a run that was kept, with these flags over its settings.
+pub fn resume(file: &Path, flags: &Settings) -> Result<(), GenerateError> {
+    let stored = Stored::read(file)?;
+    make(&flags.over(stored_settings(&stored)?), Some((stored, flags.output.is_some())))
+}
+
+fn stored_settings(stored: &Stored) -> Result<Settings, GenerateError> {
+    let mut settings = Settings::default();
+    stored.settings.iter().try_for_each(|(name, text)| settings.set(name, text))?;
+    Ok(settings)
+}
+
+/// Only the picture of a run that was kept, as it stands.
+pub fn decode(file: &Path, flags: &Settings) -> Result<(), GenerateError> {
+    let stored = Stored::read(file)?;
+    let settings = flags.over(stored_settings(&stored)?);
+    let placing = Placing::start(&settings)?;
+    let model = open_model(&settings)?;
+    same_model(&stored, &model)?;
+    let job = Job::new(&settings, &model, stored.run.seed)?;
+    let places = placing.place(&settings, &job, &model)?;
+    let path = flags.output.clone().unwrap_or(stored.output);
+    let force = settings.force.unwrap_or(false);
+    let mut output = Output::new(Some(&path), 1, force)?;
+    let mut progress = Progress::new();
+    let picture = impasto::generate::decode(&job, &model, &places, &stored.run, &mut |event| {
+        match event {
+            Event::Note(note) => eprintln!("note: {note}"),
+            other => progress.show(&other),
+        }
+        Ok(true)
+    })?;
+    progress.clear();
+    let (done, of) = stored.run.steps();
+    if done < of {
+        eprintln!("note: {done} of {of} steps are done; impasto resume {} takes the others", file.display());
+    }
+    let seed = stored.run.seed.wrapping_add(stored.run.picture as u64);
+    let file = output.claim();
+    picture.write(&file, &job.parameters(seed, &model), force)?;
+    show::line(format_args!("{}", file.display()));
+    Ok(())
+}
+
+/// Make a picture again by what it says of itself, with these flags over that.
+pub fn again(picture: &Path, flags: &Settings) -> Result<(), GenerateError> {
+    let inside = impasto::generate::inside(picture)?;
+    let settings = layered(&flags.over(inside.settings))?;
+    if inside.from_picture && settings.init_img.is_none() {
+        return Err(GenerateError::Asked(
+            "it began with another picture, which is not inside: name that one with -i FILE".into(),
+        ));
+    }
+    let model = open_model(&settings)?;
+    if let Some(known) = inside.fingerprint.filter(|known| *known != model.fingerprint()) {
+        let name = inside.model.unwrap_or_default();
+        return Err(GenerateError::Asked(format!(
+            "it was made by another model, '{name}' ({known}), not by '{}' ({}): name that one with -m FILE",
+            model.title,
+            model.fingerprint()
+        )));
+    }
+    make(&settings, None)
+}
+
+fn same_model(stored: &Stored, model: &Model) -> Result<(), GenerateError> {
+    let (theirs, ours) = (&stored.fingerprint, model.fingerprint());
+    match *theirs == ours {
+        true => Ok(()),
+        false => Err(GenerateError::Asked(format!(
+            "the run was made by another model ({theirs}) than '{}' ({ours}): its file has changed, or name the right one with -m FILE",
+            model.title
+        ))),
+    }
+}
+
+/// Make the pictures of settings, or the rest of a run; then with whether its picture goes elsewhere.
+fn make(settings: &Settings, stored: Option<(Stored, bool)>) -> Result<(), GenerateError> {
     let stop = interruptible();
     let begun = Instant::now();
     let placing = Placing::start(settings)?;
     let model = open_model(settings)?;
-    let job = Job::new(settings, &model, random_seed())?;
-    let mut output = Output::new(settings.output.as_deref(), job.count, settings.force.unwrap_or(false))?;
+    if let Some((stored, _)) = &stored {
+        same_model(stored, &model)?;
+    }
+    let job = Job::new(settings, &model, stored.as_ref().map_or_else(random_seed, |(stored, _)| stored.run.seed))?;
+    // A run that goes on has a name for its picture; the pictures before it are there.
+    let count = if stored.is_some() { 0 } else { job.count };
+    let mut output = Output::new(settings.output.as_deref(), count, settings.force.unwrap_or(false))?;
+    let mut named = stored.as_ref().filter(|(_, elsewhere)| !elsewhere).map(|(stored, _)| stored.output.clone());
     let places = placing.place(settings, &job, &model)?;
     announce(settings, &model, &job, &places);
+    if let Some((stored, _)) = &stored {
+        let (done, of) = stored.run.steps();
+        eprintln!("going on with picture {} after {done} of {of} steps", stored.run.picture + 1);
+    }
     if settings.profile == Some(true) {
         places.measure();
     }
 
     let preview_path = settings.preview_path.clone().unwrap_or_else(|| PathBuf::from("preview.png"));
     let mut progress = Progress::new();
+    let mut keeper = Keeper::new(settings, model.fingerprint());
     let mut last = begun;
-    let done = generate(&job, &model, &places, &mut |event| {
+    let done = go_on(&job, &model, &places, stored.map(|(stored, _)| stored.run), &mut |event| {
         match event {
             Event::Unknown(words) => eprintln!(
                 "note: this model does not know {}; a real model does: impasto -m MODEL.safetensors -p {}",
                 words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(", "),
                 quoted(&job.prompt)
             ),
+            Event::Note(note) => {
+                progress.clear();
+                eprintln!("note: {note}");
+            }
+            Event::Kept(run) => keeper.keep(run, || named.take().unwrap_or_else(|| output.claim()))?,
             Event::Preview(picture) => write_preview(picture, &preview_path),
             Event::Picture { picture, seed } => {
-                let (file, parameters) = (output.claim(), job.parameters(seed, &model.title));
+                let file = keeper.output().map_or_else(|| output.claim(), Path::to_path_buf);
+                let parameters = job.parameters(seed, &model);
                 picture.write(&file, &parameters, output.force())?;
+                keeper.done();
                 progress.clear();
                 let seconds = last.elapsed().as_secs_f64();
                 last = Instant::now();
@@ -111,8 +211,9 @@ pub fn paint(settings: &Settings) -> Result<(), GenerateError> {
         Ok(!stop.load(Ordering::Relaxed))
     });
     progress.clear();
-    if done.is_ok() {
-        places.keep_rates();
+    match done.is_ok() {
+        true => places.keep_rates(),
+        false => keeper.failed(),
     }
     show_times(settings, &places);
     done
@@ -276,7 +377,7 @@ impl Progress {
             Event::Loading { module, done, of } => self.at(&format!("loading {module}"), done, of),
             Event::Working(what) => self.at(what, 0, 0),
             Event::Step { picture, done, of } => self.at(&format!("picture {}", picture + 1), done as u64, of as u64),
-            Event::Unknown(_) | Event::Preview(_) | Event::Picture { .. } => {}
+            Event::Unknown(_) | Event::Note(_) | Event::Kept(_) | Event::Preview(_) | Event::Picture { .. } => {}
         }
     }
 

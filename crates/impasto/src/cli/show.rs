@@ -9,7 +9,7 @@ use impasto::model::{Family, UnetConfig};
 use impasto::{BackendOptions, Part};
 use serde::Serialize;
 
-use super::{BenchCpu, BenchModel, BenchStream, Common};
+use super::{BenchBands, BenchCpu, BenchModel, BenchStream, Common};
 
 /// A line of results. A reader that has gone away has seen enough: no error, no panic.
 pub fn line(line: std::fmt::Arguments) {
@@ -86,6 +86,38 @@ pub fn inspect(file: &Path, as_json: bool) -> anyhow::Result<()> {
         let short: String = value.chars().take(100).collect();
         say!("{key}: {short}{}", if short.len() < value.len() { " ..." } else { "" });
     }
+    Ok(())
+}
+
+pub fn bench_bands(args: &BenchBands) -> anyhow::Result<()> {
+    let cpu = Cpu::new(&CpuOptions { memory: args.memory.then_some(u64::MAX), ..args.common.options()? })?;
+    let mb = |bytes: u64| bytes as f64 / 1e6;
+    if args.memory {
+        if !args.common.json {
+            say!("{:<22} {:>5} {:>10} {:>10} {:>6} {:>9}", "", "bands", "arena MB", "largest", "steps", "seconds");
+        }
+        return bench::bands_memory(&cpu, args.size as usize, |l| match args.common.json {
+            true => json(l),
+            false => {
+                let (arena, largest) = (mb(l.arena_bytes), mb(l.largest_binding));
+                say!("{:<22} {:>5} {arena:>10.1} {largest:>10.1} {:>6} {:>9.4}", l.name, l.bands, l.steps, l.seconds)
+            }
+        });
+    }
+    let l = bench::bands_time(&cpu, args.size as usize, args.bands.into(), args.runs)?;
+    if args.common.json {
+        json(&l);
+    } else {
+        let [whole, banded] = l.arena_bytes.map(mb);
+        let same = if l.same_bits { "the same bits" } else { "OTHER BITS" };
+        let times = format!("{:.2} s whole, {:.2} s in {} bands", l.whole_seconds, l.banded_seconds, l.bands);
+        say!("{times}: {:.3} times as long, {same}; arena {whole:.0} MB and {banded:.0} MB", l.ratio);
+        for (name, profile) in ["whole", "in bands"].iter().zip(&l.profile) {
+            let parts: Vec<String> = profile.iter().take(9).map(|(op, s)| format!("{op} {s:.2}")).collect();
+            say!("  {name}: {}", parts.join(", "));
+        }
+    }
+    anyhow::ensure!(l.same_bits, "bands yield another picture than the whole");
     Ok(())
 }
 

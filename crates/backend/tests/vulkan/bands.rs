@@ -1,0 +1,62 @@
+//! Graphs in bands against the same graphs whole, bit by bit, on a Vulkan device. `IMPASTO_BAND_CASES=1` tries all networks.
+
+use impasto_graph::{Banded, Cutting, Graph, GraphError, Plan, PlanError};
+use impasto_model::{Numbers, vae_decoder};
+
+use super::common::banded::{check, random_cutting, run};
+use super::common::case::Case;
+use super::common::cpus::{machines, physical};
+use super::common::machine::{Factors, Machine, same_bits};
+use super::common::networks::{tiny_networks, tiny_vae};
+use super::common::random_graph::{Kind, random_graph};
+use super::common::rng::{Rng, cases, seed};
+
+#[test]
+fn random_graphs_yield_the_same_bits_in_bands() {
+    cases(3, |i, rng| {
+        let case = Case::new(random_graph(rng, 4 + 2 * i, Kind::Tame), rng);
+        let cutting = random_cutting(&case, rng);
+        check(&case, &cutting, &machines()[rng.below(machines().len())]);
+    });
+}
+
+#[test]
+fn networks_yield_the_same_bits_in_bands() -> Result<(), GraphError> {
+    let rng = &mut Rng::new(seed());
+    // Each run of the tests tries one of them: a software device compiles for seconds.
+    let networks: [Graph; 4] = tiny_networks(Numbers::F32)?;
+    let all = std::env::var_os("IMPASTO_BAND_CASES").is_some();
+    let some = if all { networks.to_vec() } else { vec![rng.pick(&networks)] };
+    for case in some.into_iter().map(|graph| Case::new(graph, rng)).collect::<Vec<_>>() {
+        let bands = check(&case, &Cutting::bands(&case.graph, 2 + rng.below(3) as u64), &machines()[0]);
+        assert!(bands > 1, "nothing was cut");
+    }
+    Ok(())
+}
+
+/// A device whose largest buffer is too small for the whole: the bands that fit it yield what a larger device yields whole.
+#[test]
+fn a_small_binding_limit_is_met_exactly() -> Result<(), GraphError> {
+    use impasto_backend::vulkan::{Vulkan, VulkanOptions};
+    // Large enough that tensors are larger than weights.
+    let decoder = vae_decoder(&tiny_vae(), 1, [20, 22], Numbers::F32)?;
+    let case = Case::new(decoder, &mut Rng::new(seed()));
+    let largest = Plan::new(&case.graph, &*machines()[0].backend).expect("it fits").largest_binding();
+    let options = VulkanOptions { exact: true, max_buffer: Some(largest / 3), ..VulkanOptions::default() };
+    let small = Vulkan::open("vulkan0", &physical(), &options).expect("it opens");
+    let refused = Plan::new(&case.graph, &small);
+    assert!(matches!(refused, Err(PlanError::Binding { .. } | PlanError::Allocation { .. })), "{refused:?}");
+    let (banded, plan) = Banded::fit(&case.graph, &small, 1, Plan::new).expect("bands fit");
+    assert!(plan.largest_binding() <= largest / 3 && banded.cuts.bands() > 1);
+    let small = Machine {
+        backend: std::sync::Arc::new(small),
+        name: "small".into(),
+        factors: Factors::F32,
+        threads: 1,
+        least: 0.0,
+    };
+    let whole = machines()[0].run(&case);
+    let bands = run(&case, &banded, &small);
+    assert!(same_bits(&whole, &bands), "other bits in {} bands", banded.cuts.bands());
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! The settings inside a picture that we made.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+use crate::picture::PictureError;
+use crate::settings::Settings;
+
+/// What a picture says of how it was made.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Inside {
+    /// The settings that make it again.
+    pub settings: Settings,
+    /// The model's name.
+    pub model: Option<String>,
+    /// Which model it was, where the picture says so.
+    pub fingerprint: Option<String>,
+    /// It began with a picture, which is not inside.
+    pub from_picture: bool,
+}
+
+/// Read the settings out of a PNG that we, or webui, made.
+pub fn inside(path: &Path) -> Result<Inside, PictureError> {
+    let wrong = |problem: String| PictureError::Read { path: path.into(), problem };
+    let file = File::open(path).map_err(|e| wrong(e.to_string()))?;
+    let reader = png::Decoder::new(BufReader::new(file)).read_info().map_err(|e| wrong(e.to_string()))?;
+    let info = reader.info();
+    let plain = info.uncompressed_latin1_text.iter().find(|t| t.keyword == "parameters").map(|t| t.text.clone());
+    let wide = info.utf8_text.iter().find(|t| t.keyword == "parameters").and_then(|t| t.get_text().ok());
+    let text = plain.or(wide).ok_or_else(|| wrong("it does not say how it was made".into()))?;
+    parse(&text).map_err(|e| wrong(e.to_string()))
+}
+
+/// The text that [`Job::parameters`](crate::Job::parameters) writes.
+fn parse(text: &str) -> Result<Inside, Box<dyn std::error::Error>> {
+    let mut found = Inside::default();
+    // The settings are the last line; a prompt may have several.
+    let (words, line) = text.rfind("\nSteps: ").map(|at| text.split_at(at)).ok_or("the line of settings is missing")?;
+    let (prompt, negative) = words.split_once("\nNegative prompt: ").unwrap_or((words, ""));
+    found.settings.set("prompt", prompt)?;
+    if !negative.is_empty() {
+        found.settings.set("negative-prompt", negative)?;
+    }
+    for item in line.trim().split(", ") {
+        let (key, value) = item.split_once(": ").unwrap_or((item, ""));
+        match key {
+            "Steps" => found.settings.set("steps", value)?,
+            "Sampler" => found.settings.set("sampling-method", value)?,
+            "Schedule type" => found.settings.set("scheduler", value)?,
+            "CFG scale" => found.settings.set("cfg-scale", value)?,
+            "Seed" => found.settings.set("seed", value)?,
+            "Eta" => found.settings.set("eta", value)?,
+            "Clip skip" => found.settings.set("clip-skip", value)?,
+            "RNG" => found.settings.set("rng", if value == "GPU" { "cuda" } else { "cpu" })?,
+            "Denoising strength" => {
+                found.from_picture = true;
+                found.settings.set("strength", value)?;
+            }
+            "Size" => {
+                let (width, height) = value.split_once('x').ok_or("the size is none")?;
+                found.settings.set("width", width)?;
+                found.settings.set("height", height)?;
+            }
+            "Model" => found.model = Some(value.into()),
+            "Model hash" => found.fingerprint = Some(value.into()),
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_picture_says_is_read_back() {
+        let text = "a cat\nSteps: odd\non two lines\nNegative prompt: a dog\nSteps: 7, Sampler: euler, Schedule type: karras, CFG scale: 5.5, \
+                    Seed: 12, Size: 64x128, Model: m, Model hash: 0123, Clip skip: 2, RNG: CPU, Version: Impasto 0.1.0";
+        let found = parse(text).expect("it is ours");
+        let s = &found.settings;
+        assert_eq!(
+            (s.prompt.as_deref(), s.negative_prompt.as_deref()),
+            (Some("a cat\nSteps: odd\non two lines"), Some("a dog"))
+        );
+        assert_eq!(
+            (s.steps, s.seed, s.width, s.height, s.cfg_scale),
+            (Some(7), Some(12), Some(64), Some(128), Some(5.5))
+        );
+        assert_eq!((found.model.as_deref(), found.fingerprint.as_deref()), (Some("m"), Some("0123")));
+        assert!(parse("a cat").is_err() && parse("a cat\nSteps: many, Seed: 1").is_err());
+    }
+}

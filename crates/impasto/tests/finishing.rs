@@ -1,0 +1,176 @@
+//! A run always finishes, and nothing that was finished is lost: how the autoencoder is split, what is kept of a run, and how it goes on. The
+//! model inside the program paints. `IMPASTO_KILLS=50` kills more runs.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+fn command(folder: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_impasto"));
+    command.args(args).args(["--gpu", "disable"]).current_dir(folder).env("HOME", folder);
+    command.env_remove("XDG_CONFIG_HOME").env_remove("IMPASTO_CPU");
+    command
+}
+
+fn run(folder: &Path, args: &[&str]) -> Output {
+    command(folder, args).output().expect("the program starts")
+}
+
+fn said(out: &Output) -> String {
+    String::from_utf8_lossy(&out.stderr).into_owned()
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+fn paint<'a>(steps: &'a str, output: &'a str) -> Vec<&'a str> {
+    vec!["-p", "a red house", "--steps", steps, "-W", "128", "-H", "128", "--threads", "2", "-o", output]
+}
+
+fn with<'a>(args: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
+    args.iter().chain(more).copied().collect()
+}
+
+fn pixels(path: &Path) -> Vec<u8> {
+    image::open(path).expect("a picture").into_rgb8().into_raw()
+}
+
+/// Bytes beside its weights that the decoder would use whole.
+fn planned_arena(folder: &Path) -> u64 {
+    let plan = run(folder, &with(&["plan"], &with(&paint("2", "x.png"), &["--json"])));
+    let plan: serde_json::Value = serde_json::from_slice(&plan.stdout).expect("a plan");
+    let modules = plan["modules"].as_array().expect("modules");
+    let decoder = modules.iter().find(|m| m["module"] == "vae").expect("the decoder");
+    decoder["arena_bytes"].as_u64().expect("a number")
+}
+
+/// The three cases of the report that this comes from (stable-diffusion.cpp #1621), with bands before tiles.
+#[test]
+fn a_decoder_that_does_not_fit_is_split_or_refused_before_sampling() {
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name);
+    assert!(run(folder.path(), &paint("2", "whole.png")).status.success());
+
+    // By default: in bands, the same picture.
+    let arena = planned_arena(folder.path());
+    let [small, tiny] = [90, 40].map(|share| format!("max_buffer_size={}", arena * share / 100));
+    let small = ["--extra-tiling-args", &small];
+    let bands = run(folder.path(), &with(&paint("2", "bands.png"), &small));
+    assert!(bands.status.success() && said(&bands).contains("bands of"), "{}", said(&bands));
+    assert_eq!(pixels(&at("whole.png")), pixels(&at("bands.png")));
+
+    // The old hard failure: nothing is sampled.
+    let hard = with(&small, &["--vae-split", "whole", "--no-vae-tiling-fallback"]);
+    let refused = run(folder.path(), &with(&paint("2", "hard.png"), &hard));
+    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+    assert!(
+        said(&refused).contains("the limit is") && !said(&refused).contains("loading diffusion"),
+        "{}",
+        said(&refused)
+    );
+    assert!(!at("hard.png").exists());
+
+    // Tiles where they are asked for, and where nothing else fits; never where they are forbidden.
+    let tiny = ["--extra-tiling-args", &tiny];
+    for (name, flags) in [("tiles.png", vec!["--vae-tiling"]), ("last.png", tiny.to_vec())] {
+        let tiles = run(folder.path(), &with(&paint("2", name), &flags));
+        assert!(tiles.status.success() && said(&tiles).contains("tiles of"), "{}", said(&tiles));
+        let (whole, tiles) = (pixels(&at("whole.png")), pixels(&at(name)));
+        let off: f64 = whole.iter().zip(&tiles).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum();
+        let psnr = 10.0 * (255f64.powi(2) / (off / whole.len() as f64)).log10();
+        assert!(psnr > 15.0 && whole != tiles, "{name}: {psnr} dB");
+    }
+    let forbidden = run(folder.path(), &with(&paint("2", "no.png"), &with(&tiny, &["--no-vae-tiling-fallback"])));
+    assert_eq!(forbidden.status.code(), Some(1), "{}", said(&forbidden));
+
+    for (flags, says) in [
+        (vec!["--vae-tiling", "--vae-split", "bands"], "--vae-tiling asks for tiles"),
+        (vec!["--vae-tile-size", "0.5x4"], "whole pixels"),
+        (vec!["--extra-tiling-args", "max=3"], "max_buffer_size=BYTES"),
+    ] {
+        let wrong = run(folder.path(), &with(&paint("2", "wrong.png"), &flags));
+        assert!(wrong.status.code() == Some(2) && said(&wrong).contains(says), "{}", said(&wrong));
+    }
+}
+
+/// A picture that begins with another one is encoded on every rung too.
+#[test]
+fn the_encoder_is_split_as_the_decoder_is() {
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name);
+    assert!(run(folder.path(), &paint("2", "first.png")).status.success());
+    let from = ["-i", "first.png", "--strength", "0.6"];
+    for (name, flags) in [
+        ("whole.png", vec![]),
+        ("bands.png", vec!["--vae-split", "bands"]),
+        ("tiles.png", vec!["--vae-tiling", "--vae-tile-size", "8x8"]),
+    ] {
+        let made = run(folder.path(), &with(&with(&paint("3", name), &from), &flags));
+        assert!(made.status.success(), "{}", said(&made));
+    }
+    assert_eq!(pixels(&at("whole.png")), pixels(&at("bands.png")));
+    assert_ne!(pixels(&at("whole.png")), pixels(&at("tiles.png")));
+}
+
+/// Killed at some moment: a whole picture, or a run that goes on to the same picture, or nothing was begun. Never half of anything.
+#[test]
+fn a_killed_run_goes_on_to_the_same_picture() {
+    let kills = std::env::var("IMPASTO_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name);
+    let whole = run(folder.path(), &paint("8", "whole.png"));
+    assert!(whole.status.success() && !at("whole.latent.safetensors").exists(), "{}", said(&whole));
+    let mut went_on = 0;
+    for kill in 0..kills {
+        let args = with(&paint("8", "run.png"), &["--force"]);
+        let mut child =
+            command(folder.path(), &args).stderr(Stdio::null()).stdout(Stdio::null()).spawn().expect("it starts");
+        // The first ones when there is something to lose, the others at any moment.
+        let patience = if kill < 2 { 2000 } else { 0 };
+        for _ in 0..patience {
+            if at("run.latent.safetensors").exists() || child.try_wait().expect("it can be asked").is_some() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_millis(37 * kill % 400));
+        child.kill().expect("it can be killed");
+        child.wait().expect("it ends");
+        if at("run.latent.safetensors").exists() {
+            let resumed = run(folder.path(), &["resume", "run.latent.safetensors", "--force"]);
+            assert!(resumed.status.success(), "{}", said(&resumed));
+            assert_eq!(pixels(&at("whole.png")), pixels(&at("run.png")), "kill {kill}");
+            assert!(!at("run.latent.safetensors").exists() && !at(".new-run.latent.safetensors").exists());
+            went_on += 1;
+        }
+    }
+    assert!(went_on > 0, "no run was killed in the middle: the test tests nothing");
+}
+
+#[test]
+fn a_kept_run_is_decoded_and_a_picture_is_made_again() {
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name);
+    let made = run(folder.path(), &with(&paint("2", "first.png"), &["--keep-latent", "-s", "7"]));
+    assert!(made.status.success(), "{}", said(&made));
+    let decoded = run(folder.path(), &["decode", "first.latent.safetensors", "-o", "decoded.png"]);
+    assert!(decoded.status.success(), "{}", said(&decoded));
+    let again = run(folder.path(), &["again", "first.png", "-o", "again.png", "--threads", "2"]);
+    assert!(again.status.success(), "{}", said(&again));
+    for name in ["decoded.png", "again.png"] {
+        assert_eq!(pixels(&at("first.png")), pixels(&at(name)), "{name}");
+    }
+
+    // Damaged and foreign files are refused.
+    let bytes = std::fs::read(at("first.latent.safetensors")).expect("it is there");
+    for cut in [0, 7, 100, bytes.len() / 4] {
+        std::fs::write(at("cut.latent.safetensors"), &bytes[..cut]).expect("written");
+        let refused = run(folder.path(), &["resume", "cut.latent.safetensors"]);
+        assert!(refused.status.code() == Some(1) && said(&refused).contains("holds no run"), "{}", said(&refused));
+    }
+    let text = String::from_utf8_lossy(&bytes).replace("\\\"fingerprint\\\":\\\"", "\\\"fingerprint\\\":\\\"0");
+    std::fs::write(at("other.latent.safetensors"), text).expect("written");
+    let other = run(folder.path(), &["resume", "other.latent.safetensors"]);
+    assert!(!other.status.success(), "{}", said(&other));
+}
