@@ -43,14 +43,17 @@ fn the_table_says_where_how_much_and_how_long() {
 #[test]
 fn what_does_not_fit_ends_with_1_and_says_what_would_have_to_change() {
     let folder = tempfile::tempdir().expect("a folder");
-    let args = ["plan", "--device", "vulkan0:memory=64MiB", "--backend", "vulkan0", "-W", "1024", "-H", "1024"];
-    let out = run(folder.path(), &args);
-    assert_eq!(out.status.code(), Some(1));
+    let small = ["--device", "vulkan0:memory=64MiB", "-W", "1024", "-H", "1024"];
+    let whole = "--no-vae-tiling-fallback";
+    let out = run(folder.path(), &[&["plan", "--backend", "vulkan0", whole], &small[..]].concat());
+    assert_eq!(out.status.code(), Some(1), "{}", text(&out.stdout));
     let shown = text(&out.stdout);
     assert!(shown.contains("vae does not fit: vae on vulkan0: "), "{shown}");
     assert!(shown.contains("try --backend vae=cpu, or a smaller picture"), "{shown}");
+    let tiled = planned(folder.path(), &[&["--backend", "vulkan0"], &small[..]].concat());
+    assert_eq!(tiled["modules"][2]["rung"], "tiled", "{tiled:#}");
     // Where the choice is ours, it is made so that it fits.
-    let places = planned(folder.path(), &["--device", "vulkan0:memory=64MiB", "-W", "1024", "-H", "1024"]);
+    let places = planned(folder.path(), &[&[whole], &small[..]].concat());
     let on = |i: usize| places["modules"][i]["computes_on"].as_str().map(str::to_owned);
     assert_eq!([on(1), on(2)], [Some("vulkan0".into()), Some("cpu".into())], "{places:#}");
 }
