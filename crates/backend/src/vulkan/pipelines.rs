@@ -20,6 +20,8 @@ pub(super) struct Pipelines {
     units: Option<Units>,
     /// Where what the driver made is kept.
     kept: Option<PathBuf>,
+    /// What the file there holds, as its checksum says.
+    held: Mutex<Option<u128>>,
     made: Mutex<HashMap<String, Arc<Pipeline>>>,
 }
 
@@ -32,22 +34,26 @@ impl Pipelines {
             None => compiler,
         };
         let kept = cache.map(|folder| folder.join(format!("driver-{}", device.remembers_as())));
+        let mut held = None;
         // What is missing, damaged or of another driver costs time, and nothing else.
         if let Some(bytes) = kept.as_ref().and_then(|path| fs::read(path).ok()) {
             let whole = bytes.strip_prefix(MAGIC).and_then(|rest| rest.split_at_checked(16));
-            if let Some((_, bytes)) = whole.filter(|(sum, bytes)| *sum == digest(bytes).to_le_bytes()) {
-                device.remember(bytes);
-            }
+            let sound =
+                whole.map(|(sum, bytes)| (sum, bytes, digest(bytes))).filter(|(sum, _, own)| *sum == own.to_le_bytes());
+            held = sound.and_then(|(_, bytes, own)| device.remember(bytes).then_some(own));
         }
-        Pipelines { device, compiler, units, kept, made: Mutex::default() }
+        Pipelines { device, compiler, units, kept, held: Mutex::new(held), made: Mutex::default() }
     }
 
-    /// Keeps what the driver made for the next run.
+    /// Keeps what the driver made for the next run, if there is anything new in it.
     fn keep(&self) {
-        if let (Some(path), Ok(bytes)) = (&self.kept, self.device.remembered()) {
-            let sum = digest(&bytes).to_le_bytes();
+        let Some(path) = &self.kept else { return };
+        let Ok(bytes) = self.device.remembered() else { return };
+        let sum = digest(&bytes);
+        let before = self.held.lock().unwrap_or_else(PoisonError::into_inner).replace(sum);
+        if before != Some(sum) {
             // A folder that cannot be written to was told of by the compiler.
-            let _ = impasto_store::put(path, &[&MAGIC[..], &sum, &bytes].concat());
+            let _ = impasto_store::put(path, &[&MAGIC[..], &sum.to_le_bytes(), &bytes].concat());
         }
     }
 
