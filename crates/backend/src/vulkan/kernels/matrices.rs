@@ -92,12 +92,19 @@ impl Tiled {
         {
             tiled.splits *= 2;
         }
+        // No part without pieces, which would begin behind the end of the factors.
+        tiled.splits = tiled.pieces().div_ceil(tiled.pieces_of_part());
         Some(tiled)
     }
 
     /// Pieces of `k`.
     fn pieces(&self) -> u32 {
         self.gemm.segments * self.gemm.depth.div_ceil(DEPTH)
+    }
+
+    /// Pieces of `k` that one part of a sum takes, or what is left of them.
+    fn pieces_of_part(&self) -> u32 {
+        self.pieces().div_ceil(self.splits)
     }
 
     fn tiles(&self) -> [u32; 2] {
@@ -192,7 +199,7 @@ impl Tiled {
         let thread = k.local_index();
 
         // The pieces of this part of the sum.
-        let each = self.pieces().div_ceil(self.splits);
+        let each = self.pieces_of_part();
         let first = split * each;
         let end = (first + each).min(self.pieces());
         let deep = g.depth.div_ceil(DEPTH);

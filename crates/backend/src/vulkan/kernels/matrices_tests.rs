@@ -155,6 +155,20 @@ fn products_are_those_of_the_plain_kernel() {
 }
 
 #[test]
+fn every_part_of_a_split_sum_has_pieces() {
+    let mut r = Random::new();
+    let mut split = 0;
+    for _ in 0..20_000 {
+        let (gemm, _) = random(&mut r);
+        let tiled = Tiled::new(&Gemm { depth: 1 + r.next(3000) as u32, ..gemm }, r.units()).expect("it fits");
+        split += u32::from(tiled.splits > 1);
+        let before_the_last = (tiled.splits - 1) * tiled.pieces_of_part();
+        assert!(before_the_last < tiled.pieces(), "{} parts of {} pieces", tiled.splits, tiled.pieces());
+    }
+    assert!(split > 1000, "{split} sums were split");
+}
+
+#[test]
 fn attention_is_that_of_the_plain_kernel() {
     let mut r = Random::new();
     for _ in 0..8 {
