@@ -67,6 +67,12 @@ impl Device {
         if !self.0.meter.take(needs.size) {
             return Err(VulkanError::OverBudget { wanted: needs.size });
         }
+        #[cfg(feature = "faults")]
+        if self.0.name.get().is_some_and(|name| impasto_faults::alloc(name, needs.size)) {
+            self.0.meter.refuse(needs.size);
+            let code = vk::Result::ERROR_OUT_OF_DEVICE_MEMORY.as_raw();
+            return Err(VulkanError::Call { call: "vkAllocateMemory", code });
+        }
         // SAFETY: `info` is complete and lives until the call returns.
         let memory = unsafe { device.allocate_memory(&info, None) }.named("vkAllocateMemory");
         buffer.memory = memory.inspect_err(|_| self.0.meter.refuse(needs.size))?;

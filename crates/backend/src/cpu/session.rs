@@ -144,6 +144,9 @@ impl Env<'_> {
 struct Prepared {
     run: Run,
     time: StepTime,
+    /// Its result, if that has numbers that can be none.
+    #[cfg(feature = "faults")]
+    result: Dst,
 }
 
 pub(super) struct CpuSession {
@@ -184,6 +187,8 @@ impl CpuSession {
             .iter()
             .enumerate()
             .map(|(i, s)| Prepared {
+                #[cfg(feature = "faults")]
+                result: env.dst(s.value),
                 run: Env { scratch: s.scratch, segment: segment_of(plan, i), ..env }.prepare(s.value),
                 time: StepTime {
                     label: graph.label(s.value).into(),
@@ -270,6 +275,19 @@ fn run_all(cpu: &Cpu, steps: &mut [Prepared]) {
     for step in steps {
         let start = Instant::now();
         (step.run)(cpu.pool());
+        #[cfg(feature = "faults")]
+        if impasto_faults::nan("cpu") {
+            let Dst { ptr, dtype } = step.result;
+            // SAFETY: the result has at least one element, and nobody computes now.
+            unsafe {
+                match dtype {
+                    DType::F32 => ptr.cast::<f32>().write(f32::NAN),
+                    DType::F16 => ptr.cast::<half::f16>().write(half::f16::NAN),
+                    DType::BF16 => ptr.cast::<half::bf16>().write(half::bf16::NAN),
+                    DType::I32 => {}
+                }
+            }
+        }
         step.time.seconds = start.elapsed().as_secs_f64();
     }
 }
@@ -294,6 +312,10 @@ impl Session for CpuSession {
 
     fn run(&mut self, inputs: &[(&str, &HostTensor)], outputs: &mut [HostTensor]) -> Result<(), BackendError> {
         io::check_room(&self.outputs, outputs)?;
+        #[cfg(feature = "faults")]
+        if impasto_faults::submit("cpu") {
+            return Err(BackendError::Lost { device: "cpu".into(), reason: "on purpose".into() });
+        }
         self.upload(inputs)?;
         self.run_segments()?;
         self.download(outputs)

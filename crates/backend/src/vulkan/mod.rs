@@ -21,7 +21,7 @@ mod units;
 mod weights;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use impasto_graph::{Capabilities, DType, Graph, Limits, Plan, Used, Value, Weight};
 use impasto_vulkan::{Device, Meter, Physical, VulkanError};
@@ -58,6 +58,8 @@ struct Inner {
     /// By which the host reaches memory that it does not see; one thread at a time.
     stage: Arc<Mutex<Option<Stage>>>,
     cache: Option<PathBuf>,
+    /// The same device in 32-bit floats, made when it is first needed.
+    exact: OnceLock<Option<Vulkan>>,
 }
 
 impl Vulkan {
@@ -68,14 +70,17 @@ impl Vulkan {
         let budget = profile.limits().memory;
         let made = |profile: VulkanProfile| {
             let pipelines = Pipelines::new(device.clone(), options.cache.as_deref(), profile.units());
-            let (stage, cache) = (Arc::default(), options.cache.clone());
-            Vulkan(Arc::new(Inner { profile, device: device.clone(), pipelines, stage, cache }))
+            let (stage, cache, exact) = (Arc::default(), options.cache.clone(), OnceLock::new());
+            Vulkan(Arc::new(Inner { profile, device: device.clone(), pipelines, stage, cache, exact }))
         };
         let claimed = made(profile);
         // Some drivers claim matrices that compute something else.
         let believed = claimed.units().is_none() || units::hold(&claimed)?;
         let vulkan = if believed { claimed } else { made(claimed.profile().clone().without_units()) };
         device.meter().set_budget(budget);
+        // Only now: what it does to be opened does not fail on purpose.
+        #[cfg(feature = "faults")]
+        device.set_name(name);
         Ok(vulkan)
     }
 
@@ -187,10 +192,13 @@ impl Backend for Vulkan {
     }
 
     fn in_f32(&self) -> Option<Arc<dyn Backend>> {
-        let Inner { profile, device, stage, cache, .. } = &*self.0;
-        let (profile, device) = (profile.clone().exactly()?, device.clone());
-        let pipelines = Pipelines::new(device.clone(), cache.as_deref(), None);
-        let (stage, cache) = (stage.clone(), cache.clone());
-        Some(Arc::new(Vulkan(Arc::new(Inner { profile, device, pipelines, stage, cache }))))
+        let Inner { profile, device, stage, cache, exact, .. } = &*self.0;
+        let make = || {
+            let (profile, device) = (profile.clone().exactly()?, device.clone());
+            let pipelines = Pipelines::new(device.clone(), cache.as_deref(), None);
+            let (stage, cache, exact) = (stage.clone(), cache.clone(), OnceLock::new());
+            Some(Vulkan(Arc::new(Inner { profile, device, pipelines, stage, cache, exact })))
+        };
+        Some(Arc::new(exact.get_or_init(make).clone()?))
     }
 }

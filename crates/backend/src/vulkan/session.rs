@@ -244,6 +244,10 @@ impl VulkanSession {
                 Output::Weight(part) => self.arena.read_part(part, &mut read)?,
             }
             fill(out.data_mut(), &read);
+            #[cfg(feature = "faults")]
+            if let (true, Data::F32(numbers)) = (impasto_faults::nan(self.vulkan.name()), out.data_mut()) {
+                numbers[0] = f32::NAN;
+            }
             Ok(())
         })
     }

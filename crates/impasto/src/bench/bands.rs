@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use impasto_backend::cpu::Cpu;
-use impasto_backend::{Backend, Profile};
+use impasto_backend::{Backend, Profile, Session, Weights};
+use impasto_generate::Tiles;
 use impasto_graph::{Banded, Cutting, DType, HostTensor, Plan, Storage};
 use impasto_model::{Numbers, VaeConfig, vae_decoder, vae_encoder};
 use serde::Serialize;
@@ -26,11 +27,72 @@ pub struct BandsTime {
     pub same_bits: bool,
     /// Bytes of activations and scratch, whole and in bands.
     pub arena_bytes: [u64; 2],
+    /// In overlapping tiles, in the same run.
+    pub tiles: TilesTime,
     /// Seconds by kind of op in the last run, whole and in bands, the longest first.
     pub profile: [Vec<(String, f64)>; 2],
 }
 
-/// Decode on random weights of true size for a picture of `size` by `size`, whole and in bands by turns.
+/// A decode in overlapping tiles beside the same decode whole.
+#[derive(Clone, Debug, Serialize)]
+pub struct TilesTime {
+    /// Tiles.
+    pub tiles: usize,
+    /// Pixels of the latent along a side of one.
+    pub side: usize,
+    /// Seconds in tiles, the median of runs in between.
+    pub seconds: f64,
+    /// The median of the ratios of runs that followed each other.
+    pub ratio: f64,
+    /// How far the picture is from the whole one, in 8 bits.
+    pub psnr: f64,
+    /// Bytes of activations and scratch.
+    pub arena_bytes: u64,
+    /// The pictures, whole and in tiles, `(size, size, 3)`.
+    #[serde(skip)]
+    pub pictures: [Vec<u8>; 2],
+}
+
+/// The decoder for one tile after the other.
+struct Tiled {
+    tiles: Tiles,
+    session: Box<dyn Session>,
+    arena_bytes: u64,
+}
+
+impl Tiled {
+    /// As sd-cli has tiles: of 32 by 32, or three quarters of what is smaller, half of which the next one covers too.
+    fn new(cpu: &Cpu, size: usize, numbers: Numbers, weights: &Weights) -> anyhow::Result<Tiled> {
+        let side = size / 8;
+        let tile = 32.min(side * 3 / 4);
+        let graph = vae_decoder(&VaeConfig::sd(), 1, [tile, tile], numbers)?;
+        let plan = Plan::new(&graph, cpu)?;
+        let session = cpu.prepare(&graph, &plan, weights)?;
+        Ok(Tiled { tiles: Tiles::new([side, side], [tile, tile], 0.5), session, arena_bytes: plan.arena_bytes() })
+    }
+
+    fn decode(&mut self, latent: &[f32]) -> anyhow::Result<Vec<f32>> {
+        let [height, width] = self.tiles.tile;
+        let mut done = vec![];
+        for at in self.tiles.places() {
+            let part = HostTensor::f32([1, height, width, 4], self.tiles.cut(latent, 4, 1, at))?;
+            done.push(self.session.run_to_new(&[("latent", &part)])?[0].to_f32());
+        }
+        Ok(self.tiles.blend(3, 8, done))
+    }
+}
+
+/// Numbers from -1 to 1 as bytes.
+fn in_bytes(picture: &[f32]) -> Vec<u8> {
+    picture.iter().map(|v| ((v * 0.5 + 0.5) * 255.0).round().clamp(0.0, 255.0) as u8).collect()
+}
+
+fn psnr(a: &[u8], b: &[u8]) -> f64 {
+    let error: f64 = a.iter().zip(b).map(|(&x, &y)| (f64::from(x) - f64::from(y)).powi(2)).sum();
+    10.0 * (255.0 * 255.0 * a.len() as f64 / error).log10()
+}
+
+/// Decode on random weights of true size for a picture of `size` by `size`, whole, in bands and in tiles by turns.
 pub fn bands_time(cpu: &Cpu, size: usize, bands: u64, runs: usize) -> anyhow::Result<BandsTime> {
     let numbers = Numbers { storage: Storage::Dense(DType::F16), activations: cpu.activations() };
     let graph = vae_decoder(&VaeConfig::sd(), 1, [size / 8, size / 8], numbers)?;
@@ -41,23 +103,39 @@ pub fn bands_time(cpu: &Cpu, size: usize, bands: u64, runs: usize) -> anyhow::Re
     let inputs = random_inputs(&*sessions[0])?;
     let inputs: Vec<(&str, &HostTensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
     let mut outputs = [room_for_outputs(&*sessions[0]), room_for_outputs(&*sessions[1])];
-    let mut times = [vec![], vec![]];
+    let mut tiled = Tiled::new(cpu, size, numbers, &weights)?;
+    let latent = inputs[0].1.to_f32();
+    let mut times = [vec![], vec![], vec![]];
+    let mut blended = vec![];
     for _ in 0..runs.max(1) {
         for i in 0..2 {
             let start = Instant::now();
             sessions[i].run(&inputs, &mut outputs[i])?;
             times[i].push(start.elapsed().as_secs_f64());
         }
+        let start = Instant::now();
+        blended = tiled.decode(&latent)?;
+        times[2].push(start.elapsed().as_secs_f64());
     }
-    let mut ratios: Vec<f64> = times[0].iter().zip(&times[1]).map(|(whole, banded)| banded / whole).collect();
+    let mut ratios = [1, 2].map(|i| times[0].iter().zip(&times[i]).map(|(whole, it)| it / whole).collect::<Vec<f64>>());
+    let pictures = [in_bytes(&outputs[0][0].to_f32()), in_bytes(&blended)];
     let bits = |t: &HostTensor| t.to_f32().into_iter().map(f32::to_bits).collect::<Vec<_>>();
     Ok(BandsTime {
         bands: banded.cuts.bands(),
         whole_seconds: median(&mut times[0]),
         banded_seconds: median(&mut times[1]),
-        ratio: median(&mut ratios),
+        ratio: median(&mut ratios[0]),
         same_bits: outputs[0].iter().zip(&outputs[1]).all(|(a, b)| bits(a) == bits(b)),
         arena_bytes: [plans[0].arena_bytes(), plans[1].arena_bytes()],
+        tiles: TilesTime {
+            tiles: tiled.tiles.places().len(),
+            side: tiled.tiles.tile[0],
+            seconds: median(&mut times[2]),
+            ratio: median(&mut ratios[1]),
+            psnr: psnr(&pictures[0], &pictures[1]),
+            arena_bytes: tiled.arena_bytes,
+            pictures,
+        },
         profile: [by_op(&*sessions[0]), by_op(&*sessions[1])],
     })
 }

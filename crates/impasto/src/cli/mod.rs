@@ -146,6 +146,9 @@ pub struct BenchBands {
     /// Plan only.
     #[arg(long, conflicts_with_all = ["bands", "runs"])]
     pub memory: bool,
+    /// Write the whole picture, that of tiles, and how they differ, eightfold, beside each other as a PNG.
+    #[arg(long, value_name = "FILE", conflicts_with = "memory")]
+    pub difference: Option<std::path::PathBuf>,
 }
 
 #[derive(Args)]
