@@ -125,7 +125,14 @@ impl Module {
         let (bands, height, arena) = (level.bands(), level.height, self.arena_bytes() as f64 / 1e6);
         let why = self.why.as_ref().map_or(String::new(), |why| format!(" instead of whole: {why}"));
         let device = self.device().name();
-        Some(format!("{} on {device} in {bands} bands of {height} rows and {arena:.0} MB, exactly{why}", self.name))
+        let rests = match self.plan.host_bytes() {
+            0 => String::new(),
+            bytes => format!(" with {:.0} MB resting in host memory", bytes as f64 / 1e6),
+        };
+        Some(format!(
+            "{} on {device} in {bands} bands of {height} rows and {arena:.0} MB{rests}, exactly{why}",
+            self.name
+        ))
     }
 
     /// Bytes that it uses beside its weights.
@@ -154,7 +161,7 @@ impl Module {
             weight_bytes: self.plan.weight_bytes(),
             resident_bytes: self.plan.device_weight_bytes(),
             streamed_bytes: self.plan.stream().map_or(0, Stream::streamed_bytes),
-            host_bytes: if on_host { self.plan.weight_bytes() } else { 0 },
+            host_bytes: self.plan.host_bytes() + if on_host { self.plan.weight_bytes() } else { 0 },
             arena_bytes: self.plan.arena_bytes(),
             largest_buffer: self.plan.largest_binding().max(weights),
             buffer_limit: device.limits().max_binding,

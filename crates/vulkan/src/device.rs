@@ -34,6 +34,8 @@ pub(crate) struct Opened {
     pub(crate) remembering: std::sync::RwLock<()>,
     pub(crate) identity: Identity,
     pub(crate) meter: Meter,
+    /// Of the host's memory.
+    pub(crate) aside: Meter,
 }
 
 impl Device {
@@ -68,6 +70,7 @@ impl Device {
             remembering,
             identity,
             meter,
+            aside: Meter::new(),
         };
         let info = vk::PipelineCacheCreateInfo::default();
         // SAFETY: `info` is complete and lives until the call returns.
