@@ -1,5 +1,7 @@
 //! A Vulkan device as planning sees it: plain data, so that plans can be made before its driver is opened, or for one that is not here.
 
+use std::sync::Arc;
+
 use impasto_graph::{Capabilities, DType, Graph, Limits, Op, Used, Value};
 use impasto_vulkan::{Description, Features};
 
@@ -52,6 +54,11 @@ impl VulkanProfile {
     /// The same without matrix units, which do not compute what they should.
     pub(super) fn without_units(self) -> VulkanProfile {
         VulkanProfile { units: None, ..self }
+    }
+
+    /// The same in 32-bit floats; none if it computes so already.
+    pub(super) fn exactly(self) -> Option<VulkanProfile> {
+        (self.number() != DType::F32).then_some(VulkanProfile { exact: true, units: None, ..self })
     }
 
     /// The matrix units that kernels use.
@@ -172,5 +179,9 @@ impl Profile for VulkanProfile {
 
     fn activations(&self) -> DType {
         self.number()
+    }
+
+    fn profile_in_f32(&self) -> Option<Arc<dyn Profile>> {
+        Some(Arc::new(self.clone().exactly()?))
     }
 }

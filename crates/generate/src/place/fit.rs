@@ -1,9 +1,9 @@
 //! How a module's computation is made to fit a device.
 
-use impasto_backend::Profile;
-use impasto_graph::{
-    Banded, Capabilities, Cuts, Graph, GraphError, Limits, May, Plan, PlanError, Storage, Used, Value,
-};
+use std::sync::Arc;
+
+use impasto_backend::{Profile, Within};
+use impasto_graph::{Banded, Cuts, Graph, GraphError, Limits, May, Plan, PlanError, Storage};
 use impasto_model::Numbers;
 use serde::Serialize;
 
@@ -68,46 +68,6 @@ impl Bounds {
     pub const EXACT: Bounds = Bounds { to: Rung::Banded, ..Bounds::WHOLE };
 }
 
-/// A device of which a module may not use all.
-struct Capped<'a> {
-    device: &'a dyn Profile,
-    limits: Limits,
-}
-
-impl Capabilities for Capped<'_> {
-    fn limits(&self) -> Limits {
-        self.limits
-    }
-
-    fn alignment(&self) -> u64 {
-        self.device.alignment()
-    }
-
-    fn supports(&self, graph: &Graph, value: Value) -> Result<(), String> {
-        self.device.supports(graph, value)
-    }
-
-    fn scratch_bytes(&self, graph: &Graph, value: Value) -> u64 {
-        self.device.scratch_bytes(graph, value)
-    }
-
-    fn may_overwrite(&self, graph: &Graph, value: Value, operand: usize) -> bool {
-        self.device.may_overwrite(graph, value, operand)
-    }
-
-    fn param_bytes(&self, graph: &Graph, param: Value, used: Used) -> u64 {
-        self.device.param_bytes(graph, param, used)
-    }
-
-    fn fixed_bytes(&self) -> u64 {
-        self.device.fixed_bytes()
-    }
-
-    fn host_memory(&self) -> u64 {
-        self.device.host_memory()
-    }
-}
-
 /// Builds a module's graph in the numbers of a device.
 pub type Build<'a> = dyn Fn(Numbers) -> Result<Graph, GraphError> + 'a;
 
@@ -119,7 +79,7 @@ pub type Build<'a> = dyn Fn(Numbers) -> Result<Graph, GraphError> + 'a;
 /// host memory.
 pub fn fit(
     module: &'static str,
-    device: &dyn Profile,
+    device: &Arc<dyn Profile>,
     storage: Storage,
     bounds: Bounds,
     builds: &[&Build],
@@ -132,11 +92,11 @@ pub fn fit(
     };
     let mut limits = device.limits();
     if let Some(arena) = bounds.arena {
-        let roomy = Plan::new(last, &Capped { device, limits: Limits::UNLIMITED });
+        let roomy = Plan::new(last, &Within::new(device.clone(), Limits::UNLIMITED));
         let weights = roomy.map_or(0, |plan| plan.weight_bytes());
         limits.memory = limits.memory.min(weights.saturating_add(device.fixed_bytes()).saturating_add(arena));
     }
-    let device_or_less = Capped { device, limits };
+    let device_or_less = Within::new(device.clone(), limits);
     let (mut why, mut refusal) = (None, None);
     let ways = [(false, false), (true, false), (false, true), (true, true)];
     for may in ways.map(|(stream, rest)| May { stream, rest }) {
