@@ -204,7 +204,7 @@ fn problems(text: &str) -> Vec<String> {
             if output.contains(never) {
                 problem(format!("'{never}' occurs"), &output);
             }
-        } else if ["bands", "plan", "error", "print"].contains(&comment.split(' ').next().unwrap_or("")) {
+        } else if ["bands", "plan", "rest", "error", "print"].contains(&comment.split(' ').next().unwrap_or("")) {
             match answer(text, comment) {
                 Ok(text) => output = text,
                 Err(e) => problem(e, ""),

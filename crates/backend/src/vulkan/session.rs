@@ -284,6 +284,9 @@ fn run_all(vulkan: &Vulkan, recordings: &mut [Recording]) -> Result<(), BackendE
     recordings.iter().try_for_each(|recording| recording.wait().map_err(|e| vulkan.failed(0, e)))
 }
 
+/// Buffers, the last of which is written, and for a kernel its workgroups; a copy has none.
+type Command = (Vec<Part>, Option<[u32; 3]>);
+
 /// All steps as lists of commands, each short enough, and those of each segment; `cuts` are the steps with which segments begin.
 fn record(
     vulkan: &Vulkan,
@@ -293,18 +296,16 @@ fn record(
 ) -> Result<(Vec<Recording>, Vec<std::ops::Range<usize>>), BackendError> {
     let failed = |e: VulkanError| vulkan.failed(0, e);
     let mut kernels = vec![];
-    // Groups of workgroups for a kernel, none for a copy.
-    let mut commands: Vec<Vec<(Vec<Part>, Option<[u32; 3]>)>> = vec![];
+    let mut commands: Vec<Vec<Command>> = vec![];
     for (_, work) in steps {
         commands.push(match work {
             Work::Copy { from, to } => vec![(vec![from, to], None)],
-            Work::Runs(runs) => runs
-                .into_iter()
-                .map(|Run { kernel, parts, groups }| {
-                    kernels.push(kernel);
-                    (parts, Some(groups))
-                })
-                .collect(),
+            Work::Runs(runs) => {
+                let (new, list): (Vec<Kernel>, Vec<Command>) =
+                    runs.into_iter().map(|run| (run.kernel, (run.parts, Some(run.groups)))).unzip();
+                kernels.extend(new);
+                list
+            }
         });
     }
     let mut pipelines = vulkan.0.pipelines.all(&kernels).map_err(|e| vulkan.unsupported(e))?.into_iter();

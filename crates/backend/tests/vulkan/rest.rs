@@ -5,7 +5,7 @@ use std::sync::Arc;
 use impasto_backend::Backend;
 use impasto_backend::vulkan::{Vulkan, VulkanOptions};
 use impasto_graph::{Banded, Capabilities, Graph, GraphError, May, Plan, PlanError};
-use impasto_model::{Numbers, vae_decoder, vae_encoder};
+use impasto_model::{Numbers, VaeConfig, vae_decoder, vae_encoder};
 
 use super::common::banded::run;
 use super::common::case::Case;
@@ -64,6 +64,48 @@ fn a_decoder_in_a_third_of_the_memory() -> Result<(), GraphError> {
 #[test]
 fn an_encoder_in_half_of_the_memory() -> Result<(), GraphError> {
     check(vae_encoder(&tiny_vae(), 1, [96, 64], Numbers::F32)?, &[50]);
+    Ok(())
+}
+
+/// The true size, by hand: `IMPASTO_REST_SIZE` is the side of the picture, `IMPASTO_TEST_DEVICE` may name a GPU.
+#[test]
+fn a_decoder_of_true_size_in_a_third_of_the_memory() -> Result<(), GraphError> {
+    let Some(size) = std::env::var("IMPASTO_REST_SIZE").ok().and_then(|size| size.parse::<usize>().ok()) else {
+        return Ok(());
+    };
+    let open = |memory, max_buffer| {
+        let options =
+            VulkanOptions { exact: true, as_if_discrete: true, memory, max_buffer, ..VulkanOptions::default() };
+        Vulkan::open("vulkan0", &physical(), &options).expect("it opens")
+    };
+    let case = Case::new(vae_decoder(&VaeConfig::sd(), 1, [size / 8; 2], Numbers::F32)?, &mut Rng::new(seed()));
+    let roomy = open(None, None);
+    // The whole, or where its largest tensor is too large for one buffer the bands that fit.
+    let (whole, plan) = Banded::fit(&case.graph, &roomy, 1, May::default()).expect("it fits");
+    let need = plan.weight_bytes() + plan.arena_bytes() + roomy.fixed_bytes();
+    let small = open(Some(need / 3), Some(256 << 20));
+    let rest = May { rest: true, ..May::default() };
+    let (banded, plan) = Banded::fit(&case.graph, &small, 2, rest).unwrap_or_else(|e| panic!("{e}"));
+    assert!(plan.largest_binding() <= 256 << 20);
+    println!("{need} bytes whole; {} bands, {} bytes rest", banded.cuts.bands(), plan.host_bytes());
+    let machine = |device: Vulkan| Machine {
+        backend: Arc::new(device),
+        name: "discrete".into(),
+        factors: Factors::F32,
+        threads: 1,
+        least: 0.0,
+    };
+    let timed = |banded: &Banded, device: Vulkan| {
+        let machine = machine(device);
+        let begun = std::time::Instant::now();
+        let made = run(&case, banded, &machine);
+        println!("{} bands: {:.1} s, kernels compiled", banded.cuts.bands(), begun.elapsed().as_secs_f64());
+        (made, machine.backend.meter().peak())
+    };
+    let (want, _) = timed(&whole, roomy);
+    let (made, peak) = timed(&banded, small);
+    assert!(same_bits(&want, &made), "other bits");
+    assert!(peak <= need / 3, "{peak} of {} bytes", need / 3);
     Ok(())
 }
 
