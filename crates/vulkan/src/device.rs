@@ -34,6 +34,8 @@ pub(crate) struct Opened {
     pub(crate) remembering: std::sync::RwLock<()>,
     pub(crate) identity: Identity,
     pub(crate) meter: Meter,
+    /// Of the host's memory.
+    pub(crate) aside: Meter,
     #[cfg(feature = "faults")]
     pub(crate) name: std::sync::OnceLock<String>,
 }
@@ -70,6 +72,7 @@ impl Device {
             remembering,
             identity,
             meter,
+            aside: Meter::new(),
             #[cfg(feature = "faults")]
             name: std::sync::OnceLock::new(),
         };

@@ -70,7 +70,7 @@ impl Env<'_> {
                 Src { ptr: self.arena_ptr(span.offset, span.bytes), dtype: self.graph.ty(value).dtype }
             }
             Place::Weight(param) => self.weights.find(self.segment, param_name(self.graph, param), Way::Tensor),
-            Place::Nowhere => unreachable!("an operand of a step has a place"),
+            Place::Host(_) | Place::Nowhere => unreachable!("an operand of a step has a place here"),
         }
     }
 
@@ -136,6 +136,7 @@ impl Env<'_> {
             Op::Embedding => lookup::embedding(self, value),
             Op::TimestepEmbedding { .. } => lookup::timestep(self, value),
             Op::Rotary { .. } => lookup::rotary(self, value),
+            Op::Rest | Op::Fetch => unreachable!("they are not supported"),
             Op::Input { .. } | Op::Param { .. } => unreachable!("sources are not executed"),
         }
     }

@@ -149,6 +149,10 @@ impl Capabilities for Vulkan {
     fn fixed_bytes(&self) -> u64 {
         self.profile().fixed_bytes()
     }
+
+    fn host_memory(&self) -> u64 {
+        self.profile().host_memory()
+    }
 }
 
 impl Profile for Vulkan {

@@ -3,9 +3,11 @@
 use std::time::Instant;
 
 use impasto_backend::cpu::Cpu;
+use impasto_backend::vulkan::{VulkanOptions, VulkanProfile};
 use impasto_backend::{Backend, Profile, Session, Weights};
 use impasto_generate::Tiles;
-use impasto_graph::{Banded, Cutting, DType, HostTensor, Plan, Storage};
+use impasto_generate::place::imagine;
+use impasto_graph::{Banded, Capabilities, Cutting, DType, Graph, HostTensor, Limits, May, Plan, Storage};
 use impasto_model::{Numbers, VaeConfig, vae_decoder, vae_encoder};
 use serde::Serialize;
 
@@ -155,6 +157,72 @@ pub struct BandsMemory {
     pub steps: usize,
     /// Seconds that cutting and planning took.
     pub seconds: f64,
+}
+
+/// The smallest memory of a GPU, weights and all, in which bands still work.
+#[derive(Clone, Debug, Serialize)]
+pub struct BandsLeast {
+    /// The network and its size.
+    pub name: String,
+    /// Bytes of the device that the whole needs, without limits.
+    pub whole_bytes: u64,
+    /// Bytes that bands need if all of them stay on the device, and their number.
+    pub on_the_device: Option<(u64, usize)>,
+    /// The same where they may rest in host memory.
+    pub resting: Option<(u64, usize)>,
+    /// With a third of what the whole needs: bands, bytes in host memory, and bytes that are copied.
+    pub third: Option<(usize, u64, u64)>,
+    /// Seconds of all this planning.
+    pub seconds: f64,
+}
+
+/// A card with so much memory, of which a piece has at most `largest` bytes. It need not be here: plans need no driver.
+fn card(memory: u64, largest: u64) -> anyhow::Result<VulkanProfile> {
+    let info = imagine("vulkan0:memory=1GiB").map_err(anyhow::Error::msg)?;
+    let features = info.vulkan.ok_or_else(|| anyhow::anyhow!("it is no Vulkan device"))?;
+    let limits = Limits { memory, max_allocation: largest, max_binding: largest };
+    Ok(VulkanProfile::new(&info.name, &info.label, limits, &features, &VulkanOptions::default())?)
+}
+
+/// The least memory for decoding a picture of `size` by `size` on a card whose largest buffer is 256 MiB.
+pub fn bands_least(size: usize) -> anyhow::Result<BandsLeast> {
+    const LARGEST: u64 = 256 << 20;
+    let start = Instant::now();
+    let unlimited = card(u64::MAX, u64::MAX)?;
+    let numbers = Numbers { storage: Storage::Dense(DType::F16), activations: unlimited.activations() };
+    let graph = vae_decoder(&VaeConfig::sd(), 1, [size / 8, size / 8], numbers)?;
+    let whole = Plan::new(&graph, &unlimited)?;
+    let whole_bytes = whole.weight_bytes() + whole.arena_bytes() + unlimited.fixed_bytes();
+    let third = match Banded::fit(&graph, &card(whole_bytes / 3, LARGEST)?, 2, May { rest: true, ..May::default() }) {
+        Ok((banded, plan)) => Some((banded.cuts.bands(), plan.host_bytes(), plan.rested_bytes(&banded.graph))),
+        Err(_) => None,
+    };
+    Ok(BandsLeast {
+        name: format!("decoder {size} {}", numbers.activations),
+        whole_bytes,
+        on_the_device: least(&graph, LARGEST, whole_bytes, false)?,
+        resting: least(&graph, LARGEST, whole_bytes, true)?,
+        third,
+        seconds: start.elapsed().as_secs_f64(),
+    })
+}
+
+/// To a hundredth: the least memory, and the bands in it.
+fn least(graph: &Graph, largest: u64, most: u64, rest: bool) -> anyhow::Result<Option<(u64, usize)>> {
+    let bands = |memory: u64| -> anyhow::Result<Option<usize>> {
+        let fitted = Banded::fit(graph, &card(memory, largest)?, 2, May { rest, ..May::default() });
+        Ok(fitted.ok().map(|(banded, _)| banded.cuts.bands()))
+    };
+    let Some(mut found) = bands(most)? else { return Ok(None) };
+    let (mut too_little, mut enough) = (0, most);
+    while enough - too_little > enough / 100 {
+        let middle = too_little + (enough - too_little) / 2;
+        match bands(middle)? {
+            Some(bands) => (enough, found) = (middle, bands),
+            None => too_little = middle,
+        }
+    }
+    Ok(Some((enough, found)))
 }
 
 /// Plans of the autoencoder for pictures of `size` by `size`, from whole to many bands; `show` gets each line as it is ready.

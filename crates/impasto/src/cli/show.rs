@@ -91,6 +91,22 @@ pub fn inspect(file: &Path, as_json: bool) -> anyhow::Result<()> {
 }
 
 pub fn bench_bands(args: &BenchBands) -> anyhow::Result<()> {
+    if args.least {
+        let l = bench::bands_least(args.size as usize)?;
+        if args.common.json {
+            json(&l);
+            return Ok(());
+        }
+        let mb = |bytes: u64| format!("{:.0} MB", bytes as f64 / 1e6);
+        let least = |l: Option<(u64, usize)>| l.map_or("-".into(), |(bytes, n)| format!("{} in {n} bands", mb(bytes)));
+        say!("{}: whole {}", l.name, mb(l.whole_bytes));
+        say!("  least with all bands on the device: {}", least(l.on_the_device));
+        say!("  least with bands resting in host memory: {}", least(l.resting));
+        if let Some((bands, host, copied)) = l.third {
+            say!("  a third: {bands} bands, {} in host memory, {} copied", mb(host), mb(copied));
+        }
+        return Ok(());
+    }
     let cpu = Cpu::new(&CpuOptions { memory: args.memory.then_some(u64::MAX), ..args.common.options()? })?;
     let mb = |bytes: u64| bytes as f64 / 1e6;
     if args.memory {
