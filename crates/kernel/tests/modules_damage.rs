@@ -85,14 +85,20 @@ fn damaged_modules_are_refused_or_optimised() {
         tried += 1;
         let begin = Instant::now();
         let _ = reflect(&words);
+        let show = |problem: String| -> ! {
+            let file = std::env::temp_dir().join(format!("damaged-{seed}.spv"));
+            let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+            let kept = std::fs::write(&file, bytes).map_or("nowhere".to_owned(), |()| file.display().to_string());
+            panic!("IMPASTO_DAMAGE_SEED={seed}: {problem}; the module is in {kept}")
+        };
         match optimise_words(&words, ModuleOptions::default()) {
             Ok(done) => {
                 made += 1;
                 let again = optimise_words(&done.words, ModuleOptions::default());
-                again.unwrap_or_else(|e| panic!("IMPASTO_DAMAGE_SEED={seed}: what was written is not read: {e}"));
+                again.unwrap_or_else(|e| show(format!("what was written is not read: {e}")));
                 assert!(count_instructions(&done.words) > 0, "IMPASTO_DAMAGE_SEED={seed}");
             }
-            Err(ImportError::Fault(e)) => panic!("IMPASTO_DAMAGE_SEED={seed}: a fault: {e}"),
+            Err(ImportError::Fault(e)) => show(format!("a fault: {e}")),
             Err(_) => {}
         }
         // Far beyond what any of these takes: a hang.
