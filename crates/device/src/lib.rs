@@ -62,6 +62,6 @@ pub use limits::Limits;
 pub use probe::PROBES;
 pub use survey::{
     Api, ApiReport, Attempt, Child, CooperativeMatrix, Device, DeviceInfo, DeviceKind, FORGET_COMMAND, Features,
-    Finding, Phase, Remembered, Standing, Store, Survey, SurveyOptions, free_memory, survey, vulkan_limits,
+    Finding, Phase, Remembered, Standing, Store, Survey, SurveyOptions, UseGuard, free_memory, survey, vulkan_limits,
 };
-pub use trial::{Options, Outcome, Report, Trial, Verdict, hook, trial};
+pub use trial::{Companion, Link, Options, Outcome, Report, Trial, Verdict, hook, trial};

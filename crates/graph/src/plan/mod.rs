@@ -4,12 +4,14 @@
 //! (`order`), what lives when and what takes whose place (`lifetime`), where (`arena`), and is that true (`verify`).
 
 mod arena;
+mod check;
 mod lifetime;
 mod order;
 mod stream;
 mod verify;
 
 use impasto_device::Limits;
+use serde::{Deserialize, Serialize};
 
 use crate::error::PlanError;
 use crate::graph::{Graph, Value};
@@ -46,7 +48,7 @@ pub trait Capabilities {
 }
 
 /// How a graph uses a parameter; a backend keeps it in a layout for each way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Used {
     /// As the weights of a linear layer or a convolution.
     pub as_weights: bool,
@@ -97,7 +99,7 @@ impl Capabilities for Anything {
 }
 
 /// Bytes of the arena.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     /// Where they begin.
     pub offset: u64,
@@ -106,7 +108,7 @@ pub struct Span {
 }
 
 /// Where a value lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Place {
     /// Nobody needs it.
     Nowhere,
@@ -117,7 +119,7 @@ pub enum Place {
 }
 
 /// One op to execute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// The value that it defines.
     pub value: Value,
@@ -126,7 +128,7 @@ pub struct Step {
 }
 
 /// A parameter that the graph needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Weight {
     /// The parameter.
     pub value: Value,
@@ -137,7 +139,7 @@ pub struct Weight {
 }
 
 /// Every byte that a run will need, and when.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     steps: Vec<Step>,
     places: Vec<Place>,
