@@ -15,7 +15,7 @@ use crate::sys::{self, Ending, How, Until};
 use protocol::{Call, Transcript};
 
 pub use child::{Report, hook};
-pub use companion::{Companion, Link};
+pub use companion::{Channel, Companion, Link, leave_at_once};
 pub use verdict::Verdict;
 
 /// Something that may kill its process, by name.

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex};
 use impasto_graph::{Capabilities, DType, Graph, Limits, Plan, Used, Value, Weight};
 use impasto_vulkan::{Device, Meter, Physical, VulkanError};
 
-use crate::{Backend, BackendError, Profile, Session, WeightSource, Weights};
+use crate::{Backend, BackendError, Profile, Pulse, Session, WeightSource, Weights};
 use kernels::matrices::Units;
 use memory::Stage;
 use pipelines::Pipelines;
@@ -43,6 +43,8 @@ pub struct VulkanOptions {
     pub max_buffer: Option<u64>,
     /// Where compiled kernels are kept between runs; by default nowhere.
     pub cache: Option<PathBuf>,
+    /// Beats as work is done; who asks it to stop is heard between two lists of commands.
+    pub pulse: Pulse,
     /// Go the way of a device whose memory the host does not see, also where it does: for tests.
     pub as_if_discrete: bool,
 }
@@ -57,6 +59,7 @@ struct Inner {
     pipelines: Pipelines,
     /// By which the host reaches memory that it does not see; one thread at a time.
     stage: Mutex<Option<Stage>>,
+    pulse: Pulse,
 }
 
 impl Vulkan {
@@ -66,8 +69,9 @@ impl Vulkan {
         let device = Device::open(physical).map_err(|e| failed(name, 0, e))?;
         let budget = profile.limits().memory;
         let made = |profile: VulkanProfile| {
-            let pipelines = Pipelines::new(device.clone(), options.cache.as_deref(), profile.units());
-            Vulkan(Arc::new(Inner { profile, device: device.clone(), pipelines, stage: Mutex::default() }))
+            let pulse = options.pulse.clone();
+            let pipelines = Pipelines::new(device.clone(), options.cache.as_deref(), profile.units(), pulse.clone());
+            Vulkan(Arc::new(Inner { profile, device: device.clone(), pipelines, stage: Mutex::default(), pulse }))
         };
         let claimed = made(profile);
         // Some drivers claim matrices that compute something else.
@@ -90,6 +94,10 @@ impl Vulkan {
     /// What products multiply, and what flows between layers.
     pub fn number(&self) -> DType {
         self.0.profile.number()
+    }
+
+    fn pulse(&self) -> &Pulse {
+        &self.0.pulse
     }
 
     fn device(&self) -> &Device {
@@ -168,7 +176,7 @@ impl Backend for Vulkan {
     }
 
     fn pack_one(&self, graph: &Graph, weight: &Weight, source: &dyn WeightSource) -> Result<Vec<u8>, BackendError> {
-        weights::packed(self.profile(), graph, weight, source)
+        self.profile().pack_one(graph, weight, source)
     }
 
     fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {

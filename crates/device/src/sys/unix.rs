@@ -248,12 +248,9 @@ pub(crate) fn enter_child() -> io::Result<File> {
 /// reach. Nobody maps the file: what is read and written by calls cannot end a process when the other side cuts it short.
 #[derive(Debug)]
 pub(crate) struct Link {
-    pub channel: Channel,
+    pub channel: crate::Channel,
     pub memory: Option<File>,
 }
-
-/// A channel for both directions.
-pub type Channel = UnixStream;
 
 const LINK_VARIABLE: &str = "IMPASTO_TRIAL_LINK";
 
@@ -296,7 +293,7 @@ pub(crate) fn enter_link() -> Option<Link> {
 }
 
 /// Closes a channel for both sides, whoever else has clones of it.
-pub(crate) fn hang_up(channel: &Channel) {
+pub(crate) fn hang_up(channel: &crate::Channel) {
     let _ = channel.shutdown(std::net::Shutdown::Both);
 }
 

@@ -150,12 +150,9 @@ pub(crate) fn enter_child() -> io::Result<File> {
 /// The ends of a link between this process and a child that stays.
 #[derive(Debug)]
 pub(crate) struct Link {
-    pub channel: Channel,
+    pub channel: crate::Channel,
     pub memory: Option<File>,
 }
-
-/// A channel for both directions.
-pub type Channel = std::net::TcpStream;
 
 /// There are none here yet.
 pub(crate) fn link(_command: &mut Command) -> io::Result<Link> {
@@ -168,7 +165,7 @@ pub(crate) fn enter_link() -> Option<Link> {
 }
 
 /// Closes a channel for both sides, whoever else has clones of it.
-pub(crate) fn hang_up(channel: &Channel) {
+pub(crate) fn hang_up(channel: &crate::Channel) {
     let _ = channel.shutdown(std::net::Shutdown::Both);
 }
 

@@ -1,0 +1,562 @@
+//! The backend whose device is open in another process.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use impasto_backend::vulkan::{VulkanOptions, VulkanProfile};
+use impasto_backend::{Backend, BackendError, HostWeights, Meter, Profile, Session, WeightSource, Weights};
+use impasto_device::{DeviceInfo, Options, Outcome, UseGuard, Verdict};
+use impasto_graph::{Capabilities, DType, Graph, Limits, Plan, Used, Value, Weight};
+
+use crate::message::{HowToUse, Reply, Request, Source, Target, VERSION, build};
+use crate::session::RemoteSession;
+use crate::watch::{Patience, own_memory, slack};
+use crate::worker::{NoAnswer, Waiting, Worker};
+
+/// Work that a device is given at once is at most this, which bounds how long it may say nothing.
+const MOST_FLOPS: f64 = 5e10;
+/// Bytes of weights that come in a second where a disk is slow.
+const SLOW_DISK: f64 = 2e7;
+
+/// How a worker is started and watched.
+#[derive(Clone)]
+pub struct WorkerOptions {
+    /// The executable to start instead of this program, for programs that cannot call [`hook`](impasto_device::hook).
+    pub helper: Option<PathBuf>,
+    /// How long a worker may do nothing at least before it is taken for hung; what is estimated for its work comes on top. By default 20 s,
+    /// and more while drivers compile.
+    pub patience: Option<Duration>,
+    /// After so long with nothing loaded the worker ends and gives all its memory back; the next use starts another.
+    pub idle: Duration,
+    /// Memory that it may take beyond what is planned; by default a quarter of the machine's, at most 4 GiB.
+    pub slack: Option<u64>,
+    /// Operations that the device does in a second, as far as is known.
+    pub flops: Option<f64>,
+    /// What is remembered of the driver across runs.
+    pub guard: Option<UseGuard>,
+    /// Set by who wants to stop: the device is left between two lists of commands.
+    pub stop: Option<Arc<AtomicBool>>,
+    /// Hears what the worker logs.
+    pub log: Option<Arc<dyn Fn(&str) + Send + Sync>>,
+}
+
+impl Default for WorkerOptions {
+    /// This program, ten seconds of idling, nothing known, nothing remembered.
+    fn default() -> Self {
+        WorkerOptions {
+            helper: None,
+            patience: None,
+            idle: Duration::from_secs(10),
+            slack: None,
+            flops: None,
+            guard: None,
+            stop: None,
+            log: None,
+        }
+    }
+}
+
+/// A device that is open in a worker process. Cheap to clone; clones are the same device.
+#[derive(Clone)]
+pub struct Remote(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    profile: VulkanProfile,
+    meter: Meter,
+    target: Target,
+    how: HowToUse,
+    /// Variables of the worker's environment.
+    env: Vec<(OsString, Option<OsString>)>,
+    options: WorkerOptions,
+    state: Mutex<State>,
+    next: AtomicU64,
+    /// A run was completed.
+    worked: AtomicBool,
+    /// A death was told to the guard.
+    blamed: AtomicBool,
+    /// How long the first worker took to be there with its device open.
+    start: Mutex<Duration>,
+    /// Operations a second, as runs have shown.
+    shown: Mutex<Option<f64>>,
+}
+
+/// What the worker holds for us.
+pub(crate) struct State {
+    worker: Option<Worker>,
+    /// Workers that were started; what one held is gone with it.
+    generation: u64,
+    /// Things that are loaded, and the bytes that they take.
+    loaded: Vec<(u64, u64)>,
+    /// The last graph and plan that were sent.
+    sent: Option<u64>,
+}
+
+impl State {
+    /// The memory that the worker reaches too.
+    pub fn memory(&self) -> Option<&File> {
+        self.worker.as_ref()?.memory.as_ref()
+    }
+}
+
+/// Something that a worker holds under a number, given back when this is dropped.
+pub(crate) struct Held {
+    pub inner: Arc<Inner>,
+    pub id: u64,
+    generation: u64,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut state = self.inner.state();
+        if state.generation != self.generation {
+            return;
+        }
+        state.loaded.retain(|(id, _)| *id != self.id);
+        let nothing = state.loaded.is_empty();
+        if let Some(worker) = &mut state.worker {
+            worker.tell(&Request::Unload { id: self.id }, &[]);
+            if nothing {
+                // The worker may end at any time from now on.
+                if let Some(file) = &worker.memory {
+                    let _ = file.set_len(0);
+                }
+                state.sent = None;
+            }
+        }
+    }
+}
+
+impl Remote {
+    /// Opens a device in a worker. `device` and the options are those of the survey and of the plans.
+    pub fn open(device: &DeviceInfo, how: &VulkanOptions, options: WorkerOptions) -> Result<Remote, BackendError> {
+        let target = Target { name: device.name.clone(), index: device.index, uuid: device.uuid };
+        let refuse = |reason: &str| BackendError::Unsupported { device: device.name.clone(), reason: reason.into() };
+        let features = device.vulkan.as_ref().ok_or_else(|| refuse("nothing is known of its features"))?;
+        let profile = VulkanProfile::new(&device.name, &device.label, device.limits, features, how)?;
+        let state = State { worker: None, generation: 0, loaded: vec![], sent: None };
+        let mut inner = Inner {
+            profile,
+            meter: Meter::new(),
+            target,
+            how: HowToUse::of(how),
+            env: device.environment(),
+            options,
+            state: Mutex::new(state),
+            next: AtomicU64::new(1),
+            worked: AtomicBool::new(false),
+            blamed: AtomicBool::new(false),
+            start: Mutex::default(),
+            shown: Mutex::default(),
+        };
+        let units = {
+            let mut state = inner.state();
+            inner.started(&mut state)?
+        };
+        if !units {
+            inner.profile = inner.profile.without_units();
+        }
+        inner.meter.set_budget(inner.profile.limits().memory);
+        Ok(Remote(Arc::new(inner)))
+    }
+
+    /// How long it took to start the worker and to open the device in it, the last time.
+    pub fn start_seconds(&self) -> f64 {
+        self.0.start.lock().unwrap_or_else(PoisonError::into_inner).as_secs_f64()
+    }
+
+    /// The number of the worker's process, while there is one.
+    pub fn process(&self) -> Option<u32> {
+        let state = self.0.state();
+        state.worker.as_ref().filter(|worker| worker.ended().is_none()).map(Worker::process)
+    }
+}
+
+impl Inner {
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn name(&self) -> &str {
+        &self.target.name
+    }
+
+    fn patience(&self, least: u64, estimate: f64) -> Patience {
+        let estimate = Duration::try_from_secs_f64(estimate).unwrap_or(Duration::from_secs(3600));
+        let least = self.options.patience.unwrap_or(Duration::from_secs(least));
+        Patience { least, estimate }
+    }
+
+    /// How long a run may stand still: a list of commands at the rate that was seen, or is known, or would be very slow.
+    pub fn run_patience(&self, flops: f64, streamed: u64) -> Patience {
+        let shown = *self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let rate = shown.or(self.options.flops).unwrap_or(5e9).max(1e8);
+        self.patience(20, flops.min(MOST_FLOPS) / rate + streamed as f64 / SLOW_DISK)
+    }
+
+    pub fn showed(&self, flops: f64, seconds: f64) {
+        if !self.worked.swap(true, Ordering::Relaxed)
+            && let Some(guard) = &self.options.guard
+        {
+            guard.worked();
+        }
+        if flops > 0.0 && seconds > 0.0 {
+            let rate = flops / seconds;
+            let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+            // The slowest that was seen: the next may be no faster.
+            *shown = Some(shown.map_or(rate, |before| before.min(rate)));
+        }
+    }
+
+    /// A worker with its device open; whether kernels use matrix units there.
+    fn started(&self, state: &mut State) -> Result<bool, BackendError> {
+        let begun = Instant::now();
+        let options =
+            Options { env: self.env.clone(), helper: self.options.helper.clone(), ..Options::default() };
+        let not_started = |verdict: Verdict| BackendError::Unsupported {
+            device: self.name().into(),
+            reason: format!("its worker process {}", verdict.what(None)),
+        };
+        state.worker = None;
+        state.loaded.clear();
+        state.sent = None;
+        state.generation += 1;
+        let mut worker = Worker::start(&options).map_err(not_started)?;
+        let request = Request::Open {
+            version: VERSION,
+            build: build(),
+            target: self.target.clone(),
+            how: self.how.clone(),
+            idle_seconds: self.options.idle.as_secs_f64(),
+        };
+        let answer = worker.ask(&request, &[], &self.waiting(self.patience(40, 0.0), None, &|| false));
+        let (reply, _) = answer.map_err(|no| self.failed(no))?;
+        let Reply::Opened { about, limits, alignment, fixed_bytes, has_units } = reply else {
+            return Err(self.garbled());
+        };
+        let planned = if has_units { self.profile.clone() } else { self.profile.clone().without_units() };
+        let same = limits == planned.limits()
+            && alignment == planned.alignment()
+            && fixed_bytes == planned.fixed_bytes()
+            && about == planned.about();
+        if !same {
+            let reason = "it says other things of itself than when it was tried; run again".into();
+            return Err(BackendError::Unsupported { device: self.name().into(), reason });
+        }
+        worker.base = own_memory(worker.process());
+        *self.start.lock().unwrap_or_else(PoisonError::into_inner) = begun.elapsed();
+        state.worker = Some(worker);
+        Ok(has_units)
+    }
+
+    fn waiting<'a>(&'a self, patience: Patience, most: Option<u64>, stop: &'a dyn Fn() -> bool) -> Waiting<'a> {
+        Waiting { device: self.name(), patience, most, source: None, room_at: 0, stop, log: &|_| {} }
+    }
+
+    pub fn garbled(&self) -> BackendError {
+        self.lost("its worker process gave the answer to another question".into())
+    }
+
+    /// The error of a request that was not answered. A worker that died before the first run marks its driver.
+    fn failed(&self, no: NoAnswer) -> BackendError {
+        let outcome = match no {
+            NoAnswer::Failed(error) => return error,
+            NoAnswer::Gone(outcome) => outcome,
+        };
+        let what = outcome.verdict.what(outcome.stage.as_deref());
+        let first_use = !self.worked.load(Ordering::Relaxed) && is_the_drivers(&outcome);
+        if let Some(guard) = self.options.guard.as_ref().filter(|_| first_use)
+            && !self.blamed.swap(true, Ordering::Relaxed)
+        {
+            guard.died(&format!("a worker process that used it {what}"));
+        }
+        let last = outcome.stderr_tail.lines().last().map(str::trim).filter(|line| !line.is_empty());
+        let said = last.map_or(String::new(), |line| format!("; it last said: {line}"));
+        self.lost(format!("its worker process {what}{said}"))
+    }
+
+    pub fn lost(&self, reason: String) -> BackendError {
+        BackendError::Lost { device: self.name().into(), reason }
+    }
+
+    /// Asks the worker. One that has ended of itself, since nobody needed it, is started again.
+    pub fn ask(&self, state: &mut State, question: &Question) -> Result<(Reply, Vec<u8>), BackendError> {
+        if question.expects.is_some_and(|generation| generation != state.generation) {
+            return Err(self.lost("its worker process is gone, and what it held with it".into()));
+        }
+        let mut again = true;
+        loop {
+            self.alive(state)?;
+            match self.try_to_ask(state, question) {
+                Ok((reply, tail)) => {
+                    if let Reply::Done { taken, .. } | Reply::Ran { taken, .. } = &reply {
+                        self.meter.mirror(taken.now, taken.peak);
+                    }
+                    return Ok((reply, tail));
+                }
+                // It ended in the moment in which it was asked.
+                Err(NoAnswer::Gone(outcome)) if outcome.verdict.passed() && again && state.loaded.is_empty() => {
+                    again = false;
+                }
+                Err(no) => {
+                    let taken = state.worker.as_ref().map(Worker::taken).unwrap_or_default();
+                    self.meter.mirror(taken.now, taken.peak);
+                    return Err(self.failed(no));
+                }
+            }
+        }
+    }
+
+    /// Makes sure that there is a worker.
+    fn alive(&self, state: &mut State) -> Result<(), BackendError> {
+        match state.worker.as_ref().map(Worker::ended) {
+            Some(None) => Ok(()),
+            Some(Some(outcome)) if !(outcome.verdict.passed() && state.loaded.is_empty()) => {
+                Err(self.failed(NoAnswer::Gone(outcome)))
+            }
+            _ => self.started(state).map(drop),
+        }
+    }
+
+    fn try_to_ask(&self, state: &mut State, question: &Question) -> Result<(Reply, Vec<u8>), NoAnswer> {
+        let gone = || NoAnswer::Failed(self.lost("its worker process is gone".into()));
+        let loaded: u64 = state.loaded.iter().map(|(_, bytes)| bytes).sum();
+        let worker = state.worker.as_mut().ok_or_else(gone)?;
+        if let Some((graph, plan)) = question.plan {
+            let request = Request::Plan { graph: graph.to_string(), plan: plan.clone() };
+            let digest = digest(&request);
+            // What was sent last is still there: a plan is packed for and prepared, one after the other.
+            if state.sent != Some(digest) {
+                worker.ask(&request, &[], &self.waiting(self.patience(40, 0.0), None, &|| false))?;
+                state.sent = Some(digest);
+            }
+        }
+        let slack = self.options.slack.unwrap_or_else(slack);
+        let most = worker.base.map(|base| base + loaded + question.planned + slack);
+        let stop = || self.options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
+        let log = |line: &str| self.options.log.iter().for_each(|log| log(line));
+        let waiting = Waiting {
+            source: question.source,
+            room_at: question.room_at,
+            log: &log,
+            ..self.waiting(question.patience, most, &stop)
+        };
+        worker.ask(&question.request, &question.tail, &waiting)
+    }
+
+    fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// Something to ask.
+pub(crate) struct Question<'a> {
+    pub request: Request,
+    pub tail: Vec<u8>,
+    /// The graph and plan that it speaks of.
+    pub plan: Option<(&'a Graph, &'a Plan)>,
+    pub source: Option<&'a dyn WeightSource>,
+    pub patience: Patience,
+    /// Bytes that it will take.
+    pub planned: u64,
+    pub room_at: u64,
+    /// The worker that must still be there, since it holds what this needs.
+    pub expects: Option<u64>,
+}
+
+/// Whether the way in which a worker ended says something of the driver. Who was killed from outside, or could not even begin, says nothing.
+fn is_the_drivers(outcome: &Outcome) -> bool {
+    matches!(
+        outcome.verdict,
+        Verdict::Crashed { .. } | Verdict::TimedOut { .. } | Verdict::Garbled { .. } | Verdict::Failed { .. }
+    )
+}
+
+fn digest(request: &Request) -> u64 {
+    use std::hash::{DefaultHasher, Hasher};
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&serde_json::to_vec(request).unwrap_or_default());
+    hasher.finish()
+}
+
+/// How the worker has what a source gives.
+fn told(source: &dyn WeightSource) -> Source {
+    source.origin().map_or(Source::Ask, Source::Origin)
+}
+
+/// Weights on a device in another process.
+pub(crate) struct RemoteWeights {
+    held: Held,
+}
+
+impl Capabilities for Remote {
+    fn limits(&self) -> Limits {
+        self.0.profile.limits()
+    }
+
+    fn alignment(&self) -> u64 {
+        self.0.profile.alignment()
+    }
+
+    fn supports(&self, graph: &Graph, value: Value) -> Result<(), String> {
+        self.0.profile.supports(graph, value)
+    }
+
+    fn scratch_bytes(&self, graph: &Graph, value: Value) -> u64 {
+        self.0.profile.scratch_bytes(graph, value)
+    }
+
+    fn may_overwrite(&self, graph: &Graph, value: Value, operand: usize) -> bool {
+        self.0.profile.may_overwrite(graph, value, operand)
+    }
+
+    fn param_bytes(&self, graph: &Graph, param: Value, used: Used) -> u64 {
+        self.0.profile.param_bytes(graph, param, used)
+    }
+
+    fn fixed_bytes(&self) -> u64 {
+        self.0.profile.fixed_bytes()
+    }
+}
+
+impl Profile for Remote {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn about(&self) -> String {
+        self.0.profile.about()
+    }
+
+    fn activations(&self) -> DType {
+        self.0.profile.activations()
+    }
+}
+
+impl Backend for Remote {
+    /// True unless its driver has died so often of late that it is left alone.
+    fn reopens(&self) -> bool {
+        self.0.options.guard.as_ref().is_none_or(UseGuard::may_try_again)
+    }
+
+    /// What the worker said last.
+    fn meter(&self) -> &Meter {
+        &self.0.meter
+    }
+
+    fn peak_gflops(&self) -> Result<f64, BackendError> {
+        let question = Question {
+            request: Request::Peak,
+            tail: vec![],
+            plan: None,
+            source: None,
+            patience: self.0.patience(120, 0.0),
+            planned: 1 << 30,
+            room_at: 0,
+            expects: None,
+        };
+        match self.0.ask(&mut self.0.state(), &question)?.0 {
+            Reply::Peak(gflops) => Ok(gflops),
+            _ => Err(self.0.garbled()),
+        }
+    }
+
+    fn pack_one(&self, graph: &Graph, weight: &Weight, source: &dyn WeightSource) -> Result<Vec<u8>, BackendError> {
+        self.0.profile.pack_one(graph, weight, source)
+    }
+
+    /// Packed by the worker and kept in its memory.
+    fn pack_on_host(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<HostWeights, BackendError> {
+        let id = self.0.number();
+        let bytes = plan.weight_bytes();
+        let (held, bytes) = self.load(Request::Keep { id, source: told(source) }, id, graph, plan, source, bytes)?;
+        Ok(HostWeights::elsewhere(id, bytes, held))
+    }
+
+    fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {
+        let id = self.0.number();
+        let bytes = plan.device_weight_bytes();
+        let (held, bytes) = self.load(Request::Pack { id, source: told(source) }, id, graph, plan, source, bytes)?;
+        Ok(Weights::new(bytes, RemoteWeights { held }))
+    }
+
+    fn prepare(&self, graph: &Graph, plan: &Plan, weights: &Weights) -> Result<Box<dyn Session>, BackendError> {
+        let elsewhere = || {
+            let reason = "these weights are on another device".to_owned();
+            BackendError::Unsupported { device: self.name().into(), reason }
+        };
+        let held = &weights.kept::<RemoteWeights>().ok_or_else(elsewhere)?.held;
+        if !Arc::ptr_eq(&held.inner, &self.0) {
+            return Err(elsewhere());
+        }
+        let feed = plan.stream().map(|_| weights.feed(self.name())).transpose()?;
+        let id = self.0.number();
+        let mut state = self.0.state();
+        let request = Request::Prepare { id, weights: held.id, feed: feed.as_deref().map(|source| told(source)) };
+        let question = Question {
+            request,
+            tail: vec![],
+            plan: Some((graph, plan)),
+            source: feed.as_deref().map(|source| source as &dyn WeightSource),
+            // Drivers compile here, one kernel after the other on each core.
+            patience: self.0.patience(90, 0.0),
+            planned: plan.arena_bytes(),
+            room_at: 0,
+            expects: Some(held.generation),
+        };
+        match self.0.ask(&mut state, &question)?.0 {
+            Reply::Done { bytes, .. } => {
+                let held = self.0.hold(&mut state, id, plan.arena_bytes());
+                drop(state);
+                Ok(Box::new(RemoteSession::new(held, graph, plan, weights.clone(), feed, bytes)))
+            }
+            _ => Err(self.0.garbled()),
+        }
+    }
+}
+
+impl Inner {
+    fn hold(self: &Arc<Self>, state: &mut State, id: u64, bytes: u64) -> Held {
+        state.loaded.push((id, bytes));
+        Held { inner: self.clone(), id, generation: state.generation }
+    }
+}
+
+impl Held {
+    /// Asks the worker that holds this.
+    pub fn ask(&self, state: &mut State, question: Question) -> Result<(Reply, Vec<u8>), BackendError> {
+        self.inner.ask(state, &Question { expects: Some(self.generation), ..question })
+    }
+}
+
+impl Remote {
+    fn load(
+        &self,
+        request: Request,
+        id: u64,
+        graph: &Graph,
+        plan: &Plan,
+        source: &dyn WeightSource,
+        bytes: u64,
+    ) -> Result<(Held, u64), BackendError> {
+        let mut state = self.0.state();
+        let largest = plan.weights().iter().map(|weight| weight.bytes).max().unwrap_or(0);
+        let question = Question {
+            request,
+            tail: vec![],
+            plan: Some((graph, plan)),
+            source: Some(source),
+            patience: self.0.patience(30, largest as f64 / SLOW_DISK),
+            planned: bytes,
+            room_at: 0,
+            expects: None,
+        };
+        match self.0.ask(&mut state, &question)?.0 {
+            Reply::Done { bytes: taken, .. } => Ok((self.0.hold(&mut state, id, bytes), taken)),
+            _ => Err(self.0.garbled()),
+        }
+    }
+}
