@@ -50,7 +50,9 @@ impl Origin {
     pub fn open(self, checkpoint: &Arc<Checkpoint>) -> Result<Part<()>, ModelError> {
         let path = self.files.first().map(|file| file.path.clone()).unwrap_or_default();
         let problem = |place: &Place| match checkpoint.tensor(&place.tensor) {
-            Some(_) if place.shape.is_empty() && matches!(place.take, Take::Rows(..)) => Some("a number has no rows".into()),
+            Some(_) if place.shape.is_empty() && matches!(place.take, Take::Rows(..)) => {
+                Some("a number has no rows".into())
+            }
             Some(_) if matches!(place.take, Take::Rows(part, parts) if part >= parts) => {
                 Some(format!("tensor '{}' has no such part", place.tensor))
             }

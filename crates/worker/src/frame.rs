@@ -71,7 +71,8 @@ pub(crate) fn read<T: DeserializeOwned>(from: &mut impl Read, tail: &mut Vec<u8>
     if Sum::new().over(&head[..16]).over(&text).over(tail).0 != sum {
         return Err(Broken::Garbled("it sent a message that does not sum up".into()));
     }
-    serde_json::from_slice(&text).map_err(|error| Broken::Garbled(format!("it sent a message that is none of ours: {error}")))
+    serde_json::from_slice(&text)
+        .map_err(|error| Broken::Garbled(format!("it sent a message that is none of ours: {error}")))
 }
 
 /// Reads so many bytes, into memory that grows as they come.

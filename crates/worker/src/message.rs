@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use impasto_backend::vulkan::VulkanOptions;
 use impasto_backend::{BackendError, Origin, Pulse};
+use impasto_device::DeviceInfo;
 use impasto_graph::{Limits, Plan};
 use serde::{Deserialize, Serialize};
 
@@ -15,15 +16,18 @@ pub(crate) fn build() -> String {
     format!("{} {}", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH)
 }
 
-/// The device that is meant.
+/// The device that is meant: by its UUID, at its place in the loader's order or elsewhere in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Target {
-    /// What it is called here.
+pub(crate) struct Target {
     pub name: String,
-    /// Its place in the loader's order.
     pub index: usize,
-    /// By which it is the same wherever it stands.
     pub uuid: Option<[u8; 16]>,
+}
+
+impl Target {
+    pub fn of(device: &DeviceInfo) -> Target {
+        Target { name: device.name.clone(), index: device.index, uuid: device.uuid }
+    }
 }
 
 /// How the device is to be used.

@@ -73,7 +73,6 @@ pub(crate) struct Inner {
     env: Vec<(OsString, Option<OsString>)>,
     options: WorkerOptions,
     state: Mutex<State>,
-    next: AtomicU64,
     /// A run was completed.
     worked: AtomicBool,
     /// A death was told to the guard.
@@ -133,7 +132,7 @@ impl Drop for Held {
 impl Remote {
     /// Opens a device in a worker. `device` and the options are those of the survey and of the plans.
     pub fn open(device: &DeviceInfo, how: &VulkanOptions, options: WorkerOptions) -> Result<Remote, BackendError> {
-        let target = Target { name: device.name.clone(), index: device.index, uuid: device.uuid };
+        let target = Target::of(device);
         let refuse = |reason: &str| BackendError::Unsupported { device: device.name.clone(), reason: reason.into() };
         let features = device.vulkan.as_ref().ok_or_else(|| refuse("nothing is known of its features"))?;
         let profile = VulkanProfile::new(&device.name, &device.label, device.limits, features, how)?;
@@ -146,7 +145,6 @@ impl Remote {
             env: device.environment(),
             options,
             state: Mutex::new(state),
-            next: AtomicU64::new(1),
             worked: AtomicBool::new(false),
             blamed: AtomicBool::new(false),
             start: Mutex::default(),
@@ -214,8 +212,7 @@ impl Inner {
     /// A worker with its device open; whether kernels use matrix units there.
     fn started(&self, state: &mut State) -> Result<bool, BackendError> {
         let begun = Instant::now();
-        let options =
-            Options { env: self.env.clone(), helper: self.options.helper.clone(), ..Options::default() };
+        let options = Options { env: self.env.clone(), helper: self.options.helper.clone(), ..Options::default() };
         let not_started = |verdict: Verdict| BackendError::Unsupported {
             device: self.name().into(),
             reason: format!("its worker process {}", verdict.what(None)),
@@ -346,10 +343,6 @@ impl Inner {
         };
         worker.ask(&question.request, &question.tail, &waiting)
     }
-
-    fn number(&self) -> u64 {
-        self.next.fetch_add(1, Ordering::Relaxed)
-    }
 }
 
 /// Something to ask.
@@ -365,6 +358,12 @@ pub(crate) struct Question<'a> {
     pub room_at: u64,
     /// The worker that must still be there, since it holds what this needs.
     pub expects: Option<u64>,
+}
+
+/// A number that nothing else in any worker has: what is asked for of the wrong one is not found there.
+fn number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Whether the way in which a worker ended says something of the driver. Who was killed from outside, or could not even begin, says nothing.
@@ -470,14 +469,14 @@ impl Backend for Remote {
 
     /// Packed by the worker and kept in its memory.
     fn pack_on_host(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<HostWeights, BackendError> {
-        let id = self.0.number();
+        let id = number();
         let bytes = plan.weight_bytes();
         let (held, bytes) = self.load(Request::Keep { id, source: told(source) }, id, graph, plan, source, bytes)?;
         Ok(HostWeights::elsewhere(id, bytes, held))
     }
 
     fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {
-        let id = self.0.number();
+        let id = number();
         let bytes = plan.device_weight_bytes();
         let (held, bytes) = self.load(Request::Pack { id, source: told(source) }, id, graph, plan, source, bytes)?;
         Ok(Weights::new(bytes, RemoteWeights { held }))
@@ -493,7 +492,7 @@ impl Backend for Remote {
             return Err(elsewhere());
         }
         let feed = plan.stream().map(|_| weights.feed(self.name())).transpose()?;
-        let id = self.0.number();
+        let id = number();
         let mut state = self.0.state();
         let request = Request::Prepare { id, weights: held.id, feed: feed.as_deref().map(|source| told(source)) };
         let question = Question {

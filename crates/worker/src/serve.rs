@@ -14,15 +14,15 @@ use std::time::Duration;
 
 use impasto_backend::vulkan::{Vulkan, VulkanOptions};
 use impasto_backend::{
-    Backend, BackendError, HostWeights, Origin, Profile, Pulse, Session, SharedSource, WeightSource, Weights, io as tensors,
+    Backend, BackendError, HostWeights, Origin, Profile, Pulse, Session, SharedSource, Weights, io as tensors,
 };
-use impasto_device::{Link, Report, Trial, leave_at_once};
+use impasto_device::{DeviceInfo, Link, Report, Trial, leave_at_once};
 use impasto_graph::{Graph, HostTensor, Plan};
 use impasto_vulkan::{Loader, Physical, VulkanError};
 
 use crate::frame::{self, Broken};
 use crate::memory;
-use crate::message::{Failure, Reply, Request, Source, Taken, Target, VERSION, Where, build};
+use crate::message::{Reply, Request, Source, Taken, Target, VERSION, Where, build};
 use crate::sources::{Answer, AskParent, Feed, Files, Watched, reads_itself};
 
 /// The worker, among the trials that a program names in its call of [`hook`](impasto_device::hook).
@@ -56,11 +56,7 @@ impl Out {
 }
 
 /// Serves a parent to the end of its channel. `gone` is called when that end is there while work is still being done.
-pub(crate) fn serve(
-    link: Link,
-    stage: &mut dyn FnMut(&str),
-    gone: impl FnOnce() + Send + 'static,
-) -> io::Result<()> {
+pub(crate) fn serve(link: Link, stage: &mut dyn FnMut(&str), gone: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let mut channel = link.channel.try_clone()?;
     let out = Out(Arc::new(Mutex::new(link.channel)));
     let pulse = Pulse::default();
@@ -216,7 +212,7 @@ impl Serving {
                     return Err(wrong(format!("a worker of {} was started by {theirs}", build())));
                 }
                 self.idle = Duration::try_from_secs_f64(idle_seconds).unwrap_or(Duration::MAX);
-                let vulkan = open_here(&target, &how.options(&self.pulse))?;
+                let vulkan = open(&target, &how.options(&self.pulse))?;
                 let (has_units, about) = (vulkan.profile().has_units(), vulkan.about());
                 let backend: Arc<dyn Backend> = Arc::new(vulkan);
                 let (limits, alignment, fixed_bytes) = (backend.limits(), backend.alignment(), backend.fixed_bytes());
@@ -320,7 +316,8 @@ impl Loaded {
             let bytes = tensor.ty().bytes() as usize;
             match (lies, memory) {
                 (Where::Tail, _) => {
-                    let (own, rest) = tail.split_at_checked(bytes).ok_or_else(|| wrong(format!("input '{name}' is cut short")))?;
+                    let (own, rest) =
+                        tail.split_at_checked(bytes).ok_or_else(|| wrong(format!("input '{name}' is cut short")))?;
                     tensors::fill(tensor.data_mut(), own);
                     tail = rest;
                 }
@@ -372,8 +369,12 @@ impl Request {
     }
 }
 
-/// Opens a device in this process, by what a survey has seen of it.
-pub fn open_here(target: &Target, options: &VulkanOptions) -> Result<Vulkan, BackendError> {
+/// Opens the device that a survey has seen, in this process.
+pub fn open_here(device: &DeviceInfo, options: &VulkanOptions) -> Result<Vulkan, BackendError> {
+    open(&Target::of(device), options)
+}
+
+fn open(target: &Target, options: &VulkanOptions) -> Result<Vulkan, BackendError> {
     let refuse = |reason: String| BackendError::Unsupported { device: target.name.clone(), reason };
     let physical = find(target).map_err(|e| refuse(e.to_string()))?;
     let gone = || refuse("the device that was seen a moment ago is not there any more".into());

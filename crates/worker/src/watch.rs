@@ -92,7 +92,12 @@ mod tests {
     const PATIENCE: Patience = Patience { least: Duration::from_millis(500), estimate: Duration::from_millis(50) };
 
     /// Looks as if they were made a tick apart.
-    fn after(dog: &mut Watchdog, ticks: u32, mut beats: impl FnMut(u32) -> u64, mut heard: impl FnMut(u32) -> u64) -> Option<Wrong> {
+    fn after(
+        dog: &mut Watchdog,
+        ticks: u32,
+        mut beats: impl FnMut(u32) -> u64,
+        mut heard: impl FnMut(u32) -> u64,
+    ) -> Option<Wrong> {
         (0..ticks).find_map(|i| {
             dog.looked -= TICK;
             dog.look(beats(i), heard(i), TICK, PATIENCE)

@@ -72,7 +72,8 @@ impl Worker {
     /// Starts one, with the environment of its device.
     pub fn start(options: &Options) -> Result<Worker, Verdict> {
         let (companion, link) = Companion::start(TRIAL.name, &Options { max_output: usize::MAX, ..options.clone() })?;
-        let not_heard = |error: std::io::Error| Verdict::SpawnFailed { why: format!("it cannot be listened to: {error}") };
+        let not_heard =
+            |error: std::io::Error| Verdict::SpawnFailed { why: format!("it cannot be listened to: {error}") };
         let mut from = link.channel.try_clone().map_err(not_heard)?;
         #[cfg(unix)]
         link.channel.set_write_timeout(Some(Duration::from_secs(60))).map_err(not_heard)?;
@@ -182,7 +183,8 @@ impl Worker {
 
     /// Gives a parameter that was asked for. An error of the source goes to the worker, which then fails, and is given back.
     fn give(&mut self, name: &str, waiting: &Waiting) -> Option<BackendError> {
-        let missing = || BackendError::Param { name: name.into(), problem: "was asked for, and there is no source".into() };
+        let missing =
+            || BackendError::Param { name: name.into(), problem: "was asked for, and there is no source".into() };
         let read = waiting.source.ok_or_else(missing).and_then(|source| source.read(name));
         let given = match read {
             Ok(given) => given,
@@ -230,4 +232,3 @@ impl Worker {
         NoAnswer::Gone(outcome.unwrap_or_else(stuck))
     }
 }
-

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 
-use super::{Link, Trial};
 use super::protocol::{self, Call, Message};
+use super::{Link, Trial};
 use crate::sys;
 
 static HOOKED: AtomicBool = AtomicBool::new(false);

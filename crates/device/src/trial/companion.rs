@@ -68,7 +68,8 @@ impl Companion {
         let call = Call::new(name, &options.argument);
         let mut command = child_command(&call, options)?;
         let program = command.get_program().to_owned();
-        let not_started = move |error: io::Error| Verdict::SpawnFailed { why: format!("{}: {error}", program.display()) };
+        let not_started =
+            move |error: io::Error| Verdict::SpawnFailed { why: format!("{}: {error}", program.display()) };
         let sys::Link { channel, memory } = sys::link(&mut command).map_err(&not_started)?;
         let ours = channel.try_clone().map_err(&not_started)?;
         let shared = Arc::new(Shared::default());

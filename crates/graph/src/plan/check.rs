@@ -18,7 +18,9 @@ impl Plan {
             known(weight.value)?;
             match graph.node(weight.value).op {
                 Op::Param { .. } if weight.bytes == device.param_bytes(graph, weight.value, weight.used) => Ok(()),
-                Op::Param { .. } => Err(format!("{} bytes are planned for the parameter {}", weight.bytes, weight.value)),
+                Op::Param { .. } => {
+                    Err(format!("{} bytes are planned for the parameter {}", weight.bytes, weight.value))
+                }
                 _ => Err(format!("{} is no parameter", weight.value)),
             }
         };
