@@ -39,6 +39,7 @@ use impasto_graph::{Capabilities, DType, Graph, HostTensor, Plan, Storage, Tenso
 pub use impasto_vulkan::Meter;
 pub use pulse::Pulse;
 pub use stream::{HostWeights, Streaming};
+pub use within::Within;
 
 pub mod cpu;
 pub mod io;
@@ -47,6 +48,7 @@ mod shapes;
 mod stored;
 mod stream;
 pub mod vulkan;
+mod within;
 
 /// What can go wrong on a device. A backend never panics for want of memory.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -233,15 +235,15 @@ pub trait Profile: Capabilities + Send + Sync {
 
     /// The element type in which what flows between layers is best kept here.
     fn activations(&self) -> DType;
+
+    /// The same device computing in 32-bit floats; none if it does, or cannot.
+    fn profile_in_f32(&self) -> Option<Arc<dyn Profile>> {
+        None
+    }
 }
 
 /// A device that computes.
 pub trait Backend: Profile {
-    /// After the device was lost it can be opened anew: true behind a worker process, since what was lost is that process.
-    fn reopens(&self) -> bool {
-        false
-    }
-
     /// What the device was asked for.
     fn meter(&self) -> &Meter;
 
@@ -266,6 +268,16 @@ pub trait Backend: Profile {
 
     /// Take the memory of a plan and make everything ready to run.
     fn prepare(&self, graph: &Graph, plan: &Plan, weights: &Weights) -> Result<Box<dyn Session>, BackendError>;
+
+    /// After the device was lost it can be opened anew: true behind a worker process, since what was lost is that process.
+    fn reopens(&self) -> bool {
+        false
+    }
+
+    /// The same open device, with the same meter, computing in 32-bit floats: where [`Profile::profile_in_f32`] is something.
+    fn in_f32(&self) -> Option<Arc<dyn Backend>> {
+        None
+    }
 }
 
 /// A plan with its memory, ready to run.

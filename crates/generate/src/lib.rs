@@ -17,6 +17,7 @@ mod bits;
 mod conditioning;
 mod denoise;
 mod error;
+mod failover;
 mod job;
 mod latent;
 mod module;

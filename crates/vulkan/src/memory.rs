@@ -67,9 +67,10 @@ impl Device {
         if !self.0.meter.take(needs.size) {
             return Err(VulkanError::OverBudget { wanted: needs.size });
         }
-        buffer.taken = needs.size;
         // SAFETY: `info` is complete and lives until the call returns.
-        buffer.memory = unsafe { device.allocate_memory(&info, None) }.named("vkAllocateMemory")?;
+        let memory = unsafe { device.allocate_memory(&info, None) }.named("vkAllocateMemory");
+        buffer.memory = memory.inspect_err(|_| self.0.meter.refuse(needs.size))?;
+        buffer.taken = needs.size;
         // SAFETY: both belong to this device, and the buffer has no memory yet.
         unsafe { device.bind_buffer_memory(raw, buffer.memory, 0) }.named("vkBindBufferMemory")?;
         let flags = self.0.memory.memory_types[index].property_flags;

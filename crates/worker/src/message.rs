@@ -79,8 +79,8 @@ pub(crate) enum Source {
 pub(crate) enum Request {
     /// Open the device; the first of all.
     Open { version: u32, build: String, target: Target, how: HowToUse, idle_seconds: f64 },
-    /// A graph in its textual form and its plan, of which those that follow speak.
-    Plan { graph: String, plan: Plan },
+    /// A graph in its textual form and its plan, of which those that follow speak; `exact` is for the device computing in 32-bit floats.
+    Plan { graph: String, plan: Plan, exact: bool },
     /// Pack the plan's parameters and keep them in host memory, under a number.
     Keep { id: u64, source: Source },
     /// Bring the plan's parameters to the device, under a number.
@@ -117,6 +117,8 @@ pub(crate) struct GivenParam {
 pub(crate) struct Taken {
     pub now: u64,
     pub peak: u64,
+    /// When the device refused more.
+    pub had: u64,
 }
 
 /// What the worker says.

@@ -12,7 +12,7 @@ use impasto_backend::{Backend, BackendError, HostWeights, Meter, Profile, Sessio
 use impasto_device::{DeviceInfo, Options, Outcome, UseGuard, Verdict};
 use impasto_graph::{Capabilities, DType, Graph, Limits, Plan, Used, Value, Weight};
 
-use crate::message::{HowToUse, Reply, Request, Source, Target, VERSION, build};
+use crate::message::{HowToUse, Reply, Request, Source, Taken, Target, VERSION, build};
 use crate::session::RemoteSession;
 use crate::watch::{Patience, own_memory, slack};
 use crate::worker::{NoAnswer, Waiting, Worker};
@@ -62,7 +62,12 @@ impl Default for WorkerOptions {
 
 /// A device that is open in a worker process. Cheap to clone; clones are the same device.
 #[derive(Clone)]
-pub struct Remote(pub(crate) Arc<Inner>);
+pub struct Remote {
+    inner: Arc<Inner>,
+    /// As this one computes: the device's own, or the same in 32-bit floats.
+    profile: VulkanProfile,
+    exact: bool,
+}
 
 pub(crate) struct Inner {
     profile: VulkanProfile,
@@ -157,18 +162,18 @@ impl Remote {
         if !units {
             inner.profile = inner.profile.without_units();
         }
-        inner.meter.set_budget(inner.profile.limits().memory);
-        Ok(Remote(Arc::new(inner)))
+        let profile = inner.profile.clone();
+        Ok(Remote { inner: Arc::new(inner), profile, exact: false })
     }
 
     /// How long it took to start the worker and to open the device in it, the last time.
     pub fn start_seconds(&self) -> f64 {
-        self.0.start.lock().unwrap_or_else(PoisonError::into_inner).as_secs_f64()
+        self.inner.start.lock().unwrap_or_else(PoisonError::into_inner).as_secs_f64()
     }
 
     /// The number of the worker's process, while there is one.
     pub fn process(&self) -> Option<u32> {
-        let state = self.0.state();
+        let state = self.inner.state();
         state.worker.as_ref().filter(|worker| worker.ended().is_none()).map(Worker::process)
     }
 }
@@ -260,7 +265,7 @@ impl Inner {
     /// The error of a request that was not answered. A worker that died before the first run marks its driver.
     fn failed(&self, no: NoAnswer) -> BackendError {
         let outcome = match no {
-            NoAnswer::Failed(error) => return error,
+            NoAnswer::Failed(error, _) => return error,
             NoAnswer::Gone(outcome) => outcome,
         };
         let what = outcome.verdict.what(outcome.stage.as_deref());
@@ -290,7 +295,7 @@ impl Inner {
             match self.try_to_ask(state, question) {
                 Ok((reply, tail)) => {
                     if let Reply::Done { taken, .. } | Reply::Ran { taken, .. } = &reply {
-                        self.meter.mirror(taken.now, taken.peak);
+                        self.mirror(*taken);
                     }
                     return Ok((reply, tail));
                 }
@@ -299,12 +304,16 @@ impl Inner {
                     again = false;
                 }
                 Err(no) => {
-                    let taken = state.worker.as_ref().map(Worker::taken).unwrap_or_default();
-                    self.meter.mirror(taken.now, taken.peak);
+                    let said = || state.worker.as_ref().map(Worker::taken).unwrap_or_default();
+                    self.mirror(if let NoAnswer::Failed(_, taken) = &no { *taken } else { said() });
                     return Err(self.failed(no));
                 }
             }
         }
+    }
+
+    fn mirror(&self, taken: Taken) {
+        self.meter.mirror(taken.now, taken.peak, taken.had);
     }
 
     /// Makes sure that there is a worker.
@@ -319,11 +328,11 @@ impl Inner {
     }
 
     fn try_to_ask(&self, state: &mut State, question: &Question) -> Result<(Reply, Vec<u8>), NoAnswer> {
-        let gone = || NoAnswer::Failed(self.lost("its worker process is gone".into()));
+        let gone = || NoAnswer::Failed(self.lost("its worker process is gone".into()), Taken::default());
         let loaded: u64 = state.loaded.iter().map(|(_, bytes)| bytes).sum();
         let worker = state.worker.as_mut().ok_or_else(gone)?;
-        if let Some((graph, plan)) = question.plan {
-            let request = Request::Plan { graph: graph.to_string(), plan: plan.clone() };
+        if let Some((graph, plan, exact)) = question.plan {
+            let request = Request::Plan { graph: graph.to_string(), plan: plan.clone(), exact };
             let digest = digest(&request);
             // What was sent last is still there: a plan is packed for and prepared, one after the other.
             if state.sent != Some(digest) {
@@ -349,8 +358,8 @@ impl Inner {
 pub(crate) struct Question<'a> {
     pub request: Request,
     pub tail: Vec<u8>,
-    /// The graph and plan that it speaks of.
-    pub plan: Option<(&'a Graph, &'a Plan)>,
+    /// The graph and plan that it speaks of, and whether they are for 32-bit floats.
+    pub plan: Option<(&'a Graph, &'a Plan, bool)>,
     pub source: Option<&'a dyn WeightSource>,
     pub patience: Patience,
     /// Bytes that it will take.
@@ -393,57 +402,66 @@ pub(crate) struct RemoteWeights {
 
 impl Capabilities for Remote {
     fn limits(&self) -> Limits {
-        self.0.profile.limits()
+        self.profile.limits()
     }
 
     fn alignment(&self) -> u64 {
-        self.0.profile.alignment()
+        self.profile.alignment()
     }
 
     fn supports(&self, graph: &Graph, value: Value) -> Result<(), String> {
-        self.0.profile.supports(graph, value)
+        self.profile.supports(graph, value)
     }
 
     fn scratch_bytes(&self, graph: &Graph, value: Value) -> u64 {
-        self.0.profile.scratch_bytes(graph, value)
+        self.profile.scratch_bytes(graph, value)
     }
 
     fn may_overwrite(&self, graph: &Graph, value: Value, operand: usize) -> bool {
-        self.0.profile.may_overwrite(graph, value, operand)
+        self.profile.may_overwrite(graph, value, operand)
     }
 
     fn param_bytes(&self, graph: &Graph, param: Value, used: Used) -> u64 {
-        self.0.profile.param_bytes(graph, param, used)
+        self.profile.param_bytes(graph, param, used)
     }
 
     fn fixed_bytes(&self) -> u64 {
-        self.0.profile.fixed_bytes()
+        self.profile.fixed_bytes()
     }
 }
 
 impl Profile for Remote {
     fn name(&self) -> &str {
-        self.0.name()
+        self.inner.name()
     }
 
     fn about(&self) -> String {
-        self.0.profile.about()
+        self.profile.about()
     }
 
     fn activations(&self) -> DType {
-        self.0.profile.activations()
+        self.profile.activations()
+    }
+
+    fn profile_in_f32(&self) -> Option<Arc<dyn Profile>> {
+        self.profile.profile_in_f32()
     }
 }
 
 impl Backend for Remote {
     /// True unless its driver has died so often of late that it is left alone.
     fn reopens(&self) -> bool {
-        self.0.options.guard.as_ref().is_none_or(UseGuard::may_try_again)
+        self.inner.options.guard.as_ref().is_none_or(UseGuard::may_try_again)
+    }
+
+    fn in_f32(&self) -> Option<Arc<dyn Backend>> {
+        let profile = self.profile.clone().exactly()?;
+        Some(Arc::new(Remote { inner: self.inner.clone(), profile, exact: true }))
     }
 
     /// What the worker said last.
     fn meter(&self) -> &Meter {
-        &self.0.meter
+        &self.inner.meter
     }
 
     fn peak_gflops(&self) -> Result<f64, BackendError> {
@@ -452,19 +470,19 @@ impl Backend for Remote {
             tail: vec![],
             plan: None,
             source: None,
-            patience: self.0.patience(120, 0.0),
+            patience: self.inner.patience(120, 0.0),
             planned: 1 << 30,
             room_at: 0,
             expects: None,
         };
-        match self.0.ask(&mut self.0.state(), &question)?.0 {
+        match self.inner.ask(&mut self.inner.state(), &question)?.0 {
             Reply::Peak(gflops) => Ok(gflops),
-            _ => Err(self.0.garbled()),
+            _ => Err(self.inner.garbled()),
         }
     }
 
     fn pack_one(&self, graph: &Graph, weight: &Weight, source: &dyn WeightSource) -> Result<Vec<u8>, BackendError> {
-        self.0.profile.pack_one(graph, weight, source)
+        self.profile.pack_one(graph, weight, source)
     }
 
     /// Packed by the worker and kept in its memory.
@@ -488,31 +506,31 @@ impl Backend for Remote {
             BackendError::Unsupported { device: self.name().into(), reason }
         };
         let held = &weights.kept::<RemoteWeights>().ok_or_else(elsewhere)?.held;
-        if !Arc::ptr_eq(&held.inner, &self.0) {
+        if !Arc::ptr_eq(&held.inner, &self.inner) {
             return Err(elsewhere());
         }
         let feed = plan.stream().map(|_| weights.feed(self.name())).transpose()?;
         let id = number();
-        let mut state = self.0.state();
+        let mut state = self.inner.state();
         let request = Request::Prepare { id, weights: held.id, feed: feed.as_deref().map(|source| told(source)) };
         let question = Question {
             request,
             tail: vec![],
-            plan: Some((graph, plan)),
+            plan: Some((graph, plan, self.exact)),
             source: feed.as_deref().map(|source| source as &dyn WeightSource),
             // Drivers compile here, one kernel after the other on each core.
-            patience: self.0.patience(90, 0.0),
+            patience: self.inner.patience(90, 0.0),
             planned: plan.arena_bytes(),
             room_at: 0,
             expects: Some(held.generation),
         };
-        match self.0.ask(&mut state, &question)?.0 {
+        match self.inner.ask(&mut state, &question)?.0 {
             Reply::Done { bytes, .. } => {
-                let held = self.0.hold(&mut state, id, plan.arena_bytes());
+                let held = self.inner.hold(&mut state, id, plan.arena_bytes());
                 drop(state);
                 Ok(Box::new(RemoteSession::new(held, graph, plan, weights.clone(), feed, bytes)))
             }
-            _ => Err(self.0.garbled()),
+            _ => Err(self.inner.garbled()),
         }
     }
 }
@@ -541,21 +559,21 @@ impl Remote {
         source: &dyn WeightSource,
         bytes: u64,
     ) -> Result<(Held, u64), BackendError> {
-        let mut state = self.0.state();
+        let mut state = self.inner.state();
         let largest = plan.weights().iter().map(|weight| weight.bytes).max().unwrap_or(0);
         let question = Question {
             request,
             tail: vec![],
-            plan: Some((graph, plan)),
+            plan: Some((graph, plan, self.exact)),
             source: Some(source),
-            patience: self.0.patience(30, largest as f64 / SLOW_DISK),
+            patience: self.inner.patience(30, largest as f64 / SLOW_DISK),
             planned: bytes,
             room_at: 0,
             expects: None,
         };
-        match self.0.ask(&mut state, &question)?.0 {
-            Reply::Done { bytes: taken, .. } => Ok((self.0.hold(&mut state, id, bytes), taken)),
-            _ => Err(self.0.garbled()),
+        match self.inner.ask(&mut state, &question)?.0 {
+            Reply::Done { bytes: taken, .. } => Ok((self.inner.hold(&mut state, id, bytes), taken)),
+            _ => Err(self.inner.garbled()),
         }
     }
 }

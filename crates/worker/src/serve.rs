@@ -86,6 +86,7 @@ pub(crate) fn serve(link: Link, stage: &mut dyn FnMut(&str), gone: impl FnOnce()
     thread::Builder::new().name("hear".into()).spawn(hear)?;
     let mut serving = Serving {
         backend: None,
+        exact: None,
         pulse: pulse.clone(),
         out: out.clone(),
         answers: Arc::new(Mutex::new(answers)),
@@ -116,16 +117,20 @@ pub(crate) fn serve(link: Link, stage: &mut dyn FnMut(&str), gone: impl FnOnce()
 }
 
 fn taken(backend: &dyn Backend) -> Taken {
-    Taken { now: backend.meter().now(), peak: backend.meter().peak() }
+    let meter = backend.meter();
+    Taken { now: meter.now(), peak: meter.peak(), had: meter.had() }
 }
 
 struct Serving {
     backend: Option<Arc<dyn Backend>>,
+    /// The same in 32-bit floats, once it was asked for.
+    exact: Option<Arc<dyn Backend>>,
     pulse: Pulse,
     out: Out,
     answers: Arc<Mutex<Receiver<Answer>>>,
     memory: Option<Arc<File>>,
-    plan: Option<(Graph, Plan)>,
+    /// With the device, in the numbers in which it is to compute.
+    plan: Option<(Graph, Plan, Arc<dyn Backend>)>,
     kept: HashMap<u64, Arc<HostWeights>>,
     weights: HashMap<u64, Weights>,
     sessions: HashMap<u64, Loaded>,
@@ -205,6 +210,18 @@ impl Serving {
         self.backend.clone().ok_or_else(|| BackendError::Setting("no device is open yet".into()))
     }
 
+    /// The device, computing as it likes best or in 32-bit floats.
+    fn in_numbers(&mut self, exact: bool) -> Result<Arc<dyn Backend>, BackendError> {
+        let backend = self.backend()?;
+        if !exact {
+            return Ok(backend);
+        }
+        if self.exact.is_none() {
+            self.exact = backend.in_f32();
+        }
+        self.exact.clone().ok_or_else(|| wrong("the device computes in 32-bit floats already, or cannot".into()))
+    }
+
     fn answer(&mut self, request: Request, tail: Vec<u8>) -> Said {
         match request {
             Request::Open { version, build: theirs, target, how, idle_seconds } => {
@@ -219,16 +236,17 @@ impl Serving {
                 self.backend = Some(backend);
                 Ok((Reply::Opened { about, limits, alignment, fixed_bytes, has_units }, vec![]))
             }
-            Request::Plan { graph, plan } => {
+            Request::Plan { graph, plan, exact } => {
                 let graph: Graph = graph.parse().map_err(|e| wrong(format!("the graph cannot be read: {e}")))?;
                 let not_ours = |e| wrong(format!("the plan is none of this graph: {e}"));
-                plan.check(&graph, &*self.backend()?).map_err(not_ours)?;
-                self.plan = Some((graph, plan));
+                let backend = self.in_numbers(exact)?;
+                plan.check(&graph, &*backend).map_err(not_ours)?;
+                self.plan = Some((graph, plan, backend));
                 self.done(0)
             }
             Request::Keep { id, source } => {
-                let (backend, given) = (self.backend()?, self.source(&source)?);
-                let (graph, plan) = self.plan.as_ref().ok_or_else(no_plan)?;
+                let given = self.source(&source)?;
+                let (graph, plan, backend) = self.plan.as_ref().ok_or_else(no_plan)?;
                 let tell = reads_itself(&source).then_some(&self.out);
                 let watched = Watched { source: &*given, pulse: &self.pulse, tell };
                 let kept = backend.pack_on_host(graph, plan, &watched)?;
@@ -237,8 +255,8 @@ impl Serving {
                 self.done(bytes)
             }
             Request::Pack { id, source } => {
-                let (backend, given) = (self.backend()?, self.source(&source)?);
-                let (graph, plan) = self.plan.as_ref().ok_or_else(no_plan)?;
+                let given = self.source(&source)?;
+                let (graph, plan, backend) = self.plan.as_ref().ok_or_else(no_plan)?;
                 let tell = reads_itself(&source).then_some(&self.out);
                 let watched = Watched { source: &*given, pulse: &self.pulse, tell };
                 let weights = backend.pack(graph, plan, &watched)?;
@@ -247,9 +265,8 @@ impl Serving {
                 self.done(bytes)
             }
             Request::Prepare { id, weights, feed } => {
-                let backend = self.backend()?;
                 let feed = feed.map(|feed| self.source(&feed)).transpose()?;
-                let (graph, plan) = self.plan.as_ref().ok_or_else(no_plan)?;
+                let (graph, plan, backend) = self.plan.as_ref().ok_or_else(no_plan)?;
                 let held = self.weights.get(&weights).ok_or_else(|| wrong("there are no such weights".into()))?;
                 let held = match feed {
                     Some(source) => held.clone().fed_by(Arc::new(Feed { source, pulse: self.pulse.clone() })),

@@ -43,6 +43,7 @@ struct Told {
     messages: AtomicU64,
     now: AtomicU64,
     peak: AtomicU64,
+    had: AtomicU64,
 }
 
 /// Why a worker did not answer.
@@ -50,7 +51,7 @@ pub(crate) enum NoAnswer {
     /// It is gone, or was ended.
     Gone(Outcome),
     /// It answered that it cannot.
-    Failed(BackendError),
+    Failed(BackendError, Taken),
 }
 
 /// What is needed while an answer is waited for.
@@ -91,6 +92,7 @@ impl Worker {
                         listened.beats.store(beats, Ordering::Relaxed);
                         listened.now.store(taken.now, Ordering::Relaxed);
                         listened.peak.store(taken.peak, Ordering::Relaxed);
+                        listened.had.store(taken.had, Ordering::Relaxed);
                         continue;
                     }
                     Ok(reply) => Heard::Reply(reply, std::mem::take(&mut tail)),
@@ -111,7 +113,8 @@ impl Worker {
 
     /// Bytes of its device that are taken, as it said last.
     pub fn taken(&self) -> Taken {
-        Taken { now: self.told.now.load(Ordering::Relaxed), peak: self.told.peak.load(Ordering::Relaxed) }
+        let [now, peak, had] = [&self.told.now, &self.told.peak, &self.told.had].map(|n| n.load(Ordering::Relaxed));
+        Taken { now, peak, had }
     }
 
     /// How it ended, if it has.
@@ -143,8 +146,8 @@ impl Worker {
                         }
                     }
                     Reply::Log(line) => (waiting.log)(&line),
-                    Reply::Failed { why, .. } => {
-                        return Err(NoAnswer::Failed(told_to_stop.unwrap_or_else(|| why.on(waiting.device))));
+                    Reply::Failed { why, taken } => {
+                        return Err(NoAnswer::Failed(told_to_stop.unwrap_or_else(|| why.on(waiting.device)), taken));
                     }
                     answer => return Ok((answer, tail)),
                 },

@@ -58,7 +58,8 @@ struct Inner {
     device: Device,
     pipelines: Pipelines,
     /// By which the host reaches memory that it does not see; one thread at a time.
-    stage: Mutex<Option<Stage>>,
+    stage: Arc<Mutex<Option<Stage>>>,
+    cache: Option<PathBuf>,
     pulse: Pulse,
 }
 
@@ -71,7 +72,8 @@ impl Vulkan {
         let made = |profile: VulkanProfile| {
             let pulse = options.pulse.clone();
             let pipelines = Pipelines::new(device.clone(), options.cache.as_deref(), profile.units(), pulse.clone());
-            Vulkan(Arc::new(Inner { profile, device: device.clone(), pipelines, stage: Mutex::default(), pulse }))
+            let (stage, cache) = (Arc::default(), options.cache.clone());
+            Vulkan(Arc::new(Inner { profile, device: device.clone(), pipelines, stage, cache, pulse }))
         };
         let claimed = made(profile);
         // Some drivers claim matrices that compute something else.
@@ -164,6 +166,10 @@ impl Profile for Vulkan {
     fn activations(&self) -> DType {
         self.profile().activations()
     }
+
+    fn profile_in_f32(&self) -> Option<Arc<dyn Profile>> {
+        self.profile().profile_in_f32()
+    }
 }
 
 impl Backend for Vulkan {
@@ -186,5 +192,13 @@ impl Backend for Vulkan {
 
     fn prepare(&self, graph: &Graph, plan: &Plan, weights: &Weights) -> Result<Box<dyn Session>, BackendError> {
         Ok(Box::new(session::VulkanSession::new(self, graph, plan, weights)?))
+    }
+
+    fn in_f32(&self) -> Option<Arc<dyn Backend>> {
+        let Inner { profile, device, stage, cache, pulse, .. } = &*self.0;
+        let (profile, device, pulse) = (profile.clone().exactly()?, device.clone(), pulse.clone());
+        let pipelines = Pipelines::new(device.clone(), cache.as_deref(), None, pulse.clone());
+        let (stage, cache) = (stage.clone(), cache.clone());
+        Some(Arc::new(Vulkan(Arc::new(Inner { profile, device, pipelines, stage, cache, pulse }))))
     }
 }

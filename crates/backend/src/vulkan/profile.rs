@@ -1,5 +1,7 @@
 //! A Vulkan device as planning sees it: plain data, so that plans can be made before its driver is opened, or for one that is not here.
 
+use std::sync::Arc;
+
 use impasto_graph::{Capabilities, DType, Graph, Limits, Op, Used, Value, Weight};
 use impasto_vulkan::{Description, Features};
 
@@ -62,6 +64,11 @@ impl VulkanProfile {
     /// One parameter as the device keeps it.
     pub fn pack_one(&self, graph: &Graph, weight: &Weight, source: &dyn WeightSource) -> Result<Vec<u8>, BackendError> {
         weights::packed(self, graph, weight, source)
+    }
+
+    /// The same in 32-bit floats; none if it computes so already.
+    pub fn exactly(self) -> Option<VulkanProfile> {
+        (self.number() != DType::F32).then_some(VulkanProfile { exact: true, units: None, ..self })
     }
 
     /// The matrix units that kernels use.
@@ -173,5 +180,9 @@ impl Profile for VulkanProfile {
 
     fn activations(&self) -> DType {
         self.number()
+    }
+
+    fn profile_in_f32(&self) -> Option<Arc<dyn Profile>> {
+        Some(Arc::new(self.clone().exactly()?))
     }
 }

@@ -1,7 +1,9 @@
 //! How a module's computation is made to fit a device.
 
-use impasto_backend::Profile;
-use impasto_graph::{Banded, Capabilities, Cuts, Graph, GraphError, Limits, Plan, PlanError, Storage, Used, Value};
+use std::sync::Arc;
+
+use impasto_backend::{Profile, Within};
+use impasto_graph::{Banded, Capabilities, Cuts, Graph, GraphError, Limits, Plan, PlanError, Storage};
 use impasto_model::Numbers;
 use serde::Serialize;
 
@@ -66,42 +68,6 @@ impl Bounds {
     pub const EXACT: Bounds = Bounds { to: Rung::Banded, ..Bounds::WHOLE };
 }
 
-/// A device of which a module may not use all.
-struct Capped<'a> {
-    device: &'a dyn Profile,
-    limits: Limits,
-}
-
-impl Capabilities for Capped<'_> {
-    fn limits(&self) -> Limits {
-        self.limits
-    }
-
-    fn alignment(&self) -> u64 {
-        self.device.alignment()
-    }
-
-    fn supports(&self, graph: &Graph, value: Value) -> Result<(), String> {
-        self.device.supports(graph, value)
-    }
-
-    fn scratch_bytes(&self, graph: &Graph, value: Value) -> u64 {
-        self.device.scratch_bytes(graph, value)
-    }
-
-    fn may_overwrite(&self, graph: &Graph, value: Value, operand: usize) -> bool {
-        self.device.may_overwrite(graph, value, operand)
-    }
-
-    fn param_bytes(&self, graph: &Graph, param: Value, used: Used) -> u64 {
-        self.device.param_bytes(graph, param, used)
-    }
-
-    fn fixed_bytes(&self) -> u64 {
-        self.device.fixed_bytes()
-    }
-}
-
 /// Builds a module's graph in the numbers of a device.
 pub type Build<'a> = dyn Fn(Numbers) -> Result<Graph, GraphError> + 'a;
 
@@ -112,7 +78,7 @@ pub type Build<'a> = dyn Fn(Numbers) -> Result<Graph, GraphError> + 'a;
 /// turns on the device, which costs time in every run: first comes whatever has room for all of them.
 pub fn fit(
     module: &'static str,
-    device: &dyn Profile,
+    device: &Arc<dyn Profile>,
     storage: Storage,
     bounds: Bounds,
     builds: &[&Build],
@@ -125,11 +91,11 @@ pub fn fit(
     };
     let mut limits = device.limits();
     if let Some(arena) = bounds.arena {
-        let roomy = Plan::new(last, &Capped { device, limits: Limits::UNLIMITED });
+        let roomy = Plan::new(last, &Within::new(device.clone(), Limits::UNLIMITED));
         let weights = roomy.map_or(0, |plan| plan.weight_bytes());
         limits.memory = limits.memory.min(weights.saturating_add(device.fixed_bytes()).saturating_add(arena));
     }
-    let device_or_less = Capped { device, limits };
+    let device_or_less = Within::new(device.clone(), limits);
     let (mut why, mut refusal) = (None, None);
     type Planner = fn(&Graph, &dyn Capabilities) -> Result<Plan, PlanError>;
     for (streams, plan) in [(false, Plan::new as Planner), (true, Plan::streamed as Planner)] {

@@ -249,6 +249,11 @@ impl Plan {
         self.weights.iter().map(|w| w.bytes).sum()
     }
 
+    /// The most bytes that it asks for in one piece.
+    pub fn block_bytes(&self) -> u64 {
+        self.block_bytes
+    }
+
     /// How the weights take turns, where they do not all stay on the device.
     pub fn stream(&self) -> Option<&Stream> {
         self.stream.as_ref()
