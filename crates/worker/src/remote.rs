@@ -27,6 +27,8 @@ const SLOW_DISK: f64 = 2e7;
 pub struct WorkerOptions {
     /// The executable to start instead of this program, for programs that cannot call [`hook`](impasto_device::hook).
     pub helper: Option<PathBuf>,
+    /// Variables to set or to remove in its environment, beside those of the device.
+    pub env: Vec<(OsString, Option<OsString>)>,
     /// How long a worker may do nothing at least before it is taken for hung; what is estimated for its work comes on top. By default 20 s,
     /// and more while drivers compile.
     pub patience: Option<Duration>,
@@ -49,6 +51,7 @@ impl Default for WorkerOptions {
     fn default() -> Self {
         WorkerOptions {
             helper: None,
+            env: vec![],
             patience: None,
             idle: Duration::from_secs(10),
             slack: None,
@@ -217,7 +220,8 @@ impl Inner {
     /// A worker with its device open; whether kernels use matrix units there.
     fn started(&self, state: &mut State) -> Result<bool, BackendError> {
         let begun = Instant::now();
-        let options = Options { env: self.env.clone(), helper: self.options.helper.clone(), ..Options::default() };
+        let env = [&self.env[..], &self.options.env].concat();
+        let options = Options { env, helper: self.options.helper.clone(), ..Options::default() };
         let not_started = |verdict: Verdict| BackendError::Unsupported {
             device: self.name().into(),
             reason: format!("its worker process {}", verdict.what(None)),

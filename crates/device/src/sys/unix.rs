@@ -289,7 +289,13 @@ pub(crate) fn enter_link() -> Option<Link> {
             unsafe { OwnedFd::from_raw_fd(fd) }
         })
     };
-    Some(Link { channel: take(channel)?.into(), memory: take(memory).map(File::from) })
+    let link = Link { channel: take(channel)?.into(), memory: take(memory).map(File::from) };
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // Our runtime's handler takes a signal that somebody sent for a fault that will come again, and the process would go on.
+        // SAFETY: the default action is valid for every signal; no handler of ours is replaced.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    Some(link)
 }
 
 /// Closes a channel for both sides, whoever else has clones of it.
