@@ -101,3 +101,87 @@ impl Sum {
         Sum(mix(sum, bytes.len() as u64))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::arbitrary::{reply, request};
+    use crate::message::{Reply, Request};
+    use proptest::prelude::*;
+
+    /// A stream of messages with bytes behind them.
+    fn written<T: Serialize>(messages: &[(T, Vec<u8>)]) -> Vec<u8> {
+        let mut stream = vec![];
+        messages.iter().for_each(|(message, tail)| write(&mut stream, message, tail).expect("it can be written"));
+        stream
+    }
+
+    /// All that can be read.
+    fn heard<T: DeserializeOwned>(mut stream: &[u8]) -> (Vec<(T, Vec<u8>)>, Broken) {
+        let (mut all, mut tail) = (vec![], vec![]);
+        loop {
+            match read(&mut stream, &mut tail) {
+                Ok(message) => all.push((message, tail.clone())),
+                Err(broken) => return (all, broken),
+            }
+        }
+    }
+
+    fn tail() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![prop::collection::vec(any::<u8>(), 0..40), Just(vec![7; 70_000])]
+    }
+
+    fn damaged<T: DeserializeOwned + PartialEq + std::fmt::Debug>(
+        messages: &[(T, Vec<u8>)],
+        mut stream: Vec<u8>,
+        bit: usize,
+        cut: usize,
+    ) {
+        let at = bit % (8 * stream.len());
+        stream[at / 8] ^= 1 << (at % 8);
+        stream.truncate(stream.len() - cut % stream.len());
+        let whole = stream.len();
+        let (all, broken) = heard::<T>(&stream);
+        // Nothing is heard that was not said: what was damaged is noticed, and all before it is as it was.
+        assert!(all.len() <= messages.len() && all == messages[..all.len()], "{at} {whole}");
+        assert!(all.len() < messages.len() || matches!(broken, Broken::Ended));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_said_is_heard(
+            requests in prop::collection::vec((request(), tail()), 1..6),
+            replies in prop::collection::vec((reply(), tail()), 1..6),
+        ) {
+            let (all, end) = heard::<Request>(&written(&requests));
+            prop_assert_eq!(all, requests);
+            prop_assert!(matches!(end, Broken::Ended));
+            let (all, end) = heard::<Reply>(&written(&replies));
+            prop_assert_eq!(all, replies);
+            prop_assert!(matches!(end, Broken::Ended));
+        }
+
+        #[test]
+        fn damage_is_noticed_on_both_sides(
+            requests in prop::collection::vec((request(), tail()), 1..4),
+            replies in prop::collection::vec((reply(), tail()), 1..4),
+            bit in any::<usize>(),
+            cut in prop_oneof![Just(0), any::<usize>()],
+        ) {
+            damaged(&requests, written(&requests), bit, cut);
+            damaged(&replies, written(&replies), bit, cut);
+        }
+
+        #[test]
+        fn garbage_takes_no_memory(mut garbage in prop::collection::vec(any::<u8>(), 24..200), lengths in any::<[u32; 3]>()) {
+            // A head that announces much, and nothing behind it.
+            garbage[..4].copy_from_slice(&MAGIC.to_le_bytes());
+            for (i, length) in lengths.into_iter().enumerate() {
+                garbage[4 + 4 * i..8 + 4 * i].copy_from_slice(&length.to_le_bytes());
+            }
+            let mut tail = vec![];
+            prop_assert!(read::<Request>(&mut &garbage[..], &mut tail).is_err());
+            prop_assert!(tail.capacity() < 1 << 20);
+        }
+    }
+}

@@ -293,10 +293,6 @@ impl Serving {
                 Ok((Reply::Times, times.iter().flat_map(|time| time.seconds.to_le_bytes()).collect()))
             }
             Request::Peak => Ok((Reply::Peak(self.backend()?.peak_gflops()?), vec![])),
-            Request::StartOver => {
-                self.backend()?.meter().start_over();
-                self.done(0)
-            }
             Request::Unload { .. } | Request::Param(_) | Request::Cancel => self.done(0),
         }
     }
@@ -403,4 +399,57 @@ fn find(target: &Target) -> Result<Option<Physical>, VulkanError> {
     let is_it = |physical: &Physical| physical.describe().uuid == target.uuid;
     let at_its_place = devices.get(target.index).filter(|physical| is_it(physical)).cloned();
     Ok(at_its_place.or_else(|| devices.into_iter().find(is_it)))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use crate::message::arbitrary::request;
+    use proptest::prelude::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    /// What a worker without a device answers to these bytes, to its end.
+    fn answers(bytes: Vec<u8>) -> Vec<Reply> {
+        let (mut ours, theirs) = UnixStream::pair().expect("a pair");
+        let served = thread::spawn(move || serve(Link { channel: theirs, memory: None }, &mut |_| {}, || {}));
+        let mut from = ours.try_clone().expect("a clone");
+        let write = thread::spawn(move || {
+            let _ = ours.write_all(&bytes);
+            let _ = ours.shutdown(std::net::Shutdown::Write);
+        });
+        let (mut all, mut tail) = (vec![], vec![]);
+        while let Ok(reply) = frame::read::<Reply>(&mut from, &mut tail) {
+            all.push(reply);
+        }
+        write.join().expect("it wrote");
+        served.join().expect("it did not panic").expect("it ended well");
+        all.retain(|reply| !matches!(reply, Reply::Beat { .. }));
+        all
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn a_worker_without_a_device_refuses_everything_and_never_panics(
+            requests in prop::collection::vec(request(), 1..6),
+            bit in prop::option::of(any::<usize>()),
+        ) {
+            // Not those that open a device of this machine.
+            let requests: Vec<Request> = requests.into_iter().filter(|r| !matches!(r, Request::Open { .. })).collect();
+            let mut bytes = vec![];
+            requests.iter().for_each(|r| frame::write(&mut bytes, r, &[1, 2, 3]).expect("it can be written"));
+            if let (Some(bit), false) = (bit, bytes.is_empty()) {
+                let at = bit % (8 * bytes.len());
+                bytes[at / 8] ^= 1 << (at % 8);
+            }
+            let answered = answers(bytes);
+            let silent = |r: &&Request| matches!(r, Request::Unload { .. } | Request::Param(_) | Request::Cancel);
+            let asked = requests.iter().filter(|r| !silent(r)).count();
+            prop_assert!(answered.len() <= asked);
+            prop_assert!(bit.is_some() || answered.len() == asked);
+            let refused = answered.iter().all(|reply| matches!(reply, Reply::Failed { .. }));
+            prop_assert!(refused, "{:?}", answered);
+        }
+    }
 }

@@ -26,12 +26,14 @@ pub fn shim() -> &'static Shim {
         let mut command = Command::new("cc");
         command.args(["-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", SOURCE, "-ldl", "-o"]);
         let output = command.arg(&library).output();
-        let output = output.unwrap_or_else(|e| panic!("{command:?}: {e}: a C compiler is needed (Debian: build-essential)"));
+        let output =
+            output.unwrap_or_else(|e| panic!("{command:?}: {e}: a C compiler is needed (Debian: build-essential)"));
         assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
         let (there, manifest) = (folder.join("libimpasto_shim.so"), folder.join("shim_icd.json"));
         std::fs::rename(library, &there).expect("the library can be put in place");
         let there = there.display();
-        let text = format!(r#"{{"file_format_version":"1.0.0","ICD":{{"library_path":"{there}","api_version":"1.3.0"}}}}"#);
+        let text =
+            format!(r#"{{"file_format_version":"1.0.0","ICD":{{"library_path":"{there}","api_version":"1.3.0"}}}}"#);
         let new = own("shim_icd.json");
         std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, &manifest)).expect("a manifest can be written");
         Shim { manifest, real: lavapipe() }
@@ -44,7 +46,8 @@ fn lavapipe() -> String {
     let files = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
     let is_it = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("lvp_icd"));
     let found = files.map(|entry| entry.path()).find(is_it);
-    let found = found.expect("lavapipe is needed: install mesa-vulkan-drivers and libvulkan1 (tools/test.sh does so on Debian)");
+    let found = found
+        .expect("lavapipe is needed: install mesa-vulkan-drivers and libvulkan1 (tools/test.sh does so on Debian)");
     let text = std::fs::read_to_string(&found).expect("its manifest can be read");
     let manifest: serde_json::Value = serde_json::from_str(&text).expect("its manifest is JSON");
     manifest["ICD"]["library_path"].as_str().expect("its manifest names its library").to_owned()
