@@ -78,7 +78,7 @@ pub(crate) enum Source {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// Open the device; the first of all.
-    Open { version: u32, build: String, target: Target, how: HowToUse, idle_seconds: f64 },
+    Open { version: u32, build: String, target: Target, how: HowToUse, idle_milliseconds: u64 },
     /// A graph in its textual form and its plan, of which those that follow speak; `exact` is for the device computing in 32-bit floats.
     Plan { graph: String, plan: Plan, exact: bool },
     /// Pack the plan's parameters and keep them in host memory, under a number.
@@ -91,7 +91,7 @@ pub(crate) enum Request {
     Run { id: u64, inputs: Vec<Where>, outputs: Vec<Where> },
     /// The times of a session's steps.
     Times { id: u64 },
-    /// Give back what has this number. Not answered.
+    /// Give back what has this number.
     Unload { id: u64 },
     /// How fast products could be.
     Peak,
@@ -140,7 +140,7 @@ pub(crate) enum Reply {
     /// No answer: a parameter is needed.
     NeedParam { name: String },
     /// No answer: the worker lives, and has done so many pieces of work.
-    Beat { beats: u64, taken: Taken },
+    Beat { beats: u64 },
     /// No answer: something that a user may want to read.
     Log(String),
 }
@@ -248,17 +248,17 @@ pub(crate) mod arbitrary {
         );
         let target = ("\\PC*", any::<usize>(), any::<Option<[u8; 16]>>());
         let target = target.prop_map(|(name, index, uuid)| Target { name, index, uuid });
-        let open = (any::<u32>(), "\\PC*", target, how, 0.0..1e6f64);
+        let open = (any::<u32>(), "\\PC*", target, how, any::<u64>());
         let given = ("\\PC*", any::<Vec<usize>>(), any::<u64>(), lies());
         let given = given.prop_map(|(storage, shape, bytes, lies)| GivenParam { storage, shape, bytes, lies });
         let places = || prop::collection::vec(lies(), 0..5);
         prop_oneof![
-            open.prop_map(|(version, build, target, how, idle_seconds)| Request::Open {
+            open.prop_map(|(version, build, target, how, idle_milliseconds)| Request::Open {
                 version,
                 build,
                 target,
                 how,
-                idle_seconds
+                idle_milliseconds
             }),
             (planned(), any::<bool>()).prop_map(|((graph, plan), exact)| Request::Plan {
                 graph: graph.to_string(),
@@ -307,7 +307,7 @@ pub(crate) mod arbitrary {
             (failure(), taken()).prop_map(|(why, taken)| Reply::Failed { why, taken }),
             ("\\PC*", any::<u64>()).prop_map(|(name, elements)| Reply::WasRead { name, elements }),
             "\\PC*".prop_map(|name| Reply::NeedParam { name }),
-            (any::<u64>(), taken()).prop_map(|(beats, taken)| Reply::Beat { beats, taken }),
+            any::<u64>().prop_map(|beats| Reply::Beat { beats }),
             "\\PC*".prop_map(Reply::Log),
         ]
     }

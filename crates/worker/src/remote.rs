@@ -74,7 +74,7 @@ pub struct Remote {
 
 pub(crate) struct Inner {
     profile: VulkanProfile,
-    meter: Meter,
+    meter: Arc<Meter>,
     target: Target,
     how: HowToUse,
     /// Variables of the worker's environment.
@@ -122,16 +122,17 @@ impl Drop for Held {
         if state.generation != self.generation {
             return;
         }
+        if state.worker.as_ref().is_some_and(|worker| worker.ended().is_none()) {
+            let question = Question::plain(Request::Unload { id: self.id }, self.inner.patience(30, 0.0));
+            // Who cannot even give back is lost, and the next who asks learns it.
+            let _ = self.ask(&mut state, question);
+        }
         state.loaded.retain(|(id, _)| *id != self.id);
-        let nothing = state.loaded.is_empty();
-        if let Some(worker) = &mut state.worker {
-            worker.tell(&Request::Unload { id: self.id }, &[]);
-            if nothing {
-                // The worker may end at any time from now on.
-                if let Some(file) = &worker.memory {
-                    let _ = file.set_len(0);
-                }
-                state.sent = None;
+        // From now on the worker may end at any time.
+        if state.loaded.is_empty() {
+            state.sent = None;
+            if let Some(file) = state.memory() {
+                let _ = file.set_len(0);
             }
         }
     }
@@ -147,7 +148,7 @@ impl Remote {
         let state = State { worker: None, generation: 0, loaded: vec![], sent: None };
         let mut inner = Inner {
             profile,
-            meter: Meter::new(),
+            meter: Arc::default(),
             target,
             how: HowToUse::of(how),
             env: device.environment(),
@@ -230,13 +231,16 @@ impl Inner {
         state.loaded.clear();
         state.sent = None;
         state.generation += 1;
-        let mut worker = Worker::start(&options).map_err(not_started)?;
+        let meter = self.meter.clone();
+        // What was taken of the device is free with the end of its process.
+        let gone = move || meter.mirror(0, meter.peak(), meter.had());
+        let mut worker = Worker::start(&options, gone).map_err(not_started)?;
         let request = Request::Open {
             version: VERSION,
             build: build(),
             target: self.target.clone(),
             how: self.how.clone(),
-            idle_seconds: self.options.idle.as_secs_f64(),
+            idle_milliseconds: self.options.idle.as_millis().try_into().unwrap_or(u64::MAX),
         };
         let answer = worker.ask(&request, &[], &self.waiting(self.patience(40, 0.0), None, &|| false));
         let (reply, _) = answer.map_err(|no| self.failed(no))?;
@@ -308,8 +312,9 @@ impl Inner {
                     again = false;
                 }
                 Err(no) => {
-                    let said = || state.worker.as_ref().map(Worker::taken).unwrap_or_default();
-                    self.mirror(if let NoAnswer::Failed(_, taken) = &no { *taken } else { said() });
+                    if let NoAnswer::Failed(_, taken) = &no {
+                        self.mirror(*taken);
+                    }
                     return Err(self.failed(no));
                 }
             }
@@ -371,6 +376,14 @@ pub(crate) struct Question<'a> {
     pub room_at: u64,
     /// The worker that must still be there, since it holds what this needs.
     pub expects: Option<u64>,
+}
+
+impl Question<'_> {
+    /// One that needs nothing else.
+    fn plain(request: Request, patience: Patience) -> Question<'static> {
+        let (plan, source, expects) = (None, None, None);
+        Question { request, tail: vec![], plan, source, patience, planned: 0, room_at: 0, expects }
+    }
 }
 
 /// A number that nothing else in any worker has: what is asked for of the wrong one is not found there.
@@ -469,16 +482,7 @@ impl Backend for Remote {
     }
 
     fn peak_gflops(&self) -> Result<f64, BackendError> {
-        let question = Question {
-            request: Request::Peak,
-            tail: vec![],
-            plan: None,
-            source: None,
-            patience: self.inner.patience(120, 0.0),
-            planned: 1 << 30,
-            room_at: 0,
-            expects: None,
-        };
+        let question = Question { planned: 1 << 30, ..Question::plain(Request::Peak, self.inner.patience(120, 0.0)) };
         match self.inner.ask(&mut self.inner.state(), &question)?.0 {
             Reply::Peak(gflops) => Ok(gflops),
             _ => Err(self.inner.garbled()),

@@ -99,19 +99,17 @@ pub(crate) fn serve(link: Link, stage: &mut dyn FnMut(&str), gone: impl FnOnce()
         idle: Duration::MAX,
     };
     let done = Arc::new(AtomicBool::new(false));
-    let (meter, ended) = (Arc::new(Mutex::new(None::<Arc<dyn Backend>>)), done.clone());
-    let (open, beats) = (meter.clone(), pulse.clone());
+    let ended = done.clone();
     let live = move || {
         while !ended.load(Ordering::Relaxed) {
-            let taken = open.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|b| taken(&**b));
-            if out.say(&Reply::Beat { beats: beats.beats(), taken: taken.unwrap_or_default() }, &[]).is_err() {
+            if out.say(&Reply::Beat { beats: pulse.beats() }, &[]).is_err() {
                 return;
             }
             thread::sleep(BEAT);
         }
     };
     thread::Builder::new().name("live".into()).spawn(live)?;
-    let served = serving.to_the_end(&requests, stage, &meter);
+    let served = serving.to_the_end(&requests, stage);
     done.store(true, Ordering::Relaxed);
     served
 }
@@ -149,15 +147,9 @@ struct Loaded {
 type Said = Result<(Reply, Vec<u8>), BackendError>;
 
 impl Serving {
-    fn to_the_end(
-        &mut self,
-        requests: &Receiver<(Request, Vec<u8>)>,
-        stage: &mut dyn FnMut(&str),
-        meter: &Mutex<Option<Arc<dyn Backend>>>,
-    ) -> io::Result<()> {
+    fn to_the_end(&mut self, requests: &Receiver<(Request, Vec<u8>)>, stage: &mut dyn FnMut(&str)) -> io::Result<()> {
         loop {
-            let idle = self.kept.is_empty() && self.weights.is_empty() && self.sessions.is_empty();
-            let next = match idle && self.idle < Duration::MAX {
+            let next = match self.is_empty() && self.idle < Duration::MAX {
                 true => requests.recv_timeout(self.idle),
                 false => requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
@@ -172,21 +164,21 @@ impl Serving {
             if let Some(name) = request.stage() {
                 stage(name);
             }
-            if let Request::Unload { id } = request {
-                self.unload(id);
-                continue;
-            }
             // Who asked to stop meant what is over now, or asks again.
             self.pulse.stop(false);
             let (reply, tail) = match self.answer(request, tail) {
                 Ok(said) => said,
                 Err(error) => (Reply::Failed { why: error.into(), taken: self.taken() }, vec![]),
             };
-            meter.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&self.backend);
             self.pulse.beat();
             // A parent that is gone is noticed by the next request.
             let _ = self.out.say(&reply, &tail);
         }
+    }
+
+    /// Whether nothing is loaded.
+    fn is_empty(&self) -> bool {
+        self.kept.is_empty() && self.weights.is_empty() && self.sessions.is_empty()
     }
 
     fn taken(&self) -> Taken {
@@ -201,7 +193,7 @@ impl Serving {
         self.sessions.remove(&id);
         self.weights.remove(&id);
         self.kept.remove(&id);
-        if self.sessions.is_empty() && self.weights.is_empty() {
+        if self.is_empty() {
             self.plan = None;
         }
     }
@@ -224,11 +216,11 @@ impl Serving {
 
     fn answer(&mut self, request: Request, tail: Vec<u8>) -> Said {
         match request {
-            Request::Open { version, build: theirs, target, how, idle_seconds } => {
+            Request::Open { version, build: theirs, target, how, idle_milliseconds } => {
                 if version != VERSION || theirs != build() {
                     return Err(wrong(format!("a worker of {} was started by {theirs}", build())));
                 }
-                self.idle = Duration::try_from_secs_f64(idle_seconds).unwrap_or(Duration::MAX);
+                self.idle = Duration::from_millis(idle_milliseconds);
                 let vulkan = open(&target, &how.options(&self.pulse))?;
                 let (has_units, about) = (vulkan.profile().has_units(), vulkan.about());
                 let backend: Arc<dyn Backend> = Arc::new(vulkan);
@@ -293,7 +285,12 @@ impl Serving {
                 Ok((Reply::Times, times.iter().flat_map(|time| time.seconds.to_le_bytes()).collect()))
             }
             Request::Peak => Ok((Reply::Peak(self.backend()?.peak_gflops()?), vec![])),
-            Request::Unload { .. } | Request::Param(_) | Request::Cancel => self.done(0),
+            Request::Unload { id } => {
+                self.unload(id);
+                self.done(0)
+            }
+            // Whoever hears them has taken them out.
+            Request::Param(_) | Request::Cancel => self.done(0),
         }
     }
 
@@ -444,12 +441,14 @@ mod tests {
                 bytes[at / 8] ^= 1 << (at % 8);
             }
             let answered = answers(bytes);
-            let silent = |r: &&Request| matches!(r, Request::Unload { .. } | Request::Param(_) | Request::Cancel);
+            let silent = |r: &&Request| matches!(r, Request::Param(_) | Request::Cancel);
             let asked = requests.iter().filter(|r| !silent(r)).count();
             prop_assert!(answered.len() <= asked);
             prop_assert!(bit.is_some() || answered.len() == asked);
-            let refused = answered.iter().all(|reply| matches!(reply, Reply::Failed { .. }));
-            prop_assert!(refused, "{:?}", answered);
+            // What is not there can be given back.
+            let unloads = requests.iter().any(|r| matches!(r, Request::Unload { .. }));
+            let refused = |reply: &Reply| matches!(reply, Reply::Failed { .. });
+            prop_assert!(unloads || answered.iter().all(refused), "{:?}", answered);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use impasto_backend::{BackendError, WeightSource};
@@ -27,6 +28,7 @@ pub(crate) struct Worker {
     pub memory: Option<File>,
     heard: Receiver<Heard>,
     told: Arc<Told>,
+    listener: Option<JoinHandle<()>>,
     /// Its own memory when its device was open and nothing loaded.
     pub base: Option<u64>,
 }
@@ -41,9 +43,6 @@ enum Heard {
 struct Told {
     beats: AtomicU64,
     messages: AtomicU64,
-    now: AtomicU64,
-    peak: AtomicU64,
-    had: AtomicU64,
 }
 
 /// Why a worker did not answer.
@@ -71,7 +70,8 @@ pub(crate) struct Waiting<'a> {
 
 impl Worker {
     /// Starts one, with the environment of its device.
-    pub fn start(options: &Options) -> Result<Worker, Verdict> {
+    /// `gone` is called when there is no more to hear of it.
+    pub fn start(options: &Options, gone: impl FnOnce() + Send + 'static) -> Result<Worker, Verdict> {
         let (companion, link) = Companion::start(TRIAL.name, &Options { max_output: usize::MAX, ..options.clone() })?;
         let not_heard =
             |error: std::io::Error| Verdict::SpawnFailed { why: format!("it cannot be listened to: {error}") };
@@ -88,33 +88,25 @@ impl Worker {
                 listened.messages.fetch_add(1, Ordering::Relaxed);
                 let ended = next.is_err();
                 let heard = match next {
-                    Ok(Reply::Beat { beats, taken }) => {
+                    Ok(Reply::Beat { beats }) => {
                         listened.beats.store(beats, Ordering::Relaxed);
-                        listened.now.store(taken.now, Ordering::Relaxed);
-                        listened.peak.store(taken.peak, Ordering::Relaxed);
-                        listened.had.store(taken.had, Ordering::Relaxed);
                         continue;
                     }
                     Ok(reply) => Heard::Reply(reply, std::mem::take(&mut tail)),
                     Err(broken) => Heard::Broken(broken),
                 };
                 if send.send(heard).is_err() || ended {
-                    return;
+                    return gone();
                 }
             }
         };
-        std::thread::Builder::new().name("hear worker".into()).spawn(listen).map_err(not_heard)?;
-        Ok(Worker { companion, channel: link.channel, memory: link.memory, heard, told, base: None })
+        let listener = std::thread::Builder::new().name("hear worker".into()).spawn(listen).map_err(not_heard)?;
+        let (channel, memory, listener) = (link.channel, link.memory, Some(listener));
+        Ok(Worker { companion, channel, memory, heard, told, listener, base: None })
     }
 
     pub fn process(&self) -> u32 {
         self.companion.process()
-    }
-
-    /// Bytes of its device that are taken, as it said last.
-    pub fn taken(&self) -> Taken {
-        let [now, peak, had] = [&self.told.now, &self.told.peak, &self.told.had].map(|n| n.load(Ordering::Relaxed));
-        Taken { now, peak, had }
     }
 
     /// How it ended, if it has.
@@ -233,5 +225,14 @@ impl Worker {
             elapsed: GOODBYE,
         };
         NoAnswer::Gone(outcome.unwrap_or_else(stuck))
+    }
+}
+
+impl Drop for Worker {
+    /// Tells it to end; the companion sees to it that it does.
+    fn drop(&mut self) {
+        self.companion.hang_up();
+        // It has read the end of the channel now, or will at once.
+        self.listener.take().map(JoinHandle::join);
     }
 }

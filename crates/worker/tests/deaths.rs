@@ -56,7 +56,7 @@ fn device() -> DeviceInfo {
 }
 
 fn options(fault: &str) -> WorkerOptions {
-    let env = [("IMPASTO_SHIM_REAL", shim().real.as_str()), ("IMPASTO_SHIM", fault)];
+    let env = [("SHIM_REAL", shim().real.as_str()), ("SHIM_FAULT", fault)];
     WorkerOptions {
         env: env.map(|(name, value)| (name.into(), Some(value.into()))).to_vec(),
         ..WorkerOptions::default()

@@ -133,6 +133,11 @@ impl Companion {
         waited.unwrap_or_else(PoisonError::into_inner).0.clone()
     }
 
+    /// Tells it to end: both sides of the channel read its end from now on.
+    pub fn hang_up(&self) {
+        sys::hang_up(&self.channel);
+    }
+
     /// Kills it, with all that it started, for a reason that becomes its verdict unless it has ended before.
     pub fn kill(&self, why: Verdict) {
         self.shared.ended_by_us.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
@@ -143,7 +148,7 @@ impl Companion {
 impl Drop for Companion {
     /// Tells it to end by closing the channel, and kills it if it does not.
     fn drop(&mut self) {
-        sys::hang_up(&self.channel);
+        self.hang_up();
         if self.wait(FAREWELL).is_none() {
             self.kill(Verdict::TimedOut { after: FAREWELL });
             self.wait(FAREWELL);

@@ -1,6 +1,6 @@
-// A Vulkan driver that is lavapipe until its n-th submission, and then goes wrong on purpose. IMPASTO_SHIM says how: "segv:7".
-// IMPASTO_SHIM_REAL is lavapipe's library. IMPASTO_SHIM_ONCE is a file that is made when it goes wrong; where it is, nothing goes wrong any
-// more. IMPASTO_SHIM_COUNT is a file that holds the number of submissions of the process that made the last one.
+// A Vulkan driver that is lavapipe until its n-th submission, and then goes wrong on purpose. SHIM_FAULT says how: "segv:7".
+// SHIM_REAL is lavapipe's library. SHIM_ONCE is a file that is made when it goes wrong; where it is, nothing goes wrong any
+// more. SHIM_COUNT is a file that holds the number of submissions of the process that made the last one.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -33,7 +33,7 @@ static struct { uint64_t memory, bytes; void *at; } mapped[4096];
 static void *library(void) {
     static void *opened;
     if (!opened) {
-        const char *path = getenv("IMPASTO_SHIM_REAL");
+        const char *path = getenv("SHIM_REAL");
         opened = dlopen(path ? path : "libvulkan_lvp.so", RTLD_NOW | RTLD_LOCAL);
         if (!opened) fprintf(stderr, "shim: %s\n", dlerror());
     }
@@ -41,7 +41,7 @@ static void *library(void) {
 }
 
 static void note(int count) {
-    const char *path = getenv("IMPASTO_SHIM_COUNT");
+    const char *path = getenv("SHIM_COUNT");
     if (!path) return;
     int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (file < 0) return;
@@ -53,10 +53,10 @@ static void note(int count) {
 static const char *fault(void) {
     int count = __sync_add_and_fetch(&submissions, 1);
     note(count);
-    const char *text = getenv("IMPASTO_SHIM");
+    const char *text = getenv("SHIM_FAULT");
     const char *colon = text ? strchr(text, ':') : NULL;
     if (!colon || atoi(colon + 1) != count) return NULL;
-    const char *once = getenv("IMPASTO_SHIM_ONCE");
+    const char *once = getenv("SHIM_ONCE");
     if (once) {
         int file = open(once, O_WRONLY | O_CREAT | O_EXCL, 0600);
         if (file < 0) return NULL;
