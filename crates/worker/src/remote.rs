@@ -17,6 +17,10 @@ use crate::session::RemoteSession;
 use crate::watch::{Patience, own_memory, slack};
 use crate::worker::{NoAnswer, Waiting, Worker};
 
+/// How long a worker may do nothing at least.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// So many times that while a driver compiles.
+const COMPILING: u32 = 4;
 /// Work that a device is given at once is at most this, which bounds how long it may say nothing.
 const MOST_FLOPS: f64 = 5e10;
 /// Bytes of weights that come in a second where a disk is slow.
@@ -29,8 +33,8 @@ pub struct WorkerOptions {
     pub helper: Option<PathBuf>,
     /// Variables to set or to remove in its environment, beside those of the device.
     pub env: Vec<(OsString, Option<OsString>)>,
-    /// How long a worker may do nothing at least before it is taken for hung; what is estimated for its work comes on top. By default 20 s,
-    /// and more while drivers compile.
+    /// How long a worker may do nothing at least before it is taken for hung, 20 s by default; more while drivers compile, and what is
+    /// estimated for its work comes on top.
     pub patience: Option<Duration>,
     /// After so long with nothing loaded the worker ends and gives all its memory back; the next use starts another.
     pub idle: Duration,
@@ -123,7 +127,7 @@ impl Drop for Held {
             return;
         }
         if state.worker.as_ref().is_some_and(|worker| worker.ended().is_none()) {
-            let question = Question::plain(Request::Unload { id: self.id }, self.inner.patience(30, 0.0));
+            let question = Question::plain(Request::Unload { id: self.id }, self.inner.patience(2, 0.0));
             // Who cannot even give back is lost, and the next who asks learns it.
             let _ = self.ask(&mut state, question);
         }
@@ -191,17 +195,18 @@ impl Inner {
         &self.target.name
     }
 
-    fn patience(&self, least: u64, estimate: f64) -> Patience {
+    /// So many times the least patience, and what is estimated.
+    fn patience(&self, times: u32, estimate: f64) -> Patience {
         let estimate = Duration::try_from_secs_f64(estimate).unwrap_or(Duration::from_secs(3600));
-        let least = self.options.patience.unwrap_or(Duration::from_secs(least));
-        Patience { least, estimate }
+        Patience { least: times * self.options.patience.unwrap_or(PATIENCE), estimate }
     }
 
     /// How long a run may stand still: a list of commands at the rate that was seen, or is known, or would be very slow.
-    pub fn run_patience(&self, flops: f64, streamed: u64) -> Patience {
+    /// Some drivers compile kernels when they first run.
+    pub fn run_patience(&self, flops: f64, streamed: u64, first: bool) -> Patience {
         let shown = *self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         let rate = shown.or(self.options.flops).unwrap_or(5e9).max(1e8);
-        self.patience(20, flops.min(MOST_FLOPS) / rate + streamed as f64 / SLOW_DISK)
+        self.patience(if first { COMPILING } else { 1 }, flops.min(MOST_FLOPS) / rate + streamed as f64 / SLOW_DISK)
     }
 
     pub fn showed(&self, flops: f64, seconds: f64) {
@@ -242,7 +247,7 @@ impl Inner {
             how: self.how.clone(),
             idle_milliseconds: self.options.idle.as_millis().try_into().unwrap_or(u64::MAX),
         };
-        let answer = worker.ask(&request, &[], &self.waiting(self.patience(40, 0.0), None, &|| false));
+        let answer = worker.ask(&request, &[], &self.waiting(self.patience(2, 0.0), None, &|| false));
         let (reply, _) = answer.map_err(|no| self.failed(no))?;
         let Reply::Opened { about, limits, alignment, fixed_bytes, has_units } = reply else {
             return Err(self.garbled());
@@ -345,7 +350,7 @@ impl Inner {
             let digest = digest(&request);
             // What was sent last is still there: a plan is packed for and prepared, one after the other.
             if state.sent != Some(digest) {
-                worker.ask(&request, &[], &self.waiting(self.patience(40, 0.0), None, &|| false))?;
+                worker.ask(&request, &[], &self.waiting(self.patience(2, 0.0), None, &|| false))?;
                 state.sent = Some(digest);
             }
         }
@@ -482,7 +487,8 @@ impl Backend for Remote {
     }
 
     fn peak_gflops(&self) -> Result<f64, BackendError> {
-        let question = Question { planned: 1 << 30, ..Question::plain(Request::Peak, self.inner.patience(120, 0.0)) };
+        let question =
+            Question { planned: 1 << 30, ..Question::plain(Request::Peak, self.inner.patience(COMPILING, 0.0)) };
         match self.inner.ask(&mut self.inner.state(), &question)?.0 {
             Reply::Peak(gflops) => Ok(gflops),
             _ => Err(self.inner.garbled()),
@@ -527,7 +533,7 @@ impl Backend for Remote {
             plan: Some((graph, plan, self.exact)),
             source: feed.as_deref().map(|source| source as &dyn WeightSource),
             // Drivers compile here, one kernel after the other on each core.
-            patience: self.inner.patience(90, 0.0),
+            patience: self.inner.patience(COMPILING, 0.0),
             planned: plan.arena_bytes(),
             room_at: 0,
             expects: Some(held.generation),
@@ -574,7 +580,7 @@ impl Remote {
             tail: vec![],
             plan: Some((graph, plan, self.exact)),
             source: Some(source),
-            patience: self.inner.patience(30, largest as f64 / SLOW_DISK),
+            patience: self.inner.patience(2, largest as f64 / SLOW_DISK),
             planned: bytes,
             room_at: 0,
             expects: None,

@@ -26,6 +26,7 @@ pub(crate) struct RemoteSession {
     flops: f64,
     streamed: u64,
     last: Option<Streaming>,
+    ran: bool,
     /// Room for a tensor's bytes.
     bytes: Vec<u8>,
 }
@@ -85,6 +86,7 @@ impl RemoteSession {
             flops: graph.flops() as f64,
             streamed: plan.stream().map_or(0, Stream::slot_bytes),
             last: None,
+            ran: false,
             bytes: vec![],
         }
     }
@@ -95,7 +97,7 @@ impl RemoteSession {
             tail,
             plan: None,
             source: self.feed.as_deref().map(|source| source as &dyn WeightSource),
-            patience: self.held.inner.run_patience(self.flops, self.streamed),
+            patience: self.held.inner.run_patience(self.flops, self.streamed, !self.ran),
             planned: 0,
             room_at: self.lies.end,
             expects: None,
@@ -137,6 +139,7 @@ impl Session for RemoteSession {
         let (reply, tail) = self.held.ask(&mut state, self.question(request, tail))?;
         let Reply::Ran { streaming, .. } = reply else { return Err(inner.garbled()) };
         inner.showed(self.flops, begun.elapsed().as_secs_f64());
+        self.ran = true;
         self.last = streaming.map(|(bytes, copying, waiting)| Streaming { bytes, copying, waiting });
         let mut rest = &tail[..];
         io::outputs(&self.outputs, outputs, |i, out| {
