@@ -300,6 +300,11 @@ pub trait Session: Send {
     /// Bytes of device memory that this session holds; parameters not counted.
     fn allocated_bytes(&self) -> u64;
 
+    /// Bytes of host memory that this session holds for values that rest there.
+    fn host_bytes(&self) -> u64 {
+        0
+    }
+
     /// Time spent in each step of the last run, by label and op, where the session was prepared to measure it.
     fn profile(&self) -> Vec<StepTime>;
 

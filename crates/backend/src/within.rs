@@ -52,6 +52,10 @@ impl<D: Profile + ?Sized> Capabilities for Within<D> {
     fn fixed_bytes(&self) -> u64 {
         self.device.fixed_bytes()
     }
+
+    fn host_memory(&self) -> u64 {
+        self.device.host_memory()
+    }
 }
 
 impl<D: Profile + ?Sized> Profile for Within<D> {

@@ -48,3 +48,4 @@ pub use overview::plan;
 pub use pipeline::{Event, Watcher, decode, generate, go_on};
 pub use run::{Run, Stored, StoredError, run_file};
 pub use split::{Split, Tile};
+pub use tiles::Tiles;

@@ -134,10 +134,14 @@ impl Module {
             Some(_) => format!(", {resident:.0} of {weights:.0} MB of weights at a time"),
             None => String::new(),
         };
+        let rests = match plan.host_bytes() {
+            0 => String::new(),
+            bytes => format!(" with {:.0} MB resting in host memory", bytes as f64 / 1e6),
+        };
         match self.cuts.levels.iter().max_by_key(|level| level.bands()) {
             Some(level) => {
                 let (bands, height) = (level.bands(), level.height);
-                format!("{name} on {device} in {bands} bands of {height} rows and {arena:.0} MB, exactly{turns}")
+                format!("{name} on {device} in {bands} bands of {height} rows and {arena:.0} MB{rests}, exactly{turns}")
             }
             None => format!("{name} on {device} whole in {numbers} and {:.0} MB{turns}", arena + resident),
         }
@@ -169,7 +173,7 @@ impl Module {
             weight_bytes: self.plan.weight_bytes(),
             resident_bytes: self.plan.device_weight_bytes(),
             streamed_bytes: self.plan.stream().map_or(0, Stream::streamed_bytes),
-            host_bytes: if on_host { self.plan.weight_bytes() } else { 0 },
+            host_bytes: self.plan.host_bytes() + if on_host { self.plan.weight_bytes() } else { 0 },
             arena_bytes: self.plan.arena_bytes(),
             largest_buffer: self.plan.largest_binding().max(weights),
             buffer_limit: device.limits().max_binding,

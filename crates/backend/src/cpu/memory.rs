@@ -33,6 +33,11 @@ impl Memory {
         let layout = Layout::from_size_align(size, align).map_err(|_| exhausted())?;
         // There is no budget behind this one: the planner keeps to the limit.
         meter.take(bytes);
+        #[cfg(feature = "faults")]
+        if impasto_faults::alloc("cpu", bytes) {
+            meter.refuse(bytes);
+            return Err(exhausted());
+        }
         // SAFETY: the size is not zero.
         let Some(ptr) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
             meter.refuse(bytes);

@@ -171,8 +171,11 @@ impl Capabilities for Cpu {
         memory::ALIGNMENT
     }
 
-    fn supports(&self, _: &Graph, _: Value) -> Result<(), String> {
-        Ok(())
+    fn supports(&self, graph: &Graph, value: Value) -> Result<(), String> {
+        match graph.node(value).op.is_copy() {
+            true => Err("the host's memory is this device's own: nothing is gained by resting there".into()),
+            false => Ok(()),
+        }
     }
 
     fn scratch_bytes(&self, graph: &Graph, value: Value) -> u64 {

@@ -21,7 +21,7 @@ mod units;
 mod weights;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use impasto_graph::{Capabilities, DType, Graph, Limits, Plan, Used, Value, Weight};
 use impasto_vulkan::{Device, Meter, Physical, VulkanError};
@@ -61,6 +61,8 @@ struct Inner {
     stage: Arc<Mutex<Option<Stage>>>,
     cache: Option<PathBuf>,
     pulse: Pulse,
+    /// The same device in 32-bit floats, made when it is first needed.
+    exact: OnceLock<Option<Vulkan>>,
 }
 
 impl Vulkan {
@@ -72,14 +74,17 @@ impl Vulkan {
         let made = |profile: VulkanProfile| {
             let pulse = options.pulse.clone();
             let pipelines = Pipelines::new(device.clone(), options.cache.as_deref(), profile.units(), pulse.clone());
-            let (stage, cache) = (Arc::default(), options.cache.clone());
-            Vulkan(Arc::new(Inner { profile, device: device.clone(), pipelines, stage, cache, pulse }))
+            let (stage, cache, exact) = (Arc::default(), options.cache.clone(), OnceLock::new());
+            Vulkan(Arc::new(Inner { profile, device: device.clone(), pipelines, stage, cache, pulse, exact }))
         };
         let claimed = made(profile);
         // Some drivers claim matrices that compute something else.
         let believed = claimed.units().is_none() || units::hold(&claimed)?;
         let vulkan = if believed { claimed } else { made(claimed.profile().clone().without_units()) };
         device.meter().set_budget(budget);
+        // Only now: what it does to be opened does not fail on purpose.
+        #[cfg(feature = "faults")]
+        device.set_name(name);
         Ok(vulkan)
     }
 
@@ -152,6 +157,10 @@ impl Capabilities for Vulkan {
     fn fixed_bytes(&self) -> u64 {
         self.profile().fixed_bytes()
     }
+
+    fn host_memory(&self) -> u64 {
+        self.profile().host_memory()
+    }
 }
 
 impl Profile for Vulkan {
@@ -195,10 +204,13 @@ impl Backend for Vulkan {
     }
 
     fn in_f32(&self) -> Option<Arc<dyn Backend>> {
-        let Inner { profile, device, stage, cache, pulse, .. } = &*self.0;
-        let (profile, device, pulse) = (profile.clone().exactly()?, device.clone(), pulse.clone());
-        let pipelines = Pipelines::new(device.clone(), cache.as_deref(), None, pulse.clone());
-        let (stage, cache) = (stage.clone(), cache.clone());
-        Some(Arc::new(Vulkan(Arc::new(Inner { profile, device, pipelines, stage, cache, pulse }))))
+        let Inner { profile, device, stage, cache, pulse, exact, .. } = &*self.0;
+        let make = || {
+            let (profile, device, pulse) = (profile.clone().exactly()?, device.clone(), pulse.clone());
+            let pipelines = Pipelines::new(device.clone(), cache.as_deref(), None, pulse.clone());
+            let (stage, cache, exact) = (stage.clone(), cache.clone(), OnceLock::new());
+            Some(Vulkan(Arc::new(Inner { profile, device, pipelines, stage, cache, pulse, exact })))
+        };
+        Some(Arc::new(exact.get_or_init(make).clone()?))
     }
 }

@@ -86,6 +86,11 @@ impl VulkanProfile {
         VulkanProfile::new(name, &told.label, impasto_device::vulkan_limits(told), &told.features, options)
     }
 
+    /// Whether host and device share their memory.
+    fn is_unified(&self) -> bool {
+        self.features.visible && self.features.cached && !self.as_if_discrete
+    }
+
     /// What products multiply, and what flows between layers.
     pub(super) fn number(&self) -> DType {
         if self.features.storage16 && !self.exact { DType::F16 } else { DType::F32 }
@@ -160,11 +165,15 @@ impl Capabilities for VulkanProfile {
 
     /// The two pieces by which the host reaches a device with memory of its own.
     fn fixed_bytes(&self) -> u64 {
-        if self.features.visible && self.features.cached && !self.as_if_discrete {
+        if self.is_unified() {
             return 0;
         }
         let share = (self.limits.memory / 16).clamp(LEAST_STAGED, MOST_STAGED) / 2;
         2 * (share.min(self.limits.max_allocation) / self.alignment() * self.alignment())
+    }
+
+    fn host_memory(&self) -> u64 {
+        if self.is_unified() { 0 } else { impasto_device::cpu::memory().map_or(0, |memory| memory.limit) }
     }
 }
 

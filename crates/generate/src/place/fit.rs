@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use impasto_backend::{Profile, Within};
-use impasto_graph::{Banded, Capabilities, Cuts, Graph, GraphError, Limits, Plan, PlanError, Storage};
+use impasto_graph::{Banded, Cuts, Graph, GraphError, Limits, May, Plan, PlanError, Storage};
 use impasto_model::Numbers;
 use serde::Serialize;
 
@@ -75,7 +75,8 @@ pub type Build<'a> = dyn Fn(Numbers) -> Result<Graph, GraphError> + 'a;
 /// which their caller offers one by one.
 ///
 /// `builds` are graphs that do the same, the better ones first; the last of them is cut into bands. Weights that do not fit beside the arena take
-/// turns on the device, which costs time in every run: first comes whatever has room for all of them.
+/// turns on the device, which costs time in every run: first comes whatever has room for all of them. Last, bands that are not needed now rest in
+/// host memory.
 pub fn fit(
     module: &'static str,
     device: &Arc<dyn Profile>,
@@ -97,15 +98,17 @@ pub fn fit(
     }
     let device_or_less = Within::new(device.clone(), limits);
     let (mut why, mut refusal) = (None, None);
-    type Planner = fn(&Graph, &dyn Capabilities) -> Result<Plan, PlanError>;
-    for (streams, plan) in [(false, Plan::new as Planner), (true, Plan::streamed as Planner)] {
+    let ways = [(false, false), (true, false), (false, true), (true, true)];
+    for may in ways.map(|(stream, rest)| May { stream, rest }) {
         // Weights that take turns would leave more than that to the arena.
-        if streams && bounds.arena.is_some() {
+        if may.stream && bounds.arena.is_some() || may.rest && device.host_memory() == 0 {
             continue;
         }
-        if bounds.from == Rung::Whole {
+        if bounds.from == Rung::Whole && !may.rest {
             for (choice, graph) in graphs.iter().enumerate() {
-                match plan(graph, &device_or_less) {
+                let planned =
+                    if may.stream { Plan::streamed(graph, &device_or_less) } else { Plan::new(graph, &device_or_less) };
+                match planned {
                     Ok(plan) => {
                         let (graph, cuts) = (graph.clone(), Cuts::default());
                         return Ok(Fitted { graph, plan, rung: Rung::Whole, choice, cuts, why: None });
@@ -118,11 +121,11 @@ pub fn fit(
         // What a device cannot do at all it cannot do in bands, and bands make weights no smaller.
         let hopeless = match &refusal {
             Some(PlanError::Unsupported { .. }) => true,
-            Some(PlanError::Memory { weights, limit, .. }) => !streams && weights >= limit,
+            Some(PlanError::Memory { weights, limit, .. }) => !may.stream && weights >= limit,
             _ => false,
         };
         if bounds.to >= Rung::Banded && !hopeless {
-            match Banded::fit(last, &device_or_less, 2, plan) {
+            match Banded::fit(last, &device_or_less, 2, may) {
                 Ok((Banded { graph, cuts }, plan)) => {
                     return Ok(Fitted { graph, plan, rung: Rung::Banded, choice: graphs.len() - 1, cuts, why });
                 }
