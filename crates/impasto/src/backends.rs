@@ -9,7 +9,7 @@ use impasto_backend::{Backend, BackendError};
 use impasto_device::{Api, ApiReport, DeviceInfo, Survey, SurveyOptions, UseGuard, free_memory, survey};
 use impasto_generate::place::{Budget, Machine, Use};
 use impasto_generate::settings::Isolate;
-use impasto_worker::{Remote, WorkerOptions, open_here};
+use impasto_worker::{Log, Remote, WorkerOptions, open_here};
 
 /// How a device is to be used.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,7 +68,9 @@ fn worker_options(device: &DeviceInfo, how: &Use) -> WorkerOptions {
     let patience = std::env::var("IMPASTO_WORKER_PATIENCE").ok().and_then(|text| text.parse().ok());
     let patience = patience.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let flops = how.rates.rates(&device.label, device).flops;
+    let log: Arc<Log> = Arc::new(|line: &str| eprintln!("{line}"));
     WorkerOptions {
+        log: how.verbose.then_some(log),
         patience,
         flops: Some(flops),
         guard: Some(UseGuard::new(device, &survey)),

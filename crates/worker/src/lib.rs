@@ -21,5 +21,5 @@ mod sources;
 mod watch;
 mod worker;
 
-pub use remote::{Remote, WorkerOptions};
+pub use remote::{Log, Remote, WorkerOptions};
 pub use serve::{TRIAL, open_here};

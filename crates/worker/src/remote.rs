@@ -26,6 +26,9 @@ const MOST_FLOPS: f64 = 5e10;
 /// Bytes of weights that come in a second where a disk is slow.
 const SLOW_DISK: f64 = 2e7;
 
+/// Who hears lines of a worker's log.
+pub type Log = dyn Fn(&str) + Send + Sync;
+
 /// How a worker is started and watched.
 #[derive(Clone)]
 pub struct WorkerOptions {
@@ -47,7 +50,7 @@ pub struct WorkerOptions {
     /// Set by who wants to stop: the device is left between two lists of commands.
     pub stop: Option<Arc<AtomicBool>>,
     /// Hears what the worker logs.
-    pub log: Option<Arc<dyn Fn(&str) + Send + Sync>>,
+    pub log: Option<Arc<Log>>,
 }
 
 impl Default for WorkerOptions {
@@ -247,7 +250,9 @@ impl Inner {
             how: self.how.clone(),
             idle_milliseconds: self.options.idle.as_millis().try_into().unwrap_or(u64::MAX),
         };
-        let answer = worker.ask(&request, &[], &self.waiting(self.patience(2, 0.0), None, &|| false));
+        let log = |line: &str| self.options.log.iter().for_each(|log| log(line));
+        let waiting = Waiting { log: &log, ..self.waiting(self.patience(2, 0.0), None, &|| false) };
+        let answer = worker.ask(&request, &[], &waiting);
         let (reply, _) = answer.map_err(|no| self.failed(no))?;
         let Reply::Opened { about, limits, alignment, fixed_bytes, has_units } = reply else {
             return Err(self.garbled());
@@ -450,6 +455,10 @@ impl Capabilities for Remote {
     fn fixed_bytes(&self) -> u64 {
         self.profile.fixed_bytes()
     }
+
+    fn host_memory(&self) -> u64 {
+        self.profile.host_memory()
+    }
 }
 
 impl Profile for Remote {
@@ -534,13 +543,13 @@ impl Backend for Remote {
             source: feed.as_deref().map(|source| source as &dyn WeightSource),
             // Drivers compile here, one kernel after the other on each core.
             patience: self.inner.patience(COMPILING, 0.0),
-            planned: plan.arena_bytes(),
+            planned: plan.arena_bytes() + plan.host_bytes(),
             room_at: 0,
             expects: Some(held.generation),
         };
         match self.inner.ask(&mut state, &question)?.0 {
             Reply::Done { bytes, .. } => {
-                let held = self.inner.hold(&mut state, id, plan.arena_bytes());
+                let held = self.inner.hold(&mut state, id, plan.arena_bytes() + plan.host_bytes());
                 drop(state);
                 Ok(Box::new(RemoteSession::new(held, graph, plan, weights.clone(), feed, bytes)))
             }

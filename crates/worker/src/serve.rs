@@ -109,7 +109,7 @@ pub(crate) fn serve(link: Link, stage: &mut dyn FnMut(&str), gone: impl FnOnce()
         }
     };
     thread::Builder::new().name("live".into()).spawn(live)?;
-    let served = serving.to_the_end(&requests, stage);
+    let served = serving.until_the_end(&requests, stage);
     done.store(true, Ordering::Relaxed);
     served
 }
@@ -147,7 +147,11 @@ struct Loaded {
 type Said = Result<(Reply, Vec<u8>), BackendError>;
 
 impl Serving {
-    fn to_the_end(&mut self, requests: &Receiver<(Request, Vec<u8>)>, stage: &mut dyn FnMut(&str)) -> io::Result<()> {
+    fn until_the_end(
+        &mut self,
+        requests: &Receiver<(Request, Vec<u8>)>,
+        stage: &mut dyn FnMut(&str),
+    ) -> io::Result<()> {
         loop {
             let next = match self.is_empty() && self.idle < Duration::MAX {
                 true => requests.recv_timeout(self.idle),
@@ -226,6 +230,8 @@ impl Serving {
                 let backend: Arc<dyn Backend> = Arc::new(vulkan);
                 let (limits, alignment, fixed_bytes) = (backend.limits(), backend.alignment(), backend.fixed_bytes());
                 self.backend = Some(backend);
+                let line = format!("{}: {about}, open in process {}", target.name, std::process::id());
+                let _ = self.out.say(&Reply::Log(line), &[]);
                 Ok((Reply::Opened { about, limits, alignment, fixed_bytes, has_units }, vec![]))
             }
             Request::Plan { graph, plan, exact } => {

@@ -23,6 +23,7 @@ pub(crate) struct RemoteSession {
     lies: Lies,
     times: Vec<StepTime>,
     allocated: u64,
+    host: u64,
     flops: f64,
     streamed: u64,
     last: Option<Streaming>,
@@ -83,6 +84,7 @@ impl RemoteSession {
             outputs,
             times: plan.steps().iter().map(|step| time(step.value)).collect(),
             allocated,
+            host: plan.host_bytes(),
             flops: graph.flops() as f64,
             streamed: plan.stream().map_or(0, Stream::slot_bytes),
             last: None,
@@ -166,6 +168,10 @@ impl Session for RemoteSession {
 
     fn allocated_bytes(&self) -> u64 {
         self.allocated
+    }
+
+    fn host_bytes(&self) -> u64 {
+        self.host
     }
 
     fn profile(&self) -> Vec<StepTime> {

@@ -272,7 +272,8 @@ impl VulkanSession {
             }
             io::fill(out.data_mut(), &read);
             #[cfg(feature = "faults")]
-            if let (true, impasto_graph::Data::F32(numbers)) = (impasto_faults::nan(self.vulkan.name()), out.data_mut()) {
+            if let (true, impasto_graph::Data::F32(numbers)) = (impasto_faults::nan(self.vulkan.name()), out.data_mut())
+            {
                 numbers[0] = f32::NAN;
             }
             Ok(())

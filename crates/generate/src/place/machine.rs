@@ -31,6 +31,8 @@ pub struct Use {
     pub isolate: Isolate,
     /// The user has named devices: what is held against their drivers does not count.
     pub asked_for: bool,
+    /// Say which processes devices are opened in.
+    pub verbose: bool,
     /// Set by who wants to stop.
     pub stop: Option<Arc<AtomicBool>>,
 }

@@ -24,10 +24,11 @@ impl Plan {
                 _ => Err(format!("{} is no parameter", weight.value)),
             }
         };
-        let span = |span: &Span| match span.offset.checked_add(span.bytes) {
-            Some(end) if span.bytes > 0 && end <= self.arena_bytes => Ok(()),
-            _ => Err(format!("{span:?} lies outside the arena of {} bytes", self.arena_bytes)),
+        let within = |span: &Span, all: u64| match span.offset.checked_add(span.bytes) {
+            Some(end) if span.bytes > 0 && end <= all => Ok(()),
+            _ => Err(format!("{span:?} lies outside of its {all} bytes")),
         };
+        let span = |span: &Span| within(span, self.arena_bytes);
         let limits = device.limits();
         if self.places.len() != nodes {
             return Err(format!("it has places for {} values, the graph has {nodes}", self.places.len()));
@@ -45,6 +46,7 @@ impl Plan {
                     }
                 }
                 Place::Arena(place) => span(place)?,
+                Place::Host(place) => within(place, self.host_bytes)?,
             }
         }
         for step in &self.steps {

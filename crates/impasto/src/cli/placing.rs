@@ -126,6 +126,7 @@ fn how(settings: &Settings) -> Result<Use, GenerateError> {
         max_buffer: settings.max_buffer.clone().unwrap_or_default(),
         rates: RateBook::open(impasto::rates_file()),
         isolate: settings.isolate.unwrap_or_default(),
+        verbose: settings.verbose == Some(true),
         ..Use::default()
     })
 }
