@@ -23,6 +23,7 @@ fn all() -> bool {
 
 /// What all tests share: the model, the kernels that were compiled, and the picture as it should be.
 struct Shared {
+    /// What is this process's own in it.
     folder: PathBuf,
     expected: Vec<u8>,
     /// Submissions of one picture.
@@ -35,8 +36,12 @@ const STEPS: &str = "4";
 fn shared() -> &'static Shared {
     static MADE: OnceLock<Shared> = OnceLock::new();
     MADE.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("worker-{}", std::process::id()));
+        let all = Path::new(env!("CARGO_TARGET_TMPDIR")).join("worker");
+        let folder = all.join(std::process::id().to_string());
         std::fs::create_dir_all(&folder).expect("a folder");
+        // Tests may be processes of their own: kernels are compiled once for all of them.
+        let lock = std::fs::File::create(all.join("lock")).expect("a file");
+        lock.lock().expect("a lock");
         Small::sd1().write_folder(&folder.join("model"));
         let count = folder.join("count");
         let mut command = painting(&folder, &folder.join("expected.png"), &[]);
@@ -55,7 +60,7 @@ fn painting(folder: &Path, to: &Path, more: &[&str]) -> Command {
     if !all() {
         command.arg("-m").arg(folder.join("model"));
     }
-    command.env("XDG_CACHE_HOME", folder.join("cache")).env("XDG_CONFIG_HOME", folder.join("config"));
+    command.env("XDG_CACHE_HOME", folder.with_file_name("cache")).env("XDG_CONFIG_HOME", folder.join("config"));
     command.env("VK_DRIVER_FILES", &shim().manifest).env("SHIM_REAL", &shim().real);
     command.env_remove("SHIM_FAULT").env_remove("SHIM_ONCE");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

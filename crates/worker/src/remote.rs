@@ -168,7 +168,14 @@ impl Remote {
         };
         let units = {
             let mut state = inner.state();
-            inner.started(&mut state)?
+            match inner.started(&mut state) {
+                // A worker that died before it could do anything costs another start, if its driver may be tried again.
+                Err(BackendError::Lost { .. }) if inner.may_try_again() => {
+                    inner.blamed.store(false, Ordering::Relaxed);
+                    inner.started(&mut state)?
+                }
+                started => started?,
+            }
         };
         if !units {
             inner.profile = inner.profile.without_units();
@@ -196,6 +203,10 @@ impl Inner {
 
     pub fn name(&self) -> &str {
         &self.target.name
+    }
+
+    fn may_try_again(&self) -> bool {
+        self.options.guard.as_ref().is_none_or(UseGuard::may_try_again)
     }
 
     /// So many times the least patience, and what is estimated.
@@ -482,7 +493,7 @@ impl Profile for Remote {
 impl Backend for Remote {
     /// True unless its driver has died so often of late that it is left alone.
     fn reopens(&self) -> bool {
-        self.inner.options.guard.as_ref().is_none_or(UseGuard::may_try_again)
+        self.inner.may_try_again()
     }
 
     fn in_f32(&self) -> Option<Arc<dyn Backend>> {
