@@ -36,6 +36,7 @@ use impasto_graph::{Capabilities, DType, Graph, HostTensor, Plan, Storage, Tenso
 
 pub use impasto_vulkan::Meter;
 pub use stream::{HostWeights, Streaming};
+pub use within::Within;
 
 pub mod cpu;
 mod io;
@@ -43,6 +44,7 @@ mod shapes;
 mod stored;
 mod stream;
 pub mod vulkan;
+mod within;
 
 /// What can go wrong on a device. A backend never panics for want of memory.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -198,6 +200,11 @@ pub trait Profile: Capabilities + Send + Sync {
 
     /// The element type in which what flows between layers is best kept here.
     fn activations(&self) -> DType;
+
+    /// The same device computing in 32-bit floats; none if it does, or cannot.
+    fn profile_in_f32(&self) -> Option<Arc<dyn Profile>> {
+        None
+    }
 }
 
 /// A device that computes.
@@ -226,6 +233,16 @@ pub trait Backend: Profile {
 
     /// Take the memory of a plan and make everything ready to run.
     fn prepare(&self, graph: &Graph, plan: &Plan, weights: &Weights) -> Result<Box<dyn Session>, BackendError>;
+
+    /// After the device was lost it can be opened anew: true behind a worker process, since what was lost is that process.
+    fn reopens(&self) -> bool {
+        false
+    }
+
+    /// The same open device, with the same meter, computing in 32-bit floats: where [`Profile::profile_in_f32`] is something.
+    fn in_f32(&self) -> Option<Arc<dyn Backend>> {
+        None
+    }
 }
 
 /// A plan with its memory, ready to run.
@@ -247,6 +264,11 @@ pub trait Session: Send {
 
     /// Bytes of device memory that this session holds; parameters not counted.
     fn allocated_bytes(&self) -> u64;
+
+    /// Bytes of host memory that this session holds for values that rest there.
+    fn host_bytes(&self) -> u64 {
+        0
+    }
 
     /// Time spent in each step of the last run, by label and op, where the session was prepared to measure it.
     fn profile(&self) -> Vec<StepTime>;

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use impasto_backend::BackendError;
 use impasto_graph::HostTensor;
 use impasto_model::{LatentScale, Model, Part, TaesdConfig, VaeConfig, taesd_decoder, vae_decoder, vae_encoder};
 
@@ -28,12 +27,11 @@ pub(crate) struct Autoencoder {
     factor: usize,
 }
 
-/// All that planning needs, also again when a device turns out to be fuller than it said.
+/// All that planning needs, also again when a device has failed.
 struct Recipe {
     vae: Arc<Part<VaeConfig>>,
     /// The tiny decoder, which takes latents as the diffusion model has them.
     tiny: Option<Arc<Part<TaesdConfig>>>,
-    place: Place,
     split: Split,
     /// Of the latent.
     size: [usize; 2],
@@ -63,15 +61,9 @@ impl Recipe {
         }
     }
 
-    /// The first rung that fits a place, from this one on.
-    fn fit(
-        &self,
-        decode: bool,
-        place: &Place,
-        from: Rung,
-        arena: Option<u64>,
-    ) -> Result<(Module, Option<Tiles>), GenerateError> {
-        let (from, arena) = (from.max(self.split.from), arena.or(self.split.arena));
+    /// The first rung that fits a place.
+    fn fit(&self, decode: bool, place: &Place) -> Result<(Module, Option<Tiles>), GenerateError> {
+        let Split { from, arena, .. } = self.split;
         let mut refused = None;
         if from <= Rung::Banded {
             let bounds = Bounds { from, to: self.split.to.min(Rung::Banded), arena };
@@ -114,64 +106,14 @@ impl Recipe {
     }
 }
 
-/// What to do about a device that failed.
-enum Remedy {
-    /// Less memory on the same one.
-    Less,
-    /// Another one.
-    Elsewhere,
-}
-
-fn remedy(error: &GenerateError) -> Option<Remedy> {
-    match error {
-        GenerateError::Backend { source: BackendError::Exhausted { .. }, .. } => Some(Remedy::Less),
-        GenerateError::Backend { source: BackendError::Lost { .. }, .. } => Some(Remedy::Elsewhere),
-        _ => None,
-    }
-}
-
-impl Recipe {
-    /// The next rung down, after a failure: less memory on the same device, or the CPU. What cannot be helped is the error.
-    fn again(
-        &self,
-        decode: bool,
-        failed: &mut Module,
-        error: GenerateError,
-        watch: &mut Watcher,
-    ) -> Result<(Module, Option<Tiles>), GenerateError> {
-        let Some(remedy) = remedy(&error) else { return Err(error) };
-        // Everything that it holds goes first.
-        failed.unload();
-        let on_cpu = failed.device().name() == "cpu";
-        let half = Some(failed.arena_bytes() / 2).filter(|&bytes| bytes > 0);
-        let less = match (remedy, half) {
-            (Remedy::Less, Some(half)) if self.split.to >= Rung::Banded => {
-                self.fit(decode, failed.place(), failed.rung().max(Rung::Banded), Some(half)).ok()
-            }
-            _ => None,
-        };
-        let next = match less {
-            Some(next) => next,
-            None if on_cpu || !self.split.allows(Rung::Elsewhere) => return Err(error),
-            None => {
-                let cpu = self.place.instead("cpu").map_err(|_| error.to_string());
-                let Ok(cpu) = cpu else { return Err(error) };
-                self.fit(decode, &cpu, Rung::Whole, None)?
-            }
-        };
-        let how = note(&next.0, next.1.as_ref()).unwrap_or_else(|| format!("whole on {}", next.0.device().name()));
-        tell(watch, Event::Note(&format!("{error}; going on: {how}")))?;
-        Ok(next)
-    }
-}
-
-fn note(module: &Module, tiles: Option<&Tiles>) -> Option<String> {
-    let Some(tiles) = tiles else { return module.note() };
+/// In which way half of the autoencoder runs, in the user's words.
+fn way(module: &Module, tiles: Option<&Tiles>) -> String {
+    let Some(tiles) = tiles else { return module.way() };
     let ([height, width], arena) = (tiles.tile, module.arena_bytes() as f64 / 1e6);
     let (count, name, device) = (tiles.places().len(), module.name(), module.device().name());
-    Some(format!(
+    format!(
         "{name} on {device} in {count} tiles of {width}x{height} and {arena:.0} MB: the picture differs a little from the whole"
-    ))
+    )
 }
 
 /// An image through a module, whole or tile by tile. `[channels, from, to]`: of the image, its pixels for one of the latent, and those of the
@@ -225,28 +167,60 @@ impl Autoencoder {
     }
 
     /// Plan it for the pictures of a job; nothing is loaded yet.
-    pub fn plan(job: &Job, model: &Model, place: &Place) -> Result<Autoencoder, GenerateError> {
+    pub fn plan(job: &Job, model: &Model, place: &Place, encodes: bool) -> Result<Autoencoder, GenerateError> {
         let latent = Autoencoder::latent(job, model);
         let recipe = Recipe {
             vae: Arc::new(model.vae.clone()),
             tiny: model.taesd.clone().map(Arc::new),
-            place: place.clone(),
             split: job.split.clone(),
             size: [latent.height, latent.width],
         };
-        let (decoder, decoder_tiles) = recipe.fit(true, place, Rung::Whole, None)?;
-        let (encoder, encoder_tiles) = match &job.start {
-            Some(_) => recipe.fit(false, place, Rung::Whole, None).map(|(module, tiles)| (Some(module), tiles))?,
-            None => (None, None),
+        let (decoder, decoder_tiles) = recipe.fit(true, place)?;
+        let (encoder, encoder_tiles) = match encodes {
+            true => recipe.fit(false, place).map(|(module, tiles)| (Some(module), tiles))?,
+            false => (None, None),
         };
         let factor = model.vae.config.factor();
         Ok(Autoencoder { decoder, encoder, decoder_tiles, encoder_tiles, recipe, scale: model.latent, latent, factor })
     }
 
+    /// Plan it anew for another place: the decoder, and the encoder if it is still needed.
+    pub fn put(&mut self, place: &Place) -> Result<(), GenerateError> {
+        (self.decoder, self.decoder_tiles) = self.recipe.fit(true, place)?;
+        if self.encoder.is_some() {
+            let (encoder, tiles) = self.recipe.fit(false, place)?;
+            (self.encoder, self.encoder_tiles) = (Some(encoder), tiles);
+        }
+        Ok(())
+    }
+
+    fn halves(&self) -> impl Iterator<Item = (&Module, Option<&Tiles>)> {
+        let encoder = self.encoder.iter().map(|encoder| (encoder, self.encoder_tiles.as_ref()));
+        [(&self.decoder, self.decoder_tiles.as_ref())].into_iter().chain(encoder)
+    }
+
+    /// Decoder and encoder as modules.
+    pub fn modules(&self) -> impl Iterator<Item = &Module> {
+        self.halves().map(|(module, _)| module)
+    }
+
+    /// The same, to be changed.
+    pub fn modules_mut(&mut self) -> impl Iterator<Item = &mut Module> {
+        [&mut self.decoder].into_iter().chain(&mut self.encoder)
+    }
+
+    /// In which way they run, in the user's words.
+    pub fn ways(&self) -> Vec<String> {
+        self.halves().map(|(module, tiles)| way(module, tiles)).collect()
+    }
+
     /// What to tell the user of how it is split.
     pub fn notes(&self) -> Vec<String> {
-        let halves = [(Some(&self.decoder), &self.decoder_tiles), (self.encoder.as_ref(), &self.encoder_tiles)];
-        halves.into_iter().filter_map(|(module, tiles)| note(module?, tiles.as_ref())).collect()
+        let note = |(module, tiles): (&Module, Option<&Tiles>)| match tiles {
+            Some(tiles) => Some(way(module, Some(tiles))),
+            None => module.note(),
+        };
+        self.halves().filter_map(note).collect()
     }
 
     /// The picture of a latent `(channels, height, width)`.
@@ -256,34 +230,19 @@ impl Autoencoder {
             pixels.iter_mut().for_each(|z| *z = *z / self.scale.factor + self.scale.shift);
         }
         let shape = [self.latent.channels, 1, self.factor];
-        let picture = loop {
-            match through(&mut self.decoder, self.decoder_tiles.as_ref(), self.latent, "latent", &pixels, shape, watch)
-            {
-                Err(error) => {
-                    let (decoder, tiles) = self.recipe.again(true, &mut self.decoder, error, watch)?;
-                    (self.decoder, self.decoder_tiles) = (decoder, tiles);
-                }
-                Ok(picture) => break picture,
-            }
-        };
+        let (decoder, tiles) = (&mut self.decoder, self.decoder_tiles.as_ref());
+        let picture = through(decoder, tiles, self.latent, "latent", &pixels, shape, watch)?;
         Ok(Picture::from_signed(self.latent.height * self.factor, self.latent.width * self.factor, &picture))
     }
 
-    /// The latents of pictures, each `(height, width, 3)` from -1 to 1. The encoder is given back: nobody needs it again.
+    /// The latents of pictures, each `(height, width, 3)` from -1 to 1.
     pub fn encode(&mut self, pictures: Vec<Vec<f32>>, watch: &mut Watcher) -> Result<Vec<Encoded>, GenerateError> {
-        let Some(mut encoder) = self.encoder.take() else { return Ok(vec![]) };
+        let Some(encoder) = &mut self.encoder else { return Ok(vec![]) };
         let mut encoded = vec![];
         for picture in pictures {
             let shape = [3, self.factor, 1];
-            let moments = loop {
-                match through(&mut encoder, self.encoder_tiles.as_ref(), self.latent, "picture", &picture, shape, watch)
-                {
-                    Err(error) => {
-                        (encoder, self.encoder_tiles) = self.recipe.again(false, &mut encoder, error, watch)?
-                    }
-                    Ok(moments) => break moments,
-                }
-            };
+            let moments =
+                through(encoder, self.encoder_tiles.as_ref(), self.latent, "picture", &picture, shape, watch)?;
             let moments = channels_first(&moments, 2 * self.latent.channels);
             let (means, logs) = moments.split_at(self.latent.len());
             let LatentScale { factor, shift } = self.scale;

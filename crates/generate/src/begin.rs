@@ -1,7 +1,5 @@
 //! Where a picture begins: noise alone, or noise over a picture, as diffusers' pipelines have it.
 
-use impasto_model::Model;
-
 use serde::{Deserialize, Serialize};
 
 use crate::autoencoder::Encoded;
@@ -10,7 +8,7 @@ use crate::networks::Networks;
 use crate::picture::Picture;
 use crate::pipeline::Watcher;
 use crate::sampling::{Sampler, noised, pure_noise, remaining};
-use crate::{GenerateError, Job, Noise};
+use crate::{GenerateError, Noise};
 
 /// The first latent of a run, and what holds on its way.
 pub(crate) struct Beginning {
@@ -44,14 +42,10 @@ pub(crate) struct Original {
 
 impl Original {
     /// Encode the picture of a job, where it has one.
-    pub fn encode(
-        job: &Job,
-        model: &Model,
-        networks: &mut Networks,
-        watch: &mut Watcher,
-    ) -> Result<Option<Original>, GenerateError> {
-        let Some(start) = &job.start else { return Ok(None) };
-        let masked = start.mask.as_ref().filter(|_| model.inpainting()).map(|mask| without(&start.picture, mask));
+    pub fn encode(networks: &mut Networks, watch: &mut Watcher) -> Result<Option<Original>, GenerateError> {
+        let Some(start) = &networks.job.start else { return Ok(None) };
+        let masked =
+            start.mask.as_ref().filter(|_| networks.model.inpainting()).map(|mask| without(&start.picture, mask));
         // An inpainting model that makes everything in the mask anew needs nothing of what was there.
         let whole = (masked.is_none() || start.strength < 1.0).then(|| start.picture.to_signed());
         let wanted = [whole.is_some(), masked.is_some()];
@@ -71,12 +65,12 @@ fn without(picture: &Picture, mask: &[bool]) -> Vec<f32> {
 /// The first latent of a picture. Noise is drawn in the order of diffusers: the original's latent, the noise itself, the latent of
 /// what stays.
 pub(crate) fn begin(
-    job: &Job,
-    networks: &Networks,
+    networks: &mut Networks,
     original: Option<&Original>,
     noise: &mut Noise,
 ) -> Result<Beginning, GenerateError> {
-    let sigmas = networks.denoiser.levels.schedule(job.schedule, job.steps)?;
+    let job = networks.job;
+    let sigmas = networks.denoiser()?.levels.schedule(job.schedule, job.steps)?;
     let n = networks.autoencoder.latent.len();
     let (Some(start), Some(original)) = (&job.start, original) else {
         let latent = pure_noise(&noise.draw(n), sigmas[0]);

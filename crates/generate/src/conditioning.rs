@@ -151,22 +151,22 @@ impl Texts {
         Ok(Texts { encoders, zero_negative: model.family == Family::Sdxl && job.negative.is_empty() })
     }
 
-    /// Open their devices.
-    pub fn open(&mut self) -> Result<(), GenerateError> {
-        self.encoders.iter_mut().try_for_each(|encoder| encoder.module.open())
-    }
-
     /// The encoders as modules.
     pub fn modules(&self) -> impl Iterator<Item = &Module> {
         self.encoders.iter().map(|encoder| &encoder.module)
     }
 
-    /// Encode them: the prompt, then the negative prompt. Encoders are loaded one after the other and given back at once: nobody needs
-    /// them again.
-    pub fn encode(self, watch: &mut Watcher) -> Result<Vec<Condition>, GenerateError> {
+    /// The same, to be changed.
+    pub fn modules_mut(&mut self) -> impl Iterator<Item = &mut Module> {
+        self.encoders.iter_mut().map(|encoder| &mut encoder.module)
+    }
+
+    /// Encode them: the prompt, then the negative prompt. Encoders are loaded one after the other and given back at once.
+    pub fn encode(&mut self, watch: &mut Watcher) -> Result<Vec<Condition>, GenerateError> {
         let mut conditions: Vec<Condition> = vec![];
-        for encoder in self.encoders {
+        for encoder in &mut self.encoders {
             let encoded = encoder.encode(watch)?;
+            encoder.module.let_go();
             conditions = match conditions.is_empty() {
                 true => encoded,
                 false => conditions.into_iter().zip(encoded).map(|(a, b)| beside(a, b)).collect(),
@@ -181,7 +181,7 @@ impl Texts {
 }
 
 impl Encoder {
-    fn encode(mut self, watch: &mut Watcher) -> Result<Vec<Condition>, GenerateError> {
+    fn encode(&mut self, watch: &mut Watcher) -> Result<Vec<Condition>, GenerateError> {
         let ClipConfig { tokens, width, projection, .. } = self.config;
         let texts = &self.read.texts;
         let all: Vec<&Chunk> = texts.iter().flatten().collect();

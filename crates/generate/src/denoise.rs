@@ -30,6 +30,25 @@ pub(crate) struct Denoiser {
     latent: LatentShape,
 }
 
+/// The diffusion model as it fits a place, and how many texts it reads at once there.
+fn fitted(
+    model: &Model,
+    place: &Place,
+    lengths: &Lengths,
+    latent: LatentShape,
+) -> Result<(Module, usize), GenerateError> {
+    let config = &model.unet.config;
+    let (size, tokens) = ([latent.height, latent.width], lengths.tokens(model));
+    let source = Arc::new(model.unet.clone());
+    // Both texts in one pass where that fits: the weights are read once. Then one by one, then in bands.
+    let batches = if lengths.texts > 1 { vec![lengths.texts, 1] } else { vec![1] };
+    let build = |batch: usize| move |numbers| unet(config, batch, size, tokens, numbers);
+    let builds: Vec<_> = batches.iter().map(|&batch| build(batch)).collect();
+    let builds: Vec<&Build> = builds.iter().map(|build| build as &Build).collect();
+    let (module, choice) = Module::new("diffusion", place, source, model.unet.storage(), Bounds::EXACT, &builds)?;
+    Ok((module, batches[choice]))
+}
+
 impl Denoiser {
     /// Plan the diffusion model; nothing is loaded yet.
     pub fn plan(
@@ -46,15 +65,7 @@ impl Denoiser {
                 config.out_channels, latent.channels
             )));
         }
-        let (size, tokens) = ([latent.height, latent.width], lengths.tokens(model));
-        let source = Arc::new(model.unet.clone());
-        // Both texts in one pass where that fits: the weights are read once. Then one by one, then in bands.
-        let batches = if lengths.texts > 1 { vec![lengths.texts, 1] } else { vec![1] };
-        let build = |batch: usize| move |numbers| unet(config, batch, size, tokens, numbers);
-        let builds: Vec<_> = batches.iter().map(|&batch| build(batch)).collect();
-        let builds: Vec<&Build> = builds.iter().map(|build| build as &Build).collect();
-        let (module, choice) = Module::new("diffusion", place, source, model.unet.storage(), Bounds::EXACT, &builds)?;
-        let batch = batches[choice];
+        let (module, batch) = fitted(model, place, lengths, latent)?;
         Ok(Denoiser {
             module,
             batch,
@@ -67,6 +78,12 @@ impl Denoiser {
             levels: NoiseLevels::new(&Training { zero_terminal_snr: model.zero_snr, ..Training::default() })?,
             latent,
         })
+    }
+
+    /// Plan it anew for another place; what it was told it still knows.
+    pub fn put(&mut self, model: &Model, place: &Place, lengths: &Lengths) -> Result<(), GenerateError> {
+        (self.module, self.batch) = fitted(model, place, lengths, self.latent)?;
+        Ok(())
     }
 
     /// How often the module runs for one look at a latent.

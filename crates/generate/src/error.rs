@@ -59,6 +59,24 @@ pub enum GenerateError {
         /// What does not fit.
         source: PlanError,
     },
+    /// A device that does not open.
+    #[error("{module}: {device} does not open: {source}")]
+    Open {
+        /// The module.
+        module: &'static str,
+        /// The device.
+        device: String,
+        /// Why.
+        source: BackendError,
+    },
+    /// Devices that failed one after the other.
+    #[error("{last}; before that: {}", before.join("; "))]
+    Tried {
+        /// How the last one failed.
+        last: Box<GenerateError>,
+        /// What was tried before, a line each.
+        before: Vec<String>,
+    },
     /// A device that failed.
     #[error("{module}: {source}")]
     Backend {
@@ -69,12 +87,14 @@ pub enum GenerateError {
     },
     /// Numbers that are none.
     #[error(
-        "{module} gave numbers that are not finite{}: the model's file is damaged, or its numbers overflow {precision}; try --type f32",
+        "{module} on {device} gave numbers that are not finite{}: the model's file is damaged, or its numbers overflow {precision}; try --type f32",
         at_step(*step)
     )]
     NotFinite {
         /// The module in which it began.
         module: &'static str,
+        /// Where it computed.
+        device: String,
         /// The step, from 1.
         step: Option<usize>,
         /// What was computed in.
@@ -103,8 +123,8 @@ fn at_step(step: Option<usize>) -> String {
 impl From<StepError<GenerateError>> for GenerateError {
     fn from(error: StepError<GenerateError>) -> GenerateError {
         match error {
-            StepError::Denoise { step, cause: GenerateError::NotFinite { module, precision, .. }, .. } => {
-                GenerateError::NotFinite { module, step: Some(step), precision }
+            StepError::Denoise { step, cause: GenerateError::NotFinite { module, device, precision, .. }, .. } => {
+                GenerateError::NotFinite { module, device, step: Some(step), precision }
             }
             StepError::Denoise { cause, .. } => cause,
             other => GenerateError::Step(other.to_string()),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use impasto_backend::{
-    Backend, BackendError, HostWeights, ParamBytes, Profile, Session, SharedSource, Streaming, WeightSource,
+    Backend, BackendError, HostWeights, ParamBytes, Profile, Session, SharedSource, Streaming, WeightSource, Within,
 };
 use impasto_graph::{Cuts, Graph, GraphError, HostTensor, Plan, PlanError, Storage, Stream};
 
@@ -49,7 +49,8 @@ pub struct Module {
     home: Home,
     /// Its weights in host memory, packed for the device, where they are kept so.
     host: Option<Arc<HostWeights>>,
-    backend: Option<Arc<dyn Backend>>,
+    /// Its device, open, and what computes there.
+    opened: Option<[Arc<dyn Backend>; 2]>,
     session: Option<Box<dyn Session>>,
 }
 
@@ -63,7 +64,7 @@ impl Module {
         bounds: Bounds,
         builds: &[&Build],
     ) -> Result<(Module, usize), GenerateError> {
-        let Fitted { graph, plan, rung, choice, cuts, why } = fit(name, &*place.device, storage, bounds, builds)?;
+        let Fitted { graph, plan, rung, choice, cuts, why } = fit(name, &place.device, storage, bounds, builds)?;
         let (place, home) = (place.clone(), home(place, &plan));
         let module = Module {
             name,
@@ -77,7 +78,7 @@ impl Module {
             tiles: 1,
             home,
             host: None,
-            backend: None,
+            opened: None,
             session: None,
         };
         Ok((module, choice))
@@ -100,10 +101,6 @@ impl Module {
         self.name
     }
 
-    pub(crate) fn place(&self) -> &Place {
-        &self.place
-    }
-
     /// Where it computes.
     pub fn device(&self) -> &dyn Profile {
         &*self.place.device
@@ -121,11 +118,32 @@ impl Module {
 
     /// What to tell the user where it does not run whole.
     pub fn note(&self) -> Option<String> {
-        let level = self.cuts.levels.iter().max_by_key(|level| level.bands())?;
-        let (bands, height, arena) = (level.bands(), level.height, self.arena_bytes() as f64 / 1e6);
+        self.cuts.levels.first()?;
         let why = self.why.as_ref().map_or(String::new(), |why| format!(" instead of whole: {why}"));
-        let device = self.device().name();
-        Some(format!("{} on {device} in {bands} bands of {height} rows and {arena:.0} MB, exactly{why}", self.name))
+        Some(self.way() + &why)
+    }
+
+    /// In which way it runs, in the user's words.
+    pub(crate) fn way(&self) -> String {
+        let Module { name, plan, .. } = self;
+        let (device, numbers) = (self.device().name(), self.device().activations());
+        let [arena, weights, resident] =
+            [plan.arena_bytes(), plan.weight_bytes(), plan.device_weight_bytes()].map(|bytes| bytes as f64 / 1e6);
+        let turns = match plan.stream() {
+            Some(_) => format!(", {resident:.0} of {weights:.0} MB of weights at a time"),
+            None => String::new(),
+        };
+        let rests = match plan.host_bytes() {
+            0 => String::new(),
+            bytes => format!(" with {:.0} MB resting in host memory", bytes as f64 / 1e6),
+        };
+        match self.cuts.levels.iter().max_by_key(|level| level.bands()) {
+            Some(level) => {
+                let (bands, height) = (level.bands(), level.height);
+                format!("{name} on {device} in {bands} bands of {height} rows and {arena:.0} MB{rests}, exactly{turns}")
+            }
+            None => format!("{name} on {device} whole in {numbers} and {:.0} MB{turns}", arena + resident),
+        }
     }
 
     /// Bytes that it uses beside its weights.
@@ -154,7 +172,7 @@ impl Module {
             weight_bytes: self.plan.weight_bytes(),
             resident_bytes: self.plan.device_weight_bytes(),
             streamed_bytes: self.plan.stream().map_or(0, Stream::streamed_bytes),
-            host_bytes: if on_host { self.plan.weight_bytes() } else { 0 },
+            host_bytes: self.plan.host_bytes() + if on_host { self.plan.weight_bytes() } else { 0 },
             arena_bytes: self.plan.arena_bytes(),
             largest_buffer: self.plan.largest_binding().max(weights),
             buffer_limit: device.limits().max_binding,
@@ -170,14 +188,17 @@ impl Module {
 
     /// Open its device; a driver that fails does so before work is spent.
     pub fn open(&mut self) -> Result<(), GenerateError> {
-        if self.backend.is_none() {
-            let backend = self.place.open().map_err(|e| self.failed(e))?;
-            // A device that turns out to have less than it claimed is planned for anew.
+        if self.opened.is_none() {
+            let device = self.device().name().to_owned();
+            let failed = |source| GenerateError::Open { module: self.name, device, source };
+            let [device, backend] = self.place.open().map_err(failed)?;
+            // A device that turns out to compute in another way than it claimed is planned for anew.
             if backend.about() != self.device().about() {
                 let refused = |source| GenerateError::Plan { module: self.name, device: backend.name().into(), source };
-                self.plan = Plan::streamed(&self.graph, &*backend).map_err(refused)?;
+                let within = Within::new(backend.clone(), self.device().limits());
+                self.plan = Plan::streamed(&self.graph, &within).map_err(refused)?;
             }
-            self.backend = Some(backend);
+            self.opened = Some([device, backend]);
         }
         Ok(())
     }
@@ -189,7 +210,7 @@ impl Module {
             return Ok(());
         }
         self.open()?;
-        let Some(backend) = self.backend.clone() else { return Ok(()) };
+        let Some([_, backend]) = self.opened.clone() else { return Ok(()) };
         let begun = Instant::now();
         let of = self.plan.weights().iter().map(|w| self.graph.ty(w.value).elements()).sum();
         let watched = Watched {
@@ -238,8 +259,8 @@ impl Module {
             self.place.note_steps(self.name, &**session);
         }
         if outputs.iter().any(|o| o.to_f32().iter().any(|v| !v.is_finite())) {
-            let precision = self.device().activations().to_string();
-            return Err(GenerateError::NotFinite { module: self.name, step: None, precision });
+            let (device, precision) = (self.device().name().into(), self.device().activations().to_string());
+            return Err(GenerateError::NotFinite { module: self.name, device, step: None, precision });
         }
         Ok(outputs)
     }
@@ -252,6 +273,21 @@ impl Module {
     /// Give back its memory on the device, weights too. The device stays open, since it will be used again.
     pub fn unload(&mut self) {
         self.session = None;
+    }
+
+    /// Give back all that it holds, and its device.
+    pub(crate) fn let_go(&mut self) {
+        (self.session, self.host, self.opened) = (None, None, None);
+    }
+
+    /// Bytes that could be had of its device when it refused more.
+    pub(crate) fn had(&self) -> u64 {
+        self.opened.as_ref().map_or(0, |[device, _]| device.meter().had())
+    }
+
+    /// Whether it is on its device.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.session.is_some()
     }
 
     fn failed(&self, source: BackendError) -> GenerateError {

@@ -33,7 +33,7 @@ fn modules(
             Ok(vec![(denoiser.module, runs as u64)])
         }
         _ => {
-            let Autoencoder { decoder, encoder, .. } = Autoencoder::plan(job, model, place)?;
+            let Autoencoder { decoder, encoder, .. } = Autoencoder::plan(job, model, place, job.start.is_some())?;
             let (how, every) = job.preview;
             let shown = if matches!(how, Preview::Tae | Preview::Vae) { job.steps / every.max(1) } else { 0 };
             let decoded = (job.count * (1 + shown)) as u64;

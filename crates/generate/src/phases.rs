@@ -19,7 +19,9 @@ pub(crate) fn both_fit(diffusion: &Module, decoder: &Module) -> bool {
     let together = a.device_bytes() + b.device_bytes() + diffusion.device().fixed_bytes();
     let apart = a.computes_on != b.computes_on;
     let on_disk = [diffusion, decoder].iter().any(|module| module.home() == Home::Disk);
-    !on_disk && (apart || together <= diffusion.device().limits().memory)
+    // One of them may know that there is less than the device says.
+    let memory = diffusion.device().limits().memory.min(decoder.device().limits().memory);
+    !on_disk && (apart || together <= memory)
 }
 
 impl Phases<'_> {

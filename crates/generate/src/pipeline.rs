@@ -2,14 +2,14 @@
 
 use impasto_model::Model;
 
-use crate::autoencoder::Autoencoder;
-use crate::begin::{Beginning, Original, begin};
+use crate::begin::{Beginning, begin};
 use crate::bits::Numbers;
-use crate::conditioning::{Texts, Words};
+use crate::conditioning::Words;
+use crate::failover::Steady;
 use crate::latent::LatentShape;
 use crate::networks::Networks;
 use crate::picture::Picture;
-use crate::place::{DevicePeak, Placement};
+use crate::place::Placement;
 use crate::run::Run;
 use crate::sampling::Sampler;
 use crate::settings::Preview;
@@ -76,19 +76,16 @@ pub fn go_on(
 ) -> Result<(), GenerateError> {
     // Everything is planned, and devices are opened, before anything is loaded: what cannot be is refused before work is spent.
     let words = Words::cut(job, model)?;
-    let mut texts = Texts::plan(job, model, &places.te, &words)?;
-    let mut networks = Networks::plan(job, model, places, &words.lengths())?;
-    networks.peaks(&texts, places).iter().try_for_each(DevicePeak::check)?;
-    texts.open()?;
-    networks.open()?;
+    let mut networks = Steady::new(Networks::plan(job, model, places, Some(&words))?);
+    networks.work(watch, |networks, _| networks.open())?;
     let unknown = words.unknown(model)?;
     if !unknown.is_empty() {
         tell(watch, Event::Unknown(&unknown))?;
     }
-    for note in texts.modules().filter_map(|module| module.note()).chain(networks.notes()) {
+    for note in networks.notes() {
         tell(watch, Event::Note(&note))?;
     }
-    networks.denoiser.hear(texts.encode(watch)?);
+    networks.work(watch, Networks::encode_texts)?;
     let LatentShape { channels, height, width } = networks.autoencoder.latent;
     let shape = [channels, height, width];
     if from.as_ref().is_some_and(|run| run.shape != shape) {
@@ -101,10 +98,10 @@ pub fn go_on(
             Some(run) => run,
             None => {
                 if original.is_none() {
-                    original = Some(Original::encode(job, model, &mut networks, watch)?);
+                    original = Some(networks.work(watch, Networks::encode_original)?);
                 }
                 let mut noise = Noise::new(job.rng, seed);
-                let beginning = begin(job, &networks, original.as_ref().and_then(Option::as_ref), &mut noise)?;
+                let beginning = begin(&mut networks, original.as_ref().and_then(Option::as_ref), &mut noise)?;
                 let Beginning { latent, sigmas, kept, extra } = beginning;
                 let sampler = Sampler::new(job.method, job.eta, sigmas, latent)?;
                 Run { picture: i, seed: job.seed, shape, sampler, noise, kept, extra: extra.map(Numbers) }
@@ -112,7 +109,7 @@ pub fn go_on(
         };
         let latent = sample(job, &mut networks, run, watch)?;
         tell(watch, Event::Working("decoding"))?;
-        let picture = networks.decode(&latent, watch)?;
+        let picture = networks.work(watch, |networks, watch| networks.decode(&latent, watch))?;
         if picture.is_flat() {
             return Err(GenerateError::Flat { module: "vae" });
         }
@@ -129,30 +126,33 @@ pub fn decode(
     run: &Run,
     watch: &mut Watcher,
 ) -> Result<Picture, GenerateError> {
-    let mut autoencoder = Autoencoder::plan(job, model, &places.vae)?;
-    let LatentShape { channels, height, width } = autoencoder.latent;
+    let mut networks = Steady::new(Networks::plan(job, model, places, None)?);
+    let LatentShape { channels, height, width } = networks.autoencoder.latent;
     if run.shape != [channels, height, width] {
         return Err(GenerateError::Asked("the stored run has latents of another size than these settings".into()));
     }
-    for note in autoencoder.notes() {
+    for note in networks.notes() {
         tell(watch, Event::Note(&note))?;
     }
     tell(watch, Event::Working("decoding"))?;
-    autoencoder.decode(run.latent(), watch)
+    networks.work(watch, |networks, watch| networks.decode(run.latent(), watch))
 }
 
-/// Noise to latent, step by step.
-fn sample(job: &Job, networks: &mut Networks, mut run: Run, watch: &mut Watcher) -> Result<Vec<f32>, GenerateError> {
+/// Noise to latent, step by step. A step that fails is begun again: until it is done the run stands where it stood.
+fn sample(job: &Job, networks: &mut Steady, mut run: Run, watch: &mut Watcher) -> Result<Vec<f32>, GenerateError> {
     tell(watch, Event::Kept(&run))?;
     if !run.sampler.done() {
-        networks.load_diffusion(watch)?;
+        networks.work(watch, |networks, watch| networks.load_diffusion(watch).map(drop))?;
     }
     let (picture, of) = (run.picture, run.sampler.steps());
     tell(watch, Event::Step { picture, done: run.sampler.taken(), of })?;
     while !run.sampler.done() {
         let Run { sampler, noise, kept, extra, .. } = &mut run;
         let extra = extra.as_ref().map(|extra| &extra.0[..]);
-        sampler.step(|x, sigma| networks.denoiser.denoise(x, sigma, extra), |n| noise.draw(n))?;
+        networks.work(watch, |networks, watch| {
+            let denoiser = networks.load_diffusion(watch)?;
+            Ok(sampler.step(|x, sigma| denoiser.denoise(x, sigma, extra), |n| noise.draw(n))?)
+        })?;
         if let Some(kept) = kept {
             kept.put_back(sampler);
         }
@@ -163,7 +163,7 @@ fn sample(job: &Job, networks: &mut Networks, mut run: Run, watch: &mut Watcher)
             && how != Preview::None
             && run.sampler.taken().is_multiple_of(every)
         {
-            let shown = networks.preview(how, seen, watch)?;
+            let shown = networks.work(watch, |networks, watch| networks.preview(how, seen, watch))?;
             tell(watch, Event::Preview(&shown))?;
         }
     }

@@ -2,9 +2,10 @@
 
 /// Where the tiles of a latent lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Tiles {
-    /// Height and width of the latent, and of a tile.
+pub struct Tiles {
+    /// Height and width of the latent.
     size: [usize; 2],
+    /// Height and width of a tile.
     pub tile: [usize; 2],
     /// Where tiles begin, down and across.
     starts: [Vec<usize>; 2],

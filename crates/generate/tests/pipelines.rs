@@ -189,21 +189,21 @@ fn one_file_parts_and_a_folder_give_the_same_picture() {
 #[test]
 fn numbers_that_are_none_are_named_with_module_and_step() {
     for (file, tensor, value, says) in [
-        ("text_encoder/model.safetensors", "text_model.final_layer_norm.bias", f32::NAN, "te gave"),
+        ("text_encoder/model.safetensors", "text_model.final_layer_norm.bias", f32::NAN, "te on cpu gave"),
         (
             "unet/diffusion_pytorch_model.safetensors",
             "conv_out.bias",
             f32::NAN,
-            "diffusion gave numbers that are not finite at step 1",
+            "diffusion on cpu gave numbers that are not finite at step 1",
         ),
         // Finite at first; what it makes of the latent grows beyond all numbers.
         (
             "unet/diffusion_pytorch_model.safetensors",
             "conv_out.weight",
             1e38,
-            "diffusion gave numbers that are not finite at step",
+            "diffusion on cpu gave numbers that are not finite at step",
         ),
-        ("vae/diffusion_pytorch_model.safetensors", "decoder.conv_out.bias", f32::INFINITY, "vae gave"),
+        ("vae/diffusion_pytorch_model.safetensors", "decoder.conv_out.bias", f32::INFINITY, "vae on cpu gave"),
         ("vae/diffusion_pytorch_model.safetensors", "decoder.conv_out.bias", 1e6, "one colour"),
     ] {
         let (folder, _) = folder(&Small::sd1());

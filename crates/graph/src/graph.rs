@@ -226,12 +226,20 @@ impl Graph {
             return Err(GraphError::Undefined { value: v.0, op: op.name() });
         }
         let types: Vec<&TensorType> = inputs.iter().map(|&v| self.ty(v)).collect();
-        let weights_are_params = !matches!(op, Op::Linear { .. } | Op::Conv2d { .. })
-            || inputs.get(1).is_none_or(|&w| matches!(self.node(w).op, Op::Param { .. }));
-        let inferred = if weights_are_params {
-            infer(&op, &types, dtype)
-        } else {
+        let is_param = |&value: &Value| matches!(self.node(value).op, Op::Param { .. });
+        let rests = |value: &Value| self.node(*value).op == Op::Rest;
+        let weights_are_params =
+            !matches!(op, Op::Linear { .. } | Op::Conv2d { .. }) || inputs.get(1).is_none_or(is_param);
+        let inferred = if !weights_are_params {
             Err("w must be a parameter of the model; use matmul for computed operands".into())
+        } else if op == Op::Fetch && !inputs.iter().all(rests) {
+            Err("x does not rest in the host's memory".into())
+        } else if op != Op::Fetch && inputs.iter().any(rests) {
+            Err("what rests in the host's memory must be fetched first".into())
+        } else if op == Op::Rest && inputs.iter().any(is_param) {
+            Err("a parameter is not the graph's to put aside".into())
+        } else {
+            infer(&op, &types, dtype)
         };
         match inferred {
             Ok(ty) => {
@@ -240,6 +248,23 @@ impl Graph {
             }
             Err(problem) => Err(self.shape_error(&op, inputs, problem)),
         }
+    }
+
+    /// Append a node of another graph, whose type is known and whose name, if it has one, is new here.
+    pub(crate) fn append(&mut self, node: Node) -> Value {
+        let value = Value(self.nodes.len() as u32);
+        match &node.op {
+            Op::Input { name } => drop(self.sources.insert(("input", name.clone()), value)),
+            Op::Param { name, .. } => drop(self.sources.insert(("param", name.clone()), value)),
+            _ => {}
+        }
+        self.nodes.push(node);
+        value
+    }
+
+    /// Make a value a result under a name that is new here.
+    pub(crate) fn keep(&mut self, name: &str, value: Value) {
+        self.outputs.push(Output { name: name.into(), value });
     }
 
     fn shape_error(&self, op: &Op, inputs: &[Value], problem: String) -> GraphError {
@@ -262,10 +287,7 @@ impl Graph {
             let operands = Operands(vec![Operand { role: kind.into(), ty }]);
             return Err(GraphError::Shape { label: name.into(), op: op.name(), operands, problem });
         }
-        self.nodes.push(Node { op, inputs: vec![], ty });
-        let value = Value(self.nodes.len() as u32 - 1);
-        self.sources.insert((kind, name.into()), value);
-        Ok(value)
+        Ok(self.append(Node { op, inputs: vec![], ty }))
     }
 
     /// A tensor given at each run.
@@ -302,7 +324,7 @@ impl Graph {
             let (first, second) = (self.ty(o.value).clone(), self.ty(value).clone());
             return Err(GraphError::Duplicate { kind: "output", name: name.into(), first, second });
         }
-        self.outputs.push(Output { name: name.into(), value });
+        self.keep(name, value);
         Ok(())
     }
 
@@ -412,6 +434,16 @@ impl Graph {
     /// Tensors one after the other along an axis.
     pub fn concat(&mut self, axis: usize, parts: &[Value]) -> Result<Value, GraphError> {
         self.push(Op::Concat { axis }, parts, None)
+    }
+
+    /// The same bytes in the host's memory, until they are needed again.
+    pub fn rest(&mut self, x: Value) -> Result<Value, GraphError> {
+        self.push(Op::Rest, &[x], None)
+    }
+
+    /// What rests, on the device again.
+    pub fn fetch(&mut self, x: Value) -> Result<Value, GraphError> {
+        self.push(Op::Fetch, &[x], None)
     }
 
     /// A part of an axis.

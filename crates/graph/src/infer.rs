@@ -83,6 +83,8 @@ fn may_choose_dtype(op: &Op) -> bool {
                 | Op::Slice { .. }
                 | Op::Reshape { .. }
                 | Op::Permute { .. }
+                | Op::Rest
+                | Op::Fetch
         )
 }
 
@@ -95,7 +97,9 @@ fn check_dtypes(op: &Op, inputs: &[&TensorType]) -> Result<(), String> {
         | Op::Concat { .. }
         | Op::Slice { .. }
         | Op::Reshape { .. }
-        | Op::Permute { .. } => Ok(()),
+        | Op::Permute { .. }
+        | Op::Rest
+        | Op::Fetch => Ok(()),
         Op::Embedding => {
             if !inputs[0].dtype.is_float() {
                 return Err(format!("the table must hold floats, not {}", inputs[0].dtype));
@@ -242,7 +246,9 @@ fn result(op: &Op, inputs: &[&TensorType]) -> Result<(Vec<usize>, DType), String
             vector("gamma", inputs[1], inputs[0].channels())?;
             Ok((inputs[0].shape.clone(), inputs[0].dtype))
         }
-        Op::Softmax | Op::Unary(_) | Op::Affine { .. } | Op::Cast => Ok((inputs[0].shape.clone(), inputs[0].dtype)),
+        Op::Softmax | Op::Unary(_) | Op::Affine { .. } | Op::Cast | Op::Rest | Op::Fetch => {
+            Ok((inputs[0].shape.clone(), inputs[0].dtype))
+        }
         Op::Binary(_) => Ok((broadcast(&inputs[0].shape, &inputs[1].shape)?, inputs[0].dtype)),
         Op::Geglu => {
             let mut shape = inputs[0].shape.clone();

@@ -40,5 +40,5 @@ pub use error::{GraphError, Operand, Operands, PlanError};
 pub use graph::{Epilogue, Graph, Node, Output, Value, Window};
 pub use impasto_device::Limits;
 pub use op::{Binary, Fused, Op, Pairs, Unary};
-pub use plan::{Anything, Capabilities, Piece, Place, Plan, Segment, Span, Step, Stream, Used, Weight};
+pub use plan::{Anything, Capabilities, May, Piece, Place, Plan, Segment, Span, Step, Stream, Used, Weight};
 pub use tensor::{Data, HostTensor, TensorType};

@@ -130,6 +130,12 @@ pub enum Op {
     TimestepEmbedding { dim: usize, max_period: f32 },
     /// Each pair of `x (batch, t, heads d)` turned by an angle given by `cos (t, d/2)` and `sin (t, d/2)`.
     Rotary { heads: usize, pairs: Pairs },
+
+    // Between the device and the host, for values that nobody needs for a while.
+    /// The same bytes in the host's memory. Only [`Op::Fetch`] reads them; they may be a result.
+    Rest,
+    /// What rests, on the device again.
+    Fetch,
 }
 
 impl Fused {
@@ -172,6 +178,8 @@ impl Op {
             Op::Embedding => "embedding",
             Op::TimestepEmbedding { .. } => "timestep_embedding",
             Op::Rotary { .. } => "rotary",
+            Op::Rest => "rest",
+            Op::Fetch => "fetch",
         }
     }
 
@@ -200,13 +208,20 @@ impl Op {
             | Op::Pad { .. }
             | Op::Slice { .. }
             | Op::Reshape { .. }
-            | Op::Permute { .. } => vec!["x"],
+            | Op::Permute { .. }
+            | Op::Rest
+            | Op::Fetch => vec!["x"],
         })
     }
 
     /// Whether the tensor comes from outside.
     pub fn is_source(&self) -> bool {
         matches!(self, Op::Input { .. } | Op::Param { .. })
+    }
+
+    /// Whether it only copies between the device and the host, which needs no memory beside its result.
+    pub fn is_copy(&self) -> bool {
+        matches!(self, Op::Rest | Op::Fetch)
     }
 
     /// Useful floating-point operations of a product (multiplications and additions), 0 for the rest.

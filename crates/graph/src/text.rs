@@ -142,7 +142,9 @@ fn attributes(op: &Op) -> Vec<(&'static str, Attribute)> {
         | Op::Binary(_)
         | Op::Geglu
         | Op::Cast
-        | Op::Embedding => vec![],
+        | Op::Embedding
+        | Op::Rest
+        | Op::Fetch => vec![],
     }
 }
 
@@ -476,6 +478,8 @@ impl<'a> Given<'a> {
             "reshape" => Op::Reshape { shape: self.ints("shape")? },
             "permute" => Op::Permute { axes: self.ints("axes")? },
             "embedding" => Op::Embedding,
+            "rest" => Op::Rest,
+            "fetch" => Op::Fetch,
             "timestep_embedding" => {
                 Op::TimestepEmbedding { dim: self.int("dim")?, max_period: self.float("max_period")? }
             }

@@ -15,7 +15,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use impasto_graph::{Anything, Banded, Capabilities, Cutting, Graph, Limits, Op, Place, Plan, Span, Used, Value};
+use impasto_graph::{Anything, Banded, Capabilities, Cutting, Graph, Limits, May, Op, Place, Plan, Span, Used, Value};
 
 /// `Anything`, with the settings of a `; plan` or `; error` line.
 struct Device {
@@ -73,6 +73,10 @@ impl Capabilities for Device {
     fn param_bytes(&self, graph: &Graph, param: Value, used: Used) -> u64 {
         Anything.param_bytes(graph, param, used)
     }
+
+    fn host_memory(&self) -> u64 {
+        u64::MAX
+    }
 }
 
 fn cutting(settings: &str) -> Cutting {
@@ -100,6 +104,7 @@ fn listing(graph: &Graph, plan: &Plan) -> Result<String, std::fmt::Error> {
     let place = |value: Value| match plan.place(value) {
         Place::Arena(span) => format!("at {}", at(span)),
         Place::Weight(param) => format!("parameter {param}"),
+        Place::Host(span) => format!("resting at {}", at(span)),
         Place::Nowhere => "nowhere".into(),
     };
     for (name, value) in graph.inputs() {
@@ -130,6 +135,9 @@ fn listing(graph: &Graph, plan: &Plan) -> Result<String, std::fmt::Error> {
     }
     let blocks: Vec<String> = plan.blocks().map(at).collect();
     writeln!(out, "arena {} bound {} blocks {}", plan.arena_bytes(), plan.lower_bound(), blocks.join(" "))?;
+    if plan.host_bytes() > 0 {
+        writeln!(out, "host {} copied {}", plan.host_bytes(), plan.rested_bytes(graph))?;
+    }
     writeln!(out, "largest binding {} weights {}", plan.largest_binding(), plan.weight_bytes())?;
     Ok(out)
 }
@@ -145,7 +153,7 @@ fn answer(text: &str, question: &str) -> Result<String, String> {
             let banded = match settings.strip_prefix("plan") {
                 Some(settings) => {
                     let device = Device::new(settings);
-                    let (banded, plan) = Banded::fit(&graph, &device, 1, Plan::new).map_err(|e| e.to_string())?;
+                    let (banded, plan) = Banded::fit(&graph, &device, 1, May::default()).map_err(|e| e.to_string())?;
                     plan.verify(&banded.graph, &device)?;
                     banded
                 }
@@ -154,6 +162,13 @@ fn answer(text: &str, question: &str) -> Result<String, String> {
             let levels =
                 banded.cuts.levels.iter().map(|l| format!("level {}: {} bands of {}\n", l.rows, l.bands(), l.height));
             Ok(levels.collect::<String>() + &banded.graph.to_string())
+        }
+        ("rest", Ok(graph)) => {
+            let device = Device::new(settings);
+            let (graph, plan) =
+                Plan::fit(graph, &device, May { rest: true, ..May::default() }).map_err(|e| e.to_string())?;
+            plan.verify(&graph, &device)?;
+            Ok(graph.to_string() + &listing(&graph, &plan).map_err(|e| e.to_string())?)
         }
         ("plan" | "error", Ok(graph)) => {
             let device = Device::new(settings);
@@ -189,7 +204,7 @@ fn problems(text: &str) -> Vec<String> {
             if output.contains(never) {
                 problem(format!("'{never}' occurs"), &output);
             }
-        } else if ["bands", "plan", "error", "print"].contains(&comment.split(' ').next().unwrap_or("")) {
+        } else if ["bands", "plan", "rest", "error", "print"].contains(&comment.split(' ').next().unwrap_or("")) {
             match answer(text, comment) {
                 Ok(text) => output = text,
                 Err(e) => problem(e, ""),

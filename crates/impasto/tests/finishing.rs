@@ -1,9 +1,10 @@
 //! A run always finishes, and nothing that was finished is lost: how the autoencoder is split, what is kept of a run, and how it goes on. The
 //! model inside the program paints. `IMPASTO_KILLS=50` kills more runs.
 
+use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn command(folder: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_impasto"));
@@ -119,22 +120,28 @@ fn a_killed_run_goes_on_to_the_same_picture() {
     let kills = std::env::var("IMPASTO_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
     let folder = folder();
     let at = |name: &str| folder.path().join(name);
-    let whole = run(folder.path(), &paint("8", "whole.png"));
-    assert!(whole.status.success() && !at("whole.latent.safetensors").exists(), "{}", said(&whole));
-    let mut went_on = 0;
-    for kill in 0..kills {
-        let args = with(&paint("8", "run.png"), &["--force"]);
+    let begin = |output: &str| {
+        let args = with(&paint("16", output), &["--force"]);
         let mut child =
             command(folder.path(), &args).stderr(Stdio::null()).stdout(Stdio::null()).spawn().expect("it starts");
-        // The first ones when there is something to lose, the others at any moment.
-        let patience = if kill < 2 { 2000 } else { 0 };
-        for _ in 0..patience {
-            if at("run.latent.safetensors").exists() || child.try_wait().expect("it can be asked").is_some() {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(5));
+        // Until there is something to lose.
+        let state = impasto::generate::run_file(&at(output));
+        while !state.exists() && child.try_wait().expect("it can be asked").is_none() {
+            std::thread::sleep(Duration::from_millis(2));
         }
-        std::thread::sleep(Duration::from_millis(37 * kill % 400));
+        (child, Instant::now())
+    };
+    // How long it takes from there to the end.
+    let (mut child, begun) = begin("whole.png");
+    assert!(child.wait().expect("it ends").success() && !at("whole.latent.safetensors").exists());
+    let sampling = begun.elapsed();
+    let seed = RandomState::new().hash_one(std::process::id());
+    println!("seed {seed}, {sampling:?} to go when the state appears");
+    let mut went_on = 0;
+    for kill in 0..kills {
+        let (mut child, _) = begin("run.png");
+        let share = (seed ^ kill).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        std::thread::sleep(sampling.mul_f64(0.9 * share as f64 / (1u64 << 24) as f64));
         child.kill().expect("it can be killed");
         child.wait().expect("it ends");
         if at("run.latent.safetensors").exists() {
@@ -145,6 +152,7 @@ fn a_killed_run_goes_on_to_the_same_picture() {
             went_on += 1;
         }
     }
+    println!("{went_on} of {kills} went on");
     assert!(went_on > 0, "no run was killed in the middle: the test tests nothing");
 }
 
@@ -173,4 +181,65 @@ fn a_kept_run_is_decoded_and_a_picture_is_made_again() {
     std::fs::write(at("other.latent.safetensors"), text).expect("written");
     let other = run(folder.path(), &["resume", "other.latent.safetensors"]);
     assert!(!other.status.success(), "{}", said(&other));
+}
+
+/// A disk that is truly full, where this machine lets us have one: the right picture, or what is done is kept whole, or nothing was begun.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_disk_leaves_the_state_whole_or_absent() {
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name);
+    assert!(run(folder.path(), &paint("2", "whole.png")).status.success());
+    let (disk, out) = (at("disk"), at("out"));
+    std::fs::create_dir(&disk).expect("a folder");
+    let mut ended = [0, 0, 0];
+    for kilobytes in [4, 16, 28, 40, 56, 72, 96, 256] {
+        std::fs::create_dir_all(&out).expect("a folder");
+        // A mount of its own, which ends with the shell.
+        let script = format!(
+            "mount -t tmpfs -o size={kilobytes}k none disk || exit 77; \"$@\" -o disk/run.png; code=$?; cp disk/* out 2>/dev/null; exit $code"
+        );
+        let mut shell = Command::new("unshare");
+        shell.args(["-rm", "sh", "-c", &script, "sh", env!("CARGO_BIN_EXE_impasto"), "--gpu", "disable"]);
+        let args = paint("2", "unused");
+        shell.args(&args[..args.len() - 2]).current_dir(folder.path()).env("HOME", folder.path());
+        let Ok(made) = shell.output() else { return println!("there is no unshare here: not tested") };
+        let text = said(&made);
+        match made.status.code() {
+            Some(0) => {
+                assert_eq!(pixels(&out.join("run.png")), pixels(&at("whole.png")), "{kilobytes} kB: {text}");
+                ended[0] += 1;
+            }
+            Some(1) if text.contains("cannot write") => {
+                assert!(!out.join("run.png").exists(), "{kilobytes} kB: {text}");
+                if out.join("run.latent.safetensors").exists() {
+                    let resumed = run(&out, &["resume", "run.latent.safetensors", "-o", "resumed.png"]);
+                    assert!(resumed.status.success(), "{kilobytes} kB: {}", said(&resumed));
+                    assert_eq!(pixels(&out.join("resumed.png")), pixels(&at("whole.png")), "{kilobytes} kB");
+                    ended[1] += 1;
+                } else {
+                    assert!(!text.contains("picture 1"), "{kilobytes} kB: steps were taken and lost: {text}");
+                    ended[2] += 1;
+                }
+            }
+            _ if !text.contains("a red house") && (text.contains("unshare") || text.contains("mount")) => {
+                return println!("nothing can be mounted here: not tested ({})", text.trim());
+            }
+            other => panic!("{kilobytes} kB: ended with {other:?}: {text}"),
+        }
+        std::fs::remove_dir_all(&out).expect("it goes");
+    }
+    println!("{ended:?}: with the picture, with what is done, before the first step");
+    assert!(ended[0] > 0 && ended[2] > 0, "{ended:?}");
+}
+
+/// A folder in which nothing can be written is refused before the work.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_folder_that_cannot_be_written_is_refused_before_sampling() {
+    let folder = folder();
+    // Not even root writes there.
+    let refused = run(folder.path(), &paint("2", "/proc/self/run.png"));
+    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+    assert!(said(&refused).contains("/proc/self") && !said(&refused).contains("picture 1"), "{}", said(&refused));
 }

@@ -45,7 +45,7 @@ pub fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let new = folder.join(format!("{UNFINISHED}{}-{count}-{}", std::process::id(), name.to_string_lossy()));
-    let written = File::create(&new).and_then(|mut file| file.write_all(bytes));
+    let written = File::create(&new).and_then(|mut file| write(&mut file, bytes));
     let placed = written.and_then(|()| fs::rename(&new, path));
     if placed.is_err() {
         let _ = fs::remove_file(&new);
@@ -66,7 +66,7 @@ pub fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
 pub fn put_safely(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = unfinished(path).ok_or(io::ErrorKind::NotFound)?;
     let written = File::create(&new).and_then(|mut file| {
-        file.write_all(bytes)?;
+        write(&mut file, bytes)?;
         file.sync_all()
     });
     let placed = written.and_then(|()| fs::rename(&new, path));
@@ -80,6 +80,15 @@ pub fn put_safely(path: &Path, bytes: &[u8]) -> io::Result<()> {
         let _ = folder.sync_all();
     }
     Ok(())
+}
+
+fn write(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+    #[cfg(feature = "faults")]
+    if impasto_faults::write() {
+        file.write_all(&bytes[..bytes.len() / 2])?;
+        return Err(io::ErrorKind::StorageFull.into());
+    }
+    file.write_all(bytes)
 }
 
 /// Removes a file of [`put_safely`], and what a process that died may have left of it.

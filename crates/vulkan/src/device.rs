@@ -34,6 +34,10 @@ pub(crate) struct Opened {
     pub(crate) remembering: std::sync::RwLock<()>,
     pub(crate) identity: Identity,
     pub(crate) meter: Meter,
+    /// Of the host's memory.
+    pub(crate) aside: Meter,
+    #[cfg(feature = "faults")]
+    pub(crate) name: std::sync::OnceLock<String>,
 }
 
 impl Device {
@@ -68,6 +72,9 @@ impl Device {
             remembering,
             identity,
             meter,
+            aside: Meter::new(),
+            #[cfg(feature = "faults")]
+            name: std::sync::OnceLock::new(),
         };
         let info = vk::PipelineCacheCreateInfo::default();
         // SAFETY: `info` is complete and lives until the call returns.
@@ -84,6 +91,10 @@ impl Device {
     /// Hands a list of commands to the queue; the number on the timeline at which it has ended.
     pub(crate) fn submit(&self, list: vk::CommandBuffer) -> Result<u64, VulkanError> {
         let opened = &*self.0;
+        #[cfg(feature = "faults")]
+        if opened.name.get().is_some_and(|name| impasto_faults::submit(name)) {
+            return Err(VulkanError::Call { call: "vkQueueSubmit", code: vk::Result::ERROR_DEVICE_LOST.as_raw() });
+        }
         if opened.timeline == vk::Semaphore::null() {
             return Err(VulkanError::Lacks("timeline semaphores"));
         }
@@ -96,6 +107,12 @@ impl Device {
         unsafe { opened.raw.queue_submit(opened.queue, &submits, vk::Fence::null()) }.named("vkQueueSubmit")?;
         *last += 1;
         Ok(*last)
+    }
+
+    /// The name under which faults are planned for it. Without one it has none.
+    #[cfg(feature = "faults")]
+    pub fn set_name(&self, name: &str) {
+        let _ = self.0.name.set(name.into());
     }
 
     /// Waits until the timeline has reached a number.

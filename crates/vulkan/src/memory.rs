@@ -16,6 +16,8 @@ pub enum Home {
     Device,
     /// Where the host reads and writes: the way into a device with memory of its own, and out of it.
     Host,
+    /// The host's memory too, for what is out of the device's way for a while. It does not count as the device's.
+    Aside,
 }
 
 /// Memory that kernels read and write.
@@ -25,8 +27,9 @@ pub struct Buffer {
     memory: vk::DeviceMemory,
     bytes: u64,
     cached: bool,
-    /// Bytes that the driver was asked for, which may be a few more.
+    /// Bytes that the driver was asked for, which may be a few more, and where.
     taken: u64,
+    home: Home,
     /// Where the host sees it, for as long as it lives; one thread at a time.
     mapped: Option<Mutex<Mapped>>,
 }
@@ -40,6 +43,15 @@ impl Device {
     /// What the driver was asked for.
     pub fn meter(&self) -> &Meter {
         &self.0.meter
+    }
+
+    /// What it was asked for of the host's memory, for what is out of the device's way.
+    pub fn meter_aside(&self) -> &Meter {
+        &self.0.aside
+    }
+
+    fn meter_of(&self, home: Home) -> &Meter {
+        if home == Home::Aside { self.meter_aside() } else { self.meter() }
     }
 
     /// Memory for kernels that the host can read and write.
@@ -59,17 +71,25 @@ impl Device {
         let raw = unsafe { device.create_buffer(&info, None) }.named("vkCreateBuffer")?;
         // Owned from here on, so that an error below frees it.
         let memory = vk::DeviceMemory::null();
-        let mut buffer = Buffer { device: self.clone(), raw, memory, bytes, taken: 0, cached: false, mapped: None };
+        let mut buffer =
+            Buffer { device: self.clone(), raw, memory, bytes, taken: 0, home, cached: false, mapped: None };
         // SAFETY: the buffer belongs to this device.
         let needs = unsafe { device.get_buffer_memory_requirements(raw) };
         let index = memory_type(&self.0.memory, needs.memory_type_bits, home)?;
         let info = vk::MemoryAllocateInfo::default().allocation_size(needs.size).memory_type_index(index as u32);
-        if !self.0.meter.take(needs.size) {
+        if !self.meter_of(home).take(needs.size) {
             return Err(VulkanError::OverBudget { wanted: needs.size });
         }
-        buffer.taken = needs.size;
+        #[cfg(feature = "faults")]
+        if self.0.name.get().is_some_and(|name| impasto_faults::alloc(name, needs.size)) {
+            self.meter_of(home).refuse(needs.size);
+            let code = vk::Result::ERROR_OUT_OF_DEVICE_MEMORY.as_raw();
+            return Err(VulkanError::Call { call: "vkAllocateMemory", code });
+        }
         // SAFETY: `info` is complete and lives until the call returns.
-        buffer.memory = unsafe { device.allocate_memory(&info, None) }.named("vkAllocateMemory")?;
+        let memory = unsafe { device.allocate_memory(&info, None) }.named("vkAllocateMemory");
+        buffer.memory = memory.inspect_err(|_| self.meter_of(home).refuse(needs.size))?;
+        buffer.taken = needs.size;
         // SAFETY: both belong to this device, and the buffer has no memory yet.
         unsafe { device.bind_buffer_memory(raw, buffer.memory, 0) }.named("vkBindBufferMemory")?;
         let flags = self.0.memory.memory_types[index].property_flags;
@@ -98,7 +118,7 @@ fn memory_type(memory: &vk::PhysicalDeviceMemoryProperties, allowed: u32, home: 
             .or_else(|| find(&|i| has(i, local) && wide(i)))
             .or_else(|| find(&|i| has(i, local)))
             .or_else(|| find(&|_| true)),
-        Home::Host => {
+        Home::Host | Home::Aside => {
             find(&|i| has(i, VISIBLE | vk::MemoryPropertyFlags::HOST_CACHED)).or_else(|| find(&|i| has(i, VISIBLE)))
         }
     };
@@ -180,6 +200,6 @@ impl Drop for Buffer {
             device.destroy_buffer(self.raw, None);
             device.free_memory(self.memory, None);
         }
-        self.device.0.meter.give_back(self.taken);
+        self.device.meter_of(self.home).give_back(self.taken);
     }
 }

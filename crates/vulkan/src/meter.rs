@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// let meter = Meter::new();
 /// meter.set_budget(100);
 /// assert!(meter.take(60) && !meter.take(50) && meter.take(40));
+/// assert_eq!(meter.had(), 60);
 /// meter.give_back(60);
 /// assert_eq!((meter.now(), meter.peak()), (40, 100));
 /// ```
@@ -17,6 +18,7 @@ pub struct Meter {
     now: AtomicU64,
     peak: AtomicU64,
     budget: AtomicU64,
+    had: AtomicU64,
 }
 
 impl Default for Meter {
@@ -28,7 +30,8 @@ impl Default for Meter {
 impl Meter {
     /// Nothing taken, and no budget.
     pub const fn new() -> Meter {
-        Meter { now: AtomicU64::new(0), peak: AtomicU64::new(0), budget: AtomicU64::new(u64::MAX) }
+        let [now, peak, had] = [const { AtomicU64::new(0) }; 3];
+        Meter { now, peak, budget: AtomicU64::new(u64::MAX), had }
     }
 
     /// More than this is never taken.
@@ -41,10 +44,24 @@ impl Meter {
         let budget = self.budget.load(Ordering::Relaxed);
         let more = |now: u64| now.checked_add(bytes).filter(|&sum| sum <= budget);
         let taken = self.now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        if let Ok(before) = taken {
-            self.peak.fetch_max(before + bytes, Ordering::Relaxed);
+        match taken {
+            Ok(before) => {
+                self.peak.fetch_max(before + bytes, Ordering::Relaxed);
+            }
+            Err(before) => self.had.store(before, Ordering::Relaxed),
         }
         taken.is_ok()
+    }
+
+    /// The device has refused what was just counted: these bytes are free again, and what was had until then is remembered.
+    pub fn refuse(&self, bytes: u64) {
+        self.give_back(bytes);
+        self.had.store(self.now(), Ordering::Relaxed);
+    }
+
+    /// Bytes that were taken when the device refused more, the last time that it did.
+    pub fn had(&self) -> u64 {
+        self.had.load(Ordering::Relaxed)
     }
 
     /// These bytes are free again.

@@ -31,15 +31,23 @@ impl Memory {
         let size = usize::try_from(bytes).map_err(|_| exhausted())?.max(1);
         let align = if size >= HUGE { HUGE } else { ALIGNMENT as usize };
         let layout = Layout::from_size_align(size, align).map_err(|_| exhausted())?;
+        // There is no budget behind this one: the planner keeps to the limit.
+        meter.take(bytes);
+        #[cfg(feature = "faults")]
+        if impasto_faults::alloc("cpu", bytes) {
+            meter.refuse(bytes);
+            return Err(exhausted());
+        }
         // SAFETY: the size is not zero.
-        let ptr = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(exhausted)?;
+        let Some(ptr) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
+            meter.refuse(bytes);
+            return Err(exhausted());
+        };
         #[cfg(target_os = "linux")]
         if size >= HUGE {
             // SAFETY: the range is our own allocation; the advice changes no contents, and its failure is harmless.
             unsafe { libc::madvise(ptr.as_ptr().cast(), size, libc::MADV_HUGEPAGE) };
         }
-        // There is no budget behind this one: the planner keeps to the limit.
-        meter.take(bytes);
         Ok(Memory { ptr, layout, bytes, meter: meter.clone() })
     }
 

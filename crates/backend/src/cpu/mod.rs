@@ -92,7 +92,7 @@ struct Inner {
     isa: Isa,
     number: Number,
     memory: u64,
-    pool: Pool,
+    pool: Arc<Pool>,
     meter: Arc<Meter>,
 }
 
@@ -123,7 +123,7 @@ impl Cpu {
         };
         let threads = options.threads.unwrap_or_else(impasto_device::cpu::usable_cores);
         let memory = options.memory.or_else(|| impasto_device::cpu::memory().map(|m| m.limit)).unwrap_or(u64::MAX);
-        Cpu(Arc::new(Inner { isa, number, memory, pool: Pool::new(threads), meter: Arc::default() }))
+        Cpu(Arc::new(Inner { isa, number, memory, pool: Arc::new(Pool::new(threads)), meter: Arc::default() }))
     }
 
     /// The instruction path in use.
@@ -139,6 +139,13 @@ impl Cpu {
     /// Threads that compute.
     pub fn threads(&self) -> usize {
         self.0.pool.threads()
+    }
+
+    /// The same threads and the same meter, computing in 32-bit floats.
+    fn exact(&self) -> Option<Arc<Cpu>> {
+        let Inner { isa, number, memory, pool, meter } = &*self.0;
+        let inner = Inner { isa: *isa, number: Number::F32, memory: *memory, pool: pool.clone(), meter: meter.clone() };
+        (*number != Number::F32).then(|| Arc::new(Cpu(Arc::new(inner))))
     }
 
     fn rows(&self) -> &'static Rows {
@@ -164,8 +171,11 @@ impl Capabilities for Cpu {
         memory::ALIGNMENT
     }
 
-    fn supports(&self, _: &Graph, _: Value) -> Result<(), String> {
-        Ok(())
+    fn supports(&self, graph: &Graph, value: Value) -> Result<(), String> {
+        match graph.node(value).op.is_copy() {
+            true => Err("the host's memory is this device's own: nothing is gained by resting there".into()),
+            false => Ok(()),
+        }
     }
 
     fn scratch_bytes(&self, graph: &Graph, value: Value) -> u64 {
@@ -212,6 +222,10 @@ impl Profile for Cpu {
     fn activations(&self) -> DType {
         self.0.number.dtype()
     }
+
+    fn profile_in_f32(&self) -> Option<Arc<dyn Profile>> {
+        Some(self.exact()?)
+    }
 }
 
 impl Backend for Cpu {
@@ -234,5 +248,9 @@ impl Backend for Cpu {
 
     fn prepare(&self, graph: &Graph, plan: &Plan, weights: &Weights) -> Result<Box<dyn Session>, BackendError> {
         Ok(Box::new(session::CpuSession::new(self, graph, plan, weights)?))
+    }
+
+    fn in_f32(&self) -> Option<Arc<dyn Backend>> {
+        Some(self.exact()?)
     }
 }

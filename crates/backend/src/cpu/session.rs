@@ -70,7 +70,7 @@ impl Env<'_> {
                 Src { ptr: self.arena_ptr(span.offset, span.bytes), dtype: self.graph.ty(value).dtype }
             }
             Place::Weight(param) => self.weights.find(self.segment, param_name(self.graph, param), Way::Tensor),
-            Place::Nowhere => unreachable!("an operand of a step has a place"),
+            Place::Host(_) | Place::Nowhere => unreachable!("an operand of a step has a place here"),
         }
     }
 
@@ -136,6 +136,7 @@ impl Env<'_> {
             Op::Embedding => lookup::embedding(self, value),
             Op::TimestepEmbedding { .. } => lookup::timestep(self, value),
             Op::Rotary { .. } => lookup::rotary(self, value),
+            Op::Rest | Op::Fetch => unreachable!("they are not supported"),
             Op::Input { .. } | Op::Param { .. } => unreachable!("sources are not executed"),
         }
     }
@@ -144,6 +145,9 @@ impl Env<'_> {
 struct Prepared {
     run: Run,
     time: StepTime,
+    /// Its result, if that has numbers that can be none.
+    #[cfg(feature = "faults")]
+    result: Dst,
 }
 
 pub(super) struct CpuSession {
@@ -184,6 +188,8 @@ impl CpuSession {
             .iter()
             .enumerate()
             .map(|(i, s)| Prepared {
+                #[cfg(feature = "faults")]
+                result: env.dst(s.value),
                 run: Env { scratch: s.scratch, segment: segment_of(plan, i), ..env }.prepare(s.value),
                 time: StepTime {
                     label: graph.label(s.value).into(),
@@ -270,6 +276,19 @@ fn run_all(cpu: &Cpu, steps: &mut [Prepared]) {
     for step in steps {
         let start = Instant::now();
         (step.run)(cpu.pool());
+        #[cfg(feature = "faults")]
+        if impasto_faults::nan("cpu") {
+            let Dst { ptr, dtype } = step.result;
+            // SAFETY: the result has at least one element, and nobody computes now.
+            unsafe {
+                match dtype {
+                    DType::F32 => ptr.cast::<f32>().write(f32::NAN),
+                    DType::F16 => ptr.cast::<half::f16>().write(half::f16::NAN),
+                    DType::BF16 => ptr.cast::<half::bf16>().write(half::bf16::NAN),
+                    DType::I32 => {}
+                }
+            }
+        }
         step.time.seconds = start.elapsed().as_secs_f64();
     }
 }
@@ -294,6 +313,10 @@ impl Session for CpuSession {
 
     fn run(&mut self, inputs: &[(&str, &HostTensor)], outputs: &mut [HostTensor]) -> Result<(), BackendError> {
         io::check_room(&self.outputs, outputs)?;
+        #[cfg(feature = "faults")]
+        if impasto_faults::submit("cpu") {
+            return Err(BackendError::Lost { device: "cpu".into(), reason: "on purpose".into() });
+        }
         self.upload(inputs)?;
         self.run_segments()?;
         self.download(outputs)

@@ -100,10 +100,19 @@ impl Stage {
 impl Memory {
     /// Takes pieces of these lengths, one after the other.
     pub(super) fn new(vulkan: &Vulkan, lengths: impl Iterator<Item = u64>) -> Result<Memory, BackendError> {
+        Memory::at(vulkan, lengths, Home::Device)
+    }
+
+    /// The same in the host's memory, out of the device's way.
+    pub(super) fn aside(vulkan: &Vulkan, lengths: impl Iterator<Item = u64>) -> Result<Memory, BackendError> {
+        Memory::at(vulkan, lengths, Home::Aside)
+    }
+
+    fn at(vulkan: &Vulkan, lengths: impl Iterator<Item = u64>, home: Home) -> Result<Memory, BackendError> {
         let mut memory = Memory { vulkan: vulkan.clone(), pieces: Vec::new() };
         let mut at = 0;
         for bytes in lengths.filter(|&bytes| bytes > 0) {
-            let piece = vulkan.device().buffer_at(bytes, Home::Device).map_err(|e| vulkan.failed(bytes, e))?;
+            let piece = vulkan.device().buffer_at(bytes, home).map_err(|e| vulkan.failed(bytes, e))?;
             memory.pieces.push((at, Arc::new(piece)));
             at += bytes;
         }

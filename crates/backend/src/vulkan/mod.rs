@@ -21,7 +21,7 @@ mod units;
 mod weights;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use impasto_graph::{Capabilities, DType, Graph, Limits, Plan, Used, Value, Weight};
 use impasto_vulkan::{Device, Meter, Physical, VulkanError};
@@ -56,7 +56,10 @@ struct Inner {
     device: Device,
     pipelines: Pipelines,
     /// By which the host reaches memory that it does not see; one thread at a time.
-    stage: Mutex<Option<Stage>>,
+    stage: Arc<Mutex<Option<Stage>>>,
+    cache: Option<PathBuf>,
+    /// The same device in 32-bit floats, made when it is first needed.
+    exact: OnceLock<Option<Vulkan>>,
 }
 
 impl Vulkan {
@@ -67,13 +70,17 @@ impl Vulkan {
         let budget = profile.limits().memory;
         let made = |profile: VulkanProfile| {
             let pipelines = Pipelines::new(device.clone(), options.cache.as_deref(), profile.units());
-            Vulkan(Arc::new(Inner { profile, device: device.clone(), pipelines, stage: Mutex::default() }))
+            let (stage, cache, exact) = (Arc::default(), options.cache.clone(), OnceLock::new());
+            Vulkan(Arc::new(Inner { profile, device: device.clone(), pipelines, stage, cache, exact }))
         };
         let claimed = made(profile);
         // Some drivers claim matrices that compute something else.
         let believed = claimed.units().is_none() || units::hold(&claimed)?;
         let vulkan = if believed { claimed } else { made(claimed.profile().clone().without_units()) };
         device.meter().set_budget(budget);
+        // Only now: what it does to be opened does not fail on purpose.
+        #[cfg(feature = "faults")]
+        device.set_name(name);
         Ok(vulkan)
     }
 
@@ -142,6 +149,10 @@ impl Capabilities for Vulkan {
     fn fixed_bytes(&self) -> u64 {
         self.profile().fixed_bytes()
     }
+
+    fn host_memory(&self) -> u64 {
+        self.profile().host_memory()
+    }
 }
 
 impl Profile for Vulkan {
@@ -155,6 +166,10 @@ impl Profile for Vulkan {
 
     fn activations(&self) -> DType {
         self.profile().activations()
+    }
+
+    fn profile_in_f32(&self) -> Option<Arc<dyn Profile>> {
+        self.profile().profile_in_f32()
     }
 }
 
@@ -178,5 +193,16 @@ impl Backend for Vulkan {
 
     fn prepare(&self, graph: &Graph, plan: &Plan, weights: &Weights) -> Result<Box<dyn Session>, BackendError> {
         Ok(Box::new(session::VulkanSession::new(self, graph, plan, weights)?))
+    }
+
+    fn in_f32(&self) -> Option<Arc<dyn Backend>> {
+        let Inner { profile, device, stage, cache, exact, .. } = &*self.0;
+        let make = || {
+            let (profile, device) = (profile.clone().exactly()?, device.clone());
+            let pipelines = Pipelines::new(device.clone(), cache.as_deref(), None);
+            let (stage, cache, exact) = (stage.clone(), cache.clone(), OnceLock::new());
+            Some(Vulkan(Arc::new(Inner { profile, device, pipelines, stage, cache, exact })))
+        };
+        Some(Arc::new(exact.get_or_init(make).clone()?))
     }
 }

@@ -1,5 +1,7 @@
 //! A Vulkan device as planning sees it: plain data, so that plans can be made before its driver is opened, or for one that is not here.
 
+use std::sync::Arc;
+
 use impasto_graph::{Capabilities, DType, Graph, Limits, Op, Used, Value};
 use impasto_vulkan::{Description, Features};
 
@@ -54,6 +56,11 @@ impl VulkanProfile {
         VulkanProfile { units: None, ..self }
     }
 
+    /// The same in 32-bit floats; none if it computes so already.
+    pub(super) fn exactly(self) -> Option<VulkanProfile> {
+        (self.number() != DType::F32).then_some(VulkanProfile { exact: true, units: None, ..self })
+    }
+
     /// The matrix units that kernels use.
     pub(super) fn units(&self) -> Option<Units> {
         self.units
@@ -67,6 +74,11 @@ impl VulkanProfile {
     /// The profile of a device by its driver's word.
     pub fn of(name: &str, told: &Description, options: &VulkanOptions) -> Result<VulkanProfile, BackendError> {
         VulkanProfile::new(name, &told.label, impasto_device::vulkan_limits(told), &told.features, options)
+    }
+
+    /// Whether host and device share their memory.
+    fn is_unified(&self) -> bool {
+        self.features.visible && self.features.cached && !self.as_if_discrete
     }
 
     /// What products multiply, and what flows between layers.
@@ -143,11 +155,15 @@ impl Capabilities for VulkanProfile {
 
     /// The two pieces by which the host reaches a device with memory of its own.
     fn fixed_bytes(&self) -> u64 {
-        if self.features.visible && self.features.cached && !self.as_if_discrete {
+        if self.is_unified() {
             return 0;
         }
         let share = (self.limits.memory / 16).clamp(LEAST_STAGED, MOST_STAGED) / 2;
         2 * (share.min(self.limits.max_allocation) / self.alignment() * self.alignment())
+    }
+
+    fn host_memory(&self) -> u64 {
+        if self.is_unified() { 0 } else { impasto_device::cpu::memory().map_or(0, |memory| memory.limit) }
     }
 }
 
@@ -163,5 +179,9 @@ impl Profile for VulkanProfile {
 
     fn activations(&self) -> DType {
         self.number()
+    }
+
+    fn profile_in_f32(&self) -> Option<Arc<dyn Profile>> {
+        Some(Arc::new(self.clone().exactly()?))
     }
 }

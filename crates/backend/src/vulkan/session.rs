@@ -25,6 +25,12 @@ pub(super) struct Run {
 /// The runs of a step.
 pub(super) type Runs = Result<Vec<Run>, KernelError>;
 
+/// What a step does.
+enum Work {
+    Runs(Vec<Run>),
+    Copy { from: Part, to: Part },
+}
+
 /// What preparing a step may look at.
 #[derive(Clone, Copy)]
 pub(super) struct Env<'a> {
@@ -33,6 +39,8 @@ pub(super) struct Env<'a> {
     plan: &'a Plan,
     weights: &'a VulkanWeights,
     arena: &'a Memory,
+    /// Where values rest.
+    host: &'a Memory,
     /// The step's scratch memory.
     scratch: Option<Span>,
     /// The step's segment, where weights take turns.
@@ -44,6 +52,7 @@ impl Env<'_> {
     pub(super) fn part(&self, value: Value) -> Part {
         match self.plan.place(value) {
             Place::Arena(span) => self.arena.part(span.offset, span.bytes),
+            Place::Host(span) => self.host.part(span.offset, span.bytes),
             Place::Weight(param) => self.weights.find(self.segment, param_name(self.graph, param), Way::Tensor).0,
             Place::Nowhere => unreachable!("an operand of a step has a place"),
         }
@@ -83,7 +92,14 @@ impl Env<'_> {
         vec![Run { kernel, parts, groups }]
     }
 
-    fn prepare(&self, value: Value) -> Runs {
+    fn prepare(&self, value: Value) -> Result<Work, KernelError> {
+        if self.graph.node(value).op.is_copy() {
+            return Ok(Work::Copy { from: self.part(self.operand(value, 0)), to: self.part(value) });
+        }
+        self.runs(value).map(Work::Runs)
+    }
+
+    fn runs(&self, value: Value) -> Runs {
         match &self.graph.node(value).op {
             Op::Linear { .. } | Op::MatMul { .. } | Op::Conv2d { .. } => linear::prepare(self, value),
             Op::Attention { .. } => attention::prepare(self, value),
@@ -103,6 +119,7 @@ impl Env<'_> {
             Op::Embedding => lookup::embedding(self, value),
             Op::TimestepEmbedding { .. } => lookup::timestep(self, value),
             Op::Rotary { .. } => lookup::rotary(self, value),
+            Op::Rest | Op::Fetch => unreachable!("copies are no kernels"),
             Op::Input { .. } | Op::Param { .. } => unreachable!("sources are not executed"),
         }
     }
@@ -111,6 +128,7 @@ impl Env<'_> {
 pub(super) struct VulkanSession {
     vulkan: Vulkan,
     arena: Memory,
+    host: Memory,
     recordings: Vec<Recording>,
     times: Vec<StepTime>,
     inputs: Vec<(String, TensorType)>,
@@ -135,6 +153,8 @@ struct Turns {
 /// Where an output lies.
 enum Output {
     Arena(u64),
+    /// It rests.
+    Host(u64),
     /// It is a parameter.
     Weight(Part),
 }
@@ -152,7 +172,8 @@ impl VulkanSession {
             .ok_or_else(|| vulkan.unsupported("these weights are on another device"))?;
         packed.check(vulkan, graph, plan)?;
         let arena = Memory::new(vulkan, plan.blocks().map(|block| block.bytes))?;
-        let env = Env { vulkan, graph, plan, weights: packed, arena: &arena, scratch: None, segment: 0 };
+        let host = Memory::aside(vulkan, plan.host_blocks().map(|block| block.bytes))?;
+        let env = Env { vulkan, graph, plan, weights: packed, arena: &arena, host: &host, scratch: None, segment: 0 };
         let mut steps = vec![];
         let order: Vec<Value> = plan.steps().iter().map(|step| step.value).collect();
         while let Some(step) = plan.steps().get(steps.len()) {
@@ -162,15 +183,15 @@ impl VulkanSession {
             let end = plan.stream().map_or(order.len(), |stream| stream.segments()[segment].steps.end);
             let at = |e: KernelError| vulkan.unsupported(format!("{}: {e}", graph.label(step.value)));
             let rest = &order[steps.len()..end];
-            let runs = match elementwise::chained(&env, rest) {
+            let work = match elementwise::chained(&env, rest) {
                 0 => Env { scratch: step.scratch, ..env }.prepare(step.value),
                 count => {
                     // The last step of a chain does the work of all.
-                    steps.extend(rest[..count - 1].iter().map(|&value| (value, vec![])));
-                    elementwise::chain(&env, &rest[..count])
+                    steps.extend(rest[..count - 1].iter().map(|&value| (value, Work::Runs(vec![]))));
+                    elementwise::chain(&env, &rest[..count]).map(Work::Runs)
                 }
             };
-            steps.push((order[steps.len()], runs.map_err(at)?));
+            steps.push((order[steps.len()], work.map_err(at)?));
         }
         let times = steps
             .iter()
@@ -196,7 +217,11 @@ impl VulkanSession {
             Place::Arena(span) => Some(span.offset),
             _ => None,
         };
-        let output = |value: Value| address(value).map_or_else(|| Output::Weight(env.part(value)), Output::Arena);
+        let output = |value: Value| match plan.place(value) {
+            Place::Arena(span) => Output::Arena(span.offset),
+            Place::Host(span) => Output::Host(span.offset),
+            _ => Output::Weight(env.part(value)),
+        };
         let input_places = graph.inputs().map(|(_, value)| address(value)).collect();
         let output_places = graph.outputs().iter().map(|o| output(o.value)).collect();
         let inputs = graph.inputs().map(|(name, value)| (name.to_owned(), graph.ty(value).clone())).collect();
@@ -210,6 +235,7 @@ impl VulkanSession {
             input_places,
             output_places,
             arena,
+            host,
             weights: weights.clone(),
             turns,
         })
@@ -241,9 +267,14 @@ impl VulkanSession {
             let mut read = vec![0; out.ty().bytes() as usize];
             match &self.output_places[i] {
                 Output::Arena(address) => self.arena.read(*address, &mut read)?,
+                Output::Host(address) => self.host.read(*address, &mut read)?,
                 Output::Weight(part) => self.arena.read_part(part, &mut read)?,
             }
             fill(out.data_mut(), &read);
+            #[cfg(feature = "faults")]
+            if let (true, Data::F32(numbers)) = (impasto_faults::nan(self.vulkan.name()), out.data_mut()) {
+                numbers[0] = f32::NAN;
+            }
             Ok(())
         })
     }
@@ -257,23 +288,31 @@ fn run_all(vulkan: &Vulkan, recordings: &mut [Recording]) -> Result<(), BackendE
     recordings.iter().try_for_each(|recording| recording.wait().map_err(|e| vulkan.failed(0, e)))
 }
 
+/// Buffers, the last of which is written, and for a kernel its workgroups; a copy has none.
+type Command = (Vec<Part>, Option<[u32; 3]>);
+
 /// All steps as lists of commands, each short enough, and those of each segment; `cuts` are the steps with which segments begin.
 fn record(
     vulkan: &Vulkan,
-    steps: Vec<(Value, Vec<Run>)>,
+    steps: Vec<(Value, Work)>,
     times: &[StepTime],
     cuts: &[usize],
 ) -> Result<(Vec<Recording>, Vec<std::ops::Range<usize>>), BackendError> {
     let failed = |e: VulkanError| vulkan.failed(0, e);
-    let counts: Vec<usize> = steps.iter().map(|(_, runs)| runs.len()).collect();
     let mut kernels = vec![];
-    let mut runs = vec![];
-    for Run { kernel, parts, groups } in steps.into_iter().flat_map(|(_, runs)| runs) {
-        kernels.push(kernel);
-        runs.push((parts, groups));
+    let mut commands: Vec<Vec<Command>> = vec![];
+    for (_, work) in steps {
+        commands.push(match work {
+            Work::Copy { from, to } => vec![(vec![from, to], None)],
+            Work::Runs(runs) => {
+                let (new, list): (Vec<Kernel>, Vec<Command>) =
+                    runs.into_iter().map(|run| (run.kernel, (run.parts, Some(run.groups)))).unzip();
+                kernels.extend(new);
+                list
+            }
+        });
     }
-    let pipelines = vulkan.0.pipelines.all(&kernels).map_err(|e| vulkan.unsupported(e))?;
-    let mut runs = runs.into_iter().zip(pipelines);
+    let mut pipelines = vulkan.0.pipelines.all(&kernels).map_err(|e| vulkan.unsupported(e))?.into_iter();
 
     let begin = || {
         let mut recorder = Recorder::new(vulkan.device());
@@ -282,18 +321,27 @@ fn record(
     };
     let (mut recordings, mut recorder, mut hazards) = (vec![], begin(), Hazards::default());
     let (mut flops, mut count, mut begins) = (0, 0, vec![0]);
-    for (step, (n, time)) in counts.into_iter().zip(times).enumerate() {
+    for (step, (commands, time)) in commands.into_iter().zip(times).enumerate() {
+        let n = commands.len();
         let cut = step > 0 && cuts.contains(&step);
         if cut || count > 0 && (flops + time.flops > MOST_FLOPS || count + n > MOST_RUNS) {
             recordings.push(std::mem::replace(&mut recorder, begin()).finish().map_err(failed)?);
             (flops, count, hazards) = (0, 0, Hazards::default());
             begins.extend(cut.then_some(recordings.len()));
         }
-        for ((parts, groups), pipeline) in runs.by_ref().take(n) {
+        for (parts, groups) in commands {
             if hazards.must_wait(&parts) {
                 recorder.barrier();
             }
-            recorder.run(&pipeline, parts, groups).map_err(failed)?;
+            match (groups, &parts[..]) {
+                (Some(groups), _) => {
+                    let pipeline = pipelines.next().ok_or_else(|| vulkan.unsupported("a kernel was not compiled"))?;
+                    recorder.run(&pipeline, parts, groups)
+                }
+                (None, [from, to]) => recorder.copy(from.clone(), to.clone()),
+                (None, _) => Ok(()),
+            }
+            .map_err(failed)?;
         }
         recorder.stamp();
         (flops, count) = (flops + time.flops, count + n);
@@ -367,6 +415,10 @@ impl Session for VulkanSession {
 
     fn allocated_bytes(&self) -> u64 {
         self.arena.bytes()
+    }
+
+    fn host_bytes(&self) -> u64 {
+        self.host.bytes()
     }
 
     fn profile(&self) -> Vec<StepTime> {

@@ -108,8 +108,8 @@ impl VulkanWeights {
         source: &dyn WeightSource,
     ) -> Result<VulkanWeights, BackendError> {
         let profile = vulkan.profile();
-        // Pieces as long as the device allows, none of which cuts a parameter.
-        let limit = vulkan.limits().max_allocation;
+        // Pieces as long as the device and the plan allow, none of which cuts a parameter.
+        let limit = vulkan.limits().max_allocation.min(plan.block_bytes());
         let (mut lengths, mut places) = (vec![0u64], vec![]);
         for weight in plan.resident() {
             if lengths[lengths.len() - 1] + weight.bytes > limit {

@@ -1,6 +1,6 @@
 //! Graphs in bands against the same graphs whole, bit by bit, on a Vulkan device. `IMPASTO_BAND_CASES=1` tries all networks.
 
-use impasto_graph::{Banded, Cutting, Graph, GraphError, Plan, PlanError};
+use impasto_graph::{Banded, Cutting, Graph, GraphError, May, Plan, PlanError};
 use impasto_model::{Numbers, vae_decoder};
 
 use super::common::banded::{check, random_cutting, run};
@@ -46,7 +46,7 @@ fn a_small_binding_limit_is_met_exactly() -> Result<(), GraphError> {
     let small = Vulkan::open("vulkan0", &physical(), &options).expect("it opens");
     let refused = Plan::new(&case.graph, &small);
     assert!(matches!(refused, Err(PlanError::Binding { .. } | PlanError::Allocation { .. })), "{refused:?}");
-    let (banded, plan) = Banded::fit(&case.graph, &small, 1, Plan::new).expect("bands fit");
+    let (banded, plan) = Banded::fit(&case.graph, &small, 1, May::default()).expect("bands fit");
     assert!(plan.largest_binding() <= largest / 3 && banded.cuts.bands() > 1);
     let small = Machine {
         backend: std::sync::Arc::new(small),

@@ -18,4 +18,5 @@ mod overflow;
 mod parameters;
 #[path = "../ops/products.rs"]
 mod products;
+mod rest;
 mod watched;

@@ -119,7 +119,15 @@ impl Picture {
         let wrong = |e: &dyn std::fmt::Display| PictureError::Write { path: path.into(), problem: e.to_string() };
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|e| wrong(&e))?;
-        self.encode(format, parameters, &mut BufWriter::new(file.as_file_mut())).map_err(|e| wrong(&e))?;
+        let mut out = BufWriter::new(file.as_file_mut());
+        self.encode(format, parameters, &mut out).map_err(|e| wrong(&e))?;
+        // The last bytes can fail too; and what replaces the state of a run must be on the disk before that goes.
+        out.flush().and_then(|()| out.get_ref().sync_all()).map_err(|e| wrong(&e))?;
+        drop(out);
+        #[cfg(feature = "faults")]
+        if impasto_faults::write() {
+            return Err(wrong(&std::io::Error::from(std::io::ErrorKind::StorageFull)));
+        }
         readable_as_usual(&file);
         let kept = if force { file.persist(path) } else { file.persist_noclobber(path) };
         match kept {

@@ -7,60 +7,92 @@ use impasto_model::Model;
 
 use super::machine::Machine;
 use super::names::ModuleName;
-use super::resolve::{Request, Wish};
-use super::{MODULES, Place, Placement};
+use super::resolve::{Home, Request, Wish};
+use super::{AssignmentError, Learned, MODULES, Place, Placement};
 use crate::{GenerateError, Job, overview};
 
 /// A device for each module: as asked for, or where it will be done soonest.
 pub fn place(job: &Job, model: &Model, request: &Request, machine: &Machine) -> Result<Placement, GenerateError> {
     request.check(machine)?;
-    let (mut reasons, mut places) = (vec![], vec![]);
+    let (mut reasons, mut notes, mut places) = (vec![], vec![], vec![]);
+    let learned = Learned::default();
     for module in MODULES {
-        let place = match request.runtime(machine, module)? {
+        let mut wish = request.runtime(machine, module)?;
+        if let Wish::Device(name) = &wish
+            && let Some(why) = machine.pool().failure(name)
+        {
+            notes.push(format!("{module} not on {name}, which has failed: {why}"));
+            wish = Wish::Auto;
+        }
+        let place = match wish {
             Wish::Device(name) => {
                 let device = machine.devices().iter().find(|device| device.name == name);
                 let device = device.ok_or_else(|| GenerateError::Asked(format!("there is no device {name}")))?;
                 reasons.push(format!("{module}: {name}, as asked for"));
-                at(machine, request, module, device)?
+                at(machine, request.home(machine, module, device)?, device)?
             }
-            wish => choose(job, model, request, machine, module, &wish, &mut reasons)?,
+            wish => {
+                let may = machine.candidates().map(|(device, _)| device);
+                let may = may.filter(|device| wish != Wish::Gpu || device.is_gpu()).collect();
+                let home = |device: &DeviceInfo| request.home(machine, module, device);
+                let (place, why) = choose(job, model, &home, machine, module, may, &learned)?;
+                reasons.extend(why);
+                place
+            }
         };
         places.push(place);
     }
     let lacks = |module: ModuleName| format!("this model has no {module}: what was said of it is not used");
-    let notes = request.missing(&MODULES).into_iter().map(lacks).collect();
+    notes.extend(request.missing(&MODULES).into_iter().map(lacks));
     let [te, diffusion, vae] = [0, 1, 2].map(|i| places[i].clone());
-    Ok(Placement { te, diffusion, vae, reasons, notes })
+    Ok(Placement { te, diffusion, vae, reasons, notes, rules: Some((request.clone(), machine.clone())) })
 }
 
-/// A module on a device.
-fn at(machine: &Machine, request: &Request, module: ModuleName, device: &DeviceInfo) -> Result<Place, GenerateError> {
-    let home = request.home(machine, module, device)?;
-    let profile = machine.profile(device).map_err(|why| GenerateError::Asked(format!("{}: {why}", device.name)))?;
-    let (rates, book) = (machine.rates(device, &*profile), machine.book().clone());
-    Ok(Place { device: profile, home, pool: machine.pool().clone(), rates, book })
-}
-
-/// The device on which a module will be done soonest.
-fn choose(
+/// Another device for a module whose own has failed: the soonest of those that may have it, whatever was asked for. None if there is none.
+pub(super) fn elsewhere(
     job: &Job,
     model: &Model,
     request: &Request,
     machine: &Machine,
     module: ModuleName,
-    wish: &Wish,
-    reasons: &mut Vec<String>,
-) -> Result<Place, GenerateError> {
-    let may = machine.candidates().filter(|(device, _)| *wish != Wish::Gpu || device.is_gpu());
-    let may: Vec<&DeviceInfo> = may.map(|(device, _)| device).collect();
-    if let [device] = may.as_slice() {
-        reasons.push(format!("{module}: {}, the only device that it can be on", device.name));
-        return at(machine, request, module, device);
+    learned: &Learned,
+) -> Result<Option<Place>, GenerateError> {
+    let may = machine.candidates().map(|(device, _)| device);
+    let may: Vec<&DeviceInfo> = may.filter(|device| learned.allows(module, &device.name)).collect();
+    if may.is_empty() {
+        return Ok(None);
     }
+    // Weights that were to be on a device that has failed are where the module computes.
+    let home = |device: &DeviceInfo| Ok(request.home(machine, module, device).unwrap_or_default());
+    choose(job, model, &home, machine, module, may, learned).map(|(place, _)| Some(place))
+}
+
+/// A module on a device.
+fn at(machine: &Machine, home: Home, device: &DeviceInfo) -> Result<Place, GenerateError> {
+    let profile = machine.profile(device).map_err(|why| GenerateError::Asked(format!("{}: {why}", device.name)))?;
+    let (rates, book) = (machine.rates(device, &*profile), machine.book().clone());
+    Ok(Place { device: profile, home, exact: false, pool: machine.pool().clone(), rates, book })
+}
+
+/// The device on which a module will be done soonest, and why.
+fn choose(
+    job: &Job,
+    model: &Model,
+    home: &dyn Fn(&DeviceInfo) -> Result<Home, AssignmentError>,
+    machine: &Machine,
+    module: ModuleName,
+    may: Vec<&DeviceInfo>,
+    learned: &Learned,
+) -> Result<(Place, Vec<String>), GenerateError> {
+    let at = |device: &DeviceInfo| Ok::<_, GenerateError>(at(machine, home(device)?, device)?.with(learned, module));
+    if let [device] = may.as_slice() {
+        return Ok((at(device)?, vec![format!("{module}: {}, the only device that it can be on", device.name)]));
+    }
+    let mut reasons = vec![];
     let mut best: Option<(f64, Place)> = None;
     let mut refused = None;
     for device in may {
-        let place = at(machine, request, module, device)?;
+        let place = at(device)?;
         let name = &device.name;
         match overview::seconds(job, model, module, &place) {
             Ok(seconds) => {
@@ -80,10 +112,10 @@ fn choose(
     match (best, refused) {
         (Some((_, place)), _) => {
             reasons.push(format!("{module}: {}, the soonest", place.device.name()));
-            Ok(place)
+            Ok((place, reasons))
         }
         // It fits nowhere: the plan says so with what it needs.
-        (None, Some((place, _))) => Ok(place),
+        (None, Some((place, _))) => Ok((place, reasons)),
         (None, None) => Err(GenerateError::Asked("no device is here that can be computed on".into())),
     }
 }

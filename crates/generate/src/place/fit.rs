@@ -1,7 +1,9 @@
 //! How a module's computation is made to fit a device.
 
-use impasto_backend::Profile;
-use impasto_graph::{Banded, Capabilities, Cuts, Graph, GraphError, Limits, Plan, PlanError, Storage, Used, Value};
+use std::sync::Arc;
+
+use impasto_backend::{Profile, Within};
+use impasto_graph::{Banded, Cuts, Graph, GraphError, Limits, May, Plan, PlanError, Storage};
 use impasto_model::Numbers;
 use serde::Serialize;
 
@@ -66,42 +68,6 @@ impl Bounds {
     pub const EXACT: Bounds = Bounds { to: Rung::Banded, ..Bounds::WHOLE };
 }
 
-/// A device of which a module may not use all.
-struct Capped<'a> {
-    device: &'a dyn Profile,
-    limits: Limits,
-}
-
-impl Capabilities for Capped<'_> {
-    fn limits(&self) -> Limits {
-        self.limits
-    }
-
-    fn alignment(&self) -> u64 {
-        self.device.alignment()
-    }
-
-    fn supports(&self, graph: &Graph, value: Value) -> Result<(), String> {
-        self.device.supports(graph, value)
-    }
-
-    fn scratch_bytes(&self, graph: &Graph, value: Value) -> u64 {
-        self.device.scratch_bytes(graph, value)
-    }
-
-    fn may_overwrite(&self, graph: &Graph, value: Value, operand: usize) -> bool {
-        self.device.may_overwrite(graph, value, operand)
-    }
-
-    fn param_bytes(&self, graph: &Graph, param: Value, used: Used) -> u64 {
-        self.device.param_bytes(graph, param, used)
-    }
-
-    fn fixed_bytes(&self) -> u64 {
-        self.device.fixed_bytes()
-    }
-}
-
 /// Builds a module's graph in the numbers of a device.
 pub type Build<'a> = dyn Fn(Numbers) -> Result<Graph, GraphError> + 'a;
 
@@ -109,10 +75,11 @@ pub type Build<'a> = dyn Fn(Numbers) -> Result<Graph, GraphError> + 'a;
 /// which their caller offers one by one.
 ///
 /// `builds` are graphs that do the same, the better ones first; the last of them is cut into bands. Weights that do not fit beside the arena take
-/// turns on the device, which costs time in every run: first comes whatever has room for all of them.
+/// turns on the device, which costs time in every run: first comes whatever has room for all of them. Last, bands that are not needed now rest in
+/// host memory.
 pub fn fit(
     module: &'static str,
-    device: &dyn Profile,
+    device: &Arc<dyn Profile>,
     storage: Storage,
     bounds: Bounds,
     builds: &[&Build],
@@ -125,21 +92,23 @@ pub fn fit(
     };
     let mut limits = device.limits();
     if let Some(arena) = bounds.arena {
-        let roomy = Plan::new(last, &Capped { device, limits: Limits::UNLIMITED });
+        let roomy = Plan::new(last, &Within::new(device.clone(), Limits::UNLIMITED));
         let weights = roomy.map_or(0, |plan| plan.weight_bytes());
         limits.memory = limits.memory.min(weights.saturating_add(device.fixed_bytes()).saturating_add(arena));
     }
-    let device_or_less = Capped { device, limits };
+    let device_or_less = Within::new(device.clone(), limits);
     let (mut why, mut refusal) = (None, None);
-    type Planner = fn(&Graph, &dyn Capabilities) -> Result<Plan, PlanError>;
-    for (streams, plan) in [(false, Plan::new as Planner), (true, Plan::streamed as Planner)] {
+    let ways = [(false, false), (true, false), (false, true), (true, true)];
+    for may in ways.map(|(stream, rest)| May { stream, rest }) {
         // Weights that take turns would leave more than that to the arena.
-        if streams && bounds.arena.is_some() {
+        if may.stream && bounds.arena.is_some() || may.rest && device.host_memory() == 0 {
             continue;
         }
-        if bounds.from == Rung::Whole {
+        if bounds.from == Rung::Whole && !may.rest {
             for (choice, graph) in graphs.iter().enumerate() {
-                match plan(graph, &device_or_less) {
+                let planned =
+                    if may.stream { Plan::streamed(graph, &device_or_less) } else { Plan::new(graph, &device_or_less) };
+                match planned {
                     Ok(plan) => {
                         let (graph, cuts) = (graph.clone(), Cuts::default());
                         return Ok(Fitted { graph, plan, rung: Rung::Whole, choice, cuts, why: None });
@@ -152,11 +121,11 @@ pub fn fit(
         // What a device cannot do at all it cannot do in bands, and bands make weights no smaller.
         let hopeless = match &refusal {
             Some(PlanError::Unsupported { .. }) => true,
-            Some(PlanError::Memory { weights, limit, .. }) => !streams && weights >= limit,
+            Some(PlanError::Memory { weights, limit, .. }) => !may.stream && weights >= limit,
             _ => false,
         };
         if bounds.to >= Rung::Banded && !hopeless {
-            match Banded::fit(last, &device_or_less, 2, plan) {
+            match Banded::fit(last, &device_or_less, 2, may) {
                 Ok((Banded { graph, cuts }, plan)) => {
                     return Ok(Fitted { graph, plan, rung: Rung::Banded, choice: graphs.len() - 1, cuts, why });
                 }

@@ -78,6 +78,7 @@ fn common_features(kind: DeviceKind) -> impasto_vulkan::Features {
         timeline: true,
         memory_model: true,
         visible: kind == DeviceKind::Integrated,
+        cached: kind == DeviceKind::Integrated,
         limits: impasto_vulkan::KernelLimits { binding: 4 * GIB - 1, alignment: 64, ..Default::default() },
         ..Default::default()
     }

@@ -118,9 +118,13 @@ impl Machine {
         self.book().rates(&profile.about(), device)
     }
 
-    /// Devices on which something may run that nobody has placed: the CPU and healthy GPUs, never a software rasteriser.
+    /// Devices on which something may run that nobody has placed: the CPU and healthy GPUs, never a software rasteriser, nor one that has failed
+    /// in this process.
     pub fn candidates(&self) -> impl Iterator<Item = (&DeviceInfo, Arc<dyn Profile>)> {
-        let may = |device: &&DeviceInfo| device.kind != DeviceKind::Software && device.standing == Standing::Usable;
+        let may = |device: &&DeviceInfo| {
+            let failed = self.pool.failure(&device.name).is_some();
+            device.kind != DeviceKind::Software && device.standing == Standing::Usable && !failed
+        };
         self.devices().iter().filter(may).filter_map(|device| Some((device, self.profile(device).ok()?)))
     }
 }

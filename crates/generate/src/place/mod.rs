@@ -9,6 +9,7 @@ mod auto;
 mod budget;
 mod fit;
 mod imagined;
+mod learned;
 mod machine;
 mod names;
 mod pool;
@@ -19,13 +20,17 @@ mod times;
 
 use std::sync::Arc;
 
-use impasto_backend::{Backend, BackendError, Profile, Session};
+use impasto_backend::{Backend, BackendError, Profile, Session, Within};
+use impasto_model::Model;
+
+use crate::{GenerateError, Job};
 
 pub use assignment::{Assignment, AssignmentError, Of, Problem};
 pub use auto::place;
 pub use budget::{Amount, Budget};
 pub use fit::{Bounds, Build, Fitted, Rung, fit};
 pub use imagined::imagine;
+pub(crate) use learned::Learned;
 pub use machine::{FreeMemory, Machine, OpenDevice, Use};
 pub use names::ModuleName;
 pub use pool::{Open, Pool};
@@ -42,6 +47,8 @@ pub struct Place {
     pub device: Arc<dyn Profile>,
     /// Where its weights are kept.
     pub home: Home,
+    /// It computes in 32-bit floats, whatever the device prefers.
+    exact: bool,
     pool: Arc<Pool>,
     rates: Rates,
     book: Arc<RateBook>,
@@ -54,21 +61,37 @@ impl Place {
         Place {
             device: backend.clone(),
             home,
+            exact: false,
             pool: Pool::new(move |_| Ok(held.clone())),
             rates: Rates { flops: 1e11, load: 1e9, measured: false },
             book: Arc::default(),
         }
     }
 
-    /// The device, opened if nobody has it open.
-    pub(crate) fn open(&self) -> Result<Arc<dyn Backend>, BackendError> {
-        self.pool.get(self.device.name())
+    /// The device, opened if nobody has it open, and what computes there, which is the same unless it is to be exact.
+    pub(crate) fn open(&self) -> Result<[Arc<dyn Backend>; 2], BackendError> {
+        let device = self.pool.get(self.device.name())?;
+        let exact = if self.exact { device.in_f32() } else { None };
+        Ok([device.clone(), exact.unwrap_or(device)])
     }
 
-    /// Another device of the same machine, with the weights where it computes.
-    pub(crate) fn instead(&self, name: &str) -> Result<Place, BackendError> {
-        let device = self.pool.get(name)?;
-        Ok(Place { device, home: Home::Runtime, ..self.clone() })
+    /// The devices that are open.
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// The same device with what was learned of it.
+    pub(crate) fn with(mut self, learned: &Learned, module: ModuleName) -> Place {
+        let name = self.device.name().to_owned();
+        if learned.is_in_f32(module, &name)
+            && let Some(exact) = self.device.profile_in_f32()
+        {
+            (self.device, self.exact) = (exact, true);
+        }
+        if let Some(limits) = learned.limits(&name) {
+            self.device = Arc::new(Within::new(self.device, limits));
+        }
+        self
     }
 
     /// How fast it is there.
@@ -100,6 +123,8 @@ pub struct Placement {
     pub reasons: Vec<String>,
     /// What the user should know, a line each.
     pub notes: Vec<String>,
+    /// What was asked for and where, which says where else a module may go.
+    rules: Option<(Request, Machine)>,
 }
 
 /// The modules that every model has, in the order in which they run.
@@ -109,7 +134,26 @@ impl Placement {
     /// Everything on one device that is open.
     pub fn on(backend: &Arc<dyn Backend>) -> Placement {
         let place = Place::on(backend, Home::Runtime);
-        Placement { te: place.clone(), diffusion: place.clone(), vae: place, reasons: vec![], notes: vec![] }
+        Placement::of_each(place.clone(), place.clone(), place)
+    }
+
+    /// Each module at its place, with no other to go to.
+    pub fn of_each(te: Place, diffusion: Place, vae: Place) -> Placement {
+        Placement { te, diffusion, vae, reasons: vec![], notes: vec![], rules: None }
+    }
+
+    /// Another place for a module: where it would have been put if the devices that cannot have it were not here.
+    pub(crate) fn elsewhere(
+        &self,
+        job: &Job,
+        model: &Model,
+        module: ModuleName,
+        learned: &Learned,
+    ) -> Result<Option<Place>, GenerateError> {
+        match &self.rules {
+            Some((request, machine)) => auto::elsewhere(job, model, request, machine, module, learned),
+            None => Ok(None),
+        }
     }
 
     /// From here on, add up where the time goes.
@@ -125,6 +169,15 @@ impl Placement {
     /// Write down how fast its devices were, for the estimates of later runs.
     pub fn keep_rates(&self) {
         self.te.book.keep();
+    }
+
+    /// A module is here from now on.
+    pub(crate) fn put(&mut self, module: ModuleName, place: Place) {
+        match module {
+            ModuleName::Te => self.te = place,
+            ModuleName::Diffusion => self.diffusion = place,
+            _ => self.vae = place,
+        }
     }
 
     /// Where a module is; none of those that no model has yet.

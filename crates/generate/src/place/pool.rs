@@ -12,16 +12,21 @@ pub type Open = dyn Fn(&str) -> Result<Arc<dyn Backend>, BackendError> + Send + 
 pub struct Pool {
     open: Box<Open>,
     opened: Mutex<HashMap<String, Weak<dyn Backend>>>,
+    /// Devices that have failed in this process and are not opened again, and why.
+    failed: Mutex<HashMap<String, String>>,
 }
 
 impl Pool {
     /// No device is open yet.
     pub fn new(open: impl Fn(&str) -> Result<Arc<dyn Backend>, BackendError> + Send + Sync + 'static) -> Arc<Pool> {
-        Arc::new(Pool { open: Box::new(open), opened: Mutex::default() })
+        Arc::new(Pool { open: Box::new(open), opened: Mutex::default(), failed: Mutex::default() })
     }
 
     /// The device of this name, which is opened if nobody has it open.
     pub fn get(&self, name: &str) -> Result<Arc<dyn Backend>, BackendError> {
+        if let Some(reason) = self.failure(name) {
+            return Err(BackendError::Lost { device: name.into(), reason });
+        }
         // Held while it opens, so that two users who come at once get one instance.
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(backend) = opened.get(name).and_then(Weak::upgrade) {
@@ -36,5 +41,27 @@ impl Pool {
     pub fn is_open(&self, name: &str) -> bool {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         opened.get(name).is_some_and(|backend| backend.strong_count() > 0)
+    }
+
+    /// Whether a device that is open can be opened anew after it was lost.
+    pub fn reopens(&self, name: &str) -> bool {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.get(name).and_then(Weak::upgrade).is_some_and(|backend| backend.reopens())
+    }
+
+    /// Let go of a device that was lost, so that the next who wants it opens it anew.
+    pub fn forget(&self, name: &str) {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+
+    /// A device has failed: nobody gets it again in this process.
+    pub fn fail(&self, name: &str, reason: &str) {
+        self.forget(name);
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into(), reason.into());
+    }
+
+    /// Why a device is not to be had in this process, if it has failed.
+    pub fn failure(&self, name: &str) -> Option<String> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 }

@@ -21,7 +21,7 @@ pub struct ModulePlan {
     pub resident_bytes: u64,
     /// Bytes of weights that are brought to the device in each run, since they do not all fit there.
     pub streamed_bytes: u64,
-    /// Bytes of weights that are kept in host memory for a device that is not the host.
+    /// Bytes that are kept in host memory for a device that is not the host: weights, and activations that rest there.
     pub host_bytes: u64,
     /// Bytes of activations and scratch.
     pub arena_bytes: u64,

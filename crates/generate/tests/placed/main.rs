@@ -4,9 +4,9 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod failover;
 mod homes;
 mod sweep;
-mod within;
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ fn job(model: &Model) -> Job {
 
 fn placement(te: &Place, diffusion: &Place, vae: &Place) -> Placement {
     let [te, diffusion, vae] = [te, diffusion, vae].map(Clone::clone);
-    Placement { te, diffusion, vae, reasons: vec![], notes: vec![] }
+    Placement::of_each(te, diffusion, vae)
 }
 
 fn paint(job: &Job, model: &Model, places: &Placement) -> Result<Picture, GenerateError> {

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use impasto_backend::Backend;
+use impasto_backend::{Backend, Within};
 use impasto_generate::place::{Home, Place, RunPlan};
 use impasto_generate::{GenerateError, plan};
+use impasto_graph::Limits;
 
 use crate::common::Small;
-use crate::within::Within;
 use crate::{cpu, job, open, paint, placement, vulkan};
 
 /// From all that is needed down to a twentieth, in hundredths, with weights in every home; or some of that.
@@ -31,7 +31,9 @@ fn sweep(device: &Arc<dyn Backend>, small: &Small, te_too: bool) {
     let job = job(&model);
     let elsewhere = Place::on(&cpu(), Home::Runtime);
     let places = |memory: u64, home: Home| {
-        let within: Arc<dyn Backend> = Arc::new(Within { device: device.clone(), memory });
+        // A name of its own, so that others can be beside it.
+        let limits = Limits { memory, ..device.limits() };
+        let within: Arc<dyn Backend> = Arc::new(Within { device: device.clone(), limits, name: name.into() });
         let here = Place::on(&within, home);
         placement(if te_too { &here } else { &elsewhere }, &here, &here)
     };

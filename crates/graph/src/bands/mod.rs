@@ -37,7 +37,7 @@ use std::ops::Range;
 
 use crate::error::{GraphError, PlanError};
 use crate::graph::Graph;
-use crate::plan::{Capabilities, Plan};
+use crate::plan::{Capabilities, May, Plan};
 
 pub use cuts::{Cut, Cuts};
 use extents::Extents;
@@ -110,14 +110,9 @@ impl Banded {
         split::split(graph, cutting, &extents)
     }
 
-    /// The largest bands that fit a device, with their plan: as few as the device's limits allow, and at least so many. `plan` is [`Plan::new`] or [`Plan::streamed`]. The refusal, if there is one, is that of the
-    /// smallest bands.
-    pub fn fit(
-        graph: &Graph,
-        device: &dyn Capabilities,
-        least: u64,
-        plan: fn(&Graph, &dyn Capabilities) -> Result<Plan, PlanError>,
-    ) -> Result<(Banded, Plan), PlanError> {
+    /// The largest bands that fit a device, with their plan: as few as the device's limits allow, and at least so many. The refusal, if
+    /// there is one, is that of the smallest bands.
+    pub fn fit(graph: &Graph, device: &dyn Capabilities, least: u64, may: May) -> Result<(Banded, Plan), PlanError> {
         let limits = device.limits();
         let buffer_bytes = limits.max_binding.min(limits.max_allocation);
         let largest = Extents::new(graph, &Cutting::default()).largest(graph);
@@ -128,8 +123,8 @@ impl Banded {
                 op: "graph",
                 reason: e.to_string(),
             })?;
-            let plan = plan(&banded.graph, device)?;
-            Ok((banded, plan))
+            let (graph, plan) = Plan::fit(banded.graph, device, may)?;
+            Ok((Banded { graph, ..banded }, plan))
         };
         // Fewer bands than this cannot fit one buffer each.
         let least = largest.div_ceil(buffer_bytes.max(1)).max(least).clamp(1, MOST_BANDS);

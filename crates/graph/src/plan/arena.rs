@@ -5,7 +5,7 @@
 
 use std::cmp::Reverse;
 
-use super::lifetime::{Buffer, Lifetimes};
+use super::lifetime::{Buffer, peak_bytes};
 
 pub(super) struct Layout {
     /// By buffer.
@@ -14,9 +14,9 @@ pub(super) struct Layout {
 }
 
 /// Lay the buffers out. None straddles a multiple of `block`.
-pub(super) fn pack(lifetimes: &Lifetimes, alignment: u64, block: u64) -> Layout {
-    let buffers = &lifetimes.buffers;
-    let good_enough = lifetimes.peak_bytes() + lifetimes.peak_bytes() / 100;
+pub(super) fn pack(buffers: &[Buffer], alignment: u64, block: u64) -> Layout {
+    let peak = peak_bytes(buffers);
+    let good_enough = peak + peak / 100;
     let length = |b: &Buffer| (b.last - b.first) as u64 + 1;
     let by: [&dyn Fn(&Buffer) -> u64; 4] = [&|b| b.bytes, &|b| length(b).saturating_mul(b.bytes), &length, &|_| 0];
     let mut best: Option<Layout> = None;

@@ -15,6 +15,8 @@ pub(super) struct Analysis {
     overwritable: Vec<Vec<usize>>,
     /// By value: whether a result of the graph needs the bytes of this root at the end.
     kept: Vec<bool>,
+    /// By value: whether it lies in the host's memory.
+    rests: Vec<bool>,
     /// By value: how this parameter is used.
     used: Vec<Used>,
     /// By value: the concatenation that it is computed right into, and where in it.
@@ -60,7 +62,7 @@ impl Analysis {
                 Op::Input { .. } => Role::Input,
                 _ => view(graph, value, &roles, device.alignment()).unwrap_or(Role::Step),
             };
-            if roles[value.index()] == Role::Step {
+            if roles[value.index()] == Role::Step && !node.op.is_copy() {
                 scratch[value.index()] = device.scratch_bytes(graph, value);
                 overwritable[value.index()] = (0..node.inputs.len())
                     .filter(|&i| graph.ty(node.inputs[i]).bytes() == node.ty.bytes())
@@ -70,7 +72,8 @@ impl Analysis {
         }
         let housed = if house { housed(graph, &roles, device.alignment()) } else { vec![None; n] };
         let (kept, used) = (vec![false; n], vec![Used::default(); n]);
-        let mut analysis = Analysis { roles, scratch, overwritable, kept, used, housed };
+        let rests = graph.nodes().iter().map(|node| node.op == Op::Rest).collect();
+        let mut analysis = Analysis { roles, scratch, overwritable, kept, rests, used, housed };
         for output in graph.outputs() {
             let (root, _) = analysis.root(output.value);
             analysis.kept[root.index()] = true;
@@ -152,15 +155,22 @@ impl Analysis {
         self.housed.iter().any(Option::is_some)
     }
 
-    /// The arena-living root of an operand; `None` for parameters.
-    pub(super) fn arena_root(&self, value: Value) -> Option<Value> {
+    /// The root of an operand that a plan gives memory to; `None` for parameters.
+    fn planned_root(&self, value: Value) -> Option<Value> {
         let (root, _) = self.root(value);
         (self.roles[root.index()] != Role::Weight).then_some(root)
     }
 
+    /// The arena-living root of an operand; `None` for parameters and what rests.
+    pub(super) fn arena_root(&self, value: Value) -> Option<Value> {
+        self.planned_root(value).filter(|root| !self.rests[root.index()])
+    }
+
     /// The largest tensor that an op reads or writes in the arena.
     pub(super) fn largest_binding(&self, graph: &Graph) -> Option<(Value, u64)> {
+        // Copies to the host and back bind nothing.
         self.steps()
+            .filter(|&v| !graph.node(v).op.is_copy())
             .flat_map(|v| graph.node(v).inputs.iter().filter_map(|&i| self.arena_root(i).map(|_| i)).chain([v]))
             .map(|v| (v, graph.ty(v).bytes()))
             .max_by_key(|&(_, bytes)| bytes)
@@ -244,6 +254,9 @@ pub(super) struct Lifetimes {
     buffer_of: Vec<Option<u32>>,
     /// By step: the buffer of its scratch memory.
     scratch_of: Vec<Option<u32>>,
+    /// What rests in the host's memory, and by value its place among that.
+    pub(super) resting: Vec<Buffer>,
+    resting_of: Vec<Option<u32>>,
     steps: usize,
 }
 
@@ -258,11 +271,17 @@ impl Lifetimes {
         };
         let mut buffers: Vec<Buffer> = Vec::with_capacity(2 * order.len());
         let mut buffer_of = vec![None; graph.nodes().len()];
+        let (mut resting, mut resting_of) = (vec![], vec![None; graph.nodes().len()]);
         for input in analysis.inputs() {
             buffer_of[input.index()] = Some(buffers.len() as u32);
             buffers.push(Buffer { bytes: graph.ty(input).bytes(), first: 0, last: last(input, 0) });
         }
         for (at, &value) in order.iter().enumerate() {
+            if analysis.rests[value.index()] {
+                resting_of[value.index()] = Some(resting.len() as u32);
+                resting.push(Buffer { bytes: graph.ty(value).bytes(), first: at, last: last(value, at) });
+                continue;
+            }
             let (root, _) = analysis.root(value);
             if let Some(house) = buffer_of[root.index()] {
                 buffer_of[value.index()] = Some(house);
@@ -294,35 +313,17 @@ impl Lifetimes {
                 buffers.push(Buffer { bytes, first: at, last: at });
             }
         }
-        Lifetimes { buffers, buffer_of, scratch_of, steps: order.len() }
-    }
-
-    /// Bytes live at each step, and after the last.
-    fn live(&self) -> Vec<u64> {
-        let mut change = vec![0i64; self.steps + 2];
-        for b in &self.buffers {
-            change[b.first] += b.bytes as i64;
-            change[b.last + 1] -= b.bytes as i64;
-        }
-        change.pop();
-        let mut sum = 0;
-        change
-            .iter()
-            .map(|c| {
-                sum += c;
-                sum as u64
-            })
-            .collect()
+        Lifetimes { buffers, buffer_of, scratch_of, resting, resting_of, steps: order.len() }
     }
 
     /// The largest sum of bytes live at one step.
     pub(super) fn peak_bytes(&self) -> u64 {
-        self.live().into_iter().max().unwrap_or(0)
+        peak_bytes(&self.buffers)
     }
 
     /// The first step where most is live; the last one if that is after the run.
     pub(super) fn peak_step(&self) -> usize {
-        let live = self.live();
+        let live = live(&self.buffers);
         let peak = (0..live.len()).max_by_key(|&i| (live[i], usize::MAX - i)).unwrap_or(0);
         peak.min(self.steps.saturating_sub(1))
     }
@@ -335,16 +336,20 @@ impl Lifetimes {
         })
     }
 
-    pub(super) fn places(&self, graph: &Graph, analysis: &Analysis, offsets: &[u64]) -> Vec<Place> {
+    /// Where each value lies, with these offsets of buffers and of what rests.
+    pub(super) fn places(&self, graph: &Graph, analysis: &Analysis, offsets: &[u64], resting: &[u64]) -> Vec<Place> {
         graph
             .values()
             .map(|value| {
+                if let Some(at) = self.resting_of[value.index()] {
+                    return Place::Host(Span { offset: resting[at as usize], bytes: graph.ty(value).bytes() });
+                }
                 let (root, offset) = analysis.root(value);
                 match self.buffer_of[root.index()] {
                     Some(b) => {
                         Place::Arena(Span { offset: offsets[b as usize] + offset, bytes: graph.ty(value).bytes() })
                     }
-                    None if analysis.arena_root(value).is_none() => Place::Weight(root),
+                    None if analysis.planned_root(value).is_none() => Place::Weight(root),
                     None => Place::Nowhere,
                 }
             })
@@ -357,11 +362,34 @@ impl Lifetimes {
     }
 }
 
+/// Bytes live at each step, and after the last.
+fn live(buffers: &[Buffer]) -> Vec<u64> {
+    let mut change = vec![0i64; buffers.iter().map(|b| b.last + 2).max().unwrap_or(0)];
+    for b in buffers {
+        change[b.first] += b.bytes as i64;
+        change[b.last + 1] -= b.bytes as i64;
+    }
+    change.pop();
+    let mut sum = 0;
+    change
+        .iter()
+        .map(|c| {
+            sum += c;
+            sum as u64
+        })
+        .collect()
+}
+
+/// The largest sum of bytes live at one step.
+pub(super) fn peak_bytes(buffers: &[Buffer]) -> u64 {
+    live(buffers).into_iter().max().unwrap_or(0)
+}
+
 /// By value (roots only): the last step that reads its bytes.
 fn last_uses(graph: &Graph, analysis: &Analysis, order: &[Value]) -> Vec<Option<usize>> {
     let mut last = vec![None; graph.nodes().len()];
     for (at, &value) in order.iter().enumerate() {
-        for root in graph.node(value).inputs.iter().filter_map(|&i| analysis.arena_root(i)) {
+        for root in graph.node(value).inputs.iter().filter_map(|&i| analysis.planned_root(i)) {
             last[root.index()] = Some(at);
         }
     }

@@ -2,10 +2,12 @@
 //!
 //! [`Plan::new`] reads like this: which values are needed and which are views (`lifetime`), in which order
 //! (`order`), what lives when and what takes whose place (`lifetime`), where (`arena`), and is that true (`verify`).
+//! What does not fit so may still do with weights that take turns (`stream`) or values that rest in host memory (`rest`).
 
 mod arena;
 mod lifetime;
 mod order;
+mod rest;
 mod stream;
 mod verify;
 
@@ -43,6 +45,20 @@ pub trait Capabilities {
     fn fixed_bytes(&self) -> u64 {
         0
     }
+
+    /// Bytes of host memory in which values may rest; none where host and device share theirs.
+    fn host_memory(&self) -> u64 {
+        0
+    }
+}
+
+/// What a plan may do to fit, beside what costs nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct May {
+    /// Weights take turns on the device.
+    pub stream: bool,
+    /// Values that nobody needs for a while rest in host memory.
+    pub rest: bool,
 }
 
 /// How a graph uses a parameter; a backend keeps it in a layout for each way.
@@ -114,6 +130,8 @@ pub enum Place {
     Weight(Value),
     /// In the arena.
     Arena(Span),
+    /// In the host's memory, where it rests.
+    Host(Span),
 }
 
 /// One op to execute.
@@ -143,6 +161,7 @@ pub struct Plan {
     places: Vec<Place>,
     weights: Vec<Weight>,
     arena_bytes: u64,
+    host_bytes: u64,
     block_bytes: u64,
     lower_bound: u64,
     largest_binding: u64,
@@ -158,6 +177,14 @@ impl Plan {
     /// The same, and where the weights do not all fit beside the arena, they take turns on the device.
     pub fn streamed(graph: &Graph, device: &dyn Capabilities) -> Result<Plan, PlanError> {
         Plan::made(graph, device, true)
+    }
+
+    /// The same, with all that it may do; values that rest need a graph that says so.
+    pub fn fit(graph: Graph, device: &dyn Capabilities, may: May) -> Result<(Graph, Plan), PlanError> {
+        match Plan::made(&graph, device, may.stream) {
+            Err(refusal @ PlanError::Memory { .. }) if may.rest => rest::fit(&graph, device, may.stream, refusal),
+            planned => planned.map(|plan| (graph, plan)),
+        }
     }
 
     fn made(graph: &Graph, device: &dyn Capabilities, may_stream: bool) -> Result<Plan, PlanError> {
@@ -184,8 +211,9 @@ impl Plan {
         }
         let weight_bytes: u64 = weights.iter().map(|w| w.bytes).sum();
 
-        let layout = arena::pack(&lifetimes, device.alignment(), block_bytes);
-        let places = lifetimes.places(graph, &analysis, &layout.offsets);
+        let layout = arena::pack(&lifetimes.buffers, device.alignment(), block_bytes);
+        let resting = arena::pack(&lifetimes.resting, device.alignment(), block_bytes);
+        let places = lifetimes.places(graph, &analysis, &layout.offsets, &resting.offsets);
         let steps = order
             .iter()
             .enumerate()
@@ -197,6 +225,7 @@ impl Plan {
             places,
             weights,
             arena_bytes: layout.bytes,
+            host_bytes: resting.bytes,
             block_bytes,
             lower_bound: lifetimes.peak_bytes(),
             largest_binding,
@@ -204,9 +233,9 @@ impl Plan {
         };
         let fixed = device.fixed_bytes();
         if weight_bytes.saturating_add(layout.bytes).saturating_add(fixed) > limits.memory {
-            let room = limits.memory.saturating_sub(layout.bytes).saturating_sub(fixed);
-            let stream = || Stream::new(graph, &plan, room, limits.max_allocation, device.alignment());
-            plan.stream = if may_stream { stream() } else { None };
+            let room = limits.memory.checked_sub(layout.bytes.saturating_add(fixed)).filter(|_| may_stream);
+            let stream = |room| Stream::new(graph, &plan, room, limits.max_allocation, device.alignment());
+            plan.stream = room.and_then(stream);
             if plan.stream.is_none() {
                 let at = order.get(lifetimes.peak_step()).copied();
                 return Err(PlanError::Memory {
@@ -247,6 +276,11 @@ impl Plan {
         self.weights.iter().map(|w| w.bytes).sum()
     }
 
+    /// The most bytes that it asks for in one piece.
+    pub fn block_bytes(&self) -> u64 {
+        self.block_bytes
+    }
+
     /// How the weights take turns, where they do not all stay on the device.
     pub fn stream(&self) -> Option<&Stream> {
         self.stream.as_ref()
@@ -283,8 +317,23 @@ impl Plan {
 
     /// The arena in pieces that each fit one allocation of the device; no tensor straddles two of them.
     pub fn blocks(&self) -> impl Iterator<Item = Span> + use<> {
-        let (all, block) = (self.arena_bytes, self.block_bytes.max(1));
-        (0..all.div_ceil(block)).map(move |i| Span { offset: i * block, bytes: block.min(all - i * block) })
+        blocks(self.arena_bytes, self.block_bytes)
+    }
+
+    /// Bytes of host memory for values that rest there.
+    pub fn host_bytes(&self) -> u64 {
+        self.host_bytes
+    }
+
+    /// That memory, in pieces that each fit one allocation.
+    pub fn host_blocks(&self) -> impl Iterator<Item = Span> + use<> {
+        blocks(self.host_bytes, self.block_bytes)
+    }
+
+    /// Bytes that go to the host's memory and come back in each run.
+    pub fn rested_bytes(&self, graph: &Graph) -> u64 {
+        let copies = |step: &&Step| graph.node(step.value).op.is_copy();
+        self.steps.iter().filter(copies).map(|step| graph.ty(step.value).bytes()).sum()
     }
 
     /// The largest sum of bytes live at one moment of this order: no arena can be smaller.
@@ -296,6 +345,11 @@ impl Plan {
     pub fn largest_binding(&self) -> u64 {
         self.largest_binding
     }
+}
+
+fn blocks(all: u64, block: u64) -> impl Iterator<Item = Span> + use<> {
+    let block = block.max(1);
+    (0..all.div_ceil(block)).map(move |i| Span { offset: i * block, bytes: block.min(all - i * block) })
 }
 
 /// What can be said of each op alone: is it there, does each of its tensors fit.

@@ -12,7 +12,7 @@ impl Plan {
     /// Execute the plan on an arena that remembers only whose bytes lie where: every operand must still be whole when
     /// it is read, every result when the run ends.
     pub fn verify(&self, graph: &Graph, device: &dyn Capabilities) -> Result<(), String> {
-        let mut memory = Memory::default();
+        let (mut memory, mut host) = (Memory::default(), Memory::default());
         let mut owner: Vec<Option<Value>> = vec![None; graph.nodes().len()];
         for value in graph.values() {
             match (&graph.node(value).op, self.place(value)) {
@@ -34,14 +34,17 @@ impl Plan {
                 None => value = *graph.node(value).inputs.first()?,
             }
         };
-        let readable = |memory: &Memory, owner: &[Option<Value>], value: Value| {
+        let readable = |memory: &Memory, host: &Memory, owner: &[Option<Value>], value: Value| {
             let Some(root) = resolve(owner, value) else {
                 return Err(format!("{value} is read before it is computed"));
             };
             match self.place(value) {
                 Place::Weight(_) => Ok(()),
                 Place::Arena(span) if memory.holds(span, root) => Ok(()),
-                Place::Arena(_) => Err(format!("the bytes of {value} are overwritten before they are read")),
+                Place::Host(span) if host.holds(span, root) => Ok(()),
+                Place::Arena(_) | Place::Host(_) => {
+                    Err(format!("the bytes of {value} are overwritten before they are read"))
+                }
                 Place::Nowhere => Err(format!("{value} is read and has no place")),
             }
         };
@@ -49,8 +52,16 @@ impl Plan {
         for step in self.steps() {
             let value = step.value;
             let node = graph.node(value);
-            let Place::Arena(result) = self.place(value) else {
-                return Err(format!("{value} is computed and has no place in the arena"));
+            let result = match self.place(value) {
+                Place::Arena(result) if node.op != Op::Rest => result,
+                Place::Host(span) if node.op == Op::Rest => {
+                    readable(&memory, &host, &owner, node.inputs[0]).map_err(|e| format!("{value}: {e}"))?;
+                    self.inside_of(self.host_bytes, span, device)?;
+                    host.write(span, value);
+                    owner[value.index()] = Some(value);
+                    continue;
+                }
+                place => return Err(format!("{value} is computed and lies at {place:?}")),
             };
             self.inside(result, device)?;
             if result.bytes != node.ty.bytes() {
@@ -65,7 +76,7 @@ impl Plan {
             let inside =
                 |part: Span, all: Span| part.offset >= all.offset && part.offset + part.bytes <= all.offset + all.bytes;
             for (i, &input) in node.inputs.iter().enumerate() {
-                readable(&memory, &owner, input).map_err(|e| format!("{value}: {e}"))?;
+                readable(&memory, &host, &owner, input).map_err(|e| format!("{value}: {e}"))?;
                 if let Place::Arena(operand) = self.place(input)
                     && overlap(operand, result)
                     && !(operand == result && device.may_overwrite(graph, value, i))
@@ -82,7 +93,8 @@ impl Plan {
                 }
                 memory.spoil(scratch);
             }
-            if step.scratch.map_or(0, |s| s.bytes) != device.scratch_bytes(graph, value) {
+            let asks = if node.op.is_copy() { 0 } else { device.scratch_bytes(graph, value) };
+            if step.scratch.map_or(0, |s| s.bytes) != asks {
                 return Err(format!("{value} does not get the scratch memory it asks for"));
             }
             memory.write(result, value);
@@ -90,15 +102,19 @@ impl Plan {
             housed.iter().for_each(|(piece, _)| owner[piece.index()] = Some(value));
         }
         for output in graph.outputs() {
-            readable(&memory, &owner, output.value).map_err(|e| format!("output '{}': {e}", output.name))?;
+            readable(&memory, &host, &owner, output.value).map_err(|e| format!("output '{}': {e}", output.name))?;
         }
         Ok(())
     }
 
     fn inside(&self, span: Span, device: &dyn Capabilities) -> Result<(), String> {
+        self.inside_of(self.arena_bytes, span, device)
+    }
+
+    fn inside_of(&self, all: u64, span: Span, device: &dyn Capabilities) -> Result<(), String> {
         let (first, last) = (span.offset, span.offset + span.bytes - 1);
-        if last >= self.arena_bytes {
-            return Err(format!("{span:?} lies outside the arena of {} bytes", self.arena_bytes));
+        if last >= all {
+            return Err(format!("{span:?} lies outside the arena of {all} bytes"));
         }
         if !first.is_multiple_of(device.alignment()) {
             return Err(format!("{span:?} is not aligned to {}", device.alignment()));

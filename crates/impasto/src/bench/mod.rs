@@ -13,7 +13,7 @@ mod model;
 mod plan;
 mod stream;
 
-pub use bands::{BandsMemory, BandsTime, bands_memory, bands_time};
+pub use bands::{BandsLeast, BandsMemory, BandsTime, TilesTime, bands_least, bands_memory, bands_time};
 pub use cpu::{CpuBench, CpuLine, cpu};
 pub use kernel::{KernelLine, has_spirv_opt, kernel, module};
 pub use model::{ModelLine, SlowStep, model};

@@ -103,7 +103,7 @@ pub struct KernelShow {
 
 #[derive(Subcommand)]
 pub enum Bench {
-    /// The decoding of a picture in bands against the same as a whole: time, or with --memory what plans of all numbers of bands take.
+    /// The decoding of a picture in bands against the same as a whole: time, or with --memory what plans of all numbers of bands take, with --least in how little memory they work.
     Bands(BenchBands),
     /// Matrix products, convolutions and attention on the CPU, as a share of the peak of the same run.
     Cpu(BenchCpu),
@@ -146,6 +146,12 @@ pub struct BenchBands {
     /// Plan only.
     #[arg(long, conflicts_with_all = ["bands", "runs"])]
     pub memory: bool,
+    /// Plan only: the least memory of a GPU in which bands still work, on it alone and with bands that rest in host memory.
+    #[arg(long, conflicts_with_all = ["bands", "runs", "memory"])]
+    pub least: bool,
+    /// Write the whole picture, that of tiles, and how they differ, eightfold, beside each other as a PNG.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["memory", "least"])]
+    pub difference: Option<std::path::PathBuf>,
 }
 
 #[derive(Args)]

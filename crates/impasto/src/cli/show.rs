@@ -5,6 +5,7 @@ use std::path::Path;
 
 use impasto::backend::cpu::{Cpu, CpuOptions, findings};
 use impasto::bench::{self, CpuBench};
+use impasto::generate::picture::Picture;
 use impasto::model::{Family, UnetConfig};
 use impasto::{BackendOptions, Part};
 use serde::Serialize;
@@ -90,6 +91,22 @@ pub fn inspect(file: &Path, as_json: bool) -> anyhow::Result<()> {
 }
 
 pub fn bench_bands(args: &BenchBands) -> anyhow::Result<()> {
+    if args.least {
+        let l = bench::bands_least(args.size as usize)?;
+        if args.common.json {
+            json(&l);
+            return Ok(());
+        }
+        let mb = |bytes: u64| format!("{:.0} MB", bytes as f64 / 1e6);
+        let least = |l: Option<(u64, usize)>| l.map_or("-".into(), |(bytes, n)| format!("{} in {n} bands", mb(bytes)));
+        say!("{}: whole {}", l.name, mb(l.whole_bytes));
+        say!("  least with all bands on the device: {}", least(l.on_the_device));
+        say!("  least with bands resting in host memory: {}", least(l.resting));
+        if let Some((bands, host, copied)) = l.third {
+            say!("  a third: {bands} bands, {} in host memory, {} copied", mb(host), mb(copied));
+        }
+        return Ok(());
+    }
     let cpu = Cpu::new(&CpuOptions { memory: args.memory.then_some(u64::MAX), ..args.common.options()? })?;
     let mb = |bytes: u64| bytes as f64 / 1e6;
     if args.memory {
@@ -105,6 +122,14 @@ pub fn bench_bands(args: &BenchBands) -> anyhow::Result<()> {
         });
     }
     let l = bench::bands_time(&cpu, args.size as usize, args.bands.into(), args.runs)?;
+    if let Some(path) = &args.difference {
+        let size = args.size as usize;
+        let [whole, tiled] = &l.tiles.pictures;
+        let apart: Vec<u8> = whole.iter().zip(tiled).map(|(a, b)| a.abs_diff(*b).saturating_mul(8)).collect();
+        let rows = (0..size).flat_map(|y| [whole, tiled, &apart].map(|picture| &picture[y * size * 3..][..size * 3]));
+        let rgb = rows.flatten().copied().collect();
+        Picture { width: 3 * size, height: size, rgb }.write(path, "", false)?;
+    }
     if args.common.json {
         json(&l);
     } else {
@@ -112,6 +137,9 @@ pub fn bench_bands(args: &BenchBands) -> anyhow::Result<()> {
         let same = if l.same_bits { "the same bits" } else { "OTHER BITS" };
         let times = format!("{:.2} s whole, {:.2} s in {} bands", l.whole_seconds, l.banded_seconds, l.bands);
         say!("{times}: {:.3} times as long, {same}; arena {whole:.0} MB and {banded:.0} MB", l.ratio);
+        let (t, arena) = (&l.tiles, mb(l.tiles.arena_bytes));
+        let times = format!("{:.2} s in {} tiles of {}x{}", t.seconds, t.tiles, t.side, t.side);
+        say!("{times}: {:.3} times as long, {:.1} dB from the whole; arena {arena:.0} MB", t.ratio, t.psnr);
         for (name, profile) in ["whole", "in bands"].iter().zip(&l.profile) {
             let parts: Vec<String> = profile.iter().take(9).map(|(op, s)| format!("{op} {s:.2}")).collect();
             say!("  {name}: {}", parts.join(", "));

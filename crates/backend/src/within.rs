@@ -1,18 +1,32 @@
-//! A device that is open, in less memory than it has: opening another for each budget would compile every kernel again.
+//! A device of which less may be used than it has.
 
 use std::sync::Arc;
 
-use impasto_backend::{Backend, BackendError, Meter, Profile, Session, WeightSource, Weights};
 use impasto_graph::{Capabilities, DType, Graph, Limits, Plan, Used, Value, Weight};
 
-pub struct Within {
-    pub device: Arc<dyn Backend>,
-    pub memory: u64,
+use crate::{Backend, BackendError, HostWeights, Meter, Profile, Session, WeightSource, Weights};
+
+/// A device, or what is known of one, within other limits than its own.
+pub struct Within<D: ?Sized> {
+    /// The device.
+    pub device: Arc<D>,
+    /// What may be used of it.
+    pub limits: Limits,
+    /// What it is called: the device's own name, unless both are used beside each other.
+    pub name: String,
 }
 
-impl Capabilities for Within {
+impl<D: Profile + ?Sized> Within<D> {
+    /// A device within these limits, under its own name.
+    pub fn new(device: Arc<D>, limits: Limits) -> Within<D> {
+        let name = device.name().into();
+        Within { device, limits, name }
+    }
+}
+
+impl<D: Profile + ?Sized> Capabilities for Within<D> {
     fn limits(&self) -> Limits {
-        Limits { memory: self.memory, ..self.device.limits() }
+        self.limits
     }
 
     fn alignment(&self) -> u64 {
@@ -38,12 +52,15 @@ impl Capabilities for Within {
     fn fixed_bytes(&self) -> u64 {
         self.device.fixed_bytes()
     }
+
+    fn host_memory(&self) -> u64 {
+        self.device.host_memory()
+    }
 }
 
-impl Profile for Within {
-    /// Not that of the device, so that others can be beside it.
+impl<D: Profile + ?Sized> Profile for Within<D> {
     fn name(&self) -> &str {
-        "within"
+        &self.name
     }
 
     fn about(&self) -> String {
@@ -53,9 +70,14 @@ impl Profile for Within {
     fn activations(&self) -> DType {
         self.device.activations()
     }
+
+    fn profile_in_f32(&self) -> Option<Arc<dyn Profile>> {
+        let device = self.device.profile_in_f32()?;
+        Some(Arc::new(Within { device, limits: self.limits, name: self.name.clone() }))
+    }
 }
 
-impl Backend for Within {
+impl<D: Backend + ?Sized> Backend for Within<D> {
     fn meter(&self) -> &Meter {
         self.device.meter()
     }
@@ -68,11 +90,24 @@ impl Backend for Within {
         self.device.pack_one(graph, weight, source)
     }
 
+    fn pack_on_host(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<HostWeights, BackendError> {
+        self.device.pack_on_host(graph, plan, source)
+    }
+
     fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {
         self.device.pack(graph, plan, source)
     }
 
     fn prepare(&self, graph: &Graph, plan: &Plan, weights: &Weights) -> Result<Box<dyn Session>, BackendError> {
         self.device.prepare(graph, plan, weights)
+    }
+
+    fn reopens(&self) -> bool {
+        self.device.reopens()
+    }
+
+    fn in_f32(&self) -> Option<Arc<dyn Backend>> {
+        let device = self.device.in_f32()?;
+        Some(Arc::new(Within { device, limits: self.limits, name: self.name.clone() }))
     }
 }

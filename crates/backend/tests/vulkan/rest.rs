@@ -1,0 +1,122 @@
+//! Values that rest in host memory: in ever less memory of the device the same bits, and no byte more than was planned.
+
+use std::sync::Arc;
+
+use impasto_backend::Backend;
+use impasto_backend::vulkan::{Vulkan, VulkanOptions};
+use impasto_graph::{Banded, Capabilities, Graph, GraphError, May, Plan, PlanError};
+use impasto_model::{Numbers, VaeConfig, vae_decoder, vae_encoder};
+
+use super::common::banded::run;
+use super::common::case::Case;
+use super::common::cpus::{machines, physical};
+use super::common::machine::{Factors, Machine, same_bits};
+use super::common::networks::tiny_vae;
+use super::common::rng::{Rng, seed};
+
+/// The software device as one with memory of its own, and with so much of it.
+fn discrete(memory: Option<u64>) -> Vulkan {
+    let options = VulkanOptions { exact: true, as_if_discrete: true, memory, ..VulkanOptions::default() };
+    Vulkan::open("vulkan0", &physical(), &options).expect("it opens")
+}
+
+fn check(graph: Graph, shares: &[u64]) {
+    let case = Case::new(graph, &mut Rng::new(seed()));
+    let whole = machines()[0].run(&case);
+    let roomy = discrete(None);
+    let plan = Plan::new(&case.graph, &roomy).expect("it fits");
+    let (weights, arena) = (plan.weight_bytes(), plan.arena_bytes());
+    let mut rested = 0;
+    for share in shares {
+        // What is taken once for the device depends on its memory, and is small.
+        let memory = weights + arena * share / 100 + discrete(Some(weights + arena)).fixed_bytes();
+        let device = discrete(Some(memory));
+        let rest = May { rest: true, ..May::default() };
+        let (banded, plan) = Banded::fit(&case.graph, &device, 2, rest).unwrap_or_else(|e| panic!("{share} %: {e}"));
+        plan.verify(&banded.graph, &device).expect("it is right");
+        assert!(weights + plan.arena_bytes() + device.fixed_bytes() <= memory);
+        rested += usize::from(plan.host_bytes() > 0);
+        println!(
+            "{share} %: {} bands, {} of {arena} bytes on the device, {} in host memory, {} copied",
+            banded.cuts.bands(),
+            plan.arena_bytes(),
+            plan.host_bytes(),
+            plan.rested_bytes(&banded.graph)
+        );
+        let small: Arc<dyn Backend> = Arc::new(device);
+        let name = "discrete".into();
+        let machine = Machine { backend: small.clone(), name, factors: Factors::F32, threads: 1, least: 0.0 };
+        let session = machine.prepare(&case.in_bands(&banded));
+        assert_eq!([session.allocated_bytes(), session.host_bytes()], [plan.arena_bytes(), plan.host_bytes()]);
+        drop(session);
+        assert!(same_bits(&whole, &run(&case, &banded, &machine)), "{share} %: other bits");
+        assert!(small.meter().peak() <= memory, "{share} %: {} of {memory} bytes", small.meter().peak());
+    }
+    assert!(rested > 0, "nothing rested");
+}
+
+#[test]
+fn a_decoder_in_a_third_of_the_memory() -> Result<(), GraphError> {
+    check(vae_decoder(&tiny_vae(), 1, [40, 22], Numbers::F32)?, &[33]);
+    Ok(())
+}
+
+#[test]
+fn an_encoder_in_half_of_the_memory() -> Result<(), GraphError> {
+    check(vae_encoder(&tiny_vae(), 1, [96, 64], Numbers::F32)?, &[50]);
+    Ok(())
+}
+
+/// The true size, by hand: `IMPASTO_REST_SIZE` is the side of the picture, `IMPASTO_TEST_DEVICE` may name a GPU.
+#[test]
+fn a_decoder_of_true_size_in_a_third_of_the_memory() -> Result<(), GraphError> {
+    let Some(size) = std::env::var("IMPASTO_REST_SIZE").ok().and_then(|size| size.parse::<usize>().ok()) else {
+        return Ok(());
+    };
+    let open = |memory, max_buffer| {
+        let options =
+            VulkanOptions { exact: true, as_if_discrete: true, memory, max_buffer, ..VulkanOptions::default() };
+        Vulkan::open("vulkan0", &physical(), &options).expect("it opens")
+    };
+    let case = Case::new(vae_decoder(&VaeConfig::sd(), 1, [size / 8; 2], Numbers::F32)?, &mut Rng::new(seed()));
+    let roomy = open(None, None);
+    // The whole, or where its largest tensor is too large for one buffer the bands that fit.
+    let (whole, plan) = Banded::fit(&case.graph, &roomy, 1, May::default()).expect("it fits");
+    let need = plan.weight_bytes() + plan.arena_bytes() + roomy.fixed_bytes();
+    let small = open(Some(need / 3), Some(256 << 20));
+    let rest = May { rest: true, ..May::default() };
+    let (banded, plan) = Banded::fit(&case.graph, &small, 2, rest).unwrap_or_else(|e| panic!("{e}"));
+    assert!(plan.largest_binding() <= 256 << 20);
+    println!("{need} bytes whole; {} bands, {} bytes rest", banded.cuts.bands(), plan.host_bytes());
+    let machine = |device: Vulkan| Machine {
+        backend: Arc::new(device),
+        name: "discrete".into(),
+        factors: Factors::F32,
+        threads: 1,
+        least: 0.0,
+    };
+    let timed = |banded: &Banded, device: Vulkan| {
+        let machine = machine(device);
+        let begun = std::time::Instant::now();
+        let made = run(&case, banded, &machine);
+        println!("{} bands: {:.1} s, kernels compiled", banded.cuts.bands(), begun.elapsed().as_secs_f64());
+        (made, machine.backend.meter().peak())
+    };
+    let (want, _) = timed(&whole, roomy);
+    let (made, peak) = timed(&banded, small);
+    assert!(same_bits(&want, &made), "other bits");
+    assert!(peak <= need / 3, "{peak} of {} bytes", need / 3);
+    Ok(())
+}
+
+#[test]
+fn nothing_rests_where_host_and_device_share_their_memory() -> Result<(), GraphError> {
+    let graph = vae_decoder(&tiny_vae(), 1, [20, 22], Numbers::F32)?;
+    let unified = &machines()[0].backend;
+    let whole = Plan::new(&graph, &**unified).expect("it fits");
+    let options = VulkanOptions { exact: true, memory: Some(whole.arena_bytes() / 4), ..VulkanOptions::default() };
+    let small = Vulkan::open("vulkan0", &physical(), &options).expect("it opens");
+    let refused = Plan::fit(graph, &small, May { rest: true, ..May::default() });
+    assert!(matches!(refused, Err(PlanError::Memory { .. })));
+    Ok(())
+}
