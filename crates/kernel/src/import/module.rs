@@ -3,6 +3,7 @@
 use rspirv::spirv::{self, Op as S};
 
 use super::grammar::{self, Role};
+use super::rules::is_seen;
 use super::{ImportError, at};
 use crate::hash::Map;
 
@@ -206,51 +207,7 @@ impl Source {
         Ok(())
     }
 
-    /// What is called is a function, branches lead to blocks of their own function, and joins take values that it has.
-    fn calls(&self) -> Result<(), ImportError> {
-        for f in &self.functions {
-            let own = |id: u32| (f.at..f.end).contains(&self.defs[id as usize]);
-            let label = |id: u32| own(id) && self.op(self.defs[id as usize]) == S::Label;
-            let outside = |id: u32| self.functions.first().is_none_or(|first| self.defs[id as usize] < first.at);
-            let value = |id: u32| !label(id) && (own(id) || outside(id));
-            for b in &f.blocks {
-                for &place in b.phis.iter().chain(&b.body).chain(&b.merge).chain([&b.end]) {
-                    let w = self.operands(place);
-                    let (labels, values): (Vec<u32>, Vec<u32>) = match self.op(place) {
-                        S::ExtInst if !self.is_import(w[2]) => {
-                            return Err(at(place, format!("OpExtInst: id {} is no set of instructions", w[2])));
-                        }
-                        S::FunctionCall if !self.function_of.contains_key(&w[2]) => {
-                            return Err(at(place, format!("OpFunctionCall: id {} is no function", w[2])));
-                        }
-                        S::Branch | S::SelectionMerge => (vec![w[0]], Vec::new()),
-                        S::LoopMerge => (w[..2].to_vec(), Vec::new()),
-                        S::BranchConditional => (w[1..3].to_vec(), vec![w[0]]),
-                        S::Switch => {
-                            let words = self.case_words(w[0]);
-                            let cases = w[2..].chunks_exact(words + 1).map(|c| c[words]);
-                            (std::iter::once(w[1]).chain(cases).collect(), vec![w[0]])
-                        }
-                        S::Phi => w[2..].chunks_exact(2).map(|pair| (pair[1], pair[0])).unzip(),
-                        S::FunctionCall => (Vec::new(), w[3..].to_vec()),
-                        S::ExtInst => (Vec::new(), w[4..].to_vec()),
-                        _ => continue,
-                    };
-                    let name = || grammar::name(self.op(place) as u32);
-                    let value = |id: u32| value(id) && (self.op(place) == S::Phi || self.defs[id as usize] < place);
-                    if let Some(id) = labels.iter().find(|&&id| !label(id)) {
-                        return Err(at(place, format!("{}: id {id} is no block of this function", name())));
-                    }
-                    if let Some(id) = values.iter().find(|&&id| !value(id) && !self.is_debug(place)) {
-                        return Err(at(place, format!("{}: id {id} is no value of this function", name())));
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn is_import(&self, id: u32) -> bool {
+    pub(super) fn is_import(&self, id: u32) -> bool {
         matches!(self.made(id), Some((S::ExtInstImport, _)))
     }
 
@@ -286,6 +243,14 @@ impl Source {
                         return Err(at(place, format!("the entry point '{name}' lists id {id}, which is no variable")));
                     }
                     self.entries.push(EntryPoint { function: w[1], name });
+                }
+                S::ExecutionMode | S::ExecutionModeId => {
+                    if !self.function_of.contains_key(&w[0]) {
+                        return Err(at(place, format!("id {} is no function, and has no execution mode", w[0])));
+                    }
+                    if let Some(problem) = self.misplaced(place) {
+                        return Err(at(place, problem));
+                    }
                 }
                 S::Name => {
                     self.names.insert(w[0], text(&w[1..]));
@@ -338,23 +303,6 @@ fn header(words: &[u32]) -> Result<u32, ImportError> {
         [_, _, _, _, schema, ..] if *schema != 0 => Err(at(4, "the schema is not 0".to_owned())),
         [_, _, _, bound, _, ..] => Ok(*bound),
         _ => Err(at(words.len() as At, "the header has five words".to_owned())),
-    }
-}
-
-impl Source {
-    /// What is wrong with the target of a decoration that a host sees.
-    fn misplaced(&self, place: At) -> Option<String> {
-        use spirv::Decoration as D;
-        let (S::Decorate, &[id, decoration, ..]) = (self.op(place), self.operands(place)) else { return None };
-        let outside = self.functions.first().is_none_or(|f| self.defs[id as usize] < f.at);
-        let op = self.made(id).map_or(S::Nop, |d| d.0);
-        let fits = match D::from_u32(decoration)? {
-            D::Binding | D::DescriptorSet => op == S::Variable,
-            D::SpecId => matches!(op, S::SpecConstant | S::SpecConstantTrue | S::SpecConstantFalse),
-            D::BuiltIn => true,
-            _ => return None,
-        };
-        (!fits || !outside).then(|| format!("id {id} cannot have this decoration"))
     }
 }
 
@@ -430,20 +378,6 @@ fn check_ids(words: &[u32], bound: u32, all: &[At], defs: &mut [At]) -> Result<(
         }
     }
     Ok(())
-}
-
-/// Whether an instruction may name what this one defines in a function; `around` is the function that it stands in itself, or 0.
-fn is_seen(user: S, def: S, at: At, around: At) -> bool {
-    match (user, def) {
-        (S::FunctionCall | S::EntryPoint | S::ExecutionMode | S::ExecutionModeId, S::Function) => true,
-        (S::Name | S::Decorate | S::DecorateId | S::DecorateString, _) => true,
-        // In debug information, which is not kept.
-        (S::ExtInst, S::Function | S::Label) => true,
-        (_, S::Function) => false,
-        (S::Branch | S::BranchConditional | S::Switch | S::SelectionMerge | S::LoopMerge | S::Phi, _) => at > around,
-        (_, S::Label) => false,
-        _ => around > 0 && at > around,
-    }
 }
 
 fn op_at(words: &[u32], at: usize) -> S {
