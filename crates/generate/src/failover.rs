@@ -38,7 +38,10 @@ fn failure(error: &GenerateError) -> Option<(ModuleName, Failure)> {
             BackendError::Exhausted { bytes, .. } => (module, Failure::Full { refused: *bytes }),
             BackendError::Lost { reason, .. } => (module, Failure::Gone { reason: reason.clone() }),
             BackendError::Unsupported { .. } => (module, Failure::Unable),
-            BackendError::Param { .. } | BackendError::Io { .. } | BackendError::Setting(_) => return None,
+            BackendError::Param { .. }
+            | BackendError::Io { .. }
+            | BackendError::Interrupted { .. }
+            | BackendError::Setting(_) => return None,
         },
         _ => return None,
     };
