@@ -157,8 +157,9 @@ fn a_driver_that_goes_wrong_costs_a_step_and_not_the_picture() {
 fn a_driver_that_goes_wrong_again_and_again_leaves_the_rest_to_the_cpu() {
     let shared = shared();
     let mut state = seed();
+    // Early enough that the fresh worker comes so far too.
     for (round, name) in ["segv", "garbage"].into_iter().enumerate() {
-        let fault = format!("{name}:{}", 2 + random(&mut state) % (shared.submissions - 1).min(3));
+        let fault = format!("{name}:{}", 2 + random(&mut state) % 2);
         let (picture, said) = paint_with(&fault, false, 1000 + round);
         assert!(said.contains("on cpu"), "{fault}: {said}");
         let near = psnr(&picture, &shared.expected);
