@@ -1,12 +1,9 @@
-//! Large kernels: compiled in time and memory that grow with their size, or refused at once.
-
-mod common;
+//! Large kernels: compiled in time and memory that grow with their size. `refused.rs` has those that are too large.
 
 use std::time::Instant;
 
-use common::{differentiable, places, programs, random, together};
 use impasto_kernel::blowup::Case;
-use impasto_kernel::{Builder, Compiler, Kernel, KernelError, Target, compile, execute, least_ids, optimise};
+use impasto_kernel::{Builder, compile, execute, optimise};
 
 #[test]
 fn joins_are_made_for_what_changes_and_not_for_what_lives() {
@@ -40,89 +37,6 @@ fn time_grows_with_the_kernel_and_not_with_its_square() {
     let (small, large) = (time(500), time(4000));
     // 8 times the kernel: a square would be 64 times the time. Machines are noisy, so the line is drawn between.
     assert!(large < small * 32, "500: {small:?}, 4000: {large:?}");
-}
-
-#[test]
-fn kernels_that_need_too_many_ids_are_refused_at_once() {
-    // Eight ids for each index of one kernel, and seven more in a second one.
-    let (small, enormous) = (places("small", 3), places("enormous", 530_000));
-    let two = vec![places("large", 250_000), small.clone(), places("larger", 310_000)];
-    for (kernels, store) in [
-        (vec![enormous.clone()], "store"),
-        (vec![small, enormous], "store of 'enormous'"),
-        // Each of them would do.
-        (two, "store of 'larger'"),
-    ] {
-        let start = Instant::now();
-        let error = Compiler::new(Target::ANY).compile(&kernels).map(|m| m.bound).unwrap_err();
-        let took = start.elapsed();
-        match &error {
-            KernelError::TooManyIds { kernel, count, limit: 4_194_303, largest, stage } => {
-                assert!(store.contains(kernel) || kernels.len() == 1, "{error}");
-                assert!(*count > 4_194_303 && largest.0.iter().any(|l| l.0 == store), "{error}");
-                assert_eq!(*stage, "any translation to SPIR-V");
-            }
-            other => panic!("{other}"),
-        }
-        // No pass has run; docs/kernel.md has the time.
-        println!("refused in {took:?}");
-    }
-}
-
-/// A kernel that is mostly of one kind, n times.
-fn alike(kind: &str, n: u32) -> Kernel {
-    let made = Builder::kernel("alike", [1, 1, 1], |k| {
-        let (x, n_x, y) = (k.buffer::<f32>("x"), k.buffer::<u32>("n"), k.buffer_mut::<f32>("y"));
-        let (i, a, b) = (k.global_id(0), x.load(0), n_x.load(0));
-        match kind {
-            "floats" => y.store(0, (0..n).fold(x.load(1), |v, _| v * a + 1.5f32)),
-            "a variable" => {
-                let v = k.var(x.load(1));
-                (0..n).for_each(|_| v.set(v.get() * a));
-                y.store(0, v.get());
-            }
-            "integers" => y.store((0..n).fold(n_x.load(1), |v, _| (v ^ b) * 3u32), a),
-            "loads" => y.store(0, (0..n).fold(a, |v, j| v + x.load(i + j))),
-            "stores" => (0..n).for_each(|j| y.store(i + j, a)),
-            _ => (0..n).for_each(|j| k.if_(b.gt(j), || y.store(i, a))),
-        }
-    });
-    made.unwrap()
-}
-
-#[test]
-fn what_surely_needs_ids_is_counted_before_anything_is_done_with_it() {
-    for (kind, each) in
-        [("floats", 2), ("a variable", 1), ("integers", 2), ("loads", 5), ("stores", 3), ("branches", 4)]
-    {
-        let kernel = alike(kind, 1000);
-        let (least, bound) = (least_ids(std::slice::from_ref(&kernel)), u64::from(compile(&kernel).unwrap().bound));
-        assert!(least >= each * 995 && least <= bound, "{kind}: {least} of {bound}");
-    }
-    // Over the limit, and refused without a pass: nothing is written.
-    for (kind, n) in [("floats", 2_150_000), ("branches", 1_080_000)] {
-        let kernel = alike(kind, n);
-        let start = Instant::now();
-        match Compiler::new(Target::ANY).compile(std::slice::from_ref(&kernel)).map(|m| m.bound) {
-            Err(KernelError::TooManyIds { stage: "any translation to SPIR-V", count, .. }) => {
-                println!("{kind}: {count} ids, refused in {:?}", start.elapsed());
-                assert!(count > 4_194_303);
-            }
-            other => panic!("{kind}: {other:?}"),
-        }
-    }
-}
-
-#[test]
-fn no_kernel_needs_fewer_ids_than_are_counted_first() {
-    for seed in programs(150) {
-        let size = 6 + (seed % 24) as usize;
-        let all = [random::kernel(seed, size), differentiable::kernel(seed, size), together::kernel(seed, size)];
-        for kernel in all {
-            let (least, bound) = (least_ids(std::slice::from_ref(&kernel)), compile(&kernel).unwrap().bound);
-            assert!(least <= bound.into(), "seed {seed}: {least} of {bound}\n{kernel}");
-        }
-    }
 }
 
 #[test]

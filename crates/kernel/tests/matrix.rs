@@ -7,8 +7,8 @@ use common::{dense, gemm, programs, random::Rng, same, valid_by};
 use half::f16;
 use impasto_kernel::{
     Accumulator, Builder, Compiler, Data, Feature, Kernel, KernelError, Launch, MatrixA, MatrixB, MatrixLayout,
-    MatrixShape, Module, PASSES, Scalar, Target, Val, compile, compile_for, construct, execute, lower_matrices,
-    optimise, verify,
+    MatrixShape, Module, ModuleOptions, PASSES, Scalar, Target, Val, compile, compile_for, construct, execute, lower_matrices,
+    optimise, optimise_words, verify,
 };
 
 fn run(kernel: &Kernel, case: &gemm::Case) -> Result<Vec<Data>, String> {
@@ -93,6 +93,22 @@ fn words_are_well_formed_and_ask_for_what_they_use() {
             assert!(has(C::CooperativeMatrixKHR) && has(C::VulkanMemoryModel), "{case:?}, {how}");
             // The type comes with the matrices of it.
             assert_eq!(has(C::BFloat16CooperativeMatrixKHR), bf16, "{case:?}, {how}");
+            // As a module of somebody else it is understood, and what is made of it has the same matrices.
+            let strict = ModuleOptions { strict: true, environment: None };
+            let made = optimise_words(&module.words, strict).unwrap_or_else(|e| panic!("{case:?}, {how}: {e}"));
+            if let Ok(validator) = std::env::var("IMPASTO_SPIRV_VAL") {
+                valid_by(&validator, &made.words).unwrap_or_else(|e| panic!("{case:?}, {how}, optimised: {e}"));
+            }
+            let again = rspirv::dr::load_words(&made.words).unwrap_or_else(|e| panic!("{case:?}, {how}: {e}"));
+            let matrices = |module: &rspirv::dr::Module| {
+                let name = |i: &rspirv::dr::Instruction| i.class.opname;
+                let mut all: Vec<&str> = module.all_inst_iter().map(name).filter(|n| n.contains("Matrix")).collect();
+                all.sort_unstable();
+                all
+            };
+            if how != "unoptimised" {
+                assert_eq!(matrices(&read), matrices(&again), "{case:?}, {how}");
+            }
             let products = read.all_inst_iter().filter(|i| i.class.opname == "CooperativeMatrixMulAddKHR").count();
             assert!(products > 0, "{case:?}, {how}");
         }

@@ -181,6 +181,32 @@ fn modules_that_break_the_rules_are_refused_or_passed_through() {
     // Ids that are defined twice, or nowhere.
     assert!(refusal(&module(5, 5, &[i(20, &[1])], &[entry(), end()])).1.contains("twice"));
     assert!(refusal(&module(5, 9, &[], &[entry(), i(249, &[8])])).1.contains("nowhere defined"));
+    // What belongs into a function outside of one, and the other way round.
+    assert!(refusal(&module(5, 5, &[i(253, &[])], &[entry(), end()])).1.contains("outside of a function"));
+    assert!(refusal(&module(5, 9, &[], &[entry(), i(20, &[8]), end()])).1.contains("belongs before all of them"));
+    assert!(refusal(&module(5, 5, &[i(17, &[1])], &[entry(), end()])).1.contains("behind what it belongs before"));
+    // A type that is none, a block as a value, a value as a block, a set of instructions that is none.
+    let number = [i(21, &[6, 32, 0]), i(43, &[6, 7, 4])];
+    let copies = |of: u32, as_type: u32| module(5, 10, &number, &[entry(), i(83, &[as_type, 8, of]), end()]);
+    assert!(optimise_words(&copies(7, 6), ModuleOptions::default()).unwrap().passed.is_empty());
+    assert!(refusal(&copies(7, 7)).1.contains("id 7 is no type"));
+    assert!(refusal(&copies(4, 6)).1.contains("no value"));
+    assert!(refusal(&copies(3, 6)).1.contains("no value"));
+    assert!(refusal(&module(5, 10, &number, &[entry(), i(249, &[7])])).1.contains("no block of this function"));
+    let extended = module(5, 10, &number, &[entry(), i(12, &[6, 8, 7, 1, 7]), end()]);
+    assert!(refusal(&extended).1.contains("no set of instructions"));
+    // A value of another function, and a binding of what is no variable.
+    let other = [entry(), i(83, &[6, 8, 7]), end(), i(56, &[]), i(54, &[1, 9, 0, 2]), i(248, &[10])];
+    let other = [&other[..], &[i(83, &[6, 11, 8]), end()]].concat();
+    assert!(refusal(&module(5, 12, &number, &other)).1.contains("of another function"));
+    let mut bound = module(5, 10, &[], &[entry(), end()]);
+    let types = bound.iter().position(|&w| w == 2 << 16 | 19).unwrap();
+    bound.splice(types..types, i(71, &[1, 33, 0]));
+    assert!(refusal(&bound).1.contains("cannot have this decoration"));
+    // What is stored is of another type than what the pointer leads to: not understood.
+    let pointer = [i(21, &[6, 32, 0]), i(43, &[6, 7, 4]), i(22, &[8, 32]), i(32, &[9, 6, 8]), i(59, &[9, 10, 6])];
+    let stored = module(5, 12, &pointer, &[entry(), i(62, &[10, 7]), i(61, &[8, 11, 10]), end()]);
+    assert_eq!(optimise_words(&stored, ModuleOptions::default()).unwrap().passed.len(), 1);
     // Two ways into a block that no merge joins.
     let types = [i(20, &[6]), i(41, &[6, 7])];
     let unstructured =

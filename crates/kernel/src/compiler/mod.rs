@@ -90,7 +90,7 @@ impl Compiler {
 
     fn make(&self, kernels: &[Kernel], dump: &mut Dump<'_>) -> Result<Module, KernelError> {
         go_together(kernels)?;
-        spirv::refuse_early(kernels, ID_LIMIT)?;
+        spirv::refuse_early(kernels, self.optimise, ID_LIMIT)?;
         if !self.optimise {
             for k in kernels {
                 verify(k)?;

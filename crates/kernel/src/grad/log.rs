@@ -3,12 +3,12 @@
 //! for straight code and branches, and carried by loops. Cost: linear.
 
 use crate::hash::Map;
-use crate::ir::{Assembler, Atomic, Kernel, OpId, OpKind, RegionId, Space, Ty, Value};
+use crate::ir::{Assembler, Atomic, Kernel, OpId, OpKind, RegionId, Space, Value};
 
 use super::activity::Places;
 use super::normal::Normal;
 use super::plan::{Plan, words};
-use super::write::U32;
+use super::write::{Copied, U32};
 
 /// The next free word of the log: a value, and a constant.
 #[derive(Clone, Copy)]
@@ -18,10 +18,8 @@ struct Next {
 }
 
 struct Log<'a> {
-    old: &'a Kernel,
+    from: Copied<'a>,
     asm: Assembler,
-    map: Vec<Value>,
-    targets: Vec<RegionId>,
     reads: Vec<bool>,
     /// For each op with reads inside: of floats, of whole numbers; and whether a loop among them repeats such.
     inside: Map<OpId, [(bool, bool); 2]>,
@@ -71,10 +69,8 @@ pub(super) fn log(normal: &Normal, places: &Places, plan: &Plan) -> Option<Norma
     let mut asm = Assembler::new(k.header());
     let zero = asm.number(0);
     let mut l = Log {
-        old: k,
+        from: Copied::new(k, zero),
         asm,
-        map: vec![zero; k.value_count()],
-        targets: vec![RegionId(u32::MAX); k.region_count()],
         reads,
         inside,
         carried: Map::default(),
@@ -87,18 +83,6 @@ pub(super) fn log(normal: &Normal, places: &Places, plan: &Plan) -> Option<Norma
 }
 
 impl Log<'_> {
-    fn args(&self, op: OpId) -> Vec<Value> {
-        self.old.args(op).iter().map(|v| self.map[v.index()]).collect()
-    }
-
-    fn types(&self, values: impl Iterator<Item = Value>) -> Vec<Ty> {
-        values.map(|v| self.old.ty(v)).collect()
-    }
-
-    fn bind(&mut self, old: impl Iterator<Item = Value>, new: impl Iterator<Item = Value>) {
-        old.zip(new).for_each(|(a, b)| self.map[a.index()] = b);
-    }
-
     fn now(&mut self, log: usize) -> Value {
         let Next { base, more } = self.next[log];
         if more == 0 {
@@ -110,7 +94,7 @@ impl Log<'_> {
 
     /// The ops of a region; `yields` are the logs whose place it gives.
     fn region(&mut self, normal: &Normal, r: RegionId, yields: &[usize]) {
-        let k = self.old;
+        let k = self.from.old;
         for &op in k.region_ops(r) {
             self.asm.stands_for(k, op);
             let kind = k.kind(op);
@@ -118,7 +102,7 @@ impl Log<'_> {
                 self.structure(normal, op);
                 continue;
             }
-            let mut args = self.args(op);
+            let mut args = self.from.args(op);
             let logs = match kind {
                 OpKind::Yield => yields.to_vec(),
                 OpKind::Continue(t) | OpKind::Break(t) => self.carried.get(&t).cloned().unwrap_or_default(),
@@ -129,7 +113,7 @@ impl Log<'_> {
                 _ => Vec::new(),
             };
             args.extend(logs.into_iter().map(|log| self.now(log)).collect::<Vec<_>>());
-            let (kind, types) = (self.asm.kind_of(k, op, &self.targets), self.types(k.results(op)));
+            let (kind, types) = (self.asm.kind_of(k, op, &self.from.targets), self.from.types(k.results(op)));
             let place = self.reads[op.index()].then(|| {
                 let (log, n) = words(k.ty(k.result(op)));
                 let at = self.now(log);
@@ -137,7 +121,7 @@ impl Log<'_> {
                 at
             });
             let new = self.asm.push(kind, &args, &types);
-            self.bind(k.results(op), self.asm.kernel.results(new));
+            self.from.bind(k.results(op), self.asm.kernel.results(new));
             if let Some(at) = place {
                 self.new.logged.insert(new, at);
             }
@@ -145,26 +129,26 @@ impl Log<'_> {
     }
 
     fn structure(&mut self, normal: &Normal, op: OpId) {
-        let k = self.old;
+        let k = self.from.old;
         let repeats = matches!(k.kind(op), OpKind::For(_));
         let inside = self.inside.get(&op).copied().unwrap_or_default();
         // A branch takes as much as its larger way, whichever is taken, unless there are loops in it.
         let given: Vec<usize> = (0..2).filter(|&t| inside[t].0 && (repeats || inside[t].1)).collect();
         let before = self.next;
         let mut most = before;
-        let mut args = self.args(op);
+        let mut args = self.from.args(op);
         if repeats {
             args.extend(given.iter().map(|&t| self.now(t)).collect::<Vec<_>>());
         }
         let mut regions = Vec::new();
         for &r in k.regions(op) {
             self.next = before;
-            let mut types = self.types(k.region_args(r));
+            let mut types = self.from.types(k.region_args(r));
             types.extend(given.iter().filter(|_| repeats).map(|_| U32));
             let new = self.asm.open(&types);
-            self.targets[r.index()] = new;
+            self.from.targets[r.index()] = new;
             let values: Vec<Value> = self.asm.kernel.region_args(new).collect();
-            self.bind(k.region_args(r), values.iter().copied());
+            self.from.bind(k.region_args(r), values.iter().copied());
             if repeats {
                 for (&t, &base) in given.iter().zip(&values[k.region_args(r).len()..]) {
                     self.next[t] = Next { base, more: 0 };
@@ -177,13 +161,13 @@ impl Log<'_> {
             }
             regions.push(self.asm.close());
         }
-        let mut types = self.types(k.results(op));
+        let mut types = self.from.types(k.results(op));
         types.extend(given.iter().map(|_| U32));
-        let kind = self.asm.kind_of(k, op, &self.targets);
+        let kind = self.asm.kind_of(k, op, &self.from.targets);
         self.asm.stands_for(k, op);
         let new = self.asm.push_structure(kind, &args, &types, &regions);
         let results: Vec<Value> = self.asm.kernel.results(new).collect();
-        self.bind(k.results(op), results.iter().copied());
+        self.from.bind(k.results(op), results.iter().copied());
         self.next = if repeats { before } else { most };
         for (&t, &base) in given.iter().zip(&results[k.results(op).len()..]) {
             self.next[t] = Next { base, more: 0 };

@@ -9,7 +9,7 @@
 use crate::hash::{Map, Set};
 use crate::ir::{Assembler, Binary, Compare, Kernel, OpId, OpKind, RegionId, Scalar, Ty, Value};
 
-use super::write::{BOOL, U32};
+use super::write::{BOOL, Copied, U32};
 
 /// A kernel in this form.
 pub(super) struct Normal {
@@ -127,10 +127,8 @@ struct Wants {
 }
 
 struct Exits<'a> {
-    old: &'a Kernel,
+    from: Copied<'a>,
     asm: Assembler,
-    map: Vec<Value>,
-    targets: Vec<RegionId>,
     survey: Survey<'a>,
     /// The types that each loop around carries, outermost first.
     carried: Vec<Vec<Ty>>,
@@ -144,10 +142,8 @@ pub(super) fn normal(k: &Kernel) -> Result<Normal, (OpId, String)> {
         Survey { k, ways: Map::default(), depth: Map::default(), plain: Map::default(), continued: Set::default() };
     survey.region(k.body(), 0);
     let mut e = Exits {
-        old: k,
+        from: Copied::new(k, Value(u32::MAX)),
         asm: Assembler::new(k.header()),
-        map: vec![Value(u32::MAX); k.value_count()],
-        targets: vec![RegionId(u32::MAX); k.region_count()],
         survey,
         carried: Vec::new(),
         turns: Map::default(),
@@ -159,18 +155,6 @@ pub(super) fn normal(k: &Kernel) -> Result<Normal, (OpId, String)> {
 }
 
 impl Exits<'_> {
-    fn args(&self, op: OpId) -> Vec<Value> {
-        self.old.args(op).iter().map(|v| self.map[v.index()]).collect()
-    }
-
-    fn types(&self, values: impl Iterator<Item = Value>) -> Vec<Ty> {
-        values.map(|v| self.old.ty(v)).collect()
-    }
-
-    fn bind(&mut self, old: impl Iterator<Item = Value>, new: impl Iterator<Item = Value>) {
-        old.zip(new).for_each(|(a, b)| self.map[a.index()] = b);
-    }
-
     fn want_types(&self, wants: &Wants) -> Vec<Ty> {
         let payload = wants.loops.iter().flat_map(|&l| self.carried[l].iter().copied());
         wants.own.iter().copied().chain([U32]).chain(payload).collect()
@@ -195,19 +179,19 @@ impl Exits<'_> {
 
     /// Ops up to the end of their region, and what the region gives.
     fn rest(&mut self, ops: &[OpId], wants: &Wants) -> Result<Vec<Value>, (OpId, String)> {
-        let old = self.old;
+        let old = self.from.old;
         for (i, &op) in ops.iter().enumerate() {
             let kind = old.kind(op);
             self.asm.stands_for(old, op);
             match kind {
                 OpKind::Yield => {
-                    let values = self.args(op);
+                    let values = self.from.args(op);
                     return Ok(self.gives(wants, FELL, &values));
                 }
                 OpKind::Continue(r) | OpKind::Break(r) => {
                     let depth = self.survey.depth.get(&r).copied().unwrap_or(0);
                     let how = if let OpKind::Break(_) = kind { broken(depth) } else { continued(depth) };
-                    let values = self.args(op);
+                    let values = self.from.args(op);
                     return Ok(self.gives(wants, how, &values));
                 }
                 OpKind::Return | OpKind::Unreachable => return Ok(self.gives(wants, RETURNED, &[])),
@@ -264,12 +248,12 @@ impl Exits<'_> {
 
     /// An `if`, `switch` or `for`. How it was left and what the exits take along; nothing, if it can only be left by its end.
     fn structure(&mut self, op: OpId, ways: &Ways) -> Result<Vec<Value>, (OpId, String)> {
-        let old = self.old;
+        let old = self.from.old;
         if let OpKind::For(step) = old.kind(op) {
             return self.counted(op, step, ways);
         }
-        let args = self.args(op);
-        let own = self.types(old.results(op));
+        let args = self.from.args(op);
+        let own = self.from.types(old.results(op));
         let wants = Wants { own, loops: ways.loops.clone() };
         let mut regions = Vec::new();
         for &r in old.regions(op) {
@@ -285,22 +269,22 @@ impl Exits<'_> {
         if !ways.any() {
             types.truncate(wants.own.len());
         }
-        let kind = self.asm.kind_of(self.old, op, &self.targets);
+        let kind = self.asm.kind_of(self.from.old, op, &self.from.targets);
         self.asm.stands_for(old, op);
         let new = self.asm.push_structure(kind, &args, &types, &regions);
         let results: Vec<Value> = self.asm.kernel.results(new).collect();
-        self.bind(old.results(op), results.iter().copied());
+        self.from.bind(old.results(op), results.iter().copied());
         Ok(results[wants.own.len()..].to_vec())
     }
 
     fn counted(&mut self, op: OpId, step: u32, ways: &Ways) -> Result<Vec<Value>, (OpId, String)> {
-        let old = self.old;
+        let old = self.from.old;
         let r = old.regions(op)[0];
         let depth = self.carried.len();
-        let carried = self.types(old.results(op));
+        let carried = self.from.types(old.results(op));
         let n = carried.len();
         let plain = self.survey.plain.get(&op).copied().unwrap_or(false);
-        let mut args = self.args(op);
+        let mut args = self.from.args(op);
         // Behind the carried values: whether it runs, how many turns it took, how it was left and what that takes along.
         let mut types = carried.clone();
         if !plain {
@@ -317,7 +301,7 @@ impl Exits<'_> {
         let inner: Vec<Ty> = std::iter::once(self.asm.kernel.ty(args[0])).chain(types.iter().copied()).collect();
         let region = self.asm.open(&inner);
         let values: Vec<Value> = self.asm.kernel.region_args(region).collect();
-        self.bind(old.region_args(r), values.iter().copied());
+        self.from.bind(old.region_args(r), values.iter().copied());
         let guard = (!plain).then(|| {
             self.asm.open(&[]);
             self.asm.push(OpKind::Yield, &[], &[]);
@@ -352,7 +336,7 @@ impl Exits<'_> {
         self.asm.close();
         let new = self.asm.push_structure(OpKind::For(step), &args, &types, &[region]);
         let results: Vec<Value> = self.asm.kernel.results(new).collect();
-        self.bind(old.results(op), results.iter().copied());
+        self.from.bind(old.results(op), results.iter().copied());
         if let Some(guard) = guard {
             self.turns.insert(new, n + 1);
             self.guards.insert(guard, n);
@@ -362,12 +346,12 @@ impl Exits<'_> {
 
     /// A loop that runs once: what stands in it, and its breaks as values.
     fn once(&mut self, op: OpId, ways: &Ways) -> Result<Vec<Value>, (OpId, String)> {
-        let old = self.old;
+        let old = self.from.old;
         let r = old.regions(op)[0];
         let depth = self.carried.len();
-        let args = self.args(op);
-        self.bind(old.region_args(r), args.into_iter());
-        let results = self.types(old.results(op));
+        let args = self.from.args(op);
+        self.from.bind(old.region_args(r), args.into_iter());
+        let results = self.from.types(old.results(op));
         let n = results.len();
         self.carried.push(results);
         let mut loops = ways.loops.clone();
@@ -376,7 +360,7 @@ impl Exits<'_> {
         self.carried.pop();
         let (how, payload) = (given[0], &given[1..]);
         let own = payload.len() - n;
-        self.bind(old.results(op), payload[own..].iter().copied());
+        self.from.bind(old.results(op), payload[own..].iter().copied());
         if !ways.any() {
             return Ok(Vec::new());
         }
@@ -397,30 +381,33 @@ impl Exits<'_> {
     }
 
     fn copy(&mut self, op: OpId) {
-        let (args, kind, types) =
-            (self.args(op), self.asm.kind_of(self.old, op, &self.targets), self.types(self.old.results(op)));
+        let (args, kind, types) = (
+            self.from.args(op),
+            self.asm.kind_of(self.from.old, op, &self.from.targets),
+            self.from.types(self.from.old.results(op)),
+        );
         let new = self.asm.push(kind, &args, &types);
-        self.bind(self.old.results(op), self.asm.kernel.results(new));
+        self.from.bind(self.from.old.results(op), self.asm.kernel.results(new));
     }
 
     fn verbatim(&mut self, op: OpId) {
-        let old = self.old;
-        let args = self.args(op);
+        let old = self.from.old;
+        let args = self.from.args(op);
         let mut regions = Vec::new();
         for &r in old.regions(op) {
-            let types = self.types(old.region_args(r));
+            let types = self.from.types(old.region_args(r));
             let new = self.asm.open(&types);
-            self.targets[r.index()] = new;
-            self.bind(old.region_args(r), self.asm.kernel.region_args(new));
+            self.from.targets[r.index()] = new;
+            self.from.bind(old.region_args(r), self.asm.kernel.region_args(new));
             for &inner in old.region_ops(r) {
                 self.asm.stands_for(old, inner);
                 if old.kind(inner).is_structure() { self.verbatim(inner) } else { self.copy(inner) }
             }
             regions.push(self.asm.close());
         }
-        let (kind, types) = (self.asm.kind_of(self.old, op, &self.targets), self.types(old.results(op)));
+        let (kind, types) = (self.asm.kind_of(self.from.old, op, &self.from.targets), self.from.types(old.results(op)));
         self.asm.stands_for(old, op);
         let new = self.asm.push_structure(kind, &args, &types, &regions);
-        self.bind(old.results(op), self.asm.kernel.results(new));
+        self.from.bind(old.results(op), self.asm.kernel.results(new));
     }
 }

@@ -481,6 +481,10 @@ impl<'a> Import<'a> {
                 self.refuse(self.here, "a call has another number of operands than its function has parameters")
             );
         }
+        let ty = |id: u32| self.s.type_of(id);
+        if function.params.iter().zip(&w[3..]).any(|(&p, &a)| ty(p) != ty(a)) {
+            return Err(self.refuse(self.here, "a call has an operand of another type than its function has"));
+        }
         for (&p, &a) in function.params.iter().zip(&w[3..]) {
             match self.slot(a).clone() {
                 place @ Slot::Place(_) => self.set_slot(p, place),

@@ -50,6 +50,31 @@ pub(crate) fn has_type(opcode: u32) -> bool {
     entry(opcode).is_some_and(|i| i.operands.first().is_some_and(|o| o.kind == K::IdResultType))
 }
 
+/// Whether an instruction makes a type.
+pub(crate) fn is_type(opcode: u32) -> bool {
+    entry(opcode).is_some_and(|i| i.opname.starts_with("Type") && i.opcode != S::TypeForwardPointer)
+}
+
+/// The part of a module before its functions that an instruction stands in, in the order of the parts; nothing, if it stands in functions. Lines,
+/// constants without a value and instructions of extended sets may stand in both.
+pub(crate) fn part(op: S) -> Option<u8> {
+    let name = entry(op as u32).map_or("", |i| i.opname);
+    Some(match op {
+        S::Capability => 0,
+        S::Extension => 1,
+        S::ExtInstImport => 2,
+        S::MemoryModel => 3,
+        S::EntryPoint => 4,
+        S::ExecutionMode | S::ExecutionModeId => 5,
+        S::String | S::Source | S::SourceExtension | S::SourceContinued => 6,
+        S::Name | S::MemberName | S::ModuleProcessed => 6,
+        S::Decorate | S::DecorateId | S::DecorateString | S::MemberDecorate | S::MemberDecorateString => 7,
+        S::DecorationGroup | S::GroupDecorate | S::GroupMemberDecorate => 7,
+        _ if ["Type", "Constant", "SpecConstant"].iter().any(|kind| name.starts_with(kind)) => 8,
+        _ => return None,
+    })
+}
+
 struct Walk<'a, F> {
     words: &'a [u32],
     at: usize,

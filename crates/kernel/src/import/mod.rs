@@ -16,6 +16,7 @@ pub(crate) mod grammar;
 mod module;
 mod ops;
 mod reflect;
+mod rules;
 mod run;
 mod table;
 mod write;

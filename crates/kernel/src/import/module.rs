@@ -3,6 +3,7 @@
 use rspirv::spirv::{self, Op as S};
 
 use super::grammar::{self, Role};
+use super::rules::is_seen;
 use super::{ImportError, at};
 use crate::hash::Map;
 
@@ -136,13 +137,21 @@ impl Source {
     fn sections(&mut self, all: &[At]) -> Result<(), ImportError> {
         let mut function: Option<Function> = None;
         let mut block: Option<Block> = None;
+        let mut part = 0;
         for &place in all {
             let op = self.op(place);
+            let own = grammar::part(op);
             let operands =
                 &self.words[place as usize + 1..place as usize + (self.words[place as usize] >> 16) as usize];
             let wrong = |problem: &str| Err(at(place, format!("{}: {problem}", grammar::name(op as u32))));
             match (op, &mut function, &mut block) {
                 (S::Line | S::NoLine, Some(_), _) => {}
+                (_, Some(_), _) if own.is_some() => {
+                    return wrong("it stands in a function, and belongs before all of them");
+                }
+                (S::Variable, f, _) if f.is_some() != (operands[2] == spirv::StorageClass::Function as u32) => {
+                    return wrong("a variable of a function stands in it, and every other one outside");
+                }
                 (S::Function, None, None) => {
                     let id = operands[1];
                     function = Some(Function { id, at: place, end: place, params: Vec::new(), blocks: Vec::new() });
@@ -180,7 +189,16 @@ impl Source {
                 (_, Some(_), Some(b)) => b.body.push(place),
                 (_, Some(_), None) => return wrong("it stands outside of a block"),
                 (_, None, _) if !self.functions.is_empty() => return wrong("it stands behind a function"),
-                (_, None, _) => self.preamble.push(place),
+                (S::Line | S::NoLine | S::ExtInst | S::Nop, None, _) => self.preamble.push(place),
+                (_, None, _) => {
+                    let own = own.or(matches!(op, S::Variable | S::Undef).then_some(8));
+                    match own {
+                        None => return wrong("it stands outside of a function"),
+                        Some(own) if own < part => return wrong("it stands behind what it belongs before"),
+                        Some(own) => part = own,
+                    }
+                    self.preamble.push(place);
+                }
             }
         }
         if function.is_some() {
@@ -189,17 +207,17 @@ impl Source {
         Ok(())
     }
 
-    /// What is called is a function, and branches lead to blocks of their own function.
-    fn calls(&self) -> Result<(), ImportError> {
-        for f in &self.functions {
-            for &place in f.blocks.iter().flat_map(|b| &b.body).filter(|&&p| self.op(p) == S::FunctionCall) {
-                let callee = self.operands(place)[2];
-                if !self.function_of.contains_key(&callee) {
-                    return Err(at(place, format!("OpFunctionCall: id {callee} is no function")));
-                }
-            }
-        }
-        Ok(())
+    pub(super) fn is_import(&self, id: u32) -> bool {
+        matches!(self.made(id), Some((S::ExtInstImport, _)))
+    }
+
+    /// Whether an instruction is only read by debuggers.
+    pub(crate) fn is_debug(&self, place: At) -> bool {
+        let set = match (self.op(place), self.operands(place)) {
+            (S::ExtInst, &[_, _, set, ..]) => self.made(set),
+            _ => None,
+        };
+        matches!(set, Some((S::ExtInstImport, name)) if text(&name[1..]).contains("DebugInfo"))
     }
 
     /// Entry points, names and decorations.
@@ -207,6 +225,9 @@ impl Source {
         for &place in &self.preamble {
             let w = &self.words[place as usize + 1..place as usize + (self.words[place as usize] >> 16) as usize];
             match self.op(place) {
+                S::ExtInst if !self.is_import(w[2]) => {
+                    return Err(at(place, format!("OpExtInst: id {} is no set of instructions", w[2])));
+                }
                 S::EntryPoint => {
                     let name = text(&w[2..]);
                     if w[0] != spirv::ExecutionModel::GLCompute as u32 {
@@ -217,12 +238,27 @@ impl Source {
                     if !self.function_of.contains_key(&w[1]) {
                         return Err(at(place, format!("the entry point '{name}' is no function")));
                     }
+                    let listed = w[2..].iter().position(|w| w.to_le_bytes().contains(&0)).map_or(w.len(), |n| n + 3);
+                    if let Some(id) = w[listed..].iter().find(|&&id| self.made(id).is_none_or(|d| d.0 != S::Variable)) {
+                        return Err(at(place, format!("the entry point '{name}' lists id {id}, which is no variable")));
+                    }
                     self.entries.push(EntryPoint { function: w[1], name });
+                }
+                S::ExecutionMode | S::ExecutionModeId => {
+                    if !self.function_of.contains_key(&w[0]) {
+                        return Err(at(place, format!("id {} is no function, and has no execution mode", w[0])));
+                    }
+                    if let Some(problem) = self.misplaced(place) {
+                        return Err(at(place, problem));
+                    }
                 }
                 S::Name => {
                     self.names.insert(w[0], text(&w[1..]));
                 }
                 S::Decorate | S::DecorateId | S::DecorateString | S::MemberDecorate | S::MemberDecorateString => {
+                    if let Some(problem) = self.misplaced(place) {
+                        return Err(at(place, format!("{}: {problem}", grammar::name(self.op(place) as u32))));
+                    }
                     self.decorations.entry(w[0]).or_default().push(place);
                     self.is_decorated[w[0] as usize] = true;
                 }
@@ -276,11 +312,17 @@ fn check_ids(words: &[u32], bound: u32, all: &[At], defs: &mut [At]) -> Result<(
         let at = *defs.get(id as usize)? as usize;
         (at != 0).then(|| (op_at(words, at), &words[at + 1..at + (words[at] >> 16) as usize]))
     };
-    let mut forward: Vec<(At, u32)> = Vec::new();
+    let mut forward: Vec<(At, u32, At)> = Vec::new();
+    // Where the first function begins, and the one around; nothing is outside of them behind the first.
+    let (mut first, mut around) = (At::MAX, 0);
     for &place in all {
         let from = place as usize;
         let instruction = &words[from..from + (words[from] >> 16) as usize];
-        let early = may_come_before(op_at(words, from));
+        let op = op_at(words, from);
+        let early = may_come_before(op);
+        if op == S::Function {
+            (first, around) = (first.min(place), place);
+        }
         let mut wrong = None;
         let mut result = None;
         let walked = grammar::walk(
@@ -292,8 +334,16 @@ fn check_ids(words: &[u32], bound: u32, all: &[At], defs: &mut [At]) -> Result<(
                     Role::Literal => {}
                     _ if id == 0 || id >= bound => wrong = Some(format!("id {id} is not below the bound {bound}")),
                     Role::Result => result = Some(id),
-                    Role::Type | Role::Use if defs[id as usize] != 0 => {}
-                    Role::Use if early => forward.push((place, id)),
+                    Role::Type if !made(defs, id).is_none_or(|d| grammar::is_type(d.0 as u32)) => {
+                        wrong = Some(format!("id {id} is no type"));
+                    }
+                    Role::Type | Role::Use if defs[id as usize] != 0 => {
+                        let def = defs[id as usize];
+                        if def >= first && !is_seen(op, op_at(words, def as usize), def, around) {
+                            wrong = Some(format!("id {id} is of another function, or no value"));
+                        }
+                    }
+                    Role::Use if early => forward.push((place, id, around)),
                     Role::Type | Role::Use => wrong = Some(format!("id {id} is used and not defined before")),
                 }
             },
@@ -310,10 +360,15 @@ fn check_ids(words: &[u32], bound: u32, all: &[At], defs: &mut [At]) -> Result<(
             return Err(at(place, format!("id {id} is defined twice")));
         }
     }
-    for (place, id) in forward {
-        match defs[id as usize] {
+    for (place, id, around) in forward {
+        let (op, def) = (op_at(words, place as usize), defs[id as usize]);
+        match def {
             0 => return Err(at(place, format!("id {id} is used and nowhere defined"))),
-            def if op_at(words, place as usize) == S::TypeStruct && op_at(words, def as usize) != S::TypePointer => {
+            _ if def >= first && !is_seen(op, op_at(words, def as usize), def, around) => {
+                let problem = format!("{}: id {id} is of another function, or no value", grammar::name(op as u32));
+                return Err(at(place, problem));
+            }
+            def if op == S::TypeStruct && op_at(words, def as usize) != S::TypePointer => {
                 let problem = format!(
                     "the struct has a member of the type {id}, which is defined behind it: no type contains itself"
                 );

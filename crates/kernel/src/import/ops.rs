@@ -3,14 +3,32 @@
 use rspirv::spirv::{MemoryAccess, Op as S};
 
 use super::body::{Import, Place, Pointer, SHARED, Slot, Step, Stop, Target};
+use super::facts::pointee;
 use super::grammar::{self, Role};
 use super::module::{At, text};
 use super::table;
 use crate::ir::{Binary, Does, Instruction, OpKind, Scalar, Ty, Value, Word};
 
 impl Import<'_> {
-    /// One instruction that is no terminator.
+    /// One instruction that is no terminator. What it gives is of the type that it says.
     pub(super) fn instruction(&mut self, at: At) -> Result<(), Stop> {
+        self.translate(at)?;
+        let (op, w) = (self.s.op(at), self.s.operands(at));
+        if !grammar::has_type(op as u32) || self.asm.ended() {
+            return Ok(());
+        }
+        let ty = match self.slot(w[1]) {
+            Slot::Value { value, .. } => self.asm.kernel.ty(*value),
+            Slot::Variable(var) => self.asm.kernel.vars[var.index()],
+            Slot::Place(_) | Slot::Nothing => return Ok(()),
+        };
+        if self.ty(w[0])? != ty {
+            return Err(self.refuse(at, "its result is of another type than it says"));
+        }
+        Ok(())
+    }
+
+    fn translate(&mut self, at: At) -> Result<(), Stop> {
         let s = self.s;
         let (op, w) = (s.op(at), s.operands(at));
         // What stands behind the end of a call that does not return is never reached.
@@ -309,6 +327,7 @@ impl Import<'_> {
             self.define(w[1], v);
             return Ok(());
         }
+        self.leads_to(at, w[2], w[0])?;
         let simple = w.len() == 3 && !self.is_decorated(w[1]);
         match self.target_of(w[2]) {
             Target::Constant => {
@@ -333,6 +352,7 @@ impl Import<'_> {
             let v = self.value(w[1])?;
             return self.write(&place, v);
         }
+        self.leads_to(at, w[0], self.s.type_of(w[1]).unwrap_or(0))?;
         match self.target_of(w[0]) {
             Target::Memory(m) if w.len() == 2 && !self.is_watched(m) => {
                 let (pointer, v) = (self.value(w[0])?, self.value(w[1])?);
@@ -341,6 +361,14 @@ impl Import<'_> {
             }
             Target::Memory(m) if self.is_private(w.get(2)) && !self.is_watched(m) => self.generic(at, Does::Writes(m)),
             _ => self.generic(at, Does::Anything),
+        }
+    }
+
+    /// What is read or written through a pointer is of the type that it leads to.
+    fn leads_to(&self, at: At, pointer: u32, ty: u32) -> Result<(), Stop> {
+        match self.s.type_of(pointer).and_then(|p| pointee(self.s, p)) {
+            Some(to) if to == ty => Ok(()),
+            _ => Err(self.refuse(at, "a pointer leads to another type than what is read or written")),
         }
     }
 

@@ -154,27 +154,13 @@ fn functions(s: &Source, w: &mut Written, kept: &Set<u32>) -> Vec<u32> {
             let length = (s.words[at] >> 16) as usize;
             let instruction = &s.words[at..at + length];
             let op = s.op(at as At);
-            if !matches!(op, S::Line | S::NoLine) && !is_debug(s, instruction) {
+            if !matches!(op, S::Line | S::NoLine) && !s.is_debug(at as At) {
                 copy(s, w, instruction, &mut words, &mut fresh);
             }
             at += length;
         }
     }
     words
-}
-
-/// Whether an instruction is only read by debuggers.
-fn is_debug(s: &Source, instruction: &[u32]) -> bool {
-    if instruction[0] & 0xFFFF != S::ExtInst as u32 {
-        return false;
-    }
-    match s.made(instruction[3]) {
-        Some((S::ExtInstImport, name)) => {
-            let name = super::module::text(&name[1..]);
-            name.contains("DebugInfo")
-        }
-        _ => false,
-    }
 }
 
 /// Everything that a host can see stays: entry points with their variables, bindings, and specialisation constants.

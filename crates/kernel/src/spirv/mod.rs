@@ -272,15 +272,15 @@ mod tests {
             }
         })
         .unwrap();
-        let refused = |limit| match refuse_early(std::slice::from_ref(&kernel), limit) {
+        let refused = |limit| match refuse_early(std::slice::from_ref(&kernel), true, limit) {
             Ok(()) => None,
             Err(KernelError::TooManyIds { count, .. }) => Some(count),
             Err(other) => panic!("{other}"),
         };
-        // Two buffers with 20 places each, and 20 indices.
-        assert_eq!(refused(60), Some(61));
-        assert_eq!(refused(61), None);
+        // Two buffers with 20 places each, and 40 constants.
+        assert_eq!(refused(80), Some(81));
+        assert_eq!(refused(81), None);
         let bound = emit(&[optimise(&kernel).unwrap()], &Target::ANY, ID_LIMIT).unwrap().bound;
-        assert!(bound >= 61, "{bound}");
+        assert!(bound >= 81, "{bound}");
     }
 }

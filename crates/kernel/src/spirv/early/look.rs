@@ -1,0 +1,435 @@
+//! The walk through a kernel as it was written, with variables as the values that they have, and joins where branches and loops meet.
+//!
+//! A region is walked if it is surely reached and surely stays: the branches around it depend on values that stay, the loops around it are not
+//! unrolled. All else is only looked through for what it may change.
+
+use super::class::{Class, Hashes};
+use super::values::place;
+use crate::ir::{Kernel, MemoryId, OpId, OpKind, RegionId, Space, Ty, Value, VarId};
+
+/// Regions that nest deeper are not looked at.
+pub(super) const MOST_DEPTH: usize = 32;
+/// Ways out of a loop that are told apart.
+const MOST_EXITS: usize = 8;
+
+/// No value.
+pub(super) const NONE: u32 = u32::MAX;
+/// A value that is another one: the rest is its number.
+const ALIAS: u32 = 1 << 31;
+
+/// Where a value comes from.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Def {
+    Nothing,
+    Op(OpId),
+    Same(u32),
+}
+
+/// A value that has no op: where a branch or a loop brings several together.
+#[derive(Clone, Copy)]
+pub(super) struct Join {
+    pub(super) of: OpId,
+    pub(super) first: u32,
+    n: u32,
+}
+
+/// How a region ends.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum End {
+    Yields,
+    Leaves,
+    Unsure,
+}
+
+/// One way out of a loop, or to its next turn: the values that it brings, and the branch that it stands in.
+pub(super) struct Exit {
+    values: Vec<u32>,
+    pub(super) branch: Option<(u32, usize)>,
+    pub(super) depth: usize,
+}
+
+impl Exit {
+    pub(super) fn value(&self, i: usize) -> u32 {
+        self.values.get(i).copied().unwrap_or(NONE)
+    }
+}
+
+/// A loop that is being walked.
+pub(super) struct Frame {
+    region: RegionId,
+    pub(super) vars: Vec<VarId>,
+    depth: usize,
+    pub(super) breaks: Vec<Exit>,
+    pub(super) continues: Vec<Exit>,
+    /// There may be others.
+    pub(super) more_breaks: bool,
+}
+
+impl Frame {
+    pub(super) fn new(region: RegionId, vars: &[VarId], depth: usize) -> Frame {
+        Frame { region, vars: vars.to_vec(), depth, breaks: Vec::new(), continues: Vec::new(), more_breaks: false }
+    }
+}
+
+pub(super) struct Look<'a> {
+    pub(super) k: &'a Kernel,
+    /// Of the values of the kernel, then of the joins.
+    pub(super) classes: Vec<Class>,
+    defs: Vec<u32>,
+    joins: Vec<Join>,
+    pub(super) inputs: Vec<u32>,
+    /// The value that each variable has now.
+    pub(super) vars: Vec<u32>,
+    pub(super) undo: Vec<(VarId, u32)>,
+    /// Where each variable was met last, to take it once.
+    pub(super) met: Vec<u32>,
+    pub(super) meetings: u32,
+    pub(super) frames: Vec<Frame>,
+    /// The conditions of the branches around, with the arm.
+    branches: Vec<(u32, usize)>,
+    pub(super) depth: usize,
+    /// Ops that may be walked again.
+    pub(super) patience: usize,
+    /// What surely happens: stores that others see, and the branches and loops that hold some.
+    pub(super) happens: Vec<OpId>,
+    /// Stores to arrays of one invocation, which count if something is read there.
+    pub(super) private: Vec<(MemoryId, OpId)>,
+    /// Which memories are read, the places in them that were written, and which were written at an unknown place.
+    read: Vec<bool>,
+    written: Option<Hashes>,
+    blurred: Vec<bool>,
+    /// Whether loops with constant ends are walked, the loop of each op, and the loop around each.
+    pub(super) counted: bool,
+    pub(super) home: Vec<u32>,
+    pub(super) around: Vec<u32>,
+    pub(super) inside: u32,
+}
+
+impl<'a> Look<'a> {
+    /// `counted`: also loops with constant ends, which stay if they are large enough.
+    pub(super) fn at(k: &'a Kernel, counted: bool) -> Look<'a> {
+        let mut read = vec![false; k.memories().len()];
+        for kind in k.kinds() {
+            if let OpKind::Load(m) = kind {
+                read[m.index()] = true;
+            }
+        }
+        let mut look = Look {
+            k,
+            read,
+            classes: vec![Class::UNSURE; k.value_count()],
+            defs: vec![NONE; k.value_count()],
+            joins: Vec::new(),
+            inputs: Vec::new(),
+            vars: vec![NONE; k.vars.len()],
+            undo: Vec::new(),
+            met: vec![0; k.vars.len()],
+            meetings: 0,
+            frames: Vec::new(),
+            branches: Vec::new(),
+            depth: 0,
+            patience: 2 * k.op_count(),
+            happens: Vec::new(),
+            private: Vec::new(),
+            written: None,
+            blurred: vec![false; k.memories().len()],
+            counted,
+            home: Vec::new(),
+            around: vec![0],
+            inside: 0,
+        };
+        look.region(k.body());
+        look
+    }
+
+    pub(super) fn class(&self, v: Value) -> Class {
+        self.class_at(v.0)
+    }
+
+    pub(super) fn class_at(&self, v: u32) -> Class {
+        self.classes.get(v as usize).copied().unwrap_or(Class::UNSURE)
+    }
+
+    pub(super) fn value_count(&self) -> usize {
+        self.classes.len()
+    }
+
+    pub(super) fn def(&self, v: u32) -> Def {
+        match self.defs.get(v as usize) {
+            None | Some(&NONE) => Def::Nothing,
+            Some(&d) if d & ALIAS != 0 => Def::Same(d & !ALIAS),
+            Some(&d) => Def::Op(OpId(d)),
+        }
+    }
+
+    pub(super) fn join(&self, v: u32) -> Option<Join> {
+        let i = (v as usize).checked_sub(self.k.value_count())?;
+        self.joins.get(i).copied()
+    }
+
+    pub(super) fn inputs(&self, join: Join) -> &[u32] {
+        &self.inputs[join.first as usize..(join.first + join.n) as usize]
+    }
+
+    pub(super) fn is_unwritten(&self, m: MemoryId, at: Class) -> bool {
+        !self.blurred[m.index()] && self.written.as_ref().is_none_or(|w| !w.has(place(m, at)))
+    }
+
+    /// The value that this one is.
+    pub(super) fn root(&self, v: Value) -> u32 {
+        match self.def(v.0) {
+            Def::Same(other) => other,
+            _ => v.0,
+        }
+    }
+
+    pub(super) fn same(&mut self, v: Value, other: u32) {
+        if other != NONE {
+            self.defs[v.index()] = other | ALIAS;
+            self.classes[v.index()] = self.class_at(other);
+        } else {
+            self.defs[v.index()] = NONE;
+            self.classes[v.index()] = Class::UNSURE;
+        }
+    }
+
+    pub(super) fn assign(&mut self, v: VarId, to: u32) {
+        let old = std::mem::replace(&mut self.vars[v.index()], to);
+        if self.depth > 0 {
+            self.undo.push((v, old));
+        }
+    }
+
+    /// Takes back what was assigned since then; gives the variables with what they were at the end.
+    pub(super) fn take_back(&mut self, mark: usize) -> Vec<(VarId, u32)> {
+        self.meetings += 1;
+        let mut last = Vec::new();
+        while self.undo.len() > mark {
+            let Some((v, old)) = self.undo.pop() else { break };
+            let now = std::mem::replace(&mut self.vars[v.index()], old);
+            if std::mem::replace(&mut self.met[v.index()], self.meetings) != self.meetings {
+                last.push((v, now));
+            }
+        }
+        last
+    }
+
+    pub(super) fn new_join(&mut self, of: OpId, values: &[u32], class: Class) -> u32 {
+        let (id, first) = (self.classes.len() as u32, self.inputs.len() as u32);
+        self.inputs.extend_from_slice(values);
+        self.joins.push(Join { of, first, n: values.len() as u32 });
+        self.classes.push(class);
+        id
+    }
+
+    /// Whether a value of this type has one id.
+    pub(super) fn has_id(&self, ty: Ty) -> bool {
+        ty.lanes().is_some() || self.k.matrix(ty).is_some()
+    }
+
+    /// One of these values, by what a branch decided or how a loop was left.
+    pub(super) fn one_of(&mut self, op: OpId, values: &[u32], ty: Ty) -> u32 {
+        let Some(&first) = values.first() else { return NONE };
+        let class = self.class_at(first);
+        if values.iter().any(|&v| !self.class_at(v).is_known()) {
+            return NONE;
+        }
+        if values.iter().all(|&v| self.class_at(v) == class) {
+            return first;
+        }
+        let joined = match (self.k.kind(op), values) {
+            (OpKind::If, &[a, b]) => {
+                let c = self.k.args(op).first().map_or(Class::UNSURE, |&c| self.class(c));
+                self.choice(ty, c, self.class_at(a), self.class_at(b))
+            }
+            _ if self.has_id(ty) => {
+                let of: Vec<Class> = values.iter().map(|&v| self.class_at(v)).collect();
+                let words: Vec<u64> = [0xF2, op.0.into()].into_iter().chain(of.iter().map(|c| c.0)).collect();
+                Class::made_of(&words, &of)
+            }
+            _ => Class::UNSURE,
+        };
+        if joined.is_known() { self.new_join(op, values, joined) } else { NONE }
+    }
+
+    /// Goes through a region that is surely reached.
+    pub(super) fn region(&mut self, r: RegionId) -> End {
+        let k = self.k;
+        let mut sure = true;
+        for &op in k.region_ops(r) {
+            let (kind, args) = (k.kind(op), k.args(op));
+            if !sure {
+                self.skim(op);
+                continue;
+            }
+            if self.inside != 0 {
+                self.home[op.index()] = self.inside;
+            }
+            match (kind, args) {
+                (OpKind::Var(v) | OpKind::Set(v), &[x, ..]) => self.assign(v, self.root(x)),
+                (OpKind::Get(v), _) => self.same(k.result(op), self.vars[v.index()]),
+                (OpKind::Custom, &[x, ..]) => self.same(k.result(op), self.root(x)),
+                (OpKind::Store(m) | OpKind::MatrixStore(m, _) | OpKind::Atomic(m, _), &[at, ..]) => {
+                    self.write(op, kind, m, self.class(at));
+                }
+                _ if kind.is_structure() => sure = self.structure(op, kind),
+                _ if kind.is_terminator() => return self.end(op, kind),
+                _ if k.results(op).len() == 1 => {
+                    let v = k.result(op);
+                    self.classes[v.index()] = self.class_of(op, kind);
+                    self.defs[v.index()] = op.0;
+                }
+                _ => {}
+            }
+        }
+        End::Unsure
+    }
+
+    fn write(&mut self, op: OpId, kind: OpKind, m: MemoryId, at: Class) {
+        match self.k.memory(m).space {
+            Space::Private(_) => self.private.push((m, op)),
+            _ => self.happens.push(op),
+        }
+        match kind {
+            OpKind::Store(_) if !self.read[m.index()] => {}
+            OpKind::Store(_) if at.is_known() => {
+                let ops = self.k.op_count();
+                let written = self.written.get_or_insert_with(|| Hashes::of(ops));
+                written.add(place(m, at));
+                self.blurred[m.index()] |= written.is_full();
+            }
+            OpKind::Store(_) => self.blurred[m.index()] = true,
+            OpKind::Atomic(..) if self.k.results(op).len() == 1 => {
+                let v = self.k.result(op);
+                self.classes[v.index()] = Class::source(&[0xB3, op.0.into()]);
+                self.defs[v.index()] = op.0;
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, op: OpId, kind: OpKind) -> End {
+        let (target, breaks) = match kind {
+            OpKind::Yield => return End::Yields,
+            OpKind::Break(t) => (t, true),
+            OpKind::Continue(t) => (t, false),
+            _ => return End::Leaves,
+        };
+        let mut values: Vec<u32> = self.k.args(op).iter().map(|&v| self.root(v)).collect();
+        let Some(frame) = self.frames.iter_mut().rev().find(|f| f.region == target) else { return End::Leaves };
+        let to = if breaks { &mut frame.breaks } else { &mut frame.continues };
+        if to.len() >= MOST_EXITS {
+            frame.more_breaks |= breaks;
+        } else {
+            values.extend(frame.vars.iter().map(|v| self.vars[v.index()]));
+            to.push(Exit { values, branch: self.branches.last().copied(), depth: self.depth - frame.depth });
+        }
+        End::Leaves
+    }
+
+    /// Whether what stands behind it is surely reached.
+    fn structure(&mut self, op: OpId, kind: OpKind) -> bool {
+        if self.depth >= MOST_DEPTH {
+            return self.skim(op);
+        }
+        let before = self.happens.len();
+        let goes_on = match kind {
+            OpKind::If | OpKind::Switch(_) => self.branch(op),
+            OpKind::For(_) => self.counted_loop(op),
+            _ => self.open_loop(op),
+        };
+        if self.happens.len() > before {
+            self.happens.push(op);
+        }
+        goes_on
+    }
+
+    fn branch(&mut self, op: OpId) -> bool {
+        let k = self.k;
+        let condition = k.args(op).first().map_or(NONE, |&c| self.root(c));
+        if !self.class_at(condition).stays() {
+            return self.skim(op);
+        }
+        let mut assigned: Vec<(VarId, u32, u32)> = Vec::new();
+        let mut yields: Vec<(u32, OpId)> = Vec::new();
+        let mut unsure = false;
+        for (arm, &r) in k.regions(op).iter().enumerate() {
+            let mark = self.undo.len();
+            self.depth += 1;
+            self.branches.push((condition, arm));
+            let end = self.region(r);
+            self.branches.pop();
+            let last = self.take_back(mark);
+            self.depth -= 1;
+            if end == End::Leaves {
+                continue;
+            }
+            assigned.extend(last.into_iter().map(|(v, x)| (v, arm as u32, x)));
+            unsure |= end == End::Unsure;
+            if let (End::Yields, Some(t)) = (end, k.terminator(r)) {
+                yields.push((arm as u32, t));
+            }
+        }
+        assigned.sort_unstable_by_key(|&(v, arm, _)| (v, arm));
+        let mut values = Vec::new();
+        for group in assigned.chunk_by(|a, b| a.0 == b.0) {
+            let v = group[0].0;
+            let now = self.vars[v.index()];
+            let mut here = group.iter().peekable();
+            values.clear();
+            for &(arm, _) in &yields {
+                let own = here.next_if(|&&(_, a, _)| a == arm).map(|x| x.2);
+                values.push(own.unwrap_or(now));
+            }
+            let to = if unsure { NONE } else { self.one_of(op, &values, k.vars[v.index()]) };
+            self.assign(v, to);
+        }
+        for (i, result) in k.results(op).enumerate() {
+            values.clear();
+            values.extend(yields.iter().map(|&(_, t)| k.args(t).get(i).map_or(NONE, |&v| self.root(v))));
+            let to = if unsure { NONE } else { self.one_of(op, &values, k.ty(result)) };
+            self.same(result, to);
+        }
+        !yields.is_empty()
+    }
+
+    /// An op that may run or not, or whose fate is unknown: what it may assign and write is unsure. Whether control surely goes on behind it.
+    pub(super) fn skim(&mut self, op: OpId) -> bool {
+        let k = self.k;
+        let mut inner: Vec<RegionId> = Vec::new();
+        let mut goes_on = self.skim_op(op, &mut inner);
+        let mut open = k.regions(op).to_vec();
+        while let Some(r) = open.pop() {
+            for &op in k.region_ops(r) {
+                goes_on &= self.skim_op(op, &mut inner);
+                open.extend_from_slice(k.regions(op));
+            }
+        }
+        if k.kind(op).is_structure() {
+            k.results(op).for_each(|v| self.same(v, NONE));
+        }
+        goes_on
+    }
+
+    fn skim_op(&mut self, op: OpId, inner: &mut Vec<RegionId>) -> bool {
+        let k = self.k;
+        match k.kind(op) {
+            OpKind::Var(v) | OpKind::Set(v) => self.assign(v, NONE),
+            OpKind::Store(m) => self.blurred[m.index()] = true,
+            OpKind::Return | OpKind::Unreachable => return false,
+            OpKind::Loop => {
+                inner.extend_from_slice(k.regions(op));
+                return false;
+            }
+            OpKind::For(_) => inner.extend_from_slice(k.regions(op)),
+            kind @ (OpKind::Break(t) | OpKind::Continue(t)) if !inner.contains(&t) => {
+                if let Some(frame) = self.frames.iter_mut().rev().find(|f| f.region == t) {
+                    frame.more_breaks |= matches!(kind, OpKind::Break(_));
+                }
+                return false;
+            }
+            _ => {}
+        }
+        true
+    }
+}

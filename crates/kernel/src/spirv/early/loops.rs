@@ -1,0 +1,273 @@
+//! Loops. What one carries is assumed to stay and proven at the end of the turn; where that fails, the loop is walked again without the
+//! assumption.
+
+use super::class::Class;
+use super::look::{Def, Exit, Frame, Look, NONE};
+use crate::ir::{Binary, OpId, OpKind, RegionId, Ty, Value, VarId};
+
+/// Times that a loop is walked.
+const MOST_TURNS: usize = 3;
+/// Ops of a loop with constant ends, for it to be worth a look.
+const LARGE: usize = 4096;
+
+/// What stands in a loop.
+struct Body {
+    ops: usize,
+    vars: Vec<VarId>,
+    breaks: usize,
+    continues: usize,
+}
+
+/// What a loop carries, by place: the value before it, and the join.
+struct Carried {
+    init: u32,
+    join: u32,
+}
+
+impl Look<'_> {
+    /// What stands in a loop, however deep.
+    fn body(&mut self, r: RegionId) -> Body {
+        let k = self.k;
+        self.meetings += 1;
+        let mut body = Body { ops: 0, vars: Vec::new(), breaks: 0, continues: 0 };
+        let mut open = vec![r];
+        while let Some(inner) = open.pop() {
+            body.ops += k.region_ops(inner).len();
+            for &op in k.region_ops(inner) {
+                match k.kind(op) {
+                    OpKind::Set(v) => {
+                        let first = std::mem::replace(&mut self.met[v.index()], self.meetings) != self.meetings;
+                        if first && self.vars[v.index()] != NONE {
+                            body.vars.push(v);
+                        }
+                    }
+                    OpKind::Break(t) if t == r => body.breaks += 1,
+                    OpKind::Continue(t) if t == r => body.continues += 1,
+                    kind if kind.is_structure() => open.extend_from_slice(k.regions(op)),
+                    _ => {}
+                }
+            }
+        }
+        body
+    }
+
+    pub(super) fn counted_loop(&mut self, op: OpId) -> bool {
+        let k = self.k;
+        let (&[from, to, ..], &[r]) = (k.args(op), k.regions(op)) else { return self.skim(op) };
+        let ends = [self.class(from), self.class(to)];
+        let body = self.body(r);
+        let constant = !ends.iter().any(|c| c.stays());
+        if !ends.iter().all(|c| c.is_known()) || constant && !(self.counted && body.ops > LARGE && self.runs(from, to))
+        {
+            return self.skim(op);
+        }
+        let outside = self.inside;
+        if constant {
+            self.home.resize(k.op_count(), 0);
+            self.inside = self.around.len() as u32;
+            self.around.push(outside);
+        }
+        let walked = self.turns(op, r, &body, 1, |_| true);
+        self.inside = outside;
+        let Some((carried, frame)) = walked else { return self.skim(op) };
+        let broken = body.breaks > 0;
+        let sure = !broken || !frame.more_breaks && frame.breaks.len() == body.breaks;
+        let result = |look: &mut Self, i: usize, ty: Ty| {
+            // The results of a loop that nothing breaks are what it carries.
+            let join = carried[i].join;
+            if !broken || !sure {
+                return if sure { join } else { NONE };
+            }
+            let values: Vec<u32> = std::iter::once(join).chain(frame.breaks.iter().map(|b| b.value(i))).collect();
+            look.one_of(op, &values, ty)
+        };
+        self.give(op, &frame.vars, result);
+        true
+    }
+
+    /// The results of a loop, and the variables that it assigns.
+    fn give(&mut self, op: OpId, vars: &[VarId], mut result: impl FnMut(&mut Self, usize, Ty) -> u32) {
+        let k = self.k;
+        let explicit = k.results(op).len();
+        for (i, v) in k.results(op).enumerate() {
+            let to = result(self, i, k.ty(v));
+            self.same(v, to);
+        }
+        for (i, &v) in vars.iter().enumerate() {
+            let to = result(self, explicit + i, k.vars[v.index()]);
+            self.assign(v, to);
+        }
+    }
+
+    /// Whether a loop with these constant ends has a first turn.
+    fn runs(&self, from: Value, to: Value) -> bool {
+        let bits = |v: Value| match self.def(self.root(v)) {
+            Def::Op(op) => match self.k.kind(op) {
+                OpKind::Const(c) => Some(self.k.const_bits(c)),
+                _ => None,
+            },
+            _ => None,
+        };
+        match (bits(from), bits(to), self.k.ty(from).as_scalar()) {
+            (Some(a), Some(b), Some(s)) => crate::eval::compare(crate::ir::Compare::Lt, s, a, b),
+            _ => false,
+        }
+    }
+
+    /// Walks the body of a loop until what it is assumed to carry is proven; `index` is whether it counts. Nothing, if that cannot be.
+    fn turns(
+        &mut self,
+        op: OpId,
+        r: RegionId,
+        body: &Body,
+        index: usize,
+        stays: impl Fn(&Frame) -> bool,
+    ) -> Option<(Vec<Carried>, Frame)> {
+        let k = self.k;
+        let explicit: Vec<u32> = k.args(op).iter().skip(2 * index).map(|&v| self.root(v)).collect();
+        let types = k.region_args(r).skip(index).map(|v| k.ty(v)).chain(body.vars.iter().map(|v| k.vars[v.index()]));
+        let types: Vec<Ty> = types.collect();
+        let inits = explicit.iter().copied().chain(body.vars.iter().map(|v| self.vars[v.index()]));
+        let inits: Vec<u32> = inits.collect();
+        let mut carried = Vec::new();
+        for (i, (&init, &ty)) in inits.iter().zip(&types).enumerate() {
+            let class = self.class_at(init);
+            let join = if class.is_known() && self.has_id(ty) {
+                let own = Class::source(&[0xF1, op.0.into(), i as u64]);
+                let own = if class.stays() { own } else { own.with(Class::ASSUMED) };
+                self.new_join(op, &[init, NONE, NONE], own)
+            } else {
+                NONE
+            };
+            carried.push(Carried { init, join });
+        }
+        for _ in 0..MOST_TURNS {
+            let (happened, private, mark) = (self.happens.len(), self.private.len(), self.undo.len());
+            self.depth += 1;
+            self.frames.push(Frame::new(r, &body.vars, self.depth));
+            if let (1, Some(i)) = (index, k.region_args(r).next()) {
+                self.classes[i.index()] = Class::source(&[0xF0, op.0.into()]);
+            }
+            for (arg, c) in k.region_args(r).skip(index).zip(&carried) {
+                self.same(arg, c.join);
+            }
+            for (&v, c) in body.vars.iter().zip(&carried[explicit.len()..]) {
+                self.assign(v, c.join);
+            }
+            self.region(r);
+            self.take_back(mark);
+            self.depth -= 1;
+            let frame = self.frames.pop()?;
+            let mut proven = true;
+            // A loop that is needed needs what ends it.
+            let end = frame.breaks.first().and_then(|b| b.branch).map_or(NONE, |(condition, _)| condition);
+            for (i, c) in carried.iter_mut().enumerate().filter(|(_, c)| c.join != NONE) {
+                let next = frame.continues.first().map_or(NONE, |e| e.value(i));
+                if let Some(join) = self.join(c.join) {
+                    self.inputs[join.first as usize + 1] = next;
+                    self.inputs[join.first as usize + 2] = end;
+                }
+                let assumed = self.class_at(c.join).has(Class::ASSUMED);
+                if assumed && !frame.continues.iter().any(|e| self.varies(c, e.value(i))) {
+                    c.join = NONE;
+                    proven = false;
+                }
+            }
+            if proven && stays(&frame) {
+                return Some((carried, frame));
+            }
+            self.happens.truncate(happened);
+            self.private.truncate(private);
+            self.patience = self.patience.saturating_sub(body.ops);
+            if proven || self.patience == 0 {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Whether what a loop carries, a constant at first, is another value in a later turn.
+    fn varies(&self, c: &Carried, next: u32) -> bool {
+        let class = self.class_at(next);
+        if class.is_constant() {
+            return class != self.class_at(c.init);
+        }
+        if !class.stays() {
+            return false;
+        }
+        // A whole number that is counted up or down.
+        let counts = || {
+            let Def::Op(op) = self.def(next) else { return false };
+            let (OpKind::Binary(Binary::Add | Binary::Sub), &[a, b]) = (self.k.kind(op), self.k.args(op)) else {
+                return false;
+            };
+            let s = self.k.ty(a).as_scalar().filter(|s| s.is_int());
+            let step = self.class(b);
+            self.root(a) == c.join && step.is_constant() && s.is_some_and(|s| step != Class::constant(s, 0))
+        };
+        !class.has(Class::ASSUMED) || counts()
+    }
+
+    pub(super) fn open_loop(&mut self, op: OpId) -> bool {
+        let k = self.k;
+        let &[r] = k.regions(op) else { return self.skim(op) };
+        let body = self.body(r);
+        if body.continues == 0 {
+            return self.once(op, r, &body);
+        }
+        // What may never be continued may be no loop.
+        let Some((_, frame)) = self.turns(op, r, &body, 0, |frame| !frame.continues.is_empty()) else {
+            return self.skim(op);
+        };
+        let sure = !frame.more_breaks && frame.breaks.len() == body.breaks;
+        let result = |look: &mut Self, i: usize, ty: Ty| {
+            let values: Vec<u32> = frame.breaks.iter().map(|b| b.value(i)).collect();
+            if sure { look.one_of(op, &values, ty) } else { NONE }
+        };
+        self.give(op, &frame.vars, result);
+        !frame.breaks.is_empty()
+    }
+
+    /// A loop that runs once: what an early return of a function is. Its breaks become the ends of branches.
+    fn once(&mut self, op: OpId, r: RegionId, body: &Body) -> bool {
+        let k = self.k;
+        for (arg, &init) in k.region_args(r).zip(k.args(op)) {
+            self.same(arg, self.root(init));
+        }
+        let mark = self.undo.len();
+        self.depth += 1;
+        self.frames.push(Frame::new(r, &body.vars, self.depth));
+        self.region(r);
+        self.take_back(mark);
+        self.depth -= 1;
+        let Some(frame) = self.frames.pop() else { return false };
+        let sure = !frame.more_breaks
+            && frame.breaks.len() == body.breaks
+            && frame.breaks.iter().all(|b| b.depth == 0 || b.depth == 1 && b.branch.is_some());
+        let result = |look: &mut Self, i: usize, ty: Ty| {
+            if !sure { NONE } else { look.first_of(op, &frame.breaks, i, ty) }
+        };
+        self.give(op, &frame.vars, result);
+        !frame.breaks.is_empty()
+    }
+
+    /// The value of the first of these breaks that is reached.
+    fn first_of(&mut self, op: OpId, breaks: &[Exit], i: usize, ty: Ty) -> u32 {
+        let Some((last, before)) = breaks.split_last() else { return NONE };
+        let mut class = self.class_at(last.value(i));
+        for b in before.iter().rev() {
+            let own = self.class_at(b.value(i));
+            class = match b.branch {
+                Some((c, 0)) => self.choice(ty, self.class_at(c), own, class),
+                Some((c, _)) => self.choice(ty, self.class_at(c), class, own),
+                None => Class::UNSURE,
+            };
+        }
+        let values: Vec<u32> = breaks.iter().map(|b| b.value(i)).collect();
+        match values.iter().find(|&&v| self.class_at(v) == class) {
+            _ if !class.is_known() => NONE,
+            Some(&v) => v,
+            None => self.new_join(op, &values, class),
+        }
+    }
+}

@@ -1,0 +1,458 @@
+//! Kernels that need too many ids are refused before any pass runs; no kernel that fits is.
+
+mod common;
+
+use std::time::Instant;
+
+use common::{differentiable, gemm, places, programs, random, together};
+use half::f16;
+use impasto_kernel::blowup::Case;
+use impasto_kernel::{
+    Accumulator, Builder, Compiler, Kernel, KernelError, MatrixA, MatrixB, MatrixLayout, Target, Val, Var, Vec4,
+    compile, construct, least_ids, optimise,
+};
+
+const LIMIT: u64 = 4_194_303;
+/// The stage of a refusal that no pass came before.
+const EARLY: &str = "any translation to SPIR-V";
+
+/// What a call of a function is that returns early.
+fn call<'k>(k: &'k Builder, x: Val<'k, f32>, a: Val<'k, f32>) -> Val<'k, f32> {
+    let given = k.var(0.0f32);
+    k.loop_(|l| {
+        k.if_(x.lt(a), || {
+            given.set(x * a);
+            l.break_();
+        });
+        given.set(x / a);
+        l.break_();
+    });
+    given.get()
+}
+
+fn one(name: &str, body: impl FnOnce(&Builder)) -> Vec<Kernel> {
+    vec![Builder::kernel(name, [32, 1, 1], body).unwrap()]
+}
+
+/// Products with what was read from a buffer, one after the other.
+fn chain<'k>(v: Var<'k, f32>, a: Val<'k, f32>, n: u32) {
+    (0..n).for_each(|_| v.set(v.get() * a));
+}
+
+/// A way to be large: the kernels of a module with `n` of it, and the ids that each takes at least, in hundredths.
+struct Shape {
+    name: &'static str,
+    each: u64,
+    make: fn(u32) -> Vec<Kernel>,
+}
+
+const SHAPES: &[Shape] = &[
+    Shape {
+        name: "stores",
+        each: 300,
+        make: |n| {
+            one("stores", |k| {
+                let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
+                let (i, a) = (k.global_id(0), x.load(0));
+                (0..n).for_each(|j| y.store(i + j, a));
+            })
+        },
+    },
+    Shape {
+        name: "arithmetic",
+        each: 200,
+        make: |n| {
+            one("arithmetic", |k| {
+                let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
+                let a = x.load(0);
+                y.store(0, (0..n).fold(x.load(1), |v, _| v * a + 1.5f32));
+            })
+        },
+    },
+    Shape {
+        name: "integers",
+        each: 200,
+        make: |n| {
+            one("integers", |k| {
+                let (x, y) = (k.buffer::<u32>("x"), k.buffer_mut::<u32>("y"));
+                let b = x.load(0);
+                y.store((0..n).fold(x.load(1), |v, _| (v ^ b) * 3u32), b);
+            })
+        },
+    },
+    Shape {
+        name: "functions",
+        each: 300,
+        make: |n| {
+            one("functions", |k| {
+                let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
+                let a = x.load(0);
+                y.store(0, (0..n).fold(x.load(1), |v, _| (v * a).sqrt().max(a)));
+            })
+        },
+    },
+    Shape {
+        name: "loads",
+        each: 500,
+        make: |n| {
+            one("loads", |k| {
+                let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
+                let i = k.global_id(0);
+                y.store(0, (0..n).fold(x.load(0), |v, j| v + x.load(i + j)));
+            })
+        },
+    },
+    Shape {
+        name: "loads of what is written",
+        each: 500,
+        make: |n| {
+            one("both", |k| {
+                let y = k.buffer_mut::<f32>("y");
+                let i = k.global_id(0);
+                (0..n).for_each(|j| y.store(i + j, y.load(i + j) * 1.5f32));
+            })
+        },
+    },
+    Shape {
+        name: "branches",
+        each: 400,
+        make: |n| {
+            one("branches", |k| {
+                let (x, y) = (k.buffer::<u32>("x"), k.buffer_mut::<f32>("y"));
+                let (i, b) = (k.global_id(0), x.load(0));
+                (0..n).for_each(|j| k.if_(b.gt(j), || y.store(i, 1.0f32)));
+            })
+        },
+    },
+    Shape {
+        name: "variables behind branches",
+        each: 300,
+        make: |n| {
+            one("joins", |k| {
+                let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
+                let (a, v) = (x.load(0), k.var(x.load(1)));
+                for _ in 0..n {
+                    k.if_(v.get().gt(a), || v.set(v.get() * a));
+                }
+                y.store(0, v.get());
+            })
+        },
+    },
+    Shape {
+        name: "match",
+        each: 590,
+        make: |n| {
+            one("matches", |k| {
+                let (x, y) = (k.buffer::<u32>("x"), k.buffer_mut::<u32>("y"));
+                let (a, v) = (x.load(0), k.var(x.load(1)));
+                for _ in 0..n {
+                    let arms = |arms: &mut impasto_kernel::Arms<'_, u32>| {
+                        arms.case(&[1, 2], || v.set(v.get() ^ a));
+                        arms.case(&[3], || v.set(v.get() * a));
+                    };
+                    k.match_(v.get(), arms, || y.store(v.get(), a));
+                }
+                y.store(0, v.get());
+            })
+        },
+    },
+    Shape {
+        name: "a loop with a long body",
+        each: 100,
+        make: |n| {
+            one("body", |k| {
+                let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
+                let (a, v) = (x.load(0), k.var(x.load(1)));
+                k.for_(0u32, k.global_id(0), |_, _| chain(v, a, n));
+                y.store(0, v.get());
+            })
+        },
+    },
+    Shape {
+        name: "a loop with a long body and constant ends",
+        each: 100,
+        make: |n| {
+            one("fixed", |k| {
+                let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
+                let (a, v) = (x.load(0), k.var(x.load(1)));
+                k.for_(0u32, 8u32, |_, _| chain(v, a, n));
+                y.store(0, v.get());
+            })
+        },
+    },
+    Shape {
+        name: "what a loop carries",
+        each: 690,
+        make: |n| {
+            one("carried", |k| {
+                let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
+                let vars: Vec<_> = (0..n).map(|i| k.var(x.load(i))).collect();
+                let sums: Vec<_> = (0..n).map(|_| k.var(0.0f32)).collect();
+                k.for_(0u32, k.global_id(0), |_, _| {
+                    for (v, s) in vars.iter().zip(&sums) {
+                        s.set(s.get() + v.get());
+                        v.set(v.get() * 1.5f32);
+                    }
+                });
+                vars.iter().chain(&sums).for_each(|v| y.store(0, v.get()));
+            })
+        },
+    },
+    Shape {
+        name: "while",
+        each: 790,
+        make: |n| {
+            one("whiles", |k| {
+                let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
+                let (a, v, i) = (x.load(0), k.var(x.load(1)), k.var(0u32));
+                for _ in 0..n {
+                    i.set(0u32);
+                    k.while_(
+                        || i.get().lt(k.global_id(0)),
+                        |_| {
+                            i.set(i.get() + 1u32);
+                            v.set(v.get() * a);
+                        },
+                    );
+                }
+                y.store(0, v.get());
+            })
+        },
+    },
+    Shape {
+        name: "nested loops",
+        each: 2370,
+        make: |n| {
+            one("nested", |k| {
+                let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
+                let (a, i) = (x.load(0), k.global_id(0));
+                let v = k.var(x.load(1));
+                for _ in 0..n {
+                    k.for_(0u32, i, |_, p| {
+                        k.for_(p, i, |_, q| {
+                            let w = k.var(0.0f32);
+                            k.for_(q, i, |_, _| w.set(w.get() + v.get() * a));
+                            v.set(v.get() + w.get());
+                        });
+                    });
+                }
+                y.store(0, v.get());
+            })
+        },
+    },
+    Shape {
+        name: "arrays of one invocation",
+        each: 398,
+        make: |n| {
+            one("arrays", |k| {
+                let (x, y) = (k.buffer::<u32>("x"), k.buffer_mut::<f32>("y"));
+                let array = k.private::<f32>("array", 4096);
+                let i = x.load(0);
+                (0..n).for_each(|j| array.store(i + (j + 2), 1.5f32 + j as f32));
+                y.store(0, array.load(i ^ 77u32));
+            })
+        },
+    },
+    Shape {
+        name: "workgroup memory and barriers",
+        each: 890,
+        make: |n| {
+            one("shared", |k| {
+                let y = k.buffer_mut::<f32>("y");
+                let tile = k.shared::<f32>("tile", 4096);
+                let i = k.global_id(0);
+                for j in 0..n {
+                    tile.store(i + (2 * j + 2), y.load(i + (j + 2)));
+                    k.barrier();
+                    y.store(i ^ 9u32, tile.load(i + (2 * j + 3)));
+                }
+            })
+        },
+    },
+    Shape {
+        name: "calls with an early return",
+        each: 300,
+        make: |n| {
+            one("calls", |k| {
+                let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
+                let a = x.load(0);
+                y.store(0, (0..n).fold(x.load(1), |v, _| call(k, v, a)));
+            })
+        },
+    },
+    Shape {
+        name: "vectors",
+        each: 490,
+        make: |n| {
+            one("vectors", |k| {
+                let (x, y) = (k.buffer::<Vec4<f32>>("x"), k.buffer_mut::<Vec4<f32>>("y"));
+                let a = x.load(0);
+                y.store(0, (0..n).fold(x.load(1), |v, j| v * a + x.load(j + 2)));
+            })
+        },
+    },
+    Shape {
+        name: "matrices",
+        each: 400,
+        make: |n| {
+            one("matrices", |k| {
+                let x = k.buffer::<f16>("x");
+                let y = k.buffer_mut::<f32>("y");
+                let b = k.matrix_load::<MatrixB<f16, 16, 16>>(x, 0, 16, MatrixLayout::Row);
+                let zero = k.matrix_fill::<Accumulator<f32, 16, 16>>(0.0);
+                let sum = (0..n).fold(zero, |sum, j| {
+                    let a = k.matrix_load::<MatrixA<f16, 16, 16>>(x, 16 * j, 16, MatrixLayout::Row);
+                    k.matrix_mul_add(a, b, sum)
+                });
+                k.matrix_store(y, 0, 16, MatrixLayout::Row, sum);
+            })
+        },
+    },
+    Shape {
+        name: "atomics",
+        each: 398,
+        make: |n| {
+            one("atomics", |k| {
+                let (x, y) = (k.buffer::<u32>("x"), k.buffer_mut::<u32>("y"));
+                let i = x.load(0);
+                (0..n).for_each(|j| {
+                    y.atomic_add(i + (j + 2), 1u32);
+                });
+            })
+        },
+    },
+    Shape {
+        name: "subgroups",
+        each: 100,
+        make: |n| {
+            one("subgroups", |k| {
+                let (x, y) = (k.buffer::<u32>("x"), k.buffer_mut::<u32>("y"));
+                y.store(0, (0..n).fold(x.load(k.global_id(0)), |v, _| v.subgroup_add()));
+            })
+        },
+    },
+    Shape {
+        name: "constants",
+        each: 100,
+        make: |n| {
+            one("constants", |k| {
+                let y = k.buffer_mut::<u32>("y");
+                let i = k.global_id(0);
+                (0..n).for_each(|j| y.store(i, j * 7));
+            })
+        },
+    },
+    Shape {
+        name: "many kernels",
+        each: 700,
+        make: |n| {
+            let of = n.div_ceil(40);
+            (0..n.div_ceil(of)).map(|i| places(&format!("small{i}"), of)).collect()
+        },
+    },
+    Shape { name: "sparse V 200 8", each: 400, make: |n| blowup(false, n) },
+    Shape { name: "loop V 200 8", each: 400, make: |n| blowup(true, n) },
+];
+
+fn blowup(repeats: bool, n: u32) -> Vec<Kernel> {
+    vec![Case { repeats, variables: n, joins: 200, changes: 8 }.kernel().unwrap()]
+}
+
+fn ids(kernels: &[Kernel]) -> u64 {
+    Compiler::new(Target::ANY).compile(kernels).unwrap().bound.into()
+}
+
+#[test]
+fn what_surely_needs_ids_is_counted_before_anything_is_done_with_it() {
+    for s in SHAPES {
+        let n = 6000;
+        let kernels = (s.make)(n);
+        let (least, bound) = (least_ids(&kernels), ids(&kernels));
+        println!("{}: {least} of {bound}", s.name);
+        assert!(least <= bound, "{}: {least} of {bound}", s.name);
+        assert!(least >= s.each * (u64::from(n) - 30) / 100, "{}: {least} of {bound}", s.name);
+    }
+}
+
+/// Seconds that this thread had a processor; 0 where the system does not tell.
+fn worked() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    text.split(' ').next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) as f64 / 1e9
+}
+
+/// With `IMPASTO_REFUSE=all` every shape, which takes minutes and 2 GB; else some. docs/kernel.md has the times.
+#[test]
+fn kernels_that_need_too_many_ids_are_refused_at_once() {
+    let some = ["a loop with a long body", "branches", "many kernels"];
+    let chosen = std::env::var("IMPASTO_REFUSE").unwrap_or_default();
+    for s in
+        SHAPES.iter().filter(|s| chosen == "all" || chosen == s.name || chosen.is_empty() && some.contains(&s.name))
+    {
+        let n = (LIMIT * 100 / s.each + 100) as u32;
+        let kernels = (s.make)(n);
+        let ops: usize = kernels.iter().map(Kernel::op_count).sum();
+        let folder = tempfile::tempdir().unwrap();
+        let cache = folder.path().join("cache");
+        let compiler = Compiler::new(Target::ANY).cache_in(&cache);
+        let begun = (Instant::now(), worked());
+        let refused = compiler.compile(&kernels).map(|m| m.bound);
+        let (took, worked) = (begun.0.elapsed(), worked() - begun.1);
+        match &refused {
+            Err(KernelError::TooManyIds { kernel, count, limit, largest, stage }) => {
+                println!("| {} | {ops} | {count} | {worked:.2} s | {:.2} s |", s.name, took.as_secs_f64());
+                assert_eq!((*stage, u64::from(*limit)), (EARLY, LIMIT), "{}", s.name);
+                assert!(*count > LIMIT && !largest.0.is_empty() && kernels.iter().any(|k| k.name == *kernel));
+            }
+            other => panic!("{}: {other:?} in {took:?}", s.name),
+        }
+        assert!(!cache.exists() || std::fs::read_dir(&cache).unwrap().next().is_none(), "nothing is written");
+    }
+}
+
+#[test]
+fn a_refusal_names_the_kernel_that_takes_most() {
+    // Eight ids for each index of one kernel, and seven more in a second one.
+    let (small, enormous) = (places("small", 3), places("enormous", 530_000));
+    let two = vec![places("large", 250_000), small.clone(), places("larger", 310_000)];
+    for (kernels, store) in [
+        (vec![enormous.clone()], "store"),
+        (vec![small, enormous], "store of 'enormous'"),
+        // Each of them would do.
+        (two, "store of 'larger'"),
+    ] {
+        let error = Compiler::new(Target::ANY).compile(&kernels).map(|m| m.bound).unwrap_err();
+        match &error {
+            KernelError::TooManyIds { kernel, count, largest, stage, .. } => {
+                assert!(store.contains(kernel) || kernels.len() == 1, "{error}");
+                assert!(*count > LIMIT && largest.0.iter().any(|l| l.0 == store), "{error}");
+                assert_eq!(*stage, EARLY);
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
+
+/// The count of a kernel as it was written, as values, and as the passes leave it.
+fn check(seed: u64, kernel: &Kernel) {
+    let Ok(bound) = compile(kernel).map(|m| u64::from(m.bound)) else { return };
+    let forms = [kernel.clone(), construct(kernel).unwrap(), optimise(kernel).unwrap()];
+    for form in &forms {
+        let (least, bound) = (least_ids(std::slice::from_ref(form)), bound.min(ids(std::slice::from_ref(form))));
+        assert!(least <= bound, "seed {seed}: {least} of {bound}\n{form}");
+    }
+}
+
+#[test]
+fn no_kernel_needs_fewer_ids_than_are_counted_first() {
+    for seed in programs(150) {
+        let size = 6 + (seed % 24) as usize;
+        check(seed, &random::kernel(seed, size));
+        check(seed, &together::kernel(seed, size));
+        let kernel = differentiable::kernel(seed, size);
+        check(seed, &kernel);
+        if let Ok(grad) = kernel.grad() {
+            check(seed, &grad.kernel);
+        }
+        check(seed, &gemm::kernel(&gemm::case(seed, 32)));
+    }
+}
