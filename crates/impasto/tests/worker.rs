@@ -105,7 +105,8 @@ fn paint_with(fault: &str, once: bool, number: usize) -> (Vec<u8>, String) {
     let shared = shared();
     let (to, mark) = (shared.folder.join(format!("{number}.png")), shared.folder.join(format!("once-{number}")));
     let mut command = painting(&shared.folder, &to, &[]);
-    command.env("SHIM_FAULT", fault).env("SHIM_MARK", &mark);
+    // Where the CPU goes on it is in 32-bit floats: in bf16, which some prefer, random weights are 41 dB away from halves.
+    command.env("SHIM_FAULT", fault).env("SHIM_MARK", &mark).env("IMPASTO_CPU", "portable");
     if fault.starts_with("hang") {
         command.env("IMPASTO_WORKER_PATIENCE", "6");
     }
@@ -157,8 +158,9 @@ fn a_driver_that_goes_wrong_costs_a_step_and_not_the_picture() {
 fn a_driver_that_goes_wrong_again_and_again_leaves_the_rest_to_the_cpu() {
     let shared = shared();
     let mut state = seed();
+    // Early enough that the fresh worker comes so far too.
     for (round, name) in ["segv", "garbage"].into_iter().enumerate() {
-        let fault = format!("{name}:{}", 2 + random(&mut state) % (shared.submissions - 1).min(3));
+        let fault = format!("{name}:{}", 2 + random(&mut state) % 2);
         let (picture, said) = paint_with(&fault, false, 1000 + round);
         assert!(said.contains("on cpu"), "{fault}: {said}");
         let near = psnr(&picture, &shared.expected);

@@ -26,6 +26,7 @@ fn main() {
         ("who_is_killed_from_outside_is_lost", who_is_killed_from_outside_is_lost),
         ("weights_from_everywhere_give_the_same_bits", weights_from_everywhere),
         ("what_is_unloaded_is_given_back_and_an_idle_worker_ends", an_idle_worker_ends),
+        ("many_loads_of_two_networks_leave_nothing", many_loads_leave_nothing),
         ("who_wants_to_stop_is_heard", who_wants_to_stop_is_heard),
         ("two_deaths_in_first_use_are_remembered", two_deaths_are_remembered),
     ];
@@ -300,6 +301,45 @@ fn an_idle_worker_ends() {
         }
     }
     no_orphans();
+}
+
+/// Bytes of a process that no file backs, and the files that it has open.
+fn held(process: u32) -> (u64, usize) {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("Linux tells");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("it tells that");
+    let kilobytes: u64 = line.trim().trim_end_matches(" kB").trim().parse().expect("a number");
+    (1024 * kilobytes, std::fs::read_dir(format!("/proc/{process}/fd")).expect("a folder").count())
+}
+
+/// Two networks by turns in one process: nothing grows here, on the device, nor in the worker.
+fn many_loads_leave_nothing() {
+    let mut state = seed();
+    let cases = [Case::new(&mut state, 60), Case::new(&mut state, 25)];
+    let truths = cases.each_ref().map(Case::truth);
+    let remote = open("none");
+    let (own, worker) = (std::process::id(), remote.process().expect("it runs"));
+    let rounds = if std::env::var_os("IMPASTO_ALL_DEATHS").is_some() { 1000 } else { 60 };
+    let mut first = None;
+    for round in 0..rounds {
+        let mut session = cases[round % 2].session(&remote).expect("it loads");
+        assert_eq!(cases[round % 2].run(&mut *session).expect("it runs"), truths[round % 2], "round {round}");
+        drop(session);
+        assert_eq!(remote.meter().now(), 0, "round {round}: bytes are left on the device");
+        assert_eq!(remote.process(), Some(worker), "round {round}");
+        let now = [held(own), held(worker)];
+        // The first rounds fill what is kept from then on: kernels, pools of the allocator and of the driver.
+        match first {
+            None if round < 20 => {}
+            None => first = Some(now),
+            Some(before) => {
+                for (before, now) in before.iter().zip(&now) {
+                    assert_eq!(now.1, before.1, "round {round}: open files");
+                    assert!(now.0 < before.0 + (16 << 20), "round {round}: {} bytes, {} before", now.0, before.0);
+                }
+            }
+        }
+    }
+    println!("{rounds} loads: {first:?}, then {:?}", [held(own), held(worker)]);
 }
 
 fn who_wants_to_stop_is_heard() {
