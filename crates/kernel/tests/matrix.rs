@@ -7,8 +7,8 @@ use common::{dense, gemm, programs, random::Rng, same, valid_by};
 use half::f16;
 use impasto_kernel::{
     Accumulator, Builder, Compiler, Data, Feature, Kernel, KernelError, Launch, MatrixA, MatrixB, MatrixLayout,
-    MatrixShape, Module, ModuleOptions, PASSES, Scalar, Target, Val, compile, compile_for, construct, execute, lower_matrices,
-    optimise, optimise_words, verify,
+    MatrixShape, Module, ModuleOptions, PASSES, Scalar, Target, Val, compile, compile_for, construct, execute,
+    lower_matrices, optimise, optimise_words, verify,
 };
 
 fn run(kernel: &Kernel, case: &gemm::Case) -> Result<Vec<Data>, String> {
