@@ -9,7 +9,7 @@ fn problem(kind: &'static str, name: &str, problem: String) -> BackendError {
 }
 
 /// Hands each input that a graph takes to `put`, by its number, if all of them are given in their types and no others.
-pub(crate) fn inputs(
+pub fn inputs(
     takes: &[(String, TensorType)],
     given: &[(&str, &HostTensor)],
     mut put: impl FnMut(usize, &HostTensor) -> Result<(), BackendError>,
@@ -30,7 +30,7 @@ pub(crate) fn inputs(
 }
 
 /// Hands the room for each output to `fill`, by its number, if there is room of its type for every one.
-pub(crate) fn outputs(
+pub fn outputs(
     yields: &[(String, TensorType)],
     room: &mut [HostTensor],
     mut fill: impl FnMut(usize, &mut HostTensor) -> Result<(), BackendError>,
@@ -45,7 +45,7 @@ pub(crate) fn outputs(
 }
 
 /// Whether there is room for so many outputs as the graph has.
-pub(crate) fn check_room(yields: &[(String, TensorType)], room: &[HostTensor]) -> Result<(), BackendError> {
+pub fn check_room(yields: &[(String, TensorType)], room: &[HostTensor]) -> Result<(), BackendError> {
     match room.len() == yields.len() {
         true => Ok(()),
         false => {
@@ -56,11 +56,33 @@ pub(crate) fn check_room(yields: &[(String, TensorType)], room: &[HostTensor]) -
 }
 
 /// A tensor's elements as files and devices have them, little endian.
-pub(crate) fn bytes(data: &Data) -> Vec<u8> {
+pub fn bytes(data: &Data) -> Vec<u8> {
+    let mut bytes = vec![];
+    append(data, &mut bytes);
+    bytes
+}
+
+/// The same behind bytes that are there.
+pub fn append(data: &Data, to: &mut Vec<u8>) {
     match data {
-        Data::F32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        Data::F16(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        Data::BF16(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        Data::I32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Data::F32(v) => to.extend(v.iter().flat_map(|x| x.to_le_bytes())),
+        Data::F16(v) => to.extend(v.iter().flat_map(|x| x.to_le_bytes())),
+        Data::BF16(v) => to.extend(v.iter().flat_map(|x| x.to_le_bytes())),
+        Data::I32(v) => to.extend(v.iter().flat_map(|x| x.to_le_bytes())),
+    }
+}
+
+/// A tensor's elements from such bytes, as many as there are of both.
+pub fn fill(data: &mut Data, bytes: &[u8]) {
+    fn each<T, const N: usize>(to: &mut [T], bytes: &[u8], read: fn([u8; N]) -> T) {
+        for (to, from) in to.iter_mut().zip(bytes.chunks_exact(N)) {
+            *to = read(from.try_into().expect("chunks are of this length"));
+        }
+    }
+    match data {
+        Data::F32(v) => each(v, bytes, f32::from_le_bytes),
+        Data::F16(v) => each(v, bytes, half::f16::from_le_bytes),
+        Data::BF16(v) => each(v, bytes, half::bf16::from_le_bytes),
+        Data::I32(v) => each(v, bytes, i32::from_le_bytes),
     }
 }

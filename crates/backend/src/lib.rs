@@ -32,14 +32,18 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use impasto_graph::{Capabilities, DType, Graph, HostTensor, Plan, Storage, TensorType, Weight};
 
 pub use impasto_vulkan::Meter;
+pub use pulse::Pulse;
 pub use stream::{HostWeights, Streaming};
 pub use within::Within;
 
 pub mod cpu;
-mod io;
+pub mod io;
+mod pulse;
 mod shapes;
 mod stored;
 mod stream;
@@ -91,6 +95,12 @@ pub enum BackendError {
         /// What is wrong with it.
         problem: String,
     },
+    /// Somebody asked to stop.
+    #[error("{device}: interrupted")]
+    Interrupted {
+        /// The device.
+        device: String,
+    },
     /// A setting that cannot be.
     #[error("{0}")]
     Setting(String),
@@ -120,6 +130,25 @@ pub trait WeightSource {
     fn packed(&self, _name: &str) -> Option<&[u8]> {
         None
     }
+
+    /// Where another process finds the same parameters, if it can.
+    fn origin(&self) -> Option<Origin> {
+        None
+    }
+
+    /// Another process has read a parameter of so many elements from where this source has them. An error is a wish to stop.
+    fn was_read(&self, _name: &str, _elements: u64) -> Result<(), BackendError> {
+        Ok(())
+    }
+}
+
+/// Where another process finds the parameters of a source.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Origin {
+    /// In a model, as `impasto_model::Origin` describes it.
+    Model(String),
+    /// That process keeps them itself, packed, under a number that it was given with them.
+    Kept(u64),
 }
 
 /// A source of parameters that several threads may read.
@@ -169,7 +198,8 @@ pub struct Weights {
 }
 
 impl Weights {
-    fn new(bytes: u64, inner: impl Any + Send + Sync) -> Self {
+    /// Parameters that a backend keeps in its own way, in so many bytes of its device.
+    pub fn new(bytes: u64, inner: impl Any + Send + Sync) -> Self {
         Weights { bytes, inner: Arc::new(inner), feed: None }
     }
 
@@ -178,8 +208,13 @@ impl Weights {
         Weights { feed: Some(source), ..self }
     }
 
+    /// What the backend keeps, if it is of this type.
+    pub fn kept<T: Any>(&self) -> Option<&T> {
+        self.inner.downcast_ref()
+    }
+
     /// Where the weights come from that take turns.
-    fn feed(&self, device: &str) -> Result<SharedSource, BackendError> {
+    pub fn feed(&self, device: &str) -> Result<SharedSource, BackendError> {
         let reason = "these weights take turns, and nobody says where they come from";
         self.feed.clone().ok_or_else(|| BackendError::Unsupported { device: device.into(), reason: reason.into() })
     }

@@ -1,12 +1,13 @@
 //! Weights that take turns: brought to the device by one thread while another computes with those brought before.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::mpsc;
 use std::time::Instant;
 
 use impasto_graph::{Plan, Segment};
 
-use crate::{BackendError, ParamBytes, WeightSource};
+use crate::{BackendError, Origin, ParamBytes, WeightSource};
 
 /// What bringing weights cost in one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -26,17 +27,34 @@ impl Streaming {
     }
 }
 
-/// Weights in host memory as a backend has packed them: brought to its device without another look at the file.
-pub struct HostWeights(HashMap<String, Vec<u8>>);
+/// Weights as a backend has packed them, in host memory: brought to its device without another look at the file.
+pub struct HostWeights {
+    packed: HashMap<String, Vec<u8>>,
+    elsewhere: Option<Elsewhere>,
+}
+
+/// Weights that another process keeps.
+struct Elsewhere {
+    number: u64,
+    bytes: u64,
+    /// Held as long as they are wanted.
+    _hold: Box<dyn Any + Send + Sync>,
+}
 
 impl HostWeights {
     pub(crate) fn new(packed: HashMap<String, Vec<u8>>) -> HostWeights {
-        HostWeights(packed)
+        HostWeights { packed, elsewhere: None }
+    }
+
+    /// Weights that another process keeps under a number, until `hold` is dropped.
+    pub fn elsewhere(number: u64, bytes: u64, hold: impl Any + Send + Sync) -> HostWeights {
+        HostWeights { packed: HashMap::new(), elsewhere: Some(Elsewhere { number, bytes, _hold: Box::new(hold) }) }
     }
 
     /// Bytes that they take.
     pub fn bytes(&self) -> u64 {
-        self.0.values().map(|bytes| bytes.len() as u64).sum()
+        let here = self.packed.values().map(|bytes| bytes.len() as u64).sum();
+        self.elsewhere.as_ref().map_or(here, |elsewhere| elsewhere.bytes)
     }
 }
 
@@ -46,7 +64,11 @@ impl WeightSource for HostWeights {
     }
 
     fn packed(&self, name: &str) -> Option<&[u8]> {
-        self.0.get(name).map(Vec::as_slice)
+        self.packed.get(name).map(Vec::as_slice)
+    }
+
+    fn origin(&self) -> Option<Origin> {
+        self.elsewhere.as_ref().map(|elsewhere| Origin::Kept(elsewhere.number))
     }
 }
 

@@ -14,7 +14,7 @@
 //! the ordinary process, and in a child it runs the one trial that was asked for and never returns.
 //!
 //! ```standalone_crate
-//! use impasto_device::{Options, Report, Trial, Verdict, hook, trial};
+//! use impasto_device::{Options, Report, Trial, Verdict, hook, leave_at_once, trial};
 //!
 //! const TRIALS: &[Trial] = &[
 //!     Trial { name: "multiply", run: multiply },
@@ -62,6 +62,6 @@ pub use limits::Limits;
 pub use probe::PROBES;
 pub use survey::{
     Api, ApiReport, Attempt, Child, CooperativeMatrix, Device, DeviceInfo, DeviceKind, FORGET_COMMAND, Features,
-    Finding, Phase, Remembered, Standing, Store, Survey, SurveyOptions, free_memory, survey, vulkan_limits,
+    Finding, Phase, Remembered, Standing, Store, Survey, SurveyOptions, UseGuard, free_memory, survey, vulkan_limits,
 };
-pub use trial::{Options, Outcome, Report, Trial, Verdict, hook, trial};
+pub use trial::{Channel, Companion, Link, Options, Outcome, Report, Trial, Verdict, hook, leave_at_once, trial};

@@ -1,6 +1,7 @@
 //! A risky thing, run in a child that we can lose.
 
 mod child;
+mod companion;
 mod protocol;
 mod verdict;
 
@@ -10,10 +11,11 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::sys::{self, Ending, How};
+use crate::sys::{self, Ending, How, Until};
 use protocol::{Call, Transcript};
 
 pub use child::{Report, hook};
+pub use companion::{Channel, Companion, Link, leave_at_once};
 pub use verdict::Verdict;
 
 /// Something that may kill its process, by name.
@@ -119,7 +121,11 @@ pub fn trial(name: &str, options: &Options) -> Outcome {
         Ok(command) => {
             let program = command.get_program().to_owned();
             let mut hear = |bytes: &[u8]| transcript.hear(bytes);
-            match sys::supervise(command, options.deadline, &mut hear) {
+            let mut patience = |_| match options.deadline.saturating_sub(start.elapsed()) {
+                Duration::ZERO => Until::End(How::TimedOut),
+                left => Until::Wait(left),
+            };
+            match sys::supervise(command, &mut patience, &mut hear) {
                 Err(error) => {
                     let why = format!("{}: {error}", program.display());
                     (Verdict::SpawnFailed { why }, String::new())

@@ -4,6 +4,7 @@
 use impasto_backend::BackendError;
 
 use crate::GenerateError;
+use crate::module::Module;
 use crate::networks::Networks;
 use crate::pipeline::{Event, Watcher, tell};
 use crate::place::{Learned, MODULES, ModuleName, Place, Rung};
@@ -37,7 +38,10 @@ fn failure(error: &GenerateError) -> Option<(ModuleName, Failure)> {
             BackendError::Exhausted { bytes, .. } => (module, Failure::Full { refused: *bytes }),
             BackendError::Lost { reason, .. } => (module, Failure::Gone { reason: reason.clone() }),
             BackendError::Unsupported { .. } => (module, Failure::Unable),
-            BackendError::Param { .. } | BackendError::Io { .. } | BackendError::Setting(_) => return None,
+            BackendError::Param { .. }
+            | BackendError::Io { .. }
+            | BackendError::Interrupted { .. }
+            | BackendError::Setting(_) => return None,
         },
         _ => return None,
     };
@@ -141,8 +145,10 @@ impl<'a> Steady<'a> {
     fn fuller(&mut self, module: ModuleName, device: &str, refused: u64) {
         let here = || self.networks.modules().filter(|(_, m)| m.device().name() == device);
         let Some((_, failed)) = here().find(|(of, _)| *of == module) else { return };
-        let held = here().filter(|(of, m)| m.is_loaded() || *of == module).map(|(_, m)| m.report(1).device_bytes());
-        let planned = failed.device().fixed_bytes() + held.sum::<u64>();
+        let bytes = |(_, m): (ModuleName, &Module)| m.report(1).device_bytes();
+        let others: u64 = here().filter(|(of, m)| m.is_loaded() && *of != module).map(bytes).sum();
+        let own = here().filter(|(of, _)| *of == module).map(bytes).max().unwrap_or(0);
+        let planned = failed.device().fixed_bytes() + others + own;
         self.learned.fuller(device, failed.device().limits(), planned, failed.had(), refused);
     }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use impasto_backend::{
-    Backend, BackendError, HostWeights, ParamBytes, Profile, Session, SharedSource, Streaming, WeightSource, Within,
+    Backend, BackendError, HostWeights, Origin, ParamBytes, Profile, Session, SharedSource, Streaming, WeightSource,
+    Within,
 };
 use impasto_graph::{Cuts, Graph, GraphError, HostTensor, Plan, PlanError, Storage, Stream};
 
@@ -291,7 +292,10 @@ impl Module {
     }
 
     fn failed(&self, source: BackendError) -> GenerateError {
-        GenerateError::Backend { module: self.name, source }
+        match source {
+            BackendError::Interrupted { .. } => GenerateError::Interrupted,
+            source => GenerateError::Backend { module: self.name, source },
+        }
     }
 }
 
@@ -333,12 +337,21 @@ struct Watched<'a> {
 impl WeightSource for Watched<'_> {
     fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError> {
         let given = self.source.read(name)?;
-        self.done.set(self.done.get() + given.shape.iter().product::<usize>() as u64);
+        self.was_read(name, given.shape.iter().product::<usize>() as u64)?;
+        Ok(given)
+    }
+
+    fn origin(&self) -> Option<Origin> {
+        self.source.origin()
+    }
+
+    fn was_read(&self, name: &str, elements: u64) -> Result<(), BackendError> {
+        self.done.set(self.done.get() + elements);
         if !(self.progress.borrow_mut())(self.done.get(), self.of) {
             self.stopped.set(true);
             return Err(BackendError::Param { name: name.into(), problem: "was not read: interrupted".into() });
         }
-        Ok(given)
+        Ok(())
     }
 
     fn release(&self, name: &str) {

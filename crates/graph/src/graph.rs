@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::dtype::{DType, Storage};
 use crate::error::{GraphError, Operand, Operands};
 use crate::infer::{check_source, infer};
@@ -9,7 +11,7 @@ use crate::op::{Binary, Fused, Op, Pairs, Unary};
 use crate::tensor::TensorType;
 
 /// A tensor of the graph: the result of one node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Value(pub(crate) u32);
 
 impl Value {

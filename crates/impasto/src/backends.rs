@@ -1,13 +1,15 @@
 //! The devices of this machine, found safely, and opened when they are needed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use impasto_backend::cpu::CpuOptions;
-use impasto_backend::vulkan::{Vulkan, VulkanOptions};
+use impasto_backend::vulkan::VulkanOptions;
 use impasto_backend::{Backend, BackendError};
-use impasto_device::{Api, ApiReport, DeviceInfo, Survey, SurveyOptions, free_memory, survey};
+use impasto_device::{Api, ApiReport, DeviceInfo, Survey, SurveyOptions, UseGuard, free_memory, survey};
 use impasto_generate::place::{Budget, Machine, Use};
-use impasto_vulkan::{Loader, Physical, VulkanError};
+use impasto_generate::settings::Isolate;
+use impasto_worker::{Log, Remote, WorkerOptions, open_here};
 
 /// How a device is to be used.
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,9 +20,11 @@ pub struct BackendOptions {
     pub memory: Option<u64>,
     /// The largest single piece of memory; by default what the device allows.
     pub max_buffer: Option<u64>,
+    /// Whether a GPU is opened in a process of its own, so that its driver cannot take this one along.
+    pub isolate: Isolate,
 }
 
-/// Opens one device: `cpu`, `vulkan0`, ... A driver is tried in a child process before it is opened in this one.
+/// Opens one device: `cpu`, `vulkan0`, ... A driver is tried in a child process before it is opened.
 pub fn backend(name: &str, options: &BackendOptions) -> Result<Arc<dyn Backend>, BackendError> {
     let apis = Api::DRIVEN.into_iter().filter(|api| name.starts_with(api.name())).collect();
     let found = survey(&SurveyOptions { apis, asked_for: true, ..crate::survey_options() });
@@ -28,6 +32,8 @@ pub fn backend(name: &str, options: &BackendOptions) -> Result<Arc<dyn Backend>,
         cpu: options.cpu,
         max_vram: Budget::of(name, options.memory),
         max_buffer: Budget::of(name, options.max_buffer),
+        isolate: options.isolate,
+        asked_for: true,
         ..Use::default()
     };
     let machine = machine(&found, how);
@@ -48,21 +54,27 @@ pub fn backend(name: &str, options: &BackendOptions) -> Result<Arc<dyn Backend>,
 pub fn machine(found: &Survey, how: Use) -> Machine {
     let faults = found.apis.iter().filter_map(|api| Some((api.api, api.fault()?.in_short()))).collect();
     let free = |device: &DeviceInfo| free_memory(device, &crate::survey_options());
+    let used = how.clone();
+    let open = move |device: &DeviceInfo, options: &VulkanOptions| match used.is_isolated() {
+        true => Ok(Arc::new(Remote::open(device, options, worker_options(device, &used))?) as Arc<dyn Backend>),
+        false => Ok(Arc::new(open_here(device, options)?) as Arc<dyn Backend>),
+    };
     Machine::new(found.views().cloned().collect(), faults, how, Box::new(free), Box::new(open))
 }
 
-/// Opens the device that the survey saw, in this process.
-fn open(device: &DeviceInfo, options: &VulkanOptions) -> Result<Arc<dyn Backend>, BackendError> {
-    let refuse = |reason: String| BackendError::Unsupported { device: device.name.clone(), reason };
-    let physical = find(device).map_err(|e| refuse(e.to_string()))?;
-    let physical =
-        physical.ok_or_else(|| refuse("the device that was seen a moment ago is not there any more".into()))?;
-    Ok(Arc::new(Vulkan::open(&device.name, &physical, options)?))
-}
-
-fn find(view: &DeviceInfo) -> Result<Option<Physical>, VulkanError> {
-    let devices = Loader::open()?.create_instance()?.enumerate()?;
-    let is_it = |physical: &Physical| physical.describe().uuid == view.uuid;
-    let at_its_place = devices.get(view.index).filter(|physical| is_it(physical)).cloned();
-    Ok(at_its_place.or_else(|| devices.into_iter().find(is_it)))
+fn worker_options(device: &DeviceInfo, how: &Use) -> WorkerOptions {
+    let survey = SurveyOptions { asked_for: how.asked_for, ..crate::survey_options() };
+    // For tests and for very slow machines: how long a worker may do nothing at least.
+    let patience = std::env::var("IMPASTO_WORKER_PATIENCE").ok().and_then(|text| text.parse().ok());
+    let patience = patience.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let flops = how.rates.rates(&device.label, device).flops;
+    let log: Arc<Log> = Arc::new(|line: &str| eprintln!("{line}"));
+    WorkerOptions {
+        log: how.verbose.then_some(log),
+        patience,
+        flops: Some(flops),
+        guard: Some(UseGuard::new(device, &survey)),
+        stop: how.stop.clone(),
+        ..WorkerOptions::default()
+    }
 }

@@ -20,15 +20,16 @@ pub use impasto_graph as graph;
 pub use impasto_kernel as kernel;
 pub use impasto_model as model;
 pub use impasto_weights as weights;
+pub use impasto_worker as worker;
 
 pub use backends::{BackendOptions, backend, machine};
 pub use default_model::default_model;
 pub use inspect::{Inspection, Part, TextEncoder, inspect};
 
-/// Must be the first line of `main`. Returns at once in an ordinary process; in a child that was started for a trial it
-/// runs the trial and never returns.
+/// Must be the first line of `main`. Returns at once in an ordinary process; in a child that was started for a trial, or as the worker
+/// of a device, it does that work and never returns.
 pub fn probe_hook() {
-    let trials = [&impasto_backend::cpu::TRIALS[..], &impasto_device::PROBES].concat();
+    let trials = [&impasto_backend::cpu::TRIALS[..], &impasto_device::PROBES, &[impasto_worker::TRIAL]].concat();
     impasto_device::hook(&trials);
 }
 

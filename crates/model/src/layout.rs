@@ -1,6 +1,8 @@
 //! Where a file keeps a parameter. Networks are written with the names of a diffusers folder; original checkpoints have the same
 //! numbers under other names, sometimes joined, turned, or with dimensions of one.
 
+use serde::{Deserialize, Serialize};
+
 /// How a file names its tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
@@ -11,7 +13,7 @@ pub enum Layout {
 }
 
 /// Which part of a stored tensor a parameter is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Take {
     /// All of it, whatever its dimensions of one.
     Whole,

@@ -30,7 +30,7 @@ pub use error::ModelError;
 pub use files::{LatentScale, Model, ModelPaths};
 pub use layers::Numbers;
 pub use layout::{Layout, Stored, Take};
-pub use part::Part;
+pub use part::{Origin, Part};
 pub use prediction::Prediction;
 pub use recognise::{Family, Found, Network, Shapes, TextLayout, family, kind_of, recognise, usage};
 pub use source::weight_files;

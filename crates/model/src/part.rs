@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use impasto_backend::{BackendError, ParamBytes, WeightSource};
 use impasto_graph::{DType, Storage};
-use impasto_weights::{Checkpoint, Tensor};
+use impasto_weights::{Checkpoint, Stamp, Tensor};
+use serde::{Deserialize, Serialize};
 
 use crate::{Found, ModelError, Shapes, Take};
 
@@ -25,11 +26,45 @@ pub struct Part<C> {
 }
 
 /// Where a parameter is, and its shape in the graph.
-#[derive(Clone)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Place {
     tensor: String,
     take: Take,
     shape: Vec<usize>,
+}
+
+/// A network of files, described so that another process finds it there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    files: Vec<Stamp>,
+    params: BTreeMap<String, Place>,
+}
+
+impl Origin {
+    /// The files that it is in.
+    pub fn files(&self) -> &[Stamp] {
+        &self.files
+    }
+
+    /// The network, in files that are open: those of [`Origin::files`].
+    pub fn open(self, checkpoint: &Arc<Checkpoint>) -> Result<Part<()>, ModelError> {
+        let path = self.files.first().map(|file| file.path.clone()).unwrap_or_default();
+        let problem = |place: &Place| match checkpoint.tensor(&place.tensor) {
+            Some(_) if place.shape.is_empty() && matches!(place.take, Take::Rows(..)) => {
+                Some("a number has no rows".into())
+            }
+            Some(_) if matches!(place.take, Take::Rows(part, parts) if part >= parts) => {
+                Some(format!("tensor '{}' has no such part", place.tensor))
+            }
+            Some(tensor) => fits(tensor, place.take, &place.shape).err(),
+            None => Some(format!("tensor '{}' is missing", place.tensor)),
+        };
+        let problems: Vec<String> = self.params.values().filter_map(problem).collect();
+        match problems.is_empty() {
+            true => Ok(Part { config: (), path, checkpoint: checkpoint.clone(), params: self.params }),
+            false => Err(ModelError::Tensors { path, part: "network", problems }),
+        }
+    }
 }
 
 impl<C> Part<C> {
@@ -131,7 +166,7 @@ fn fits(tensor: &Tensor, take: Take, shape: &[usize]) -> Result<(), String> {
     let mut want = shape.to_vec();
     match take {
         Take::Whole => {}
-        Take::Rows(_, parts) => want[0] *= parts,
+        Take::Rows(_, parts) => want[0] = want[0].saturating_mul(parts),
         Take::Transposed => want.reverse(),
     }
     let name = &tensor.name;
@@ -158,6 +193,11 @@ impl<C> WeightSource for Part<C> {
             (_, bytes) => bytes,
         };
         Ok(ParamBytes { storage, shape: place.shape.clone(), bytes })
+    }
+
+    fn origin(&self) -> Option<impasto_backend::Origin> {
+        let origin = Origin { files: self.checkpoint.stamps()?, params: self.params.clone() };
+        serde_json::to_string(&origin).ok().map(impasto_backend::Origin::Model)
     }
 
     fn release(&self, name: &str) {

@@ -74,6 +74,13 @@ impl Meter {
         self.now.load(Ordering::Relaxed)
     }
 
+    /// Say what another meter says, of a device that is open in another process.
+    pub fn mirror(&self, now: u64, peak: u64, had: u64) {
+        self.now.store(now, Ordering::Relaxed);
+        self.peak.store(peak, Ordering::Relaxed);
+        self.had.store(had, Ordering::Relaxed);
+    }
+
     /// Forget the peak: what was taken before does not count.
     pub fn start_over(&self) {
         self.peak.store(self.now(), Ordering::Relaxed);

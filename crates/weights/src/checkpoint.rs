@@ -8,7 +8,7 @@ use impasto_backend::{BackendError, ParamBytes, WeightSource};
 use serde::Deserialize;
 
 use crate::header::{self, Tensor};
-use crate::mapped::Mapped;
+use crate::mapped::{Mapped, Stamp};
 use crate::{Element, WeightsError};
 
 /// An opened model: tensors by name, their bytes mapped.
@@ -84,6 +84,25 @@ impl Checkpoint {
             if !found {
                 return Err(WeightsError::Missing { path: path.into(), tensor, shard });
             }
+        }
+        Ok(checkpoint)
+    }
+
+    /// The files as they were when they were opened, if all of them are mapped as they are: what [`Checkpoint::reopen`] takes.
+    pub fn stamps(&self) -> Option<Vec<Stamp>> {
+        self.files.iter().map(|file| file.stamp.clone()).collect()
+    }
+
+    /// Open the files that another process has opened. One that has changed since is an error.
+    pub fn reopen(stamps: &[Stamp]) -> Result<Checkpoint, WeightsError> {
+        let mut checkpoint = Checkpoint::empty();
+        for stamp in stamps {
+            let file = Mapped::open(&stamp.path)?;
+            if file.stamp.as_ref() != Some(stamp) {
+                let problem = "has changed since this program opened it: start again".into();
+                return Err(WeightsError::NotAModel { path: stamp.path.clone(), problem });
+            }
+            checkpoint.add(file)?;
         }
         Ok(checkpoint)
     }

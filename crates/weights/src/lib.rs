@@ -25,3 +25,4 @@ mod packed;
 pub use checkpoint::Checkpoint;
 pub use error::WeightsError;
 pub use header::{Element, Tensor};
+pub use mapped::Stamp;

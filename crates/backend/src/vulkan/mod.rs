@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use impasto_graph::{Capabilities, DType, Graph, Limits, Plan, Used, Value, Weight};
 use impasto_vulkan::{Device, Meter, Physical, VulkanError};
 
-use crate::{Backend, BackendError, Profile, Session, WeightSource, Weights};
+use crate::{Backend, BackendError, Profile, Pulse, Session, WeightSource, Weights};
 use kernels::matrices::Units;
 use memory::Stage;
 use pipelines::Pipelines;
@@ -43,6 +43,8 @@ pub struct VulkanOptions {
     pub max_buffer: Option<u64>,
     /// Where compiled kernels are kept between runs; by default nowhere.
     pub cache: Option<PathBuf>,
+    /// Beats as work is done; who asks it to stop is heard between two lists of commands.
+    pub pulse: Pulse,
     /// Go the way of a device whose memory the host does not see, also where it does: for tests.
     pub as_if_discrete: bool,
 }
@@ -58,6 +60,7 @@ struct Inner {
     /// By which the host reaches memory that it does not see; one thread at a time.
     stage: Arc<Mutex<Option<Stage>>>,
     cache: Option<PathBuf>,
+    pulse: Pulse,
     /// The same device in 32-bit floats, made when it is first needed.
     exact: OnceLock<Option<Vulkan>>,
 }
@@ -69,9 +72,10 @@ impl Vulkan {
         let device = Device::open(physical).map_err(|e| failed(name, 0, e))?;
         let budget = profile.limits().memory;
         let made = |profile: VulkanProfile| {
-            let pipelines = Pipelines::new(device.clone(), options.cache.as_deref(), profile.units());
+            let pulse = options.pulse.clone();
+            let pipelines = Pipelines::new(device.clone(), options.cache.as_deref(), profile.units(), pulse.clone());
             let (stage, cache, exact) = (Arc::default(), options.cache.clone(), OnceLock::new());
-            Vulkan(Arc::new(Inner { profile, device: device.clone(), pipelines, stage, cache, exact }))
+            Vulkan(Arc::new(Inner { profile, device: device.clone(), pipelines, stage, cache, pulse, exact }))
         };
         let claimed = made(profile);
         // Some drivers claim matrices that compute something else.
@@ -97,6 +101,10 @@ impl Vulkan {
     /// What products multiply, and what flows between layers.
     pub fn number(&self) -> DType {
         self.0.profile.number()
+    }
+
+    fn pulse(&self) -> &Pulse {
+        &self.0.pulse
     }
 
     fn device(&self) -> &Device {
@@ -183,7 +191,7 @@ impl Backend for Vulkan {
     }
 
     fn pack_one(&self, graph: &Graph, weight: &Weight, source: &dyn WeightSource) -> Result<Vec<u8>, BackendError> {
-        weights::packed(self.profile(), graph, weight, source)
+        self.profile().pack_one(graph, weight, source)
     }
 
     fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {
@@ -196,12 +204,12 @@ impl Backend for Vulkan {
     }
 
     fn in_f32(&self) -> Option<Arc<dyn Backend>> {
-        let Inner { profile, device, stage, cache, exact, .. } = &*self.0;
+        let Inner { profile, device, stage, cache, pulse, exact, .. } = &*self.0;
         let make = || {
-            let (profile, device) = (profile.clone().exactly()?, device.clone());
-            let pipelines = Pipelines::new(device.clone(), cache.as_deref(), None);
+            let (profile, device, pulse) = (profile.clone().exactly()?, device.clone(), pulse.clone());
+            let pipelines = Pipelines::new(device.clone(), cache.as_deref(), None, pulse.clone());
             let (stage, cache, exact) = (stage.clone(), cache.clone(), OnceLock::new());
-            Some(Vulkan(Arc::new(Inner { profile, device, pipelines, stage, cache, exact })))
+            Some(Vulkan(Arc::new(Inner { profile, device, pipelines, stage, cache, pulse, exact })))
         };
         Some(Arc::new(exact.get_or_init(make).clone()?))
     }

@@ -9,6 +9,7 @@ use impasto_kernel::{Compiler, Kernel, Target, digest};
 use impasto_vulkan::{Device, Interface, Pipeline};
 
 use super::kernels::matrices::Units;
+use crate::Pulse;
 
 /// How a file begins that keeps what a driver made, before a checksum and the bytes.
 const MAGIC: &[u8; 8] = b"impastov";
@@ -18,6 +19,7 @@ pub(super) struct Pipelines {
     device: Device,
     compiler: Compiler,
     units: Option<Units>,
+    pulse: Pulse,
     /// Where what the driver made is kept.
     kept: Option<PathBuf>,
     /// What the file there holds, as its checksum says.
@@ -27,7 +29,7 @@ pub(super) struct Pipelines {
 
 impl Pipelines {
     /// With a folder, words are kept there between runs.
-    pub(super) fn new(device: Device, cache: Option<&Path>, units: Option<Units>) -> Pipelines {
+    pub(super) fn new(device: Device, cache: Option<&Path>, units: Option<Units>, pulse: Pulse) -> Pipelines {
         let compiler = Compiler::new(Target::from(device.features()));
         let compiler = match cache {
             Some(folder) => compiler.cache_in(folder),
@@ -42,7 +44,7 @@ impl Pipelines {
                 whole.map(|(sum, bytes)| (sum, bytes, digest(bytes))).filter(|(sum, _, own)| *sum == own.to_le_bytes());
             held = sound.and_then(|(_, bytes, own)| device.remember(bytes).then_some(own));
         }
-        Pipelines { device, compiler, units, kept, held: Mutex::new(held), made: Mutex::default() }
+        Pipelines { device, compiler, units, pulse, kept, held: Mutex::new(held), made: Mutex::default() }
     }
 
     /// Keeps what the driver made for the next run, if there is anything new in it.
@@ -72,7 +74,11 @@ impl Pipelines {
                 let Some(&(text, kernel)) = next.lock().unwrap_or_else(PoisonError::into_inner).next() else {
                     return Ok(());
                 };
+                if self.pulse.must_stop() {
+                    return Err("interrupted".into());
+                }
                 let pipeline = Arc::new(self.compile(kernel)?);
+                self.pulse.beat();
                 self.made.lock().unwrap_or_else(PoisonError::into_inner).insert(text.clone(), pipeline);
             }
         };

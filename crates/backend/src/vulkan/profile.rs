@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use impasto_graph::{Capabilities, DType, Graph, Limits, Op, Used, Value};
+use impasto_graph::{Capabilities, DType, Graph, Limits, Op, Used, Value, Weight};
 use impasto_vulkan::{Description, Features};
 
 use super::kernels::matrices::Units;
 use super::{VulkanOptions, attention, linear, norm, units, weights};
-use crate::{BackendError, Profile};
+use crate::{BackendError, Profile, WeightSource};
 
 /// The most bytes that go through the host's piece at a time where the device has memory of its own, and the fewest.
 const MOST_STAGED: u64 = 32 << 20;
@@ -51,13 +51,23 @@ impl VulkanProfile {
         Ok(VulkanProfile { name, label, limits, features, exact, units, as_if_discrete })
     }
 
-    /// The same without matrix units, which do not compute what they should.
-    pub(super) fn without_units(self) -> VulkanProfile {
+    /// The same without matrix units, where they do not compute what they should.
+    pub fn without_units(self) -> VulkanProfile {
         VulkanProfile { units: None, ..self }
     }
 
+    /// Whether kernels use matrix units.
+    pub fn has_units(&self) -> bool {
+        self.units.is_some()
+    }
+
+    /// One parameter as the device keeps it.
+    pub fn pack_one(&self, graph: &Graph, weight: &Weight, source: &dyn WeightSource) -> Result<Vec<u8>, BackendError> {
+        weights::packed(self, graph, weight, source)
+    }
+
     /// The same in 32-bit floats; none if it computes so already.
-    pub(super) fn exactly(self) -> Option<VulkanProfile> {
+    pub fn exactly(self) -> Option<VulkanProfile> {
         (self.number() != DType::F32).then_some(VulkanProfile { exact: true, units: None, ..self })
     }
 

@@ -1,6 +1,6 @@
 //! A plan with its memory: each step as runs of kernels, written down once and replayed.
 
-use impasto_graph::{DType, Data, Graph, HostTensor, Op, Place, Plan, Segment, Span, Stream, TensorType, Value};
+use impasto_graph::{DType, Graph, HostTensor, Op, Place, Plan, Segment, Span, Stream, TensorType, Value};
 use impasto_kernel::{Kernel, KernelError};
 use impasto_vulkan::{Part, Recorder, Recording, VulkanError};
 
@@ -270,9 +270,10 @@ impl VulkanSession {
                 Output::Host(address) => self.host.read(*address, &mut read)?,
                 Output::Weight(part) => self.arena.read_part(part, &mut read)?,
             }
-            fill(out.data_mut(), &read);
+            io::fill(out.data_mut(), &read);
             #[cfg(feature = "faults")]
-            if let (true, Data::F32(numbers)) = (impasto_faults::nan(self.vulkan.name()), out.data_mut()) {
+            if let (true, impasto_graph::Data::F32(numbers)) = (impasto_faults::nan(self.vulkan.name()), out.data_mut())
+            {
                 numbers[0] = f32::NAN;
             }
             Ok(())
@@ -280,12 +281,31 @@ impl VulkanSession {
     }
 }
 
+/// Lists of commands that the device holds at once: enough that it never waits for the next, few enough that one who asks to stop is heard.
+const AHEAD: usize = 3;
+
 /// Hands lists of commands to the device, one behind the other, and waits for their end.
 fn run_all(vulkan: &Vulkan, recordings: &mut [Recording]) -> Result<(), BackendError> {
-    for recording in &mut *recordings {
-        recording.submit().map_err(|e| vulkan.failed(0, e))?;
+    let pulse = vulkan.pulse();
+    let wait = |recording: &Recording| {
+        recording.wait().map_err(|e| vulkan.failed(0, e))?;
+        pulse.beat();
+        Ok(())
+    };
+    let (mut submitted, mut stopped) = (0, false);
+    for at in 0..recordings.len() {
+        if at >= AHEAD {
+            wait(&recordings[at - AHEAD])?;
+        }
+        stopped = pulse.must_stop();
+        if stopped {
+            break;
+        }
+        recordings[at].submit().map_err(|e| vulkan.failed(0, e))?;
+        submitted = at + 1;
     }
-    recordings.iter().try_for_each(|recording| recording.wait().map_err(|e| vulkan.failed(0, e)))
+    recordings[submitted.saturating_sub(AHEAD)..submitted].iter().try_for_each(wait)?;
+    if stopped { Err(BackendError::Interrupted { device: vulkan.name().into() }) } else { Ok(()) }
 }
 
 /// Buffers, the last of which is written, and for a kernel its workgroups; a copy has none.
@@ -371,20 +391,6 @@ impl Hazards {
         self.read.extend_from_slice(from);
         self.written.push(to.clone());
         wait
-    }
-}
-
-fn fill(data: &mut Data, bytes: &[u8]) {
-    fn each<T, const N: usize>(to: &mut [T], bytes: &[u8], read: fn([u8; N]) -> T) {
-        for (to, from) in to.iter_mut().zip(bytes.chunks_exact(N)) {
-            *to = read(from.try_into().expect("chunks are of this length"));
-        }
-    }
-    match data {
-        Data::F32(v) => each(v, bytes, f32::from_le_bytes),
-        Data::F16(v) => each(v, bytes, half::f16::from_le_bytes),
-        Data::BF16(v) => each(v, bytes, half::bf16::from_le_bytes),
-        Data::I32(v) => each(v, bytes, i32::from_le_bytes),
     }
 }
 

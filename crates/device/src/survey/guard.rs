@@ -118,6 +118,11 @@ impl Guard {
         });
     }
 
+    /// Whether anything is remembered of such a driver.
+    pub fn remembers(&self, such: impl Fn(&str) -> bool) -> bool {
+        parse(self.store.read(FILE)).drivers.keys().any(|driver| such(driver))
+    }
+
     /// What is held against a driver, if it is to be left alone.
     pub fn blocked(&self, driver: &str, key: &[String]) -> Option<Remembered> {
         let mut known = parse(self.store.read(FILE)).drivers.remove(driver)?;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::cuda::try_all;
 use super::diagnose::EGL_MANIFEST;
+use super::in_use::held;
 use super::manifest::{Manifest, Reading};
 use super::record::{Child, is_fault};
 use super::{Answer, Api, ApiReport, Context, DeviceInfo, Phase, believe, in_parallel};
@@ -14,11 +15,11 @@ pub(super) fn ask(context: &Context) -> Answer {
     let mut report = ApiReport::new(Api::Vulkan);
     let manifests = &context.evidence.manifests;
     let trusting = context.options.fresh || context.options.asked_for;
-    let held = |manifest: &Manifest| match trusting {
+    let against = |manifest: &Manifest| match trusting {
         true => None,
-        false => context.guard.blocked(&id(&manifest.path), &context.evidence.driver_key(manifest)),
+        false => held(&context.guard, &id(&manifest.path), &context.evidence.driver_key(manifest)),
     };
-    report.blocked = manifests.iter().filter_map(held).collect();
+    report.blocked = manifests.iter().filter_map(against).collect();
     let key = context.cache_key(Api::Vulkan, &report.blocked);
     if let Some(views) = context.recall(Api::Vulkan, &key) {
         report.from_cache = true;
@@ -53,7 +54,7 @@ pub(super) fn ask(context: &Context) -> Answer {
     Answer { views, report }
 }
 
-fn id(manifest: &Path) -> String {
+pub(super) fn id(manifest: &Path) -> String {
     manifest.to_string_lossy().into_owned()
 }
 
@@ -106,11 +107,31 @@ fn each_alone<'a>(context: &'a Context, report: &ApiReport) -> Vec<(&'a Manifest
     let is_held = |manifest: &Manifest| report.blocked.iter().any(|known| known.driver == id(&manifest.path));
     let readable = |manifest: &&Manifest| matches!(manifest.reading, Reading::Library { .. }) && !is_held(manifest);
     let manifests: Vec<&Manifest> = context.evidence.manifests.iter().filter(readable).collect();
-    let outcomes = in_parallel(&manifests, |manifest| {
+    let outcomes = ask_alone(context, &manifests);
+    manifests.into_iter().zip(outcomes).collect()
+}
+
+fn ask_alone(context: &Context, manifests: &[&Manifest]) -> Vec<Outcome> {
+    in_parallel(manifests, |manifest| {
         let library = manifest.library().unwrap_or_default();
         context.child("vulkan-enumerate", library, Some(&manifest.path), context.options.hard)
-    });
-    manifests.into_iter().zip(outcomes).collect()
+    })
+}
+
+/// The driver that shows a device, found out by asking each one alone.
+pub(super) fn of_device<'a>(
+    context: &Context,
+    manifests: &[&'a Manifest],
+    device: &DeviceInfo,
+) -> Option<&'a Manifest> {
+    if is_deaf(context) {
+        return None;
+    }
+    let outcomes = ask_alone(context, manifests);
+    let shows = |outcome: &Outcome| {
+        listed(outcome, None).iter().any(|other| other.label == device.label && other.uuid == device.uuid)
+    };
+    manifests.iter().zip(outcomes).find(|(_, outcome)| shows(outcome)).map(|(manifest, _)| *manifest)
 }
 
 /// Where an NVIDIA GPU is here and Vulkan does not show it, its EGL driver is tried: where there is no X server it works and the

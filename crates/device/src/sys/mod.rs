@@ -1,7 +1,7 @@
 //! The few things that each operating system does in its own way. All `unsafe` of this crate is below this folder.
 //!
 //! `unix.rs` and `windows.rs` offer the same functions:
-//! `own_program`, `supervise`, `leave`, `enter_child`, `forget_variables`, `affinity`, `signal_name` and `is_kill`.
+//! `own_program`, `supervise`, `link`, `leave`, `enter_child`, `enter_link`, `hang_up`, `forget_variables`, `affinity`, `signal_name` and `is_kill`.
 
 pub(crate) mod cuda;
 mod library;
@@ -25,6 +25,17 @@ use std::time::Duration;
 
 /// Takes what the child reports; `Break` when it has said too much and must be ended.
 type Hear<'a> = &'a mut dyn FnMut(&[u8]) -> ControlFlow<()>;
+
+/// What to do about a child that goes on.
+pub(crate) enum Until {
+    /// Wait, at most so long before the next question.
+    Wait(Duration),
+    /// End it.
+    End(How),
+}
+
+/// Asked every few moments, with the child's process number.
+type Patience<'a> = &'a mut dyn FnMut(u32) -> Until;
 
 /// How a supervised child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,9 +4,10 @@ use std::env;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -14,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::{Ending, GRACE, Hear, How, Tail};
+use super::{Ending, GRACE, Hear, How, Patience, Tail, Until};
 
 const MOMENT: Duration = Duration::from_millis(1);
 
@@ -38,12 +39,14 @@ pub(crate) fn own_program() -> io::Result<Command> {
     Ok(command)
 }
 
-/// Runs a child to its end or to the deadline, and leaves nothing of it behind. An error means that it did not start.
-pub(crate) fn supervise(mut command: Command, deadline: Duration, hear: Hear) -> io::Result<Ending> {
-    let start = Instant::now();
+/// Runs a child to its end or until we want no more of it, and leaves nothing of it behind. An error means that it did not start.
+pub(crate) fn supervise(mut command: Command, patience: Patience, hear: Hear) -> io::Result<Ending> {
     reap_stuck();
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn()?;
+    // It holds the child's ends of what the child was given.
+    drop(command);
+    let id = child.id();
     let mut report = child.stdout.take();
     let mut stderr = child.stderr.take();
     let family = Family::new(child);
@@ -56,7 +59,10 @@ pub(crate) fn supervise(mut command: Command, deadline: Duration, hear: Hear) ->
         ControlFlow::Continue(())
     };
     let ended_by_us = loop {
-        let left = deadline.saturating_sub(start.elapsed());
+        let left = match patience(id) {
+            Until::Wait(left) => left,
+            Until::End(how) => break Some(how),
+        };
         let pause = if report.is_some() { LOOK } else { MOMENT };
         wait_for_output(report.as_ref().map(AsFd::as_fd), stderr.as_ref().map(AsFd::as_fd), pause.min(left));
         let _ = pump(&mut stderr, &mut keep);
@@ -65,9 +71,6 @@ pub(crate) fn supervise(mut command: Command, deadline: Duration, hear: Hear) ->
         }
         if family.parent_has_ended() {
             break None;
-        }
-        if start.elapsed() >= deadline {
-            break Some(How::TimedOut);
         }
     };
 
@@ -239,6 +242,88 @@ pub(crate) fn enter_child() -> io::Result<File> {
     no_core_file();
     die_with_parent();
     Ok(File::from(report))
+}
+
+/// The ends of a link between this process and a child that stays: a channel for both directions, and a file in memory that both
+/// reach. Nobody maps the file: what is read and written by calls cannot end a process when the other side cuts it short.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub channel: crate::Channel,
+    pub memory: Option<File>,
+}
+
+const LINK_VARIABLE: &str = "IMPASTO_TRIAL_LINK";
+
+/// Gives a child that is about to be started its ends of a link; ours is returned.
+pub(crate) fn link(command: &mut Command) -> io::Result<Link> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let memory = memory_file().ok();
+    let their_memory = memory.as_ref().map(File::try_clone).transpose()?;
+    let number = |fd: Option<i32>| fd.map_or(String::new(), |fd| fd.to_string());
+    let memory_number = their_memory.as_ref().map(AsRawFd::as_raw_fd);
+    command.env(LINK_VARIABLE, format!("{},{}", theirs.as_raw_fd(), number(memory_number)));
+    let inherit = move || {
+        for fd in [Some(theirs.as_raw_fd()), their_memory.as_ref().map(AsRawFd::as_raw_fd)].into_iter().flatten() {
+            // SAFETY: the descriptor is open, the closure owns it; the call takes numbers only and may be made between fork and exec.
+            if unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: the closure makes one kind of system call and allocates nothing, not even for its error.
+    unsafe { command.pre_exec(inherit) };
+    Ok(Link { channel: ours, memory })
+}
+
+/// The child's ends of a link, where it was given one.
+pub(crate) fn enter_link() -> Option<Link> {
+    let text = env::var(LINK_VARIABLE).ok()?;
+    forget_variables(&[LINK_VARIABLE]);
+    let (channel, memory) = text.split_once(',')?;
+    let take = |text: &str| {
+        let fd: i32 = text.parse().ok().filter(|fd| *fd > libc::STDERR_FILENO)?;
+        // SAFETY: the calls take numbers only; a descriptor that is not open is an error.
+        (unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } == 0).then(|| {
+            // SAFETY: our parent opened it for us, and nobody else in this process knows of it.
+            unsafe { OwnedFd::from_raw_fd(fd) }
+        })
+    };
+    let link = Link { channel: take(channel)?.into(), memory: take(memory).map(File::from) };
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // Our runtime's handler takes a signal that somebody sent for a fault that will come again, and the process would go on.
+        // SAFETY: the default action is valid for every signal; no handler of ours is replaced.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    Some(link)
+}
+
+/// Closes a channel for both sides, whoever else has clones of it.
+pub(crate) fn hang_up(channel: &crate::Channel) {
+    let _ = channel.shutdown(std::net::Shutdown::Both);
+}
+
+/// A file that is nowhere but in memory.
+#[cfg(target_os = "linux")]
+fn memory_file() -> io::Result<File> {
+    // SAFETY: the name ends with a zero and lives until the call returns.
+    let fd = unsafe { libc::memfd_create(c"impasto".as_ptr(), libc::MFD_CLOEXEC) };
+    match fd {
+        // SAFETY: the descriptor is new, and ours alone.
+        0.. => Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) })),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A file without a name, which only this user could have opened while it had one.
+#[cfg(not(target_os = "linux"))]
+fn memory_file() -> io::Result<File> {
+    use std::hash::{BuildHasher, RandomState};
+    use std::os::unix::fs::OpenOptionsExt;
+    let path = env::temp_dir().join(format!("impasto-{:016x}", RandomState::new().hash_one(std::process::id())));
+    let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+    std::fs::remove_file(path)?;
+    Ok(file)
 }
 
 /// A limit of 0 is ignored where core files are piped to a program; 1 is the value that prevents them there as well.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::{Ending, GRACE, Hear, How, TAIL, Tail};
+use super::{Ending, GRACE, Hear, How, Patience, TAIL, Tail, Until};
 
 const LOOK: Duration = Duration::from_millis(5);
 const CREATE_NO_WINDOW: u32 = 0x0800_0000;
@@ -24,9 +24,8 @@ pub(crate) fn own_program() -> io::Result<Command> {
     env::current_exe().map(Command::new)
 }
 
-/// Runs a child to its end or to the deadline. An error means that it did not start.
-pub(crate) fn supervise(mut command: Command, deadline: Duration, hear: Hear) -> io::Result<Ending> {
-    let start = Instant::now();
+/// Runs a child to its end or until we want no more of it. An error means that it did not start.
+pub(crate) fn supervise(mut command: Command, patience: Patience, hear: Hear) -> io::Result<Ending> {
     let mut report = Scratch::create("report")?;
     let mut stderr = Scratch::create("stderr")?;
     let job = Job::create();
@@ -40,14 +39,20 @@ pub(crate) fn supervise(mut command: Command, deadline: Duration, hear: Hear) ->
         .stderr(stderr.writer()?)
         .creation_flags(CREATE_NO_WINDOW)
         .spawn()?;
+    // It holds the child's ends of what the child was given.
+    drop(command);
+    let id = child.id();
     let how = loop {
+        let left = match patience(id) {
+            Until::Wait(left) => left,
+            Until::End(how) => break how,
+        };
         if report.pump(hear).is_break() {
             break How::Unknown;
         }
         match child.try_wait() {
             Ok(Some(status)) => break status.code().map_or(How::Unknown, How::Exited),
-            Ok(None) if start.elapsed() >= deadline => break How::TimedOut,
-            Ok(None) => sleep(LOOK.min(deadline.saturating_sub(start.elapsed()))),
+            Ok(None) => sleep(LOOK.min(left)),
             Err(_) => break How::Unknown,
         }
     };
@@ -140,6 +145,28 @@ pub(crate) fn enter_child() -> io::Result<File> {
     let report = open_to_write(Path::new(&path));
     forget_variables(&[REPORT_VARIABLE, JOB_VARIABLE]);
     report
+}
+
+/// The ends of a link between this process and a child that stays.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub channel: crate::Channel,
+    pub memory: Option<File>,
+}
+
+/// There are none here yet.
+pub(crate) fn link(_command: &mut Command) -> io::Result<Link> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// There are none here yet.
+pub(crate) fn enter_link() -> Option<Link> {
+    None
+}
+
+/// Closes a channel for both sides, whoever else has clones of it.
+pub(crate) fn hang_up(channel: &crate::Channel) {
+    let _ = channel.shutdown(std::net::Shutdown::Both);
 }
 
 type Handle = *mut std::ffi::c_void;

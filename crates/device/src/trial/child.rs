@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 
-use super::Trial;
 use super::protocol::{self, Call, Message};
+use super::{Link, Trial};
 use crate::sys;
 
 static HOOKED: AtomicBool = AtomicBool::new(false);
@@ -36,6 +36,7 @@ pub fn hook(trials: &[Trial]) {
 
 fn answer(call: &Call, trials: &[Trial]) -> i32 {
     let channel = sys::enter_child();
+    let link = sys::enter_link();
     sys::forget_variables(&protocol::VARIABLES);
     let channel = match channel {
         Ok(channel) => channel,
@@ -55,6 +56,7 @@ fn answer(call: &Call, trials: &[Trial]) -> i32 {
         at_once: false,
         not_loaded: false,
         trouble: None,
+        link: link.map(|sys::Link { channel, memory }| Link { channel, memory }),
     };
     // If nobody listens, the parent died before we could ask to die with it.
     if report.say(Message::Start).is_err() {
@@ -107,6 +109,7 @@ pub struct Report {
     at_once: bool,
     not_loaded: bool,
     trouble: Option<String>,
+    link: Option<Link>,
 }
 
 impl Report {
@@ -115,9 +118,14 @@ impl Report {
         &self.argument
     }
 
+    /// The link to a parent that has started this child [to stay](crate::Companion); it is given once.
+    pub fn take_link(&mut self) -> Option<Link> {
+        self.link.take()
+    }
+
     /// Asks to end the process, once the trial is over, without running anybody's last functions: a driver's can crash or take
     /// long, and what was to be found out is found out.
-    pub(crate) fn leave_at_once(&mut self) {
+    pub fn leave_at_once(&mut self) {
         self.at_once = true;
     }
 

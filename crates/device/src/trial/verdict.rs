@@ -67,11 +67,37 @@ impl Verdict {
         *self == Verdict::Passed
     }
 
+    /// What happened, at which stage, without what it means for a trial.
+    pub fn what(&self, stage: Option<&str>) -> String {
+        let (what, _) = self.in_words();
+        let stage = stage.map_or(String::new(), |stage| format!(" at stage {stage:?}"));
+        match self {
+            Verdict::Failed { reason: why }
+            | Verdict::CouldNotLoad { reason: Some(why), .. }
+            | Verdict::Garbled { why }
+            | Verdict::SpawnFailed { why } => format!("{what}{stage}: {why}"),
+            _ => format!("{what}{stage}"),
+        }
+    }
+
     /// Writes what happened, at which stage, and what it means.
     pub(super) fn describe(&self, stage: Option<&str>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, meaning) = self.in_words();
+        f.write_str(&what)?;
+        if self.passed() {
+            return Ok(());
+        }
+        if let Some(stage) = stage {
+            write!(f, " at stage {stage:?}")?;
+        }
+        write!(f, ": {meaning}")
+    }
+
+    /// What happened, and what it means.
+    fn in_words(&self) -> (String, String) {
         const UNHURT: &str = "only its own process was hurt, and it is not used";
-        let (what, meaning) = match self {
-            Verdict::Passed => return f.write_str("passed"),
+        match self {
+            Verdict::Passed => ("passed".into(), String::new()),
             Verdict::Failed { reason } => ("failed".into(), reason.clone()),
             Verdict::CouldNotLoad { reason: Some(reason), .. } => ("could not load".into(), reason.clone()),
             Verdict::CouldNotLoad { code, reason: None } => (
@@ -95,12 +121,7 @@ impl Verdict {
                 "a program must call `impasto_device::hook` as the first line of `main`, or name a helper that does"
                     .into(),
             ),
-        };
-        f.write_str(&what)?;
-        if let Some(stage) = stage {
-            write!(f, " at stage {stage:?}")?;
         }
-        write!(f, ": {meaning}")
     }
 }
 

@@ -1,18 +1,20 @@
 //! The devices of a machine as placing sees them: what a survey has found, or what the user says that there is. No driver is opened
 //! here; a device is opened by the pool when a module needs it.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_backend::vulkan::{VulkanOptions, VulkanProfile};
 use impasto_backend::{Backend, BackendError, Profile};
-use impasto_device::{Api, DeviceInfo, DeviceKind, Standing};
+use impasto_device::{Api, Companion, DeviceInfo, DeviceKind, Standing};
 
 use super::budget::Budget;
 use super::pool::Pool;
 use super::rates::{RateBook, Rates};
 use super::resolve;
 use crate::GenerateError;
+use crate::settings::Isolate;
 
 /// How devices are to be used.
 #[derive(Clone, Debug, Default)]
@@ -25,9 +27,24 @@ pub struct Use {
     pub max_buffer: Budget,
     /// How fast devices were in earlier runs.
     pub rates: Arc<RateBook>,
+    /// Whether GPUs are opened in processes of their own.
+    pub isolate: Isolate,
+    /// The user has named devices: what is held against their drivers does not count.
+    pub asked_for: bool,
+    /// Say which processes devices are opened in.
+    pub verbose: bool,
+    /// Set by who wants to stop.
+    pub stop: Option<Arc<AtomicBool>>,
 }
 
-/// Opens a device in this process.
+impl Use {
+    /// Whether GPUs are opened in processes of their own, on a system that has them.
+    pub fn is_isolated(&self) -> bool {
+        self.isolate == Isolate::Auto && Companion::AVAILABLE
+    }
+}
+
+/// Opens a device, in this process or in one of its own.
 pub type OpenDevice = dyn Fn(&DeviceInfo, &VulkanOptions) -> Result<Arc<dyn Backend>, BackendError> + Send + Sync;
 /// Bytes that are free on a device now, where that is known.
 pub type FreeMemory = dyn Fn(&DeviceInfo) -> Option<u64> + Send + Sync;
@@ -156,12 +173,13 @@ impl Inner {
         match (device.api, &device.vulkan) {
             (Api::Cpu, _) => Ok(self.cpu(device).map_err(|e| e.to_string())?),
             (Api::Vulkan, Some(features)) => {
-                if device.manifest.is_some() {
+                // A process of its own loads the one driver that works.
+                if device.manifest.is_some() && !self.how.is_isolated() {
                     let variables = device.environment().into_iter().filter_map(|(name, value)| Some((name, value?)));
                     let set = variables
                         .map(|(name, value)| format!("{}={}", name.to_string_lossy(), value.to_string_lossy()));
                     return Err(format!(
-                        "another driver on this machine is broken, and this process would load it too; set {} and run again",
+                        "another driver on this machine is broken, and this process would load it too; use --isolate auto, or set {} and run again",
                         set.collect::<Vec<_>>().join(" ")
                     ));
                 }

@@ -65,7 +65,7 @@ impl RateBook {
     }
 
     /// The rates of a device that says this of itself.
-    pub(super) fn rates(&self, about: &str, device: &DeviceInfo) -> Rates {
+    pub fn rates(&self, about: &str, device: &DeviceInfo) -> Rates {
         let sound = |rates: &&Rates| rates.flops > 0.0 && rates.load > 0.0;
         let kept = self.kept.get(about).filter(sound);
         kept.map_or_else(|| Rates::of_class(about, device), |rates| Rates { measured: true, ..*rates })

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::{Setting, Settings, SettingsError};
 
 /// Variables that begin like settings and are none: the instruction path, and what a parent tells its trial.
-const OTHER_VARIABLES: [&str; 2] = ["IMPASTO_CPU", "IMPASTO_TRIAL"];
+const OTHER_VARIABLES: [&str; 3] = ["IMPASTO_CPU", "IMPASTO_TRIAL", "IMPASTO_WORKER"];
 
 impl Settings {
     /// The settings of a TOML text: `name = value` lines.

@@ -27,7 +27,7 @@ use crate::NoiseKind;
 use crate::place::Budget;
 use crate::sampling::{Method, Schedule};
 pub use layers::{config_path, from_variables};
-pub use value::{Gpu, Kind, Preview, SettingValue, VaeSplit};
+pub use value::{Gpu, Isolate, Kind, Preview, SettingValue, VaeSplit};
 
 /// A setting that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -238,6 +238,8 @@ settings! {
     precision: Precision = Machine "type" <"NAME">;
     /// Which GPUs may be used: auto takes what is healthy and last the CPU, disable asks no driver.
     gpu: Gpu = Machine "gpu" <"NAME">;
+    /// Whether GPU modules run in a process of their own, so that a driver that dies costs a step (auto), or in this one (off).
+    isolate: Isolate = Machine "isolate" <"HOW">;
     /// Where modules compute: a device that `impasto devices` lists, auto, gpu, or by module as te=cpu,diffusion=vulkan0. By default where they are done soonest.
     backend: String = Machine "backend" <"SPEC">;
     /// Where weights are kept: cpu (host memory), disk, or by module as diffusion=cpu,te=disk. By default where the module computes.

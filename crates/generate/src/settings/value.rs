@@ -64,6 +64,16 @@ pub enum Gpu {
     Cuda,
 }
 
+/// Whether GPU modules run in a process of their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolate {
+    /// In a worker process for each device, where the system has them.
+    #[default]
+    Auto,
+    /// In this process.
+    Off,
+}
+
 /// The rung of the ladder that the autoencoder begins on; none is auto.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VaeSplit(pub Option<Rung>);
@@ -153,6 +163,7 @@ macro_rules! choice {
 choice!(Preview: "none" => Preview::None, "proj" => Preview::Proj, "tae" => Preview::Tae, "vae" => Preview::Vae);
 choice!(VaeSplit: "auto" => VaeSplit(None), "whole" => VaeSplit(Some(Rung::Whole)), "bands" => VaeSplit(Some(Rung::Banded)), "tiles" => VaeSplit(Some(Rung::Tiled)));
 choice!(Gpu: "auto" => Gpu::Auto, "disable" => Gpu::Disable, "vulkan" => Gpu::Vulkan, "cuda" => Gpu::Cuda);
+choice!(Isolate: "auto" => Isolate::Auto, "off" => Isolate::Off);
 choice!(NoiseKind: "cuda" => NoiseKind::Cuda, "cpu" => NoiseKind::Cpu);
 choice!(Prediction: "eps" => Prediction::Epsilon, "v" => Prediction::V; "epsilon" => Prediction::Epsilon, "v_prediction" => Prediction::V);
 choice!(Precision: "auto" => Precision::Auto, "f32" => Precision::F32, "bf16" => Precision::Bf16);

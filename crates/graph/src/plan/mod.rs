@@ -5,6 +5,7 @@
 //! What does not fit so may still do with weights that take turns (`stream`) or values that rest in host memory (`rest`).
 
 mod arena;
+mod check;
 mod lifetime;
 mod order;
 mod rest;
@@ -12,6 +13,7 @@ mod stream;
 mod verify;
 
 use impasto_device::Limits;
+use serde::{Deserialize, Serialize};
 
 use crate::error::PlanError;
 use crate::graph::{Graph, Value};
@@ -62,7 +64,7 @@ pub struct May {
 }
 
 /// How a graph uses a parameter; a backend keeps it in a layout for each way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Used {
     /// As the weights of a linear layer or a convolution.
     pub as_weights: bool,
@@ -113,7 +115,7 @@ impl Capabilities for Anything {
 }
 
 /// Bytes of the arena.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     /// Where they begin.
     pub offset: u64,
@@ -122,7 +124,7 @@ pub struct Span {
 }
 
 /// Where a value lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Place {
     /// Nobody needs it.
     Nowhere,
@@ -135,7 +137,7 @@ pub enum Place {
 }
 
 /// One op to execute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// The value that it defines.
     pub value: Value,
@@ -144,7 +146,7 @@ pub struct Step {
 }
 
 /// A parameter that the graph needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Weight {
     /// The parameter.
     pub value: Value,
@@ -155,7 +157,7 @@ pub struct Weight {
 }
 
 /// Every byte that a run will need, and when.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     steps: Vec<Step>,
     places: Vec<Place>,

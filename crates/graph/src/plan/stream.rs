@@ -6,11 +6,13 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Place, Plan, Weight};
 use crate::graph::{Graph, Value};
 
 /// A weight in a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Piece {
     /// The weight.
     pub weight: Weight,
@@ -19,7 +21,7 @@ pub struct Piece {
 }
 
 /// Steps that run with the same weights on the device.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
     /// The steps.
     pub steps: Range<usize>,
@@ -30,10 +32,10 @@ pub struct Segment {
 }
 
 /// How the weights of a plan take turns.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stream {
-    segments: Vec<Segment>,
-    resident: Vec<Weight>,
+    pub(super) segments: Vec<Segment>,
+    pub(super) resident: Vec<Weight>,
     slots: usize,
     slot_bytes: u64,
 }

@@ -12,6 +12,7 @@ mod kernel;
 mod model;
 mod plan;
 mod stream;
+mod worker;
 
 pub use bands::{BandsLeast, BandsMemory, BandsTime, TilesTime, bands_least, bands_memory, bands_time};
 pub use cpu::{CpuBench, CpuLine, cpu};
@@ -19,6 +20,7 @@ pub use kernel::{KernelLine, has_spirv_opt, kernel, module};
 pub use model::{ModelLine, SlowStep, model};
 pub use plan::{PlanLine, plans};
 pub use stream::{StreamLine, plot, stream};
+pub use worker::{WorkerLine, worker};
 
 /// The middle of some measurements.
 fn median(values: &mut [f64]) -> f64 {

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::{RandomWeights, random_inputs, room_for_outputs};
 use crate::BackendOptions;
+use impasto_generate::settings::Isolate;
 
 /// One line of results.
 #[derive(Clone, Debug, Serialize)]
@@ -46,8 +47,11 @@ pub fn stream(
     mut show: impl FnMut(&StreamLine),
 ) -> anyhow::Result<()> {
     let side = size.div_ceil(8);
-    let device =
-        |memory: Option<u64>| crate::backend(name, &BackendOptions { cpu, memory, ..BackendOptions::default() });
+    // In this process: packed weights are shared between devices of different budgets, which would be different workers.
+    let isolate = Isolate::Off;
+    let device = |memory: Option<u64>| {
+        crate::backend(name, &BackendOptions { cpu, memory, isolate, ..BackendOptions::default() })
+    };
     let first = device(None)?;
     let numbers = Numbers { storage: Storage::Dense(DType::F16), activations: first.activations() };
     let graph = unet(config, 2, [side, side], 77, numbers)?;

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use impasto::backend::cpu::{CpuOptions, Precision};
+use impasto::generate::settings::{Isolate, SettingValue};
 use impasto::kernel::blowup::Case;
 use impasto::model::Family;
 
@@ -115,6 +116,8 @@ pub enum Bench {
     Plan(Common),
     /// A diffusion model in ever less memory: what it costs that weights take turns on the device, and how much of the copying is hidden.
     Stream(BenchStream),
+    /// A step of the model inside the program, in this process and in a worker process in turns: what the worker costs.
+    Worker(BenchWorker),
 }
 
 #[derive(Args)]
@@ -200,6 +203,26 @@ pub struct BenchModel {
     pub size: u32,
     /// Runs, of which the median counts.
     #[arg(long, value_name = "N", default_value_t = 3)]
+    pub runs: usize,
+    /// In a process of its own (auto) or in this one (off), which loads weights faster, since these are made up here.
+    #[arg(long, value_name = "HOW", default_value = "off", value_parser = Isolate::parse)]
+    pub isolate: Isolate,
+}
+
+/// What a worker process costs.
+#[derive(Args)]
+pub struct BenchWorker {
+    /// One JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// A device that `impasto devices` lists, such as vulkan0.
+    #[arg(long, value_name = "NAME", default_value = "vulkan0")]
+    pub backend: String,
+    /// Pixels along a side of the picture.
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(64..=4096))]
+    pub size: u32,
+    /// Runs of each, in turns, of which the medians count.
+    #[arg(long, value_name = "N", default_value_t = 5)]
     pub runs: usize,
 }
 

@@ -81,7 +81,7 @@ fn stored_settings(stored: &Stored) -> Result<Settings, GenerateError> {
 pub fn decode(file: &Path, flags: &Settings) -> Result<(), GenerateError> {
     let stored = Stored::read(file)?;
     let settings = flags.over(stored_settings(&stored)?);
-    let placing = Placing::start(&settings)?;
+    let placing = Placing::start(&settings, None)?;
     let model = open_model(&settings)?;
     same_model(&stored, &model)?;
     let job = Job::new(&settings, &model, stored.run.seed)?;
@@ -145,7 +145,7 @@ fn same_model(stored: &Stored, model: &Model) -> Result<(), GenerateError> {
 fn make(settings: &Settings, stored: Option<(Stored, bool)>) -> Result<(), GenerateError> {
     let stop = interruptible();
     let begun = Instant::now();
-    let placing = Placing::start(settings)?;
+    let placing = Placing::start(settings, Some(&stop))?;
     let model = open_model(settings)?;
     if let Some((stored, _)) = &stored {
         same_model(stored, &model)?;

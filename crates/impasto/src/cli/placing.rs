@@ -1,6 +1,7 @@
 //! From settings to places: drivers are asked beside the opening of the model, then modules are placed.
 
-use std::sync::mpsc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,7 @@ pub struct Placing {
 
 impl Placing {
     /// Asks the drivers that matter, in children. Who places everything on the CPU has none asked.
-    pub fn start(settings: &Settings) -> Result<Placing, GenerateError> {
+    pub fn start(settings: &Settings, stop: Option<&Arc<AtomicBool>>) -> Result<Placing, GenerateError> {
         let begun = Instant::now();
         let request = Request::new(settings)?;
         let gpu = settings.gpu.unwrap_or_default();
@@ -49,7 +50,8 @@ impl Placing {
         let (send, asked) = mpsc::channel();
         // Without a thread there is no answer, which is what happens then.
         let _ = thread::Builder::new().name("survey".into()).spawn(move || drop(send.send(survey(&options))));
-        Ok(Placing { request, how: how(settings)?, gpu, asked, named, begun })
+        let how = Use { asked_for, stop: stop.cloned(), ..how(settings)? };
+        Ok(Placing { request, how, gpu, asked, named, begun })
     }
 
     /// The places of a job's modules, with a line for each thing that went wrong with a driver.
@@ -123,6 +125,9 @@ fn how(settings: &Settings) -> Result<Use, GenerateError> {
         max_vram: settings.max_vram.clone().unwrap_or_default(),
         max_buffer: settings.max_buffer.clone().unwrap_or_default(),
         rates: RateBook::open(impasto::rates_file()),
+        isolate: settings.isolate.unwrap_or_default(),
+        verbose: settings.verbose == Some(true),
+        ..Use::default()
     })
 }
 

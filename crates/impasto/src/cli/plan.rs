@@ -14,7 +14,7 @@ use super::show::{self, bytes, rows};
 pub fn plan(settings: &Settings, devices: &[String]) -> anyhow::Result<ExitCode> {
     // What the prompt says hardly matters to memory: it may be left out.
     let settings = &Settings { prompt: settings.prompt.clone().or(Some(String::new())), ..settings.clone() };
-    let placing = if devices.is_empty() { Some(Placing::start(settings)?) } else { None };
+    let placing = if devices.is_empty() { Some(Placing::start(settings, None)?) } else { None };
     let model = open_model(settings)?;
     let job = Job::new(settings, &model, random_seed())?;
     let places = match placing {

@@ -10,7 +10,7 @@ use impasto::model::{Family, UnetConfig};
 use impasto::{BackendOptions, Part};
 use serde::Serialize;
 
-use super::{BenchBands, BenchCpu, BenchModel, BenchStream, Common};
+use super::{BenchBands, BenchCpu, BenchModel, BenchStream, BenchWorker, Common};
 
 /// A line of results. A reader that has gone away has seen enough: no error, no panic.
 pub fn line(line: std::fmt::Arguments) {
@@ -173,7 +173,7 @@ pub fn bench_cpu(args: &BenchCpu) -> anyhow::Result<()> {
 }
 
 pub fn bench_model(args: &BenchModel) -> anyhow::Result<()> {
-    let options = BackendOptions { cpu: args.common.options()?, ..BackendOptions::default() };
+    let options = BackendOptions { cpu: args.common.options()?, isolate: args.isolate, ..BackendOptions::default() };
     let backend = impasto::backend(&args.backend, &options)?;
     bench::model(&*backend, args.family, args.size as usize, args.runs, |l| {
         if args.common.json {
@@ -232,6 +232,31 @@ pub fn bench_plan(args: &Common) -> anyhow::Result<()> {
             1.0 / l.share_of_forward
         ),
     })
+}
+
+pub fn bench_worker(args: &BenchWorker) -> anyhow::Result<()> {
+    let l = bench::worker(&args.backend, args.size as usize, args.runs)?;
+    if args.json {
+        json(&l);
+        return Ok(());
+    }
+    let size = args.size;
+    say!("a step of the model inside the program at {size}x{size} with guidance on {}", args.backend);
+    say!("in this process      {:>8.4} s (first {:.4} s)", l.here, l.first_here);
+    say!(
+        "in a worker process  {:>8.4} s (first {:.4} s), {:+.2} %",
+        l.worker,
+        l.first_worker,
+        100.0 * (l.worker / l.here - 1.0)
+    );
+    say!(
+        "start of the worker with its device open {:.4} s, weights {:.4} s there, {:.4} s here",
+        l.start,
+        l.load_worker,
+        l.load_here
+    );
+    say!("the results are {}", if l.same { "the same bits" } else { "different" });
+    Ok(())
 }
 
 pub fn bench_stream(args: &BenchStream) -> anyhow::Result<()> {

@@ -1,0 +1,25 @@
+//! A device behind a process of its own.
+//!
+//! A driver that crashes, aborts, hangs or leaves takes its process with it. So that this is never the process that holds a run, [`Remote`]
+//! is a [`Backend`](impasto_backend::Backend) whose device is open in a worker: this same program, started again by the hook that trials
+//! use. Graphs, plans and small tensors go over a channel, large tensors through memory that both reach; model files are mapped by the
+//! worker itself. However the worker ends, the answer here is [`Lost`](impasto_backend::BackendError::Lost) with one sentence that says how.
+//!
+//! The way: `message` is all that is said, `frame` how it goes over the channel; `serve` is the worker, `sources` where it has weights
+//! from; `worker` is the process as its parent sees it, `watch` how long it is waited for and how much memory it may take; `remote` is the
+//! backend. [docs/worker.md](https://github.com/impasto/impasto/blob/main/docs/worker.md) has it on one page.
+
+#![deny(missing_docs, unsafe_code)]
+
+mod frame;
+mod memory;
+mod message;
+mod remote;
+mod serve;
+mod session;
+mod sources;
+mod watch;
+mod worker;
+
+pub use remote::{Log, Remote, WorkerOptions};
+pub use serve::{TRIAL, open_here};

@@ -1,0 +1,613 @@
+//! The backend whose device is open in another process.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use impasto_backend::vulkan::{VulkanOptions, VulkanProfile};
+use impasto_backend::{Backend, BackendError, HostWeights, Meter, Profile, Session, WeightSource, Weights};
+use impasto_device::{DeviceInfo, Options, Outcome, UseGuard, Verdict};
+use impasto_graph::{Capabilities, DType, Graph, Limits, Plan, Used, Value, Weight};
+
+use crate::message::{HowToUse, Reply, Request, Source, Taken, Target, VERSION, build};
+use crate::session::RemoteSession;
+use crate::watch::{Patience, own_memory, slack};
+use crate::worker::{NoAnswer, Waiting, Worker};
+
+/// How long a worker may do nothing at least.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// So many times that while a driver compiles.
+const COMPILING: u32 = 4;
+/// Work that a device is given at once is at most this, which bounds how long it may say nothing.
+const MOST_FLOPS: f64 = 5e10;
+/// Bytes of weights that come in a second where a disk is slow.
+const SLOW_DISK: f64 = 2e7;
+
+/// Who hears lines of a worker's log.
+pub type Log = dyn Fn(&str) + Send + Sync;
+
+/// How a worker is started and watched.
+#[derive(Clone)]
+pub struct WorkerOptions {
+    /// The executable to start instead of this program, for programs that cannot call [`hook`](impasto_device::hook).
+    pub helper: Option<PathBuf>,
+    /// Variables to set or to remove in its environment, beside those of the device.
+    pub env: Vec<(OsString, Option<OsString>)>,
+    /// How long a worker may do nothing at least before it is taken for hung, 20 s by default; more while drivers compile, and what is
+    /// estimated for its work comes on top.
+    pub patience: Option<Duration>,
+    /// After so long with nothing loaded the worker ends and gives all its memory back; the next use starts another.
+    pub idle: Duration,
+    /// Memory that it may take beyond what is planned; by default a quarter of the machine's, at most 4 GiB.
+    pub slack: Option<u64>,
+    /// Operations that the device does in a second, as far as is known.
+    pub flops: Option<f64>,
+    /// What is remembered of the driver across runs.
+    pub guard: Option<UseGuard>,
+    /// Set by who wants to stop: the device is left between two lists of commands.
+    pub stop: Option<Arc<AtomicBool>>,
+    /// Hears what the worker logs.
+    pub log: Option<Arc<Log>>,
+}
+
+impl Default for WorkerOptions {
+    /// This program, ten seconds of idling, nothing known, nothing remembered.
+    fn default() -> Self {
+        WorkerOptions {
+            helper: None,
+            env: vec![],
+            patience: None,
+            idle: Duration::from_secs(10),
+            slack: None,
+            flops: None,
+            guard: None,
+            stop: None,
+            log: None,
+        }
+    }
+}
+
+/// A device that is open in a worker process. Cheap to clone; clones are the same device.
+#[derive(Clone)]
+pub struct Remote {
+    inner: Arc<Inner>,
+    /// As this one computes: the device's own, or the same in 32-bit floats.
+    profile: VulkanProfile,
+    exact: bool,
+}
+
+pub(crate) struct Inner {
+    profile: VulkanProfile,
+    meter: Arc<Meter>,
+    target: Target,
+    how: HowToUse,
+    /// Variables of the worker's environment.
+    env: Vec<(OsString, Option<OsString>)>,
+    options: WorkerOptions,
+    state: Mutex<State>,
+    /// A run was completed.
+    worked: AtomicBool,
+    /// A death was told to the guard.
+    blamed: AtomicBool,
+    /// How long the first worker took to be there with its device open.
+    start: Mutex<Duration>,
+    /// Operations a second, as runs have shown.
+    shown: Mutex<Option<f64>>,
+}
+
+/// What the worker holds for us.
+pub(crate) struct State {
+    worker: Option<Worker>,
+    /// Workers that were started; what one held is gone with it.
+    generation: u64,
+    /// Things that are loaded, and the bytes that they take.
+    loaded: Vec<(u64, u64)>,
+    /// The last graph and plan that were sent.
+    sent: Option<u64>,
+}
+
+impl State {
+    /// The memory that the worker reaches too.
+    pub fn memory(&self) -> Option<&File> {
+        self.worker.as_ref()?.memory.as_ref()
+    }
+}
+
+/// Something that a worker holds under a number, given back when this is dropped.
+pub(crate) struct Held {
+    pub inner: Arc<Inner>,
+    pub id: u64,
+    generation: u64,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut state = self.inner.state();
+        if state.generation != self.generation {
+            return;
+        }
+        if state.worker.as_ref().is_some_and(|worker| worker.ended().is_none()) {
+            let question = Question::plain(Request::Unload { id: self.id }, self.inner.patience(2, 0.0));
+            // Who cannot even give back is lost, and the next who asks learns it.
+            let _ = self.ask(&mut state, question);
+        }
+        state.loaded.retain(|(id, _)| *id != self.id);
+        // From now on the worker may end at any time.
+        if state.loaded.is_empty() {
+            state.sent = None;
+            if let Some(file) = state.memory() {
+                let _ = file.set_len(0);
+            }
+        }
+    }
+}
+
+impl Remote {
+    /// Opens a device in a worker. `device` and the options are those of the survey and of the plans.
+    pub fn open(device: &DeviceInfo, how: &VulkanOptions, options: WorkerOptions) -> Result<Remote, BackendError> {
+        let target = Target::of(device);
+        let refuse = |reason: &str| BackendError::Unsupported { device: device.name.clone(), reason: reason.into() };
+        let features = device.vulkan.as_ref().ok_or_else(|| refuse("nothing is known of its features"))?;
+        let profile = VulkanProfile::new(&device.name, &device.label, device.limits, features, how)?;
+        let state = State { worker: None, generation: 0, loaded: vec![], sent: None };
+        let mut inner = Inner {
+            profile,
+            meter: Arc::default(),
+            target,
+            how: HowToUse::of(how),
+            env: device.environment(),
+            options,
+            state: Mutex::new(state),
+            worked: AtomicBool::new(false),
+            blamed: AtomicBool::new(false),
+            start: Mutex::default(),
+            shown: Mutex::default(),
+        };
+        let units = {
+            let mut state = inner.state();
+            match inner.started(&mut state) {
+                // A worker that died before it could do anything costs another start, if its driver may be tried again.
+                Err(BackendError::Lost { .. }) if inner.may_try_again() => {
+                    inner.blamed.store(false, Ordering::Relaxed);
+                    inner.started(&mut state)?
+                }
+                started => started?,
+            }
+        };
+        if !units {
+            inner.profile = inner.profile.without_units();
+        }
+        let profile = inner.profile.clone();
+        Ok(Remote { inner: Arc::new(inner), profile, exact: false })
+    }
+
+    /// How long it took to start the worker and to open the device in it, the last time.
+    pub fn start_seconds(&self) -> f64 {
+        self.inner.start.lock().unwrap_or_else(PoisonError::into_inner).as_secs_f64()
+    }
+
+    /// The number of the worker's process, while there is one.
+    pub fn process(&self) -> Option<u32> {
+        let state = self.inner.state();
+        state.worker.as_ref().filter(|worker| worker.ended().is_none()).map(Worker::process)
+    }
+}
+
+impl Inner {
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn name(&self) -> &str {
+        &self.target.name
+    }
+
+    fn may_try_again(&self) -> bool {
+        self.options.guard.as_ref().is_none_or(UseGuard::may_try_again)
+    }
+
+    /// So many times the least patience, and what is estimated.
+    fn patience(&self, times: u32, estimate: f64) -> Patience {
+        let estimate = Duration::try_from_secs_f64(estimate).unwrap_or(Duration::from_secs(3600));
+        Patience { least: times * self.options.patience.unwrap_or(PATIENCE), estimate }
+    }
+
+    /// How long a run may stand still: a list of commands at the rate that was seen, or is known, or would be very slow.
+    /// Some drivers compile kernels when they first run.
+    pub fn run_patience(&self, flops: f64, streamed: u64, first: bool) -> Patience {
+        let shown = *self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let rate = shown.or(self.options.flops).unwrap_or(5e9).max(1e8);
+        self.patience(if first { COMPILING } else { 1 }, flops.min(MOST_FLOPS) / rate + streamed as f64 / SLOW_DISK)
+    }
+
+    pub fn showed(&self, flops: f64, seconds: f64) {
+        if !self.worked.swap(true, Ordering::Relaxed)
+            && let Some(guard) = &self.options.guard
+        {
+            guard.worked();
+        }
+        if flops > 0.0 && seconds > 0.0 {
+            let rate = flops / seconds;
+            let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+            // The slowest that was seen: the next may be no faster.
+            *shown = Some(shown.map_or(rate, |before| before.min(rate)));
+        }
+    }
+
+    /// A worker with its device open; whether kernels use matrix units there.
+    fn started(&self, state: &mut State) -> Result<bool, BackendError> {
+        let begun = Instant::now();
+        let env = [&self.env[..], &self.options.env].concat();
+        let options = Options { env, helper: self.options.helper.clone(), ..Options::default() };
+        let not_started = |verdict: Verdict| BackendError::Unsupported {
+            device: self.name().into(),
+            reason: format!("its worker process {}", verdict.what(None)),
+        };
+        state.worker = None;
+        state.loaded.clear();
+        state.sent = None;
+        state.generation += 1;
+        let meter = self.meter.clone();
+        // What was taken of the device is free with the end of its process.
+        let gone = move || meter.mirror(0, meter.peak(), meter.had());
+        let mut worker = Worker::start(&options, gone).map_err(not_started)?;
+        let request = Request::Open {
+            version: VERSION,
+            build: build(),
+            target: self.target.clone(),
+            how: self.how.clone(),
+            idle_milliseconds: self.options.idle.as_millis().try_into().unwrap_or(u64::MAX),
+        };
+        let log = |line: &str| self.options.log.iter().for_each(|log| log(line));
+        let waiting = Waiting { log: &log, ..self.waiting(self.patience(2, 0.0), None, &|| false) };
+        let answer = worker.ask(&request, &[], &waiting);
+        let (reply, _) = answer.map_err(|no| self.failed(no))?;
+        let Reply::Opened { about, limits, alignment, fixed_bytes, has_units } = reply else {
+            return Err(self.garbled());
+        };
+        let planned = if has_units { self.profile.clone() } else { self.profile.clone().without_units() };
+        let same = limits == planned.limits()
+            && alignment == planned.alignment()
+            && fixed_bytes == planned.fixed_bytes()
+            && about == planned.about();
+        if !same {
+            let reason = "it says other things of itself than when it was tried; run again".into();
+            return Err(BackendError::Unsupported { device: self.name().into(), reason });
+        }
+        worker.base = own_memory(worker.process());
+        *self.start.lock().unwrap_or_else(PoisonError::into_inner) = begun.elapsed();
+        state.worker = Some(worker);
+        Ok(has_units)
+    }
+
+    fn waiting<'a>(&'a self, patience: Patience, most: Option<u64>, stop: &'a dyn Fn() -> bool) -> Waiting<'a> {
+        Waiting { device: self.name(), patience, most, source: None, room_at: 0, stop, log: &|_| {} }
+    }
+
+    pub fn garbled(&self) -> BackendError {
+        self.lost("its worker process gave the answer to another question".into())
+    }
+
+    /// The error of a request that was not answered. A worker that died before the first run marks its driver.
+    fn failed(&self, no: NoAnswer) -> BackendError {
+        let outcome = match no {
+            NoAnswer::Failed(error, _) => return error,
+            NoAnswer::Gone(outcome) => outcome,
+        };
+        let what = outcome.verdict.what(outcome.stage.as_deref());
+        let first_use = !self.worked.load(Ordering::Relaxed) && is_the_drivers(&outcome);
+        if let Some(guard) = self.options.guard.as_ref().filter(|_| first_use)
+            && !self.blamed.swap(true, Ordering::Relaxed)
+        {
+            guard.died(&format!("a worker process that used it {what}"));
+        }
+        let last = outcome.stderr_tail.lines().last().map(str::trim).filter(|line| !line.is_empty());
+        let said = last.map_or(String::new(), |line| format!("; it last said: {line}"));
+        self.lost(format!("its worker process {what}{said}"))
+    }
+
+    pub fn lost(&self, reason: String) -> BackendError {
+        BackendError::Lost { device: self.name().into(), reason }
+    }
+
+    /// Asks the worker. One that has ended of itself, since nobody needed it, is started again.
+    pub fn ask(&self, state: &mut State, question: &Question) -> Result<(Reply, Vec<u8>), BackendError> {
+        if question.expects.is_some_and(|generation| generation != state.generation) {
+            return Err(self.lost("its worker process is gone, and what it held with it".into()));
+        }
+        let mut again = true;
+        loop {
+            self.alive(state)?;
+            match self.try_to_ask(state, question) {
+                Ok((reply, tail)) => {
+                    if let Reply::Done { taken, .. } | Reply::Ran { taken, .. } = &reply {
+                        self.mirror(*taken);
+                    }
+                    return Ok((reply, tail));
+                }
+                // It ended in the moment in which it was asked.
+                Err(NoAnswer::Gone(outcome)) if outcome.verdict.passed() && again && state.loaded.is_empty() => {
+                    again = false;
+                }
+                Err(no) => {
+                    if let NoAnswer::Failed(_, taken) = &no {
+                        self.mirror(*taken);
+                    }
+                    return Err(self.failed(no));
+                }
+            }
+        }
+    }
+
+    fn mirror(&self, taken: Taken) {
+        self.meter.mirror(taken.now, taken.peak, taken.had);
+    }
+
+    /// Makes sure that there is a worker.
+    fn alive(&self, state: &mut State) -> Result<(), BackendError> {
+        match state.worker.as_ref().map(Worker::ended) {
+            Some(None) => Ok(()),
+            Some(Some(outcome)) if !(outcome.verdict.passed() && state.loaded.is_empty()) => {
+                Err(self.failed(NoAnswer::Gone(outcome)))
+            }
+            _ => self.started(state).map(drop),
+        }
+    }
+
+    fn try_to_ask(&self, state: &mut State, question: &Question) -> Result<(Reply, Vec<u8>), NoAnswer> {
+        let gone = || NoAnswer::Failed(self.lost("its worker process is gone".into()), Taken::default());
+        let loaded: u64 = state.loaded.iter().map(|(_, bytes)| bytes).sum();
+        let worker = state.worker.as_mut().ok_or_else(gone)?;
+        if let Some((graph, plan, exact)) = question.plan {
+            let request = Request::Plan { graph: graph.to_string(), plan: plan.clone(), exact };
+            let digest = digest(&request);
+            // What was sent last is still there: a plan is packed for and prepared, one after the other.
+            if state.sent != Some(digest) {
+                worker.ask(&request, &[], &self.waiting(self.patience(2, 0.0), None, &|| false))?;
+                state.sent = Some(digest);
+            }
+        }
+        let slack = self.options.slack.unwrap_or_else(slack);
+        let most = worker.base.map(|base| base + loaded + question.planned + slack);
+        let stop = || self.options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
+        let log = |line: &str| self.options.log.iter().for_each(|log| log(line));
+        let waiting = Waiting {
+            source: question.source,
+            room_at: question.room_at,
+            log: &log,
+            ..self.waiting(question.patience, most, &stop)
+        };
+        worker.ask(&question.request, &question.tail, &waiting)
+    }
+}
+
+/// Something to ask.
+pub(crate) struct Question<'a> {
+    pub request: Request,
+    pub tail: Vec<u8>,
+    /// The graph and plan that it speaks of, and whether they are for 32-bit floats.
+    pub plan: Option<(&'a Graph, &'a Plan, bool)>,
+    pub source: Option<&'a dyn WeightSource>,
+    pub patience: Patience,
+    /// Bytes that it will take.
+    pub planned: u64,
+    pub room_at: u64,
+    /// The worker that must still be there, since it holds what this needs.
+    pub expects: Option<u64>,
+}
+
+impl Question<'_> {
+    /// One that needs nothing else.
+    fn plain(request: Request, patience: Patience) -> Question<'static> {
+        let (plan, source, expects) = (None, None, None);
+        Question { request, tail: vec![], plan, source, patience, planned: 0, room_at: 0, expects }
+    }
+}
+
+/// A number that nothing else in any worker has: what is asked for of the wrong one is not found there.
+fn number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Whether the way in which a worker ended says something of the driver. Who was killed from outside, or could not even begin, says nothing.
+fn is_the_drivers(outcome: &Outcome) -> bool {
+    matches!(
+        outcome.verdict,
+        Verdict::Crashed { .. } | Verdict::TimedOut { .. } | Verdict::Garbled { .. } | Verdict::Failed { .. }
+    )
+}
+
+fn digest(request: &Request) -> u64 {
+    use std::hash::{DefaultHasher, Hasher};
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&serde_json::to_vec(request).unwrap_or_default());
+    hasher.finish()
+}
+
+/// How the worker has what a source gives.
+fn told(source: &dyn WeightSource) -> Source {
+    source.origin().map_or(Source::Ask, Source::Origin)
+}
+
+/// Weights on a device in another process.
+pub(crate) struct RemoteWeights {
+    held: Held,
+}
+
+impl Capabilities for Remote {
+    fn limits(&self) -> Limits {
+        self.profile.limits()
+    }
+
+    fn alignment(&self) -> u64 {
+        self.profile.alignment()
+    }
+
+    fn supports(&self, graph: &Graph, value: Value) -> Result<(), String> {
+        self.profile.supports(graph, value)
+    }
+
+    fn scratch_bytes(&self, graph: &Graph, value: Value) -> u64 {
+        self.profile.scratch_bytes(graph, value)
+    }
+
+    fn may_overwrite(&self, graph: &Graph, value: Value, operand: usize) -> bool {
+        self.profile.may_overwrite(graph, value, operand)
+    }
+
+    fn param_bytes(&self, graph: &Graph, param: Value, used: Used) -> u64 {
+        self.profile.param_bytes(graph, param, used)
+    }
+
+    fn fixed_bytes(&self) -> u64 {
+        self.profile.fixed_bytes()
+    }
+
+    fn host_memory(&self) -> u64 {
+        self.profile.host_memory()
+    }
+}
+
+impl Profile for Remote {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn about(&self) -> String {
+        self.profile.about()
+    }
+
+    fn activations(&self) -> DType {
+        self.profile.activations()
+    }
+
+    fn profile_in_f32(&self) -> Option<Arc<dyn Profile>> {
+        self.profile.profile_in_f32()
+    }
+}
+
+impl Backend for Remote {
+    /// True unless its driver has died so often of late that it is left alone.
+    fn reopens(&self) -> bool {
+        self.inner.may_try_again()
+    }
+
+    fn in_f32(&self) -> Option<Arc<dyn Backend>> {
+        let profile = self.profile.clone().exactly()?;
+        Some(Arc::new(Remote { inner: self.inner.clone(), profile, exact: true }))
+    }
+
+    /// What the worker said last.
+    fn meter(&self) -> &Meter {
+        &self.inner.meter
+    }
+
+    fn peak_gflops(&self) -> Result<f64, BackendError> {
+        let question =
+            Question { planned: 1 << 30, ..Question::plain(Request::Peak, self.inner.patience(COMPILING, 0.0)) };
+        match self.inner.ask(&mut self.inner.state(), &question)?.0 {
+            Reply::Peak(gflops) => Ok(gflops),
+            _ => Err(self.inner.garbled()),
+        }
+    }
+
+    fn pack_one(&self, graph: &Graph, weight: &Weight, source: &dyn WeightSource) -> Result<Vec<u8>, BackendError> {
+        self.profile.pack_one(graph, weight, source)
+    }
+
+    /// Packed by the worker and kept in its memory.
+    fn pack_on_host(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<HostWeights, BackendError> {
+        let id = number();
+        let bytes = plan.weight_bytes();
+        let (held, bytes) = self.load(Request::Keep { id, source: told(source) }, id, graph, plan, source, bytes)?;
+        Ok(HostWeights::elsewhere(id, bytes, held))
+    }
+
+    fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {
+        let id = number();
+        let bytes = plan.device_weight_bytes();
+        let (held, bytes) = self.load(Request::Pack { id, source: told(source) }, id, graph, plan, source, bytes)?;
+        Ok(Weights::new(bytes, RemoteWeights { held }))
+    }
+
+    fn prepare(&self, graph: &Graph, plan: &Plan, weights: &Weights) -> Result<Box<dyn Session>, BackendError> {
+        let elsewhere = || {
+            let reason = "these weights are on another device".to_owned();
+            BackendError::Unsupported { device: self.name().into(), reason }
+        };
+        let held = &weights.kept::<RemoteWeights>().ok_or_else(elsewhere)?.held;
+        if !Arc::ptr_eq(&held.inner, &self.inner) {
+            return Err(elsewhere());
+        }
+        let feed = plan.stream().map(|_| weights.feed(self.name())).transpose()?;
+        let id = number();
+        let mut state = self.inner.state();
+        let request = Request::Prepare { id, weights: held.id, feed: feed.as_deref().map(|source| told(source)) };
+        let question = Question {
+            request,
+            tail: vec![],
+            plan: Some((graph, plan, self.exact)),
+            source: feed.as_deref().map(|source| source as &dyn WeightSource),
+            // Drivers compile here, one kernel after the other on each core.
+            patience: self.inner.patience(COMPILING, 0.0),
+            planned: plan.arena_bytes() + plan.host_bytes(),
+            room_at: 0,
+            expects: Some(held.generation),
+        };
+        match self.inner.ask(&mut state, &question)?.0 {
+            Reply::Done { bytes, .. } => {
+                let held = self.inner.hold(&mut state, id, plan.arena_bytes() + plan.host_bytes());
+                drop(state);
+                Ok(Box::new(RemoteSession::new(held, graph, plan, weights.clone(), feed, bytes)))
+            }
+            _ => Err(self.inner.garbled()),
+        }
+    }
+}
+
+impl Inner {
+    fn hold(self: &Arc<Self>, state: &mut State, id: u64, bytes: u64) -> Held {
+        state.loaded.push((id, bytes));
+        Held { inner: self.clone(), id, generation: state.generation }
+    }
+}
+
+impl Held {
+    /// Asks the worker that holds this.
+    pub fn ask(&self, state: &mut State, question: Question) -> Result<(Reply, Vec<u8>), BackendError> {
+        self.inner.ask(state, &Question { expects: Some(self.generation), ..question })
+    }
+}
+
+impl Remote {
+    fn load(
+        &self,
+        request: Request,
+        id: u64,
+        graph: &Graph,
+        plan: &Plan,
+        source: &dyn WeightSource,
+        bytes: u64,
+    ) -> Result<(Held, u64), BackendError> {
+        let mut state = self.inner.state();
+        let largest = plan.weights().iter().map(|weight| weight.bytes).max().unwrap_or(0);
+        let question = Question {
+            request,
+            tail: vec![],
+            plan: Some((graph, plan, self.exact)),
+            source: Some(source),
+            patience: self.inner.patience(2, largest as f64 / SLOW_DISK),
+            planned: bytes,
+            room_at: 0,
+            expects: None,
+        };
+        match self.inner.ask(&mut state, &question)?.0 {
+            Reply::Done { bytes: taken, .. } => Ok((self.inner.hold(&mut state, id, bytes), taken)),
+            _ => Err(self.inner.garbled()),
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! A plan that is ready to run in another process.
+
+use std::time::Instant;
+
+use impasto_backend::{BackendError, Session, SharedSource, StepTime, Streaming, WeightSource, Weights, io};
+use impasto_graph::{Graph, HostTensor, Plan, Stream, TensorType};
+
+use crate::memory::{self, LARGE};
+use crate::message::{Reply, Request, Where};
+use crate::remote::{Held, Question};
+
+/// What begins in memory that both reach begins at a multiple of this.
+const ALIGNMENT: u64 = 64;
+
+pub(crate) struct RemoteSession {
+    /// Given back before the weights, which the session uses.
+    held: Held,
+    _weights: Weights,
+    /// Where weights come from that take turns.
+    feed: Option<SharedSource>,
+    inputs: Vec<(String, TensorType)>,
+    outputs: Vec<(String, TensorType)>,
+    lies: Lies,
+    times: Vec<StepTime>,
+    allocated: u64,
+    host: u64,
+    flops: f64,
+    streamed: u64,
+    last: Option<Streaming>,
+    ran: bool,
+    /// Room for a tensor's bytes.
+    bytes: Vec<u8>,
+}
+
+/// Where tensors lie while they are on their way.
+#[derive(Default)]
+struct Lies {
+    inputs: Vec<Where>,
+    outputs: Vec<Where>,
+    end: u64,
+}
+
+impl Lies {
+    fn new(inputs: &[(String, TensorType)], outputs: &[(String, TensorType)], has_memory: bool) -> Lies {
+        let mut end = 0u64;
+        let mut place = |(_, ty): &(String, TensorType)| match has_memory && ty.bytes() > LARGE {
+            true => {
+                let at = end;
+                end += ty.bytes().next_multiple_of(ALIGNMENT);
+                Where::Memory(at)
+            }
+            false => Where::Tail,
+        };
+        let inputs = inputs.iter().map(&mut place).collect();
+        let outputs = outputs.iter().map(&mut place).collect();
+        Lies { inputs, outputs, end }
+    }
+}
+
+impl RemoteSession {
+    pub fn new(
+        held: Held,
+        graph: &Graph,
+        plan: &Plan,
+        weights: Weights,
+        feed: Option<SharedSource>,
+        allocated: u64,
+    ) -> RemoteSession {
+        let inputs: Vec<_> = graph.inputs().map(|(name, v)| (name.to_owned(), graph.ty(v).clone())).collect();
+        let outputs: Vec<_> = graph.outputs().iter().map(|o| (o.name.clone(), graph.ty(o.value).clone())).collect();
+        let time = |value| StepTime {
+            label: graph.label(value).into(),
+            op: graph.node(value).op.name(),
+            seconds: 0.0,
+            flops: graph.node(value).op.flops(&graph.operand_types(value), graph.ty(value)),
+        };
+        let has_memory = held.inner.state().memory().is_some();
+        RemoteSession {
+            lies: Lies::new(&inputs, &outputs, has_memory),
+            held,
+            _weights: weights,
+            feed,
+            inputs,
+            outputs,
+            times: plan.steps().iter().map(|step| time(step.value)).collect(),
+            allocated,
+            host: plan.host_bytes(),
+            flops: graph.flops() as f64,
+            streamed: plan.stream().map_or(0, Stream::slot_bytes),
+            last: None,
+            ran: false,
+            bytes: vec![],
+        }
+    }
+
+    fn question(&self, request: Request, tail: Vec<u8>) -> Question<'_> {
+        Question {
+            request,
+            tail,
+            plan: None,
+            source: self.feed.as_deref().map(|source| source as &dyn WeightSource),
+            patience: self.held.inner.run_patience(self.flops, self.streamed, !self.ran),
+            planned: 0,
+            room_at: self.lies.end,
+            expects: None,
+        }
+    }
+}
+
+impl Session for RemoteSession {
+    fn inputs(&self) -> &[(String, TensorType)] {
+        &self.inputs
+    }
+
+    fn outputs(&self) -> &[(String, TensorType)] {
+        &self.outputs
+    }
+
+    fn run(&mut self, inputs: &[(&str, &HostTensor)], outputs: &mut [HostTensor]) -> Result<(), BackendError> {
+        let inner = self.held.inner.clone();
+        io::check_room(&self.outputs, outputs)?;
+        // Before anything is computed, so that what does not fit is told at once.
+        io::outputs(&self.outputs, outputs, |_, _| Ok(()))?;
+        let mut state = inner.state();
+        let mut tail = vec![];
+        let no_memory = |e| inner.lost(format!("the memory that its worker process reaches cannot be used: {e}"));
+        io::inputs(&self.inputs, inputs, |i, tensor| match (self.lies.inputs[i], state.memory()) {
+            (Where::Memory(at), Some(file)) => {
+                self.bytes.clear();
+                io::append(tensor.data(), &mut self.bytes);
+                memory::write(file, at, &self.bytes).map_err(no_memory)
+            }
+            _ => {
+                io::append(tensor.data(), &mut tail);
+                Ok(())
+            }
+        })?;
+        let begun = Instant::now();
+        let Lies { inputs, outputs: to, .. } = &self.lies;
+        let request = Request::Run { id: self.held.id, inputs: inputs.clone(), outputs: to.clone() };
+        let (reply, tail) = self.held.ask(&mut state, self.question(request, tail))?;
+        let Reply::Ran { streaming, .. } = reply else { return Err(inner.garbled()) };
+        inner.showed(self.flops, begun.elapsed().as_secs_f64());
+        self.ran = true;
+        self.last = streaming.map(|(bytes, copying, waiting)| Streaming { bytes, copying, waiting });
+        let mut rest = &tail[..];
+        io::outputs(&self.outputs, outputs, |i, out| {
+            let bytes = out.ty().bytes() as usize;
+            match (self.lies.outputs[i], state.memory()) {
+                (Where::Memory(at), Some(file)) => {
+                    self.bytes.resize(bytes, 0);
+                    memory::read(file, at, &mut self.bytes).map_err(no_memory)?;
+                    io::fill(out.data_mut(), &self.bytes);
+                }
+                _ => {
+                    let (own, others) = rest.split_at_checked(bytes).ok_or_else(|| inner.garbled())?;
+                    io::fill(out.data_mut(), own);
+                    rest = others;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn streaming(&self) -> Option<Streaming> {
+        self.last
+    }
+
+    fn allocated_bytes(&self) -> u64 {
+        self.allocated
+    }
+
+    fn host_bytes(&self) -> u64 {
+        self.host
+    }
+
+    fn profile(&self) -> Vec<StepTime> {
+        let question = self.question(Request::Times { id: self.held.id }, vec![]);
+        let mut times = self.times.clone();
+        if let Ok((Reply::Times, tail)) = self.held.ask(&mut self.held.inner.state(), question) {
+            let seconds = tail.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes));
+            times.iter_mut().zip(seconds).for_each(|(time, seconds)| time.seconds = seconds);
+        }
+        times
+    }
+}

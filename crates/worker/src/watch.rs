@@ -1,0 +1,131 @@
+//! How long a worker is waited for, and how much memory it may take.
+
+use std::time::{Duration, Instant};
+
+/// How long a worker may take without having done a piece of its work.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Patience {
+    /// Whatever is estimated.
+    pub least: Duration,
+    /// How long a piece should take.
+    pub estimate: Duration,
+}
+
+impl Patience {
+    /// Estimates are coarse, and machines do other things beside.
+    const TIMES: u32 = 10;
+
+    pub fn allows(self) -> Duration {
+        self.least.saturating_add(self.estimate.saturating_mul(Patience::TIMES))
+    }
+}
+
+/// Counts the time in which nothing was done. A moment in which this process itself did not run, since it was stopped or the machine slept, is
+/// no fault of the worker: no look at the clock counts for much more than the time between two looks.
+pub(crate) struct Watchdog {
+    beats: u64,
+    heard: u64,
+    /// Since the last piece of work, and since the last word.
+    still: Duration,
+    silent: Duration,
+    looked: Instant,
+}
+
+/// What is wrong with a worker that goes on.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Wrong {
+    /// It lives and does nothing.
+    Hangs(Duration),
+    /// It says nothing any more.
+    Silent(Duration),
+}
+
+impl Watchdog {
+    pub fn new(beats: u64, heard: u64) -> Watchdog {
+        Watchdog { beats, heard, still: Duration::ZERO, silent: Duration::ZERO, looked: Instant::now() }
+    }
+
+    /// Looks at how many pieces of work were done and how many words heard; `tick` is the time between two looks.
+    pub fn look(&mut self, beats: u64, heard: u64, tick: Duration, patience: Patience) -> Option<Wrong> {
+        let passed = self.looked.elapsed().min(2 * tick);
+        self.looked = Instant::now();
+        self.still = if beats == self.beats { self.still + passed } else { Duration::ZERO };
+        self.silent = if heard == self.heard { self.silent + passed } else { Duration::ZERO };
+        (self.beats, self.heard) = (beats, heard);
+        let allowed = patience.allows();
+        match () {
+            () if self.silent > patience.least => Some(Wrong::Silent(patience.least)),
+            () if self.still > allowed => Some(Wrong::Hangs(allowed)),
+            () => None,
+        }
+    }
+}
+
+/// Bytes of memory of its own that a process has, files that it maps not counted.
+#[cfg(target_os = "linux")]
+pub(crate) fn own_memory(process: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let kilobytes = |name: &str| -> Option<u64> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim_start_matches(':').trim().trim_end_matches("kB").trim().parse().ok()
+    };
+    Some((kilobytes("RssAnon")? + kilobytes("RssShmem").unwrap_or(0)) << 10)
+}
+
+/// Unknown here.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn own_memory(_: u32) -> Option<u64> {
+    None
+}
+
+/// Memory that a worker may take beyond what is planned: drivers and compilers need some.
+pub(crate) fn slack() -> u64 {
+    const MOST: u64 = 4 << 30;
+    impasto_device::cpu::memory().map_or(MOST, |memory| (memory.limit / 4).min(MOST))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICK: Duration = Duration::from_millis(100);
+    const PATIENCE: Patience = Patience { least: Duration::from_millis(500), estimate: Duration::from_millis(50) };
+
+    /// Looks as if they were made a tick apart.
+    fn after(
+        dog: &mut Watchdog,
+        ticks: u32,
+        mut beats: impl FnMut(u32) -> u64,
+        mut heard: impl FnMut(u32) -> u64,
+    ) -> Option<Wrong> {
+        (0..ticks).find_map(|i| {
+            dog.looked -= TICK;
+            dog.look(beats(i), heard(i), TICK, PATIENCE)
+        })
+    }
+
+    #[test]
+    fn work_is_never_too_long_silence_and_standing_still_are() {
+        let mut dog = Watchdog::new(0, 0);
+        assert_eq!(after(&mut dog, 1000, |i| u64::from(i / 5), u64::from), None);
+        assert!(matches!(after(&mut dog, 15, |_| 7, u64::from), Some(Wrong::Hangs(_))));
+        let mut dog = Watchdog::new(0, 0);
+        assert!(matches!(after(&mut dog, 10, u64::from, |_| 7), Some(Wrong::Silent(_))));
+    }
+
+    #[test]
+    fn a_pause_of_our_own_is_not_the_workers() {
+        let mut dog = Watchdog::new(0, 0);
+        dog.looked -= Duration::from_secs(3600);
+        assert_eq!(dog.look(0, 0, TICK, PATIENCE), None);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn memory_that_is_taken_is_seen() {
+        let before = own_memory(std::process::id()).expect("this process lives");
+        let taken = std::hint::black_box(vec![1u8; 64 << 20]);
+        let after = own_memory(std::process::id()).expect("this process lives");
+        assert!(after >= before + (48 << 20), "{before} {after} {}", taken.len());
+    }
+}

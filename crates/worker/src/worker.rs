@@ -1,0 +1,238 @@
+//! A worker process as its parent sees it: what is asked of it, what it answers, and how it ended.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use impasto_backend::{BackendError, WeightSource};
+use impasto_device::{Channel, Companion, Options, Outcome, Verdict};
+
+use crate::frame::{self, Broken};
+use crate::memory;
+use crate::message::{Failure, GivenParam, Reply, Request, Taken, Where};
+use crate::serve::TRIAL;
+use crate::watch::{Patience, Watchdog, Wrong, own_memory};
+
+/// How often a worker is looked at that is being waited for.
+const TICK: Duration = Duration::from_millis(50);
+/// How long the end of a process is waited for whose channel has ended.
+const GOODBYE: Duration = Duration::from_millis(1500);
+
+/// A worker that runs, or did.
+pub(crate) struct Worker {
+    companion: Companion,
+    channel: Channel,
+    pub memory: Option<File>,
+    heard: Receiver<Heard>,
+    told: Arc<Told>,
+    listener: Option<JoinHandle<()>>,
+    /// Its own memory when its device was open and nothing loaded.
+    pub base: Option<u64>,
+}
+
+enum Heard {
+    Reply(Reply, Vec<u8>),
+    Broken(Broken),
+}
+
+/// What the worker says unasked.
+#[derive(Default)]
+struct Told {
+    beats: AtomicU64,
+    messages: AtomicU64,
+}
+
+/// Why a worker did not answer.
+pub(crate) enum NoAnswer {
+    /// It is gone, or was ended.
+    Gone(Outcome),
+    /// It answered that it cannot.
+    Failed(BackendError, Taken),
+}
+
+/// What is needed while an answer is waited for.
+pub(crate) struct Waiting<'a> {
+    pub device: &'a str,
+    pub patience: Patience,
+    /// Memory that the worker may have.
+    pub most: Option<u64>,
+    /// Where parameters come from that it asks for.
+    pub source: Option<&'a dyn WeightSource>,
+    /// Where in the memory that both reach there is room for them.
+    pub room_at: u64,
+    /// Whether somebody wants to stop.
+    pub stop: &'a dyn Fn() -> bool,
+    pub log: &'a dyn Fn(&str),
+}
+
+impl Worker {
+    /// Starts one, with the environment of its device.
+    /// `gone` is called when there is no more to hear of it.
+    pub fn start(options: &Options, gone: impl FnOnce() + Send + 'static) -> Result<Worker, Verdict> {
+        let (companion, link) = Companion::start(TRIAL.name, &Options { max_output: usize::MAX, ..options.clone() })?;
+        let not_heard =
+            |error: std::io::Error| Verdict::SpawnFailed { why: format!("it cannot be listened to: {error}") };
+        let mut from = link.channel.try_clone().map_err(not_heard)?;
+        #[cfg(unix)]
+        link.channel.set_write_timeout(Some(Duration::from_secs(60))).map_err(not_heard)?;
+        let told = Arc::new(Told::default());
+        let (send, heard) = mpsc::channel();
+        let listened = told.clone();
+        let listen = move || {
+            let mut tail = vec![];
+            loop {
+                let next = frame::read(&mut from, &mut tail);
+                listened.messages.fetch_add(1, Ordering::Relaxed);
+                let ended = next.is_err();
+                let heard = match next {
+                    Ok(Reply::Beat { beats }) => {
+                        listened.beats.store(beats, Ordering::Relaxed);
+                        continue;
+                    }
+                    Ok(reply) => Heard::Reply(reply, std::mem::take(&mut tail)),
+                    Err(broken) => Heard::Broken(broken),
+                };
+                if send.send(heard).is_err() || ended {
+                    return gone();
+                }
+            }
+        };
+        let listener = std::thread::Builder::new().name("hear worker".into()).spawn(listen).map_err(not_heard)?;
+        let (channel, memory, listener) = (link.channel, link.memory, Some(listener));
+        Ok(Worker { companion, channel, memory, heard, told, listener, base: None })
+    }
+
+    pub fn process(&self) -> u32 {
+        self.companion.process()
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&self) -> Option<Outcome> {
+        self.companion.outcome()
+    }
+
+    /// Says something that is not answered.
+    pub fn tell(&mut self, request: &Request, tail: &[u8]) -> bool {
+        frame::write(&mut self.channel, request, tail).is_ok()
+    }
+
+    /// Asks, and waits for the answer.
+    pub fn ask(&mut self, request: &Request, tail: &[u8], waiting: &Waiting) -> Result<(Reply, Vec<u8>), NoAnswer> {
+        if !self.tell(request, tail) {
+            return Err(self.gone(None));
+        }
+        let (mut dog, mut told_to_stop, mut looked) = (self.dog(), None::<BackendError>, Instant::now());
+        loop {
+            match self.heard.recv_timeout(TICK) {
+                Ok(Heard::Reply(reply, tail)) => match reply {
+                    Reply::WasRead { name, elements } => {
+                        let stop = waiting.source.and_then(|source| source.was_read(&name, elements).err());
+                        told_to_stop = told_to_stop.or(stop);
+                    }
+                    Reply::NeedParam { name } => {
+                        if let Some(stop) = self.give(&name, waiting) {
+                            told_to_stop.get_or_insert(stop);
+                        }
+                    }
+                    Reply::Log(line) => (waiting.log)(&line),
+                    Reply::Failed { why, taken } => {
+                        return Err(NoAnswer::Failed(told_to_stop.unwrap_or_else(|| why.on(waiting.device)), taken));
+                    }
+                    answer => return Ok((answer, tail)),
+                },
+                Ok(Heard::Broken(broken)) => return Err(self.gone(Some(broken))),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.gone(None)),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if looked.elapsed() < TICK {
+                continue;
+            }
+            looked = Instant::now();
+            if told_to_stop.is_some() || (waiting.stop)() {
+                self.tell(&Request::Cancel, &[]);
+            }
+            let (beats, heard) = (self.told.beats.load(Ordering::Relaxed), self.told.messages.load(Ordering::Relaxed));
+            if let Some(wrong) = dog.look(beats, heard, TICK, waiting.patience) {
+                let (Wrong::Hangs(after) | Wrong::Silent(after)) = wrong;
+                return Err(self.end(Verdict::TimedOut { after }));
+            }
+            if let (Some(most), Some(has)) = (waiting.most, own_memory(self.process()))
+                && has > most
+            {
+                let reason = format!(
+                    "it has taken {:.1} GB of memory, {:.1} GB are more than its plans need, and was ended",
+                    has as f64 / 1e9,
+                    most as f64 / 1e9
+                );
+                return Err(self.end(Verdict::Failed { reason }));
+            }
+        }
+    }
+
+    fn dog(&self) -> Watchdog {
+        Watchdog::new(self.told.beats.load(Ordering::Relaxed), self.told.messages.load(Ordering::Relaxed))
+    }
+
+    /// Gives a parameter that was asked for. An error of the source goes to the worker, which then fails, and is given back.
+    fn give(&mut self, name: &str, waiting: &Waiting) -> Option<BackendError> {
+        let missing =
+            || BackendError::Param { name: name.into(), problem: "was asked for, and there is no source".into() };
+        let read = waiting.source.ok_or_else(missing).and_then(|source| source.read(name));
+        let given = match read {
+            Ok(given) => given,
+            Err(error) => {
+                self.tell(&Request::Param(Err(Failure::from(error.clone()))), &[]);
+                return Some(error);
+            }
+        };
+        let bytes = given.bytes.len() as u64;
+        let in_memory = (bytes > memory::LARGE)
+            && self.memory.as_ref().is_some_and(|file| memory::write(file, waiting.room_at, &given.bytes).is_ok());
+        let lies = if in_memory { Where::Memory(waiting.room_at) } else { Where::Tail };
+        let param = GivenParam { storage: given.storage.to_string(), shape: given.shape.clone(), bytes, lies };
+        self.tell(&Request::Param(Ok(param)), if in_memory { &[] } else { &given.bytes });
+        if let Some(source) = waiting.source {
+            source.release(name);
+        }
+        None
+    }
+
+    fn end(&mut self, why: Verdict) -> NoAnswer {
+        self.companion.kill(why);
+        self.gone(None)
+    }
+
+    /// How it ended, once its channel has.
+    fn gone(&mut self, broken: Option<Broken>) -> NoAnswer {
+        if let Some(Broken::Garbled(why)) = broken {
+            // What died in the middle of a message died, whatever the rest of the message was.
+            if self.companion.wait(Duration::from_millis(100)).is_none() {
+                self.companion.kill(Verdict::Garbled { why });
+            }
+        }
+        let outcome = self.companion.wait(GOODBYE).or_else(|| {
+            self.companion.kill(Verdict::Garbled { why: "it closed its channel and went on".into() });
+            self.companion.wait(GOODBYE)
+        });
+        let stuck = || Outcome {
+            verdict: Verdict::TimedOut { after: GOODBYE },
+            stage: None,
+            records: vec![],
+            stderr_tail: String::new(),
+            elapsed: GOODBYE,
+        };
+        NoAnswer::Gone(outcome.unwrap_or_else(stuck))
+    }
+}
+
+impl Drop for Worker {
+    /// Tells it to end; the companion sees to it that it does.
+    fn drop(&mut self) {
+        self.companion.hang_up();
+        // It has read the end of the channel now, or will at once.
+        self.listener.take().map(JoinHandle::join);
+    }
+}
