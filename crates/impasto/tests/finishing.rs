@@ -143,7 +143,7 @@ fn a_killed_run_goes_on_to_the_same_picture() {
     for kill in 0..kills {
         let (mut child, _) = begin("run.png");
         let share = (seed ^ kill).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-        std::thread::sleep(sampling.mul_f64(0.9 * share as f64 / (1u64 << 24) as f64));
+        std::thread::sleep(sampling.mul_f64(0.6 * share as f64 / (1u64 << 24) as f64));
         child.kill().expect("it can be killed");
         child.wait().expect("it ends");
         if at("run.latent.safetensors").exists() {
