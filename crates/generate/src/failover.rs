@@ -92,6 +92,8 @@ impl<'a> Steady<'a> {
         let Some(device) = self.networks.places.of(module).map(|place| place.device.name().to_owned()) else {
             return Err(error);
         };
+        // What was begun elsewhere goes on in 32-bit floats, so that the picture stays the one that was begun.
+        let exact = !matches!(failure, Failure::Unable) && !matches!(error, GenerateError::Open { .. });
         let concerned = match failure {
             Failure::Full { refused } => {
                 self.fuller(module, &device, refused);
@@ -121,7 +123,7 @@ impl<'a> Steady<'a> {
         // All that they hold goes first, and is not held beside what comes instead.
         self.networks.modules_mut().filter(|(of, _)| concerned.contains(of)).for_each(|(_, module)| module.let_go());
         for &module in &concerned {
-            match self.place_anew(module) {
+            match self.place_anew(module, exact) {
                 Ok(true) => {}
                 Ok(false) => return Err(self.ended(error)),
                 Err(other) => return Err(other),
@@ -165,8 +167,9 @@ impl<'a> Steady<'a> {
         }
     }
 
-    /// Plan a module anew: where it was if that device may still have it, else on the next that takes it. `false` if there is none.
-    fn place_anew(&mut self, module: ModuleName) -> Result<bool, GenerateError> {
+    /// Plan a module anew: where it was if that device may still have it, else on the next that takes it, in 32-bit floats if `exact`. `false` if
+    /// there is none.
+    fn place_anew(&mut self, module: ModuleName, exact: bool) -> Result<bool, GenerateError> {
         let Networks { job, model, places, .. } = &self.networks;
         let stays = |place: &&Place| {
             let name = place.device.name();
@@ -180,6 +183,10 @@ impl<'a> Steady<'a> {
                 Some(place) => place,
                 None if !may_leave => return Ok(false),
                 None => match self.networks.places.elsewhere(job, model, module, &self.learned)? {
+                    Some(place) if exact => {
+                        self.learned.in_f32(module, place.device.name());
+                        place.with(&self.learned, module)
+                    }
                     Some(place) => place,
                     None => return Ok(false),
                 },

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use impasto_backend::cpu::CpuOptions;
-use impasto_backend::vulkan::VulkanOptions;
-use impasto_backend::{Backend, BackendError};
+use impasto_backend::vulkan::{VulkanOptions, VulkanProfile};
+use impasto_backend::{Backend, BackendError, Profile};
 use impasto_device::{Api, ApiReport, DeviceInfo, Survey, SurveyOptions, UseGuard, free_memory, survey};
 use impasto_generate::place::{Budget, Machine, Use};
 use impasto_generate::settings::Isolate;
@@ -56,18 +56,23 @@ pub fn machine(found: &Survey, how: Use) -> Machine {
     let free = |device: &DeviceInfo| free_memory(device, &crate::survey_options());
     let used = how.clone();
     let open = move |device: &DeviceInfo, options: &VulkanOptions| match used.is_isolated() {
-        true => Ok(Arc::new(Remote::open(device, options, worker_options(device, &used))?) as Arc<dyn Backend>),
+        true => {
+            Ok(Arc::new(Remote::open(device, options, worker_options(device, options, &used))?) as Arc<dyn Backend>)
+        }
         false => Ok(Arc::new(open_here(device, options)?) as Arc<dyn Backend>),
     };
     Machine::new(found.views().cloned().collect(), faults, how, Box::new(free), Box::new(open))
 }
 
-fn worker_options(device: &DeviceInfo, how: &Use) -> WorkerOptions {
+fn worker_options(device: &DeviceInfo, options: &VulkanOptions, how: &Use) -> WorkerOptions {
     let survey = SurveyOptions { asked_for: how.asked_for, ..crate::survey_options() };
     // For tests and for very slow machines: how long a worker may do nothing at least.
     let patience = std::env::var("IMPASTO_WORKER_PATIENCE").ok().and_then(|text| text.parse().ok());
     let patience = patience.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    let flops = how.rates.rates(&device.label, device).flops;
+    // Rates are noted under what a device says of itself.
+    let profile = |features| VulkanProfile::new(&device.name, &device.label, device.limits, features, options).ok();
+    let about = device.vulkan.as_ref().and_then(profile).map_or_else(|| device.label.clone(), |known| known.about());
+    let flops = how.rates.rates(&about, device).flops;
     let log: Arc<Log> = Arc::new(|line: &str| eprintln!("{line}"));
     WorkerOptions {
         log: how.verbose.then_some(log),
