@@ -49,6 +49,8 @@ struct Fault {
 }
 
 struct State {
+    /// Somebody has said what is to fail, be it nothing. Else nothing is counted either: a test build runs like a release.
+    asked: bool,
     faults: Vec<Fault>,
     /// How often each was asked about.
     counts: BTreeMap<(String, Kind), u64>,
@@ -84,12 +86,12 @@ fn read(text: &str) -> Result<Vec<Fault>, String> {
 fn state() -> MutexGuard<'static, Option<State>> {
     let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
     if state.is_none() {
-        let text = std::env::var("IMPASTO_FAULT").unwrap_or_default();
-        let faults = read(&text).unwrap_or_else(|problem| {
+        let text = std::env::var("IMPASTO_FAULT").ok();
+        let faults = read(text.as_deref().unwrap_or_default()).unwrap_or_else(|problem| {
             eprintln!("IMPASTO_FAULT: {problem}");
             std::process::exit(2)
         });
-        *state = Some(State { faults, counts: BTreeMap::new(), fired: vec![] });
+        *state = Some(State { asked: text.is_some(), faults, counts: BTreeMap::new(), fired: vec![] });
     }
     state
 }
@@ -97,13 +99,13 @@ fn state() -> MutexGuard<'static, Option<State>> {
 /// From now on these fail, and nothing has been counted yet.
 pub fn plan(text: &str) -> Result<(), String> {
     let faults = read(text)?;
-    *state() = Some(State { faults, counts: BTreeMap::new(), fired: vec![] });
+    *state() = Some(State { asked: true, faults, counts: BTreeMap::new(), fired: vec![] });
     Ok(())
 }
 
 fn fails(device: &str, kind: Kind, bytes: u64) -> bool {
     let mut state = state();
-    let Some(State { faults, counts, fired }) = state.as_mut() else { return false };
+    let Some(State { asked: true, faults, counts, fired }) = state.as_mut() else { return false };
     let count = counts.entry((device.to_owned(), kind)).or_default();
     *count += 1;
     let hits = |fault: &&Fault| {

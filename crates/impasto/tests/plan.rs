@@ -43,7 +43,7 @@ fn the_table_says_where_how_much_and_how_long() {
 #[test]
 fn what_does_not_fit_ends_with_1_and_says_what_would_have_to_change() {
     let folder = tempfile::tempdir().expect("a folder");
-    let small = ["--device", "vulkan0:memory=64MiB", "-W", "1024", "-H", "1024"];
+    let small = ["--device", "vulkan0:memory=64MiB,kind=integrated", "-W", "1024", "-H", "1024"];
     let whole = "--no-vae-tiling-fallback";
     let out = run(folder.path(), &[&["plan", "--backend", "vulkan0", whole], &small[..]].concat());
     assert_eq!(out.status.code(), Some(1), "{}", text(&out.stdout));
@@ -52,6 +52,11 @@ fn what_does_not_fit_ends_with_1_and_says_what_would_have_to_change() {
     assert!(shown.contains("try --backend vae=cpu, or a smaller picture"), "{shown}");
     let tiled = planned(folder.path(), &[&["--backend", "vulkan0"], &small[..]].concat());
     assert_eq!(tiled["modules"][2]["rung"], "tiled", "{tiled:#}");
+    // With memory of its own beside the host's, bands rest there.
+    let card = ["--device", "vulkan0:memory=64MiB", "-W", "1024", "-H", "1024", "--backend", "vulkan0", whole];
+    let rests = planned(folder.path(), &card);
+    assert_eq!(rests["modules"][2]["rung"], "banded", "{rests:#}");
+    assert!(rests["modules"][2]["host_bytes"].as_u64() > Some(0), "{rests:#}");
     // Where the choice is ours, it is made so that it fits.
     let places = planned(folder.path(), &[&[whole], &small[..]].concat());
     let on = |i: usize| places["modules"][i]["computes_on"].as_str().map(str::to_owned);

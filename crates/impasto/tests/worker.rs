@@ -121,7 +121,7 @@ fn paint_with(fault: &str, once: bool, number: usize) -> (Vec<u8>, String) {
 }
 
 /// What the note says that tells of a fault.
-const FAULTS: [(&str, &str); 8] = [
+const FAULTS: [(&str, &str); 9] = [
     ("segv", "crashed with SIGSEGV"),
     ("abort", "crashed with SIGABRT"),
     ("exit", "exit code 0"),
@@ -129,6 +129,7 @@ const FAULTS: [(&str, &str); 8] = [
     ("hang", "did not end within"),
     ("lost", "the device is lost"),
     ("leak", "GB of memory"),
+    ("garbage", "a code without further explanation"),
     ("nan", "numbers that are"),
 ];
 
@@ -137,7 +138,7 @@ fn a_driver_that_goes_wrong_costs_a_step_and_not_the_picture() {
     let shared = shared();
     let mut state = seed();
     // The last is computed in 32-bit floats, for which a software device compiles everything again.
-    let (rounds, faults) = if all() { (100, &FAULTS[..]) } else { (7, &FAULTS[..7]) };
+    let (rounds, faults) = if all() { (100, &FAULTS[..]) } else { (8, &FAULTS[..8]) };
     for round in 0..rounds {
         let (name, words) = faults[round % faults.len()];
         // The first submission is that of the trial, in a process of its own, in which a fault is no news.

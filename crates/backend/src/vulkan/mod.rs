@@ -115,6 +115,14 @@ impl Vulkan {
         failed(self.name(), bytes, error)
     }
 
+    /// The same of work that was handed over: whatever a driver answers then but that memory is gone, it is not one to go on with.
+    fn died(&self, error: VulkanError) -> BackendError {
+        match self.failed(0, error) {
+            BackendError::Unsupported { device, reason } => BackendError::Lost { device, reason },
+            other => other,
+        }
+    }
+
     fn unsupported(&self, reason: impl Into<String>) -> BackendError {
         BackendError::Unsupported { device: self.name().into(), reason: reason.into() }
     }

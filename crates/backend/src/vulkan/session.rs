@@ -288,7 +288,7 @@ const AHEAD: usize = 3;
 fn run_all(vulkan: &Vulkan, recordings: &mut [Recording]) -> Result<(), BackendError> {
     let pulse = vulkan.pulse();
     let wait = |recording: &Recording| {
-        recording.wait().map_err(|e| vulkan.failed(0, e))?;
+        recording.wait().map_err(|e| vulkan.died(e))?;
         pulse.beat();
         Ok(())
     };
@@ -301,7 +301,7 @@ fn run_all(vulkan: &Vulkan, recordings: &mut [Recording]) -> Result<(), BackendE
         if stopped {
             break;
         }
-        recordings[at].submit().map_err(|e| vulkan.failed(0, e))?;
+        recordings[at].submit().map_err(|e| vulkan.died(e))?;
         submitted = at + 1;
     }
     recordings[submitted.saturating_sub(AHEAD)..submitted].iter().try_for_each(wait)?;
