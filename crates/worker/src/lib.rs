@@ -14,6 +14,7 @@
 mod frame;
 mod memory;
 mod message;
+mod options;
 mod remote;
 mod serve;
 mod session;
@@ -21,5 +22,6 @@ mod sources;
 mod watch;
 mod worker;
 
-pub use remote::{Log, Remote, WorkerOptions};
+pub use options::{Log, WorkerOptions};
+pub use remote::Remote;
 pub use serve::{TRIAL, open_here};

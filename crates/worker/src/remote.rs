@@ -2,17 +2,17 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use impasto_backend::vulkan::{VulkanOptions, VulkanProfile};
+use impasto_backend::vulkan::{MOST_FLOPS, VulkanOptions, VulkanProfile};
 use impasto_backend::{Backend, BackendError, HostWeights, Meter, Profile, Session, WeightSource, Weights};
 use impasto_device::{DeviceInfo, Options, Outcome, UseGuard, Verdict};
 use impasto_graph::{Capabilities, DType, Graph, Limits, Plan, Used, Value, Weight};
 
 use crate::message::{HowToUse, Reply, Request, Source, Taken, Target, VERSION, build};
+use crate::options::WorkerOptions;
 use crate::session::RemoteSession;
 use crate::watch::{Patience, own_memory, slack};
 use crate::worker::{NoAnswer, Waiting, Worker};
@@ -21,54 +21,8 @@ use crate::worker::{NoAnswer, Waiting, Worker};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// So many times that while a driver compiles.
 const COMPILING: u32 = 4;
-/// Work that a device is given at once is at most this, which bounds how long it may say nothing.
-const MOST_FLOPS: f64 = 5e10;
 /// Bytes of weights that come in a second where a disk is slow.
 const SLOW_DISK: f64 = 2e7;
-
-/// Who hears lines of a worker's log.
-pub type Log = dyn Fn(&str) + Send + Sync;
-
-/// How a worker is started and watched.
-#[derive(Clone)]
-pub struct WorkerOptions {
-    /// The executable to start instead of this program, for programs that cannot call [`hook`](impasto_device::hook).
-    pub helper: Option<PathBuf>,
-    /// Variables to set or to remove in its environment, beside those of the device.
-    pub env: Vec<(OsString, Option<OsString>)>,
-    /// How long a worker may do nothing at least before it is taken for hung, 20 s by default; more while drivers compile, and what is
-    /// estimated for its work comes on top.
-    pub patience: Option<Duration>,
-    /// After so long with nothing loaded the worker ends and gives all its memory back; the next use starts another.
-    pub idle: Duration,
-    /// Memory that it may take beyond what is planned; by default a quarter of the machine's, at most 4 GiB.
-    pub slack: Option<u64>,
-    /// Operations that the device does in a second, as far as is known.
-    pub flops: Option<f64>,
-    /// What is remembered of the driver across runs.
-    pub guard: Option<UseGuard>,
-    /// Set by who wants to stop: the device is left between two lists of commands.
-    pub stop: Option<Arc<AtomicBool>>,
-    /// Hears what the worker logs.
-    pub log: Option<Arc<Log>>,
-}
-
-impl Default for WorkerOptions {
-    /// This program, ten seconds of idling, nothing known, nothing remembered.
-    fn default() -> Self {
-        WorkerOptions {
-            helper: None,
-            env: vec![],
-            patience: None,
-            idle: Duration::from_secs(10),
-            slack: None,
-            flops: None,
-            guard: None,
-            stop: None,
-            log: None,
-        }
-    }
-}
 
 /// A device that is open in a worker process. Cheap to clone; clones are the same device.
 #[derive(Clone)]
@@ -220,7 +174,10 @@ impl Inner {
     pub fn run_patience(&self, flops: f64, streamed: u64, first: bool) -> Patience {
         let shown = *self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         let rate = shown.or(self.options.flops).unwrap_or(5e9).max(1e8);
-        self.patience(if first { COMPILING } else { 1 }, flops.min(MOST_FLOPS) / rate + streamed as f64 / SLOW_DISK)
+        self.patience(
+            if first { COMPILING } else { 1 },
+            flops.min(MOST_FLOPS as f64) / rate + streamed as f64 / SLOW_DISK,
+        )
     }
 
     pub fn showed(&self, flops: f64, seconds: f64) {

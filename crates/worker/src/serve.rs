@@ -23,7 +23,7 @@ use impasto_vulkan::{Loader, Physical, VulkanError};
 use crate::frame::{self, Broken};
 use crate::memory;
 use crate::message::{Reply, Request, Source, Taken, Target, VERSION, Where, build};
-use crate::sources::{Answer, AskParent, Feed, Files, Watched, reads_itself};
+use crate::sources::{Answer, AskParent, Files, Watched, reads_itself};
 
 /// The worker, among the trials that a program names in its call of [`hook`](impasto_device::hook).
 pub const TRIAL: Trial = Trial { name: "worker", run: work };
@@ -243,20 +243,16 @@ impl Serving {
                 self.done(0)
             }
             Request::Keep { id, source } => {
-                let given = self.source(&source)?;
+                let watched = self.watched(&source)?;
                 let (graph, plan, backend) = self.plan.as_ref().ok_or_else(no_plan)?;
-                let tell = reads_itself(&source).then_some(&self.out);
-                let watched = Watched { source: &*given, pulse: &self.pulse, tell };
                 let kept = backend.pack_on_host(graph, plan, &watched)?;
                 let bytes = kept.bytes();
                 self.kept.insert(id, Arc::new(kept));
                 self.done(bytes)
             }
             Request::Pack { id, source } => {
-                let given = self.source(&source)?;
+                let watched = self.watched(&source)?;
                 let (graph, plan, backend) = self.plan.as_ref().ok_or_else(no_plan)?;
-                let tell = reads_itself(&source).then_some(&self.out);
-                let watched = Watched { source: &*given, pulse: &self.pulse, tell };
                 let weights = backend.pack(graph, plan, &watched)?;
                 let bytes = weights.bytes();
                 self.weights.insert(id, weights);
@@ -267,7 +263,9 @@ impl Serving {
                 let (graph, plan, backend) = self.plan.as_ref().ok_or_else(no_plan)?;
                 let held = self.weights.get(&weights).ok_or_else(|| wrong("there are no such weights".into()))?;
                 let held = match feed {
-                    Some(source) => held.clone().fed_by(Arc::new(Feed { source, pulse: self.pulse.clone() })),
+                    Some(source) => {
+                        held.clone().fed_by(Arc::new(Watched { source, pulse: self.pulse.clone(), tell: None }))
+                    }
                     None => held.clone(),
                 };
                 let session = backend.prepare(graph, plan, &held)?;
@@ -298,6 +296,12 @@ impl Serving {
             // Whoever hears them has taken them out.
             Request::Param(_) | Request::Cancel => self.done(0),
         }
+    }
+
+    /// A source that the parent hears of, unless it is the parent itself that reads.
+    fn watched(&mut self, source: &Source) -> Result<Watched, BackendError> {
+        let tell = reads_itself(source).then(|| self.out.clone());
+        Ok(Watched { source: self.source(source)?, pulse: self.pulse.clone(), tell })
     }
 
     fn source(&mut self, source: &Source) -> Result<SharedSource, BackendError> {

@@ -76,52 +76,26 @@ impl WeightSource for AskParent {
     }
 }
 
-/// A source that is watched while it is read.
-pub(crate) struct Watched<'a> {
-    pub source: &'a dyn WeightSource,
-    pub pulse: &'a Pulse,
+/// A source that is watched while it is read: once, or by weights that take turns in as many runs as there are.
+pub(crate) struct Watched {
+    pub source: SharedSource,
+    pub pulse: Pulse,
     /// Who is to hear of each parameter.
-    pub tell: Option<&'a Out>,
+    pub tell: Option<Out>,
 }
 
-impl WeightSource for Watched<'_> {
+impl WeightSource for Watched {
     fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError> {
         if self.pulse.must_stop() {
             return Err(BackendError::Interrupted { device: "worker".into() });
         }
         let given = self.source.read(name)?;
         self.pulse.beat();
-        if let Some(out) = self.tell {
+        if let Some(out) = &self.tell {
             let elements = given.shape.iter().fold(1u64, |n, &d| n.saturating_mul(d as u64));
             // Who is gone hears nothing; that is noticed elsewhere.
             let _ = out.say(&Reply::WasRead { name: name.into(), elements }, &[]);
         }
-        Ok(given)
-    }
-
-    fn release(&self, name: &str) {
-        self.source.release(name);
-    }
-
-    fn packed(&self, name: &str) -> Option<&[u8]> {
-        self.pulse.beat();
-        self.source.packed(name)
-    }
-}
-
-/// The same for weights that take turns, in as many runs as there are.
-pub(crate) struct Feed {
-    pub source: SharedSource,
-    pub pulse: Pulse,
-}
-
-impl WeightSource for Feed {
-    fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError> {
-        if self.pulse.must_stop() {
-            return Err(BackendError::Interrupted { device: "worker".into() });
-        }
-        let given = self.source.read(name)?;
-        self.pulse.beat();
         Ok(given)
     }
 

@@ -31,6 +31,7 @@ use kernels::matrices::Units;
 use memory::Stage;
 use pipelines::Pipelines;
 pub use profile::VulkanProfile;
+pub use session::MOST_FLOPS;
 
 /// How a Vulkan device is to be used.
 #[derive(Clone, Debug, Default)]

@@ -12,7 +12,7 @@ use crate::stream::{self, segment_of};
 use crate::{BackendError, Profile, Session, SharedSource, StepTime, Streaming, Weights, io};
 
 /// Work that is handed to the device at once: more, and a weak device that also draws a desktop would be taken for hung.
-const MOST_FLOPS: u64 = 50_000_000_000;
+pub const MOST_FLOPS: u64 = 50_000_000_000;
 const MOST_RUNS: usize = 500;
 
 /// One run of a kernel. It reads its buffers and writes the last of them.
