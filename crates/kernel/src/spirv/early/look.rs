@@ -88,6 +88,9 @@ pub(super) struct Look<'a> {
     /// The conditions of the branches around, with the arm.
     branches: Vec<(u32, usize)>,
     pub(super) depth: usize,
+    /// Whether what comes next in the region may never be reached, and whether the outermost one has ended.
+    unsure: bool,
+    ended: bool,
     /// Ops that may be walked again.
     pub(super) patience: usize,
     /// What surely happens: stores that others see, and the branches and loops that hold some.
@@ -114,7 +117,7 @@ impl<'a> Look<'a> {
                 read[m.index()] = true;
             }
         }
-        let mut look = Look {
+        let look = Look {
             k,
             read,
             classes: vec![Class::UNSURE; k.value_count()],
@@ -128,6 +131,8 @@ impl<'a> Look<'a> {
             frames: Vec::new(),
             branches: Vec::new(),
             depth: 0,
+            unsure: false,
+            ended: false,
             patience: 2 * k.op_count(),
             happens: Vec::new(),
             private: Vec::new(),
@@ -138,8 +143,14 @@ impl<'a> Look<'a> {
             around: vec![0],
             inside: 0,
         };
-        look.region(k.body());
         look
+    }
+
+    /// Goes through ops of the outermost region, behind those that it was given before.
+    pub(super) fn part(&mut self, ops: &[OpId]) {
+        if !self.ended {
+            self.ended = self.ops(ops).is_some();
+        }
     }
 
     pub(super) fn class(&self, v: Value) -> Class {
@@ -254,14 +265,21 @@ impl<'a> Look<'a> {
 
     /// Goes through a region that is surely reached.
     pub(super) fn region(&mut self, r: RegionId) -> End {
+        let outside = std::mem::replace(&mut self.unsure, false);
+        let end = self.ops(self.k.region_ops(r));
+        self.unsure = outside;
+        end.unwrap_or(End::Unsure)
+    }
+
+    /// Goes through ops of a region; how it ends, if it does.
+    fn ops(&mut self, ops: &[OpId]) -> Option<End> {
         let k = self.k;
-        let mut sure = true;
-        for &op in k.region_ops(r) {
-            let (kind, args) = (k.kind(op), k.args(op));
-            if !sure {
+        for &op in ops {
+            if self.unsure {
                 self.skim(op);
                 continue;
             }
+            let (kind, args) = (k.kind(op), k.args(op));
             if self.inside != 0 {
                 self.home[op.index()] = self.inside;
             }
@@ -272,8 +290,8 @@ impl<'a> Look<'a> {
                 (OpKind::Store(m) | OpKind::MatrixStore(m, _) | OpKind::Atomic(m, _), &[at, ..]) => {
                     self.write(op, kind, m, self.class(at));
                 }
-                _ if kind.is_structure() => sure = self.structure(op, kind),
-                _ if kind.is_terminator() => return self.end(op, kind),
+                _ if kind.is_structure() => self.unsure = !self.structure(op, kind),
+                _ if kind.is_terminator() => return Some(self.end(op, kind)),
                 _ if k.results(op).len() == 1 => {
                     let v = k.result(op);
                     self.classes[v.index()] = self.class_of(op, kind);
@@ -282,7 +300,7 @@ impl<'a> Look<'a> {
                 _ => {}
             }
         }
-        End::Unsure
+        None
     }
 
     fn write(&mut self, op: OpId, kind: OpKind, m: MemoryId, at: Class) {
