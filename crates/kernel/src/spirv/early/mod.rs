@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use super::too_many;
 use crate::error::KernelError;
-use crate::ir::{Kernel, OpKind};
+use crate::ir::Kernel;
 use look::{Look, MOST_DEPTH};
 use needs::Needs;
 use tally::Tally;
@@ -111,10 +111,9 @@ fn counted(kernels: &[Kernel], values: bool, limit: u64) -> Counted {
 
 /// The ids of one kernel, and its constants.
 fn of_one(k: &Kernel, values: bool, limit: u64) -> (BTreeMap<&'static str, u64>, Tally) {
-    let loops = k.kinds().any(|kind| matches!(kind, OpKind::For(_)));
     // First as if loops with constant ends were not unrolled. They are not, if enough is found in them.
-    let found = loops.then(|| walked(k, true, values, limit)).flatten();
-    found.or_else(|| walked(k, false, values, limit)).unwrap_or_else(|| (BTreeMap::new(), Tally::new()))
+    let found = walked(k, true, values, limit).or_else(|| walked(k, false, values, limit));
+    found.unwrap_or_else(|| (BTreeMap::new(), Tally::new()))
 }
 
 /// `counted`: also through loops with constant ends; nothing, if one of them may be unrolled.

@@ -185,7 +185,7 @@ impl Needs {
         if let Some(join) = look.join(v) {
             look.inputs(join).iter().filter(|&&x| x != NONE).for_each(|&x| self.constant(look, x));
             // An `if` may become a select.
-            if look.k.kind(join.of) != OpKind::If {
+            if !matches!(look.k.kind(join.of), OpKind::If) {
                 self.structure(look, join.of);
             }
         }
@@ -229,7 +229,7 @@ impl Needs {
                     self.place(look, what, 0, m, at);
                 }
                 // A product may become a shift, by another constant; others may vanish with an op.
-                if kind != OpKind::Binary(Binary::Mul) {
+                if !matches!(kind, OpKind::Binary(Binary::Mul)) {
                     args.iter().filter(|&&v| look.class(v).is_plain()).for_each(|v| self.constant(look, v.0));
                 }
             }
@@ -240,6 +240,6 @@ impl Needs {
 
 fn ends_with_continue(look: &Look<'_>, op: OpId) -> bool {
     let k = look.k;
-    let continued = |&r: &RegionId| k.terminator(r).is_some_and(|t| k.kind(t) == OpKind::Continue(r));
+    let continued = |&r: &RegionId| k.terminator(r).is_some_and(|t| matches!(k.kind(t), OpKind::Continue(to) if to == r));
     k.regions(op).iter().any(continued)
 }

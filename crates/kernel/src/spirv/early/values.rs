@@ -1,12 +1,12 @@
 //! Which ops stay. This knows what passes do with each kind of op, and follows them from the side of what they leave.
 
-use super::class::{Class, hash};
+use super::class::Class;
 use super::look::Look;
 use crate::ir::{Access, Binary, Builtin, MemoryId, OpId, OpKind, Scalar, Space, Ty, Unary};
 
 impl Look<'_> {
     /// The class of the result of an op without regions.
-    pub(super) fn class_of(&self, op: OpId, kind: OpKind) -> Class {
+    pub(super) fn class_of(&mut self, op: OpId, kind: OpKind) -> Class {
         let k = self.k;
         let args = k.args(op);
         let ty = k.ty(k.result(op));
@@ -88,7 +88,7 @@ impl Look<'_> {
     }
 
     /// A load stays, unless what was stored at the same place may stand for it. All loads of a place count as one.
-    fn loaded(&self, m: MemoryId, at: Class) -> Class {
+    fn loaded(&mut self, m: MemoryId, at: Class) -> Class {
         let only_read = self.k.memory(m).space == Space::Buffer(Access::Read);
         if !at.is_known() || !(only_read || self.is_unwritten(m, at)) {
             return Class::UNSURE;
@@ -128,9 +128,4 @@ fn binary(f: Binary, s: Scalar, a: Class, b: Class) -> Class {
     }
     let (x, y) = if f.commutes() { (a.0.min(b.0), a.0.max(b.0)) } else { (a.0, b.0) };
     Class::made_of(&[0xE0, f as u64, s as u64, x, y], &both).with(if sum { Class::SUM } else { 0 })
-}
-
-/// The place of an element.
-pub(super) fn place(m: MemoryId, at: Class) -> u64 {
-    hash(&[0x51, m.0.into(), at.0])
 }
