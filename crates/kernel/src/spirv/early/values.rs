@@ -2,7 +2,7 @@
 
 use super::class::Class;
 use super::look::Look;
-use crate::ir::{Access, Binary, Builtin, MemoryId, OpId, OpKind, Scalar, Space, Ty, Unary};
+use crate::ir::{Access, Binary, MemoryId, OpId, OpKind, Scalar, Space, Ty, Unary};
 
 impl Look<'_> {
     /// The class of the result of an op without regions.
@@ -25,9 +25,7 @@ impl Look<'_> {
         match kind {
             OpKind::Const(n) => Class::constant(s, k.const_bits(n)),
             OpKind::Param(p) => Class::source(&[0xA0, p.into()]),
-            OpKind::Builtin(b @ (Builtin::GlobalId | Builtin::WorkgroupId), axis) => {
-                Class::source(&[0xB0, b as u64, axis.into()])
-            }
+            OpKind::Builtin(b, axis) => Class::source(&[0xB0, b as u64, axis.into()]),
             OpKind::Subgroup(_) => Class::source(&[0xB1, op.0.into()]),
             OpKind::Len(m) => Class::source(&[0xB2, m.0.into()]),
             OpKind::Load(m) => self.loaded(m, a),
@@ -55,7 +53,8 @@ impl Look<'_> {
                 Class::made_of(&[0xE2, f as u64, a.0.min(b.0), a.0.max(b.0)], &[a, b])
             }
             OpKind::Fma if known && stays => Class::made_of(&[0xE3, t, a.0, b.0, c.0], &[a, b, c]),
-            OpKind::Select if known && a.stays() => self.choice(ty, a, b, c),
+            // Between equals there is no choice, and nobody needs the condition.
+            OpKind::Select if known && a.stays() && b != c => self.choice(ty, a, b, c),
             OpKind::Convert if known && stays && self.scalar_of(args[0]) != Some(s) => {
                 Class::made_of(&[0xE5, t, self.scalar_of(args[0]).map_or(0, |s| s as u64), a.0], &[a])
             }
