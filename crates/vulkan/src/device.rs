@@ -43,9 +43,16 @@ pub(crate) struct Opened {
 impl Device {
     /// Opens a device with its first queue that computes, and with all [`Features`] that it has.
     pub fn open(physical: &Physical) -> Result<Device, VulkanError> {
+        Device::open_for(physical, &[])
+    }
+
+    /// Opens a device as [`open`](Device::open) does, and with what modules with these capabilities need, by their numbers in SPIR-V. What the device
+    /// lacks of that is an error, with the name of the feature.
+    pub fn open_for(physical: &Physical, capabilities: &[u32]) -> Result<Device, VulkanError> {
+        physical.offers(capabilities)?;
         let family = physical.compute_family().ok_or(VulkanError::Lacks("queue for computing"))?;
         let features = physical.features();
-        let raw = physical.create(family, &features).named("vkCreateDevice")?;
+        let raw = physical.create(family, &features, capabilities).named("vkCreateDevice")?;
         let instance = physical.instance.clone();
         // SAFETY: the family has a queue, and it was asked for.
         let queue = unsafe { raw.get_device_queue(family, 0) };

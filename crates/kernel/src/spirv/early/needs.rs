@@ -240,6 +240,7 @@ impl Needs {
 
 fn ends_with_continue(look: &Look<'_>, op: OpId) -> bool {
     let k = look.k;
-    let continued = |&r: &RegionId| k.terminator(r).is_some_and(|t| matches!(k.kind(t), OpKind::Continue(to) if to == r));
+    let continued =
+        |&r: &RegionId| k.terminator(r).is_some_and(|t| matches!(k.kind(t), OpKind::Continue(to) if to == r));
     k.regions(op).iter().any(continued)
 }
