@@ -104,7 +104,7 @@ impl Device {
     pub unsafe fn pipeline(&self, words: &[u32], interface: &Interface<'_>) -> Result<Pipeline, VulkanError> {
         let device = &self.0.raw;
         let (features, limits) = (&self.0.features, &self.0.features.limits);
-        let &Interface { entry, buffers, constants, subgroup, uniforms } = interface;
+        let &Interface { entry, buffers, constants, subgroup, uniforms, plain } = interface;
         if constants > limits.constants {
             return Err(VulkanError::TooLarge { wanted: constants.into(), have: limits.constants.into() });
         }
@@ -162,7 +162,11 @@ impl Device {
         if subgroup.is_some() {
             stage = stage.push_next(&mut size);
         }
-        let infos = [vk::ComputePipelineCreateInfo::default().stage(stage).layout(pipeline.layout)];
+        let flags = match plain {
+            true => vk::PipelineCreateFlags::DISABLE_OPTIMIZATION,
+            false => vk::PipelineCreateFlags::empty(),
+        };
+        let infos = [vk::ComputePipelineCreateInfo::default().flags(flags).stage(stage).layout(pipeline.layout)];
         let _remembering = self.0.remembering.read().unwrap_or_else(std::sync::PoisonError::into_inner);
         // SAFETY: as above; several threads may use the cache at a time.
         let made = unsafe { device.create_compute_pipelines(self.0.pipelines, &infos, None) };
@@ -312,6 +316,8 @@ pub struct Interface<'a> {
     pub subgroup: Option<u32>,
     /// Those of the bindings that are uniform buffers instead.
     pub uniforms: &'a [u32],
+    /// Ask the driver not to optimise: slower kernels, for modules that its optimiser cannot digest.
+    pub plain: bool,
 }
 
 /// What is bound there.

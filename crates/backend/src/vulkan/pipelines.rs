@@ -108,6 +108,7 @@ impl Pipelines {
             constants: entry.constants,
             subgroup,
             uniforms: &[],
+            plain: false,
         };
         // SAFETY: the compiler verifies what it writes; kernels are written for the shapes of the tensors that they are given, and stay
         // inside of them, which the tests of every op make sure of.
