@@ -12,7 +12,7 @@ use crate::instance::Inner;
 use crate::memory::Buffer;
 use crate::meter::Meter;
 use crate::physical::Physical;
-use crate::queue::{Lane, Queue};
+use crate::queue::{Found, Lane, Queue};
 use crate::remembered::Identity;
 
 /// An open device with its queues.
@@ -41,6 +41,17 @@ impl Device {
     /// Opens a device with its first queue that computes, another for copies where it has one, and all [`Features`] that it has.
     pub fn open(physical: &Physical) -> Result<Device, VulkanError> {
         let (kernels, copies) = physical.queues().ok_or(VulkanError::Lacks("queue for computing"))?;
+        let device = Device::with_queues(physical, kernels, copies)?;
+        // A second queue is believed when it has copied something.
+        let holds = copies.is_none() || device.copies_hold().unwrap_or(false);
+        device.meter().start_over();
+        match holds {
+            true => Ok(device),
+            false => Device::with_queues(physical, kernels, None),
+        }
+    }
+
+    fn with_queues(physical: &Physical, kernels: Found, copies: Option<Found>) -> Result<Device, VulkanError> {
         let features = physical.features();
         let raw = physical.create(kernels, copies, &features).named("vkCreateDevice")?;
         let instance = physical.instance.clone();
