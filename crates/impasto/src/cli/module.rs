@@ -334,7 +334,7 @@ fn child(diff: &Diff<'_>) -> anyhow::Result<()> {
     let all = instance.enumerate()?;
     let gpu = all.iter().find(|p| p.describe().kind != Kind::Software);
     let Some(physical) = gpu.or(all.first()) else { bail!("there is no Vulkan device") };
-    let device = Device::open(physical)?;
+    let device = Device::open_for(physical, &diff.capabilities())?;
     let place = physical.describe().label;
     for entry in diff.entries() {
         // SAFETY: this is what the user asks for: to run both modules on the device. This process does nothing else, and may be lost.

@@ -193,6 +193,12 @@ impl<'a> Diff<'a> {
         self.interfaces[0].entries.iter().map(|e| e.name.as_str())
     }
 
+    /// The capabilities that one of them needs: what a device must be opened for.
+    pub fn capabilities(&self) -> Vec<u32> {
+        let all = self.interfaces.iter().flat_map(|i| i.capabilities.iter().copied());
+        all.collect::<std::collections::BTreeSet<u32>>().into_iter().collect()
+    }
+
     /// What both modules are given.
     pub fn launch(&self, entry: &str) -> ModuleLaunch {
         let i = &self.interfaces[0];

@@ -13,7 +13,8 @@ impl Source {
             let own = |id: u32| (f.at..f.end).contains(&self.defs[id as usize]);
             let label = |id: u32| own(id) && self.op(self.defs[id as usize]) == S::Label;
             let outside = |id: u32| self.functions.first().is_none_or(|first| self.defs[id as usize] < first.at);
-            let value = |id: u32| !label(id) && (own(id) || outside(id));
+            let debug = |id: u32| self.is_debug(self.defs[id as usize]);
+            let value = |id: u32| !label(id) && (own(id) || outside(id)) && !debug(id);
             for b in &f.blocks {
                 for &place in b.phis.iter().chain(&b.body).chain(&b.merge).chain([&b.end]) {
                     let w = self.operands(place);
@@ -72,6 +73,11 @@ impl Source {
         };
         (!fits || !outside(id)).then(|| format!("id {id} cannot have this decoration"))
     }
+}
+
+/// Whether an instruction may name what gives no value: debug information does, and names.
+pub(super) fn may_name_nothing(user: S) -> bool {
+    matches!(user, S::ExtInst | S::Name | S::Decorate | S::DecorateId | S::DecorateString)
 }
 
 /// Whether an instruction may name what this one defines in a function; `around` is the function that it stands in itself, or 0.
