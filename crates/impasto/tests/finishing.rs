@@ -245,3 +245,14 @@ fn a_folder_that_cannot_be_written_is_refused_before_sampling() {
     assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
     assert!(said(&refused).contains("/proc/self") && !said(&refused).contains("picture 1"), "{}", said(&refused));
 }
+
+/// Words about a picture are worth less than the picture: `impasto ... 2>&1 | head -1`, a terminal that is closed.
+#[test]
+fn nobody_who_reads_what_is_said_costs_no_picture() {
+    let folder = folder();
+    let mut running = command(folder.path(), &paint("2", "unheard.png"));
+    let mut running = running.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    drop((running.stdout.take(), running.stderr.take()));
+    assert!(running.wait().expect("it ends").success());
+    assert!(folder.path().join("unheard.png").exists());
+}

@@ -14,10 +14,10 @@ use crate::frame::{self, Broken};
 use crate::memory;
 use crate::message::{Failure, GivenParam, Reply, Request, Taken, Where};
 use crate::serve::TRIAL;
-use crate::watch::{Patience, Watchdog, Wrong, own_memory};
+use crate::watch::{Patience, Watchdog, Wrong, own_memory, worked};
 
 /// How often a worker is looked at that is being waited for.
-const TICK: Duration = Duration::from_millis(50);
+const TICK: Duration = Duration::from_millis(100);
 /// How long the end of a process is waited for whose channel has ended.
 const GOODBYE: Duration = Duration::from_millis(1500);
 
@@ -155,7 +155,7 @@ impl Worker {
                 self.tell(&Request::Cancel, &[]);
             }
             let (beats, heard) = (self.told.beats.load(Ordering::Relaxed), self.told.messages.load(Ordering::Relaxed));
-            if let Some(wrong) = dog.look(beats, heard, TICK, waiting.patience) {
+            if let Some(wrong) = dog.look(beats, heard, TICK, waiting.patience, || worked(self.process())) {
                 let (Wrong::Hangs(after) | Wrong::Silent(after)) = wrong;
                 return Err(self.end(Verdict::TimedOut { after }));
             }
