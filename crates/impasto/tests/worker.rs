@@ -11,7 +11,7 @@ mod driver;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use common::Small;
@@ -37,23 +37,36 @@ fn side() -> &'static str {
 
 const STEPS: &str = "4";
 
-fn shared() -> &'static Shared {
-    static MADE: OnceLock<Shared> = OnceLock::new();
-    MADE.get_or_init(|| {
-        let all = Path::new(env!("CARGO_TARGET_TMPDIR")).join("worker");
-        let folder = all.join(std::process::id().to_string());
-        std::fs::create_dir_all(&folder).expect("a folder");
-        // Tests may be processes of their own: kernels are compiled once for all of them.
-        let lock = std::fs::File::create(all.join("lock")).expect("a file");
-        lock.lock().expect("a lock");
-        Small::sd1().write_folder(&folder.join("model"));
-        let count = folder.join("count");
-        let mut command = painting(&folder, &folder.join("expected.png"), &[]);
-        let output = command.env("SHIM_COUNT", &count).output().expect("it runs");
-        assert!(output.status.success(), "{}", text(&output));
-        let count = std::fs::read_to_string(count).expect("it counts its submissions").parse().expect("a number");
-        Shared { expected: pixels(&folder.join("expected.png")), submissions: count, folder }
-    })
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Made by the first test that needs it, and gone with the last.
+fn shared() -> Arc<Shared> {
+    static MADE: Mutex<Weak<Shared>> = Mutex::new(Weak::new());
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(shared) = made.upgrade() {
+        return shared;
+    }
+    let all = Path::new(env!("CARGO_TARGET_TMPDIR")).join("worker");
+    let folder = all.join(std::process::id().to_string());
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let mut shared = Shared { expected: vec![], submissions: 0, folder };
+    let folder = &shared.folder;
+    // Tests may be processes of their own: kernels are compiled once for all of them.
+    let lock = std::fs::File::create(all.join("lock")).expect("a file");
+    lock.lock().expect("a lock");
+    Small::sd1().write_folder(&folder.join("model"));
+    let (to, count) = (folder.join("expected.png"), folder.join("count"));
+    let output = painting(folder, &to, &[]).env("SHIM_COUNT", &count).output().expect("it runs");
+    assert!(output.status.success(), "{}", text(&output));
+    let count = std::fs::read_to_string(count).expect("it counts its submissions").parse().expect("a number");
+    (shared.expected, shared.submissions) = (pixels(&to), count);
+    let shared = Arc::new(shared);
+    *made = Arc::downgrade(&shared);
+    shared
 }
 
 /// The command that paints on the shim.
