@@ -163,7 +163,7 @@ impl Worker {
                 && has > most
             {
                 let reason = format!(
-                    "it has taken {:.1} GB of memory, {:.1} GB are more than its plans need, and was ended",
+                    "it has taken {:.1} GB of memory, more than the {:.1} GB that its plans and a driver may need, and was ended",
                     has as f64 / 1e9,
                     most as f64 / 1e9
                 );
