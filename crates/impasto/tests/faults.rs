@@ -49,15 +49,16 @@ fn opened(name: &str, options: &VulkanOptions) -> Arc<dyn Backend> {
     device
 }
 
-/// The software device as if it were a GPU, and the CPU.
-fn machine(precision: Precision) -> Machine {
+/// The software device as if it were a GPU, and the CPU; or one of them alone.
+fn machine(precision: Precision, alone: Option<&str>) -> Machine {
     let told = physical().describe();
     let mut gpu = imagine("vulkan0:memory=2GiB").expect("a device");
     gpu.vulkan = Some(told.features.clone());
     gpu.limits = Limits { memory: gpu.limits.memory, ..impasto::device::vulkan_limits(&told) };
     let how = Use { cpu: CpuOptions { precision, ..CpuOptions::default() }, ..Use::default() };
     let open = |info: &DeviceInfo, options: &VulkanOptions| Ok(opened(&info.name, options));
-    let devices = vec![gpu, imagine("cpu:memory=8GiB").expect("a device")];
+    let mut devices = vec![gpu, imagine("cpu:memory=8GiB").expect("a device")];
+    devices.retain(|device| alone.is_none_or(|alone| device.name == alone));
     Machine::new(devices, vec![], how, Box::new(|_| None), Box::new(open))
 }
 
@@ -153,7 +154,10 @@ struct Ended {
     same_bits: usize,
     /// The right picture within what another device, precision or tiles may change.
     near: usize,
+    /// Of these, after an error.
     resumed: usize,
+    /// Of these, after an error before the first step.
+    begun_again: usize,
 }
 
 impl Ended {
@@ -166,12 +170,15 @@ impl Ended {
 const KINDS: [(&str, &str, usize); 4] = [("alloc", "", 0), ("alloc", "+", 0), ("submit", "", 1), ("nan", "", 2)];
 
 /// Every kind of fault in every phase in which it can happen on one device, so many times in each; `sample` of all that, if not everything.
-fn injected(device: &str, precision: Precision, wanted: u64, sample: Option<usize>) -> Ended {
+/// Where the device is `alone`, what cannot go on there ends with an error, and goes on later.
+fn injected(device: &str, alone: bool, precision: Precision, wanted: u64, sample: Option<usize>) -> Ended {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let model = impasto::default_model().expect("it is inside");
     let (job, request) = job(&model, device);
-    let places = |precision| place(&job, &model, &request, &machine(precision)).unwrap_or_else(|e| panic!("{e}"));
-    let paint = |from| paint(&job, &model, &places(precision), from, device);
+    let paint = |from| {
+        let places = place(&job, &model, &request, &machine(precision, alone.then_some(device)));
+        paint(&job, &model, &places.unwrap_or_else(|e| panic!("{e}")), from, device)
+    };
     impasto_faults::plan("").expect("nothing");
     let whole = paint(None);
     let want = whole.made.unwrap_or_else(|e| panic!("{e}"));
@@ -210,12 +217,17 @@ fn injected(device: &str, precision: Precision, wanted: u64, sample: Option<usiz
             Err(error) => {
                 // What is kept is enough, on devices that do not fail.
                 impasto_faults::plan("").expect("nothing");
-                let run = came.kept.unwrap_or_else(|| panic!("{fault}: nothing is kept: {error}"));
-                let (before, _) = run.steps();
-                let resumed = paint(Some(run));
-                assert_eq!(resumed.steps.first(), Some(&before), "{fault}: steps are lost");
-                (how, ended.resumed) = ("resumed", ended.resumed + 1);
-                (resumed.made.unwrap_or_else(|e| panic!("{fault}: {e}")), resumed.notes)
+                assert!(alone, "{fault}: there is another device: {error}");
+                let done = came.steps.last().copied().unwrap_or(0);
+                assert_eq!(came.kept.as_ref().map_or(0, |run| run.steps().0), done, "{fault}: steps are lost");
+                match came.kept.is_some() {
+                    true => (how, ended.resumed) = ("resumed", ended.resumed + 1),
+                    false => (how, ended.begun_again) = ("begun again", ended.begun_again + 1),
+                }
+                let again = paint(came.kept);
+                assert_eq!(again.steps.first(), Some(&done), "{fault}: steps are taken again");
+                println!("{error}");
+                (again.made.unwrap_or_else(|e| panic!("{fault}: {e}")), again.notes)
             }
         };
         let found = psnr(&want, &made);
@@ -246,16 +258,26 @@ fn injected(device: &str, precision: Precision, wanted: u64, sample: Option<usiz
 /// A sample, or everything in both precisions.
 fn injections(device: &str, precisions: [Precision; 2], sample: usize, at_least: usize) {
     if !all() {
-        assert_eq!(injected(device, precisions[0], 1, Some(sample)).all(), sample);
+        assert_eq!(injected(device, false, precisions[0], 1, Some(sample)).all(), sample);
         return;
     }
-    let counts = precisions.map(|precision| injected(device, precision, 5, None).all());
+    let counts = precisions.map(|precision| injected(device, false, precision, 5, None).all());
     assert!(counts.iter().sum::<usize>() >= at_least, "{counts:?}");
+    let alone = injected(device, true, precisions[0], 2, None);
+    assert!(alone.resumed >= 10 && alone.begun_again >= 5, "{alone:?}");
 }
 
 #[test]
 fn whatever_fails_on_the_cpu_the_picture_is_the_right_one() {
     injections("cpu", [Precision::F32, Precision::Bf16], 12, 150);
+}
+
+#[test]
+fn where_no_other_device_is_left_what_was_done_is_kept() {
+    if !all() {
+        let ended = injected("cpu", true, Precision::F32, 1, Some(12));
+        assert!(ended.resumed >= 3, "{ended:?}");
+    }
 }
 
 #[test]
@@ -269,7 +291,7 @@ fn a_device_whose_limits_lie_still_finishes() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let model = impasto::default_model().expect("it is inside");
     let (job, request) = job(&model, "vulkan0");
-    let places = || place(&job, &model, &request, &machine(Precision::F32)).unwrap_or_else(|e| panic!("{e}"));
+    let places = || place(&job, &model, &request, &machine(Precision::F32, None)).unwrap_or_else(|e| panic!("{e}"));
     impasto_faults::plan("").expect("nothing");
     let planned = plan(&job, &model, &places()).expect("it is planned");
     let largest = planned.modules.iter().map(|module| module.arena_bytes.max(module.weight_bytes)).max().unwrap_or(0);
