@@ -139,6 +139,11 @@ pub trait WeightSource {
         None
     }
 
+    /// The parameters as the backend has packed them before, where it keeps them in a way of its own.
+    fn near(&self) -> Option<&(dyn Any + Send + Sync)> {
+        None
+    }
+
     /// Where another process finds the same parameters, if it can.
     fn origin(&self) -> Option<Origin> {
         None
@@ -263,11 +268,7 @@ pub trait Backend: Profile {
 
     /// All parameters of a plan, packed for the device and kept in host memory.
     fn pack_on_host(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<HostWeights, BackendError> {
-        let one = |weight: &Weight| {
-            let name = stored::param_name(graph, weight.value).to_owned();
-            Ok((name, self.pack_one(graph, weight, source)?))
-        };
-        Ok(HostWeights::new(plan.weights().iter().map(one).collect::<Result<_, BackendError>>()?))
+        HostWeights::plain(self, graph, plan, source)
     }
 
     /// Bring the parameters that stay on the device in a plan there, each read once. Of a plan in which others take turns, the result must be

@@ -234,6 +234,8 @@ fn diff_tells_equal_from_different_on_the_reference_and_on_a_device() {
         assert!(line["difference"].is_null() && line["problem"].is_null(), "{line}");
         assert!(line["changed"].as_u64() > Some(100) && line["entry"] == "main", "{line}");
     }
+    let plain = impasto(&["kernel", "diff", &a, &b, "--no-cpu", "--plain-driver", "--json", "--inputs", "7"], &[]);
+    assert_eq!(json(text(&plain.stdout).trim()), lines[1], "the driver does not optimise: {}", text(&plain.stderr));
     let other = impasto(&["kernel", "diff", &a, &c], &[]);
     assert_eq!(other.status.code(), Some(1), "{}", text(&other.stdout));
     let said = text(&other.stdout);
@@ -241,6 +243,20 @@ fn diff_tells_equal_from_different_on_the_reference_and_on_a_device() {
     // The place is named: the second buffer, an element, both values.
     assert!(said.contains("binding 1"), "{said}");
     assert!(text(&other.stderr).contains("different things in 2 of 2 comparisons"), "{}", text(&other.stderr));
+}
+
+#[test]
+fn a_device_that_does_not_answer_is_given_up_after_the_seconds_that_were_named() {
+    let files = Files::new();
+    // llvmpipe leaves a loop after 65,536 rounds, so that it takes many workgroups to keep it busy for hours.
+    let source = "#version 450
+        layout(local_size_x = 1) in;
+        layout(binding = 0) buffer X { uint x[]; };
+        void main() { for (;;) { x[0] += x[1] | 1u; if (x[0] == 0u && x[2] == 77777u) return; } }";
+    let a = files.shader("endless", "comp", source);
+    let out = impasto(&["kernel", "diff", &a, &a, "--no-cpu", "--seconds", "1", "--groups", "65535,65535,1"], &[]);
+    assert_eq!(out.status.code(), Some(1), "{}", text(&out.stdout));
+    assert!(text(&out.stdout).contains("no answer within 1 second"), "{}", text(&out.stdout));
 }
 
 #[test]

@@ -53,11 +53,9 @@ fn variables_across_joins_compute_the_same_on_lavapipe() {
         let case: Case = case.parse().unwrap();
         let words = compile_unoptimised(&case.kernel().unwrap()).unwrap().words;
         let elements = 64 * case.variables.max(case.joins);
-        same(
-            &device,
-            &case.to_string(),
-            &words,
-            DiffOptions { groups: Some([1; 3]), elements, ..DiffOptions::default() },
-        );
+        for plain_driver in [false, true] {
+            let options = DiffOptions { groups: Some([1; 3]), elements, plain_driver, ..DiffOptions::default() };
+            same(&device, &case.to_string(), &words, options);
+        }
     }
 }

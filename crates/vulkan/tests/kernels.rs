@@ -83,7 +83,7 @@ fn words() -> Vec<u32> {
 }
 
 fn interface(entry: &str) -> Interface<'_> {
-    Interface { entry, buffers: 1, constants: 4, subgroup: None, uniforms: &[] }
+    Interface { entry, buffers: 1, constants: 4, subgroup: None, uniforms: &[], plain: false }
 }
 
 fn apply(device: &Device, interface: &Interface<'_>, numbers: [u32; 4], c: u32) -> Vec<u32> {
@@ -107,6 +107,9 @@ fn entry_points_are_found_by_name_and_given_their_constants() {
     let device = lavapipe();
     assert_eq!(apply(&device, &interface("sum"), [1, 2, 3, 4], 10), [11, 12, 13, 14]);
     assert_eq!(apply(&device, &interface("product"), [1, 2, 3, 4], 10), [10, 20, 30, 40]);
+    // The driver is asked not to optimise: the same numbers.
+    let plain = Interface { plain: true, ..interface("product") };
+    assert_eq!(apply(&device, &plain, [1, 2, 3, 4], 10), [10, 20, 30, 40]);
     let (size, _) = device.features().subgroup_sizes;
     let chosen = Interface { subgroup: Some(size), ..interface("sum") };
     assert_eq!(apply(&device, &chosen, [1, 2, 3, 4], u32::MAX), [0, 1, 2, 3]);

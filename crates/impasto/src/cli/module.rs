@@ -16,8 +16,6 @@ use super::show::{json, line};
 
 /// Bytes of a module; more are not read.
 const MOST_BYTES: u64 = 1 << 28;
-/// A device that has not answered until then is given up.
-const PATIENCE: Duration = Duration::from_secs(300);
 
 #[derive(Args)]
 pub struct KernelOpt {
@@ -67,6 +65,12 @@ pub struct KernelDiff {
     /// Only on a device, which may crash: without the CPU.
     #[arg(long, conflicts_with = "no_device")]
     pub no_cpu: bool,
+    /// Ask the device's driver not to optimise, for modules that its compiler cannot digest.
+    #[arg(long, conflicts_with = "no_device")]
+    pub plain_driver: bool,
+    /// Give the device up that has not answered until then; a driver may compile a large module for minutes.
+    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub seconds: u64,
     /// One JSON object a line.
     #[arg(long)]
     pub json: bool,
@@ -207,7 +211,12 @@ struct Found {
 
 pub fn diff(args: &KernelDiff) -> anyhow::Result<()> {
     let (a, b) = (read(&args.a)?, read(&args.b)?);
-    let options = DiffOptions { seed: args.inputs, groups: args.groups, elements: args.elements };
+    let options = DiffOptions {
+        seed: args.inputs,
+        groups: args.groups,
+        elements: args.elements,
+        plain_driver: args.plain_driver,
+    };
     let diff = Diff::new(&a, &b, options)?;
     if args.child {
         return child(&diff);
@@ -270,6 +279,7 @@ fn apart(args: &KernelDiff) -> anyhow::Result<Vec<Found>> {
     if let Some([x, y, z]) = args.groups {
         command.args(["--groups", &format!("{x},{y},{z}")]);
     }
+    command.args(args.plain_driver.then_some("--plain-driver"));
     let failed = |problem: String| {
         vec![Found {
             place: "device".to_owned(),
@@ -296,10 +306,13 @@ fn apart(args: &KernelDiff) -> anyhow::Result<Vec<Found>> {
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        if begin.elapsed() > PATIENCE {
+        if begin.elapsed() > Duration::from_secs(args.seconds) {
             child.kill()?;
             child.wait()?;
-            return Ok(failed(format!("no answer within {} seconds", PATIENCE.as_secs())));
+            return Ok(failed(format!(
+                "no answer within {} seconds (--seconds N waits longer; --plain-driver asks for less)",
+                args.seconds
+            )));
         }
         std::thread::sleep(Duration::from_millis(20));
     };

@@ -91,11 +91,13 @@ pub struct DiffOptions {
     pub groups: Option<[u32; 3]>,
     /// Elements of the arrays at the ends of buffers.
     pub elements: u32,
+    /// Ask the device's driver not to optimise, for modules that its optimiser cannot digest.
+    pub plain_driver: bool,
 }
 
 impl Default for DiffOptions {
     fn default() -> DiffOptions {
-        DiffOptions { seed: 1, groups: None, elements: 4096 }
+        DiffOptions { seed: 1, groups: None, elements: 4096, plain_driver: false }
     }
 }
 
@@ -249,6 +251,7 @@ impl<'a> Diff<'a> {
             constants: launch.constants.len() as u32,
             subgroup: None,
             uniforms: &uniforms,
+            plain: self.options.plain_driver,
         };
         // SAFETY: as the caller says; the interface is what the module says.
         let pipeline = unsafe { device.pipeline(words, &interface) }?;

@@ -68,7 +68,7 @@ impl Entry {
     /// What a pipeline is made with.
     pub fn interface(&self) -> impasto_vulkan::Interface<'_> {
         let &Entry { ref name, buffers, constants, .. } = self;
-        impasto_vulkan::Interface { entry: name, buffers, constants, subgroup: None, uniforms: &[] }
+        impasto_vulkan::Interface { entry: name, buffers, constants, subgroup: None, uniforms: &[], plain: false }
     }
 }
 
