@@ -50,11 +50,19 @@ mod stream;
 pub mod vulkan;
 mod within;
 
+/// Bytes in the user's words.
+fn amount(bytes: u64) -> String {
+    match bytes < 100_000 {
+        true => format!("{bytes} bytes"),
+        false => format!("{:.1} MB", bytes as f64 / 1e6),
+    }
+}
+
 /// What can go wrong on a device. A backend never panics for want of memory.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum BackendError {
     /// The device has no memory left.
-    #[error("{device}: no memory left: {bytes} bytes were planned and refused")]
+    #[error("{device} has no memory left: {} that were planned were refused", amount(*bytes))]
     Exhausted {
         /// The device.
         device: String,
@@ -62,7 +70,7 @@ pub enum BackendError {
         bytes: u64,
     },
     /// The device is gone.
-    #[error("{device}: lost: {reason}")]
+    #[error("{device} is lost: {reason}")]
     Lost {
         /// The device.
         device: String,
@@ -70,7 +78,7 @@ pub enum BackendError {
         reason: String,
     },
     /// The device cannot do this.
-    #[error("{device}: not supported: {reason}")]
+    #[error("{device} cannot be used for this: {reason}")]
     Unsupported {
         /// The device.
         device: String,
