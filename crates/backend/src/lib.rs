@@ -50,11 +50,19 @@ mod stream;
 pub mod vulkan;
 mod within;
 
+/// Bytes in the user's words.
+fn amount(bytes: u64) -> String {
+    match bytes < 100_000 {
+        true => format!("{bytes} bytes"),
+        false => format!("{:.1} MB", bytes as f64 / 1e6),
+    }
+}
+
 /// What can go wrong on a device. A backend never panics for want of memory.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum BackendError {
     /// The device has no memory left.
-    #[error("{device}: no memory left: {bytes} bytes were planned and refused")]
+    #[error("{device} has no memory left: {} that were planned were refused", amount(*bytes))]
     Exhausted {
         /// The device.
         device: String,
@@ -62,7 +70,7 @@ pub enum BackendError {
         bytes: u64,
     },
     /// The device is gone.
-    #[error("{device}: lost: {reason}")]
+    #[error("{device} is lost: {reason}")]
     Lost {
         /// The device.
         device: String,
@@ -70,7 +78,7 @@ pub enum BackendError {
         reason: String,
     },
     /// The device cannot do this.
-    #[error("{device}: not supported: {reason}")]
+    #[error("{device} cannot be used for this: {reason}")]
     Unsupported {
         /// The device.
         device: String,
@@ -128,6 +136,11 @@ pub trait WeightSource {
 
     /// The parameter of this name as the backend has packed it before, where it is kept so.
     fn packed(&self, _name: &str) -> Option<&[u8]> {
+        None
+    }
+
+    /// The parameters as the backend has packed them before, where it keeps them in a way of its own.
+    fn near(&self) -> Option<&(dyn Any + Send + Sync)> {
         None
     }
 
@@ -255,11 +268,7 @@ pub trait Backend: Profile {
 
     /// All parameters of a plan, packed for the device and kept in host memory.
     fn pack_on_host(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<HostWeights, BackendError> {
-        let one = |weight: &Weight| {
-            let name = stored::param_name(graph, weight.value).to_owned();
-            Ok((name, self.pack_one(graph, weight, source)?))
-        };
-        Ok(HostWeights::new(plan.weights().iter().map(one).collect::<Result<_, BackendError>>()?))
+        HostWeights::plain(self, graph, plan, source)
     }
 
     /// Bring the parameters that stay on the device in a plan there, each read once. Of a plan in which others take turns, the result must be

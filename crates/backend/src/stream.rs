@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use std::sync::mpsc;
 use std::time::Instant;
 
-use impasto_graph::{Plan, Segment};
+use impasto_graph::{Graph, Plan, Segment, Weight};
 
-use crate::{BackendError, Origin, ParamBytes, WeightSource};
+use crate::stored::param_name;
+use crate::{Backend, BackendError, Origin, ParamBytes, WeightSource};
 
 /// What bringing weights cost in one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -30,6 +31,8 @@ impl Streaming {
 /// Weights as a backend has packed them, in host memory: brought to its device without another look at the file.
 pub struct HostWeights {
     packed: HashMap<String, Vec<u8>>,
+    /// Where a backend keeps them by itself, and how many bytes.
+    near: Option<(u64, Box<dyn Any + Send + Sync>)>,
     elsewhere: Option<Elsewhere>,
 }
 
@@ -42,19 +45,39 @@ struct Elsewhere {
 }
 
 impl HostWeights {
-    pub(crate) fn new(packed: HashMap<String, Vec<u8>>) -> HostWeights {
-        HostWeights { packed, elsewhere: None }
+    /// All parameters of a plan, packed for a device, in memory like any other: for devices of different budgets alike.
+    pub fn plain(
+        backend: &(impl Backend + ?Sized),
+        graph: &Graph,
+        plan: &Plan,
+        source: &dyn WeightSource,
+    ) -> Result<HostWeights, BackendError> {
+        let one = |weight: &Weight| {
+            let name = param_name(graph, weight.value).to_owned();
+            let before = source.packed(&name).map(<[u8]>::to_vec);
+            let packed = before.map_or_else(|| backend.pack_one(graph, weight, source), Ok)?;
+            Ok((name, packed))
+        };
+        let packed = plan.weights().iter().map(one).collect::<Result<_, BackendError>>()?;
+        Ok(HostWeights { packed, near: None, elsewhere: None })
+    }
+
+    /// Weights that a backend keeps as it likes.
+    pub(crate) fn near(bytes: u64, kept: impl Any + Send + Sync) -> HostWeights {
+        HostWeights { packed: HashMap::new(), near: Some((bytes, Box::new(kept))), elsewhere: None }
     }
 
     /// Weights that another process keeps under a number, until `hold` is dropped.
     pub fn elsewhere(number: u64, bytes: u64, hold: impl Any + Send + Sync) -> HostWeights {
-        HostWeights { packed: HashMap::new(), elsewhere: Some(Elsewhere { number, bytes, _hold: Box::new(hold) }) }
+        let elsewhere = Some(Elsewhere { number, bytes, _hold: Box::new(hold) });
+        HostWeights { packed: HashMap::new(), near: None, elsewhere }
     }
 
     /// Bytes that they take.
     pub fn bytes(&self) -> u64 {
-        let here = self.packed.values().map(|bytes| bytes.len() as u64).sum();
-        self.elsewhere.as_ref().map_or(here, |elsewhere| elsewhere.bytes)
+        let here: u64 = self.packed.values().map(|bytes| bytes.len() as u64).sum();
+        let near = self.near.as_ref().map_or(0, |(bytes, _)| *bytes);
+        self.elsewhere.as_ref().map_or(here + near, |elsewhere| elsewhere.bytes)
     }
 }
 
@@ -65,6 +88,10 @@ impl WeightSource for HostWeights {
 
     fn packed(&self, name: &str) -> Option<&[u8]> {
         self.packed.get(name).map(Vec::as_slice)
+    }
+
+    fn near(&self) -> Option<&(dyn Any + Send + Sync)> {
+        self.near.as_ref().map(|(_, kept)| &**kept)
     }
 
     fn origin(&self) -> Option<Origin> {

@@ -6,7 +6,7 @@ use impasto_graph::HostTensor;
 use impasto_model::{LatentScale, Model, Part, TaesdConfig, VaeConfig, taesd_decoder, vae_decoder, vae_encoder};
 
 use crate::latent::{LatentShape, channels_first, channels_last};
-use crate::module::{Module, built, load};
+use crate::module::{Module, built, load, megabytes};
 use crate::picture::Picture;
 use crate::pipeline::{Event, Watcher, tell};
 use crate::place::{Bounds, Place, Rung};
@@ -109,10 +109,10 @@ impl Recipe {
 /// In which way half of the autoencoder runs, in the user's words.
 fn way(module: &Module, tiles: Option<&Tiles>) -> String {
     let Some(tiles) = tiles else { return module.way() };
-    let ([height, width], arena) = (tiles.tile, module.arena_bytes() as f64 / 1e6);
+    let ([height, width], arena) = (tiles.tile, megabytes(module.arena_bytes()));
     let (count, name, device) = (tiles.places().len(), module.name(), module.device().name());
     format!(
-        "{name} on {device} in {count} tiles of {width}x{height} and {arena:.0} MB: the picture differs a little from the whole"
+        "{name} on {device} in {count} tiles of {width}x{height} and {arena} MB: the picture differs a little from the whole"
     )
 }
 

@@ -87,8 +87,9 @@ pub enum GenerateError {
     },
     /// Numbers that are none.
     #[error(
-        "{module} on {device} gave numbers that are not finite{}: the model's file is damaged, or its numbers overflow {precision}; try --type f32",
-        at_step(*step)
+        "{module} on {device} gave numbers that are not finite{} in {precision}{}",
+        at_step(*step),
+        what_that_means(precision)
     )]
     NotFinite {
         /// The module in which it began.
@@ -114,6 +115,11 @@ pub enum GenerateError {
     /// Stopped by the user.
     #[error("interrupted")]
     Interrupted,
+}
+
+/// What overflows in half the bits is computed again in all of them; what is no number then never was one.
+fn what_that_means(precision: &str) -> &'static str {
+    if precision == "f32" { ": the model's file is damaged, or the device computes wrongly" } else { "" }
 }
 
 fn at_step(step: Option<usize>) -> String {

@@ -94,13 +94,16 @@ impl<'a> Steady<'a> {
         };
         // What was begun elsewhere goes on in 32-bit floats, so that the picture stays the one that was begun.
         let exact = !matches!(failure, Failure::Unable) && !matches!(error, GenerateError::Open { .. });
+        let mut anew = String::new();
         let concerned = match failure {
             Failure::Full { refused } => {
                 self.fuller(module, &device, refused);
                 vec![module]
             }
             Failure::Gone { reason } => {
-                self.gone(module, &device, &reason);
+                if self.gone(module, &device, &reason) {
+                    anew = format!("; {device} is opened anew");
+                }
                 self.on(&device)
             }
             Failure::Unable => {
@@ -120,6 +123,7 @@ impl<'a> Steady<'a> {
                 vec![module]
             }
         };
+        let before: Vec<Vec<String>> = concerned.iter().map(|&module| self.networks.ways(module)).collect();
         // All that they hold goes first, and is not held beside what comes instead.
         self.networks.modules_mut().filter(|(of, _)| concerned.contains(of)).for_each(|(_, module)| module.let_go());
         for &module in &concerned {
@@ -129,8 +133,11 @@ impl<'a> Steady<'a> {
                 Err(other) => return Err(other),
             }
         }
-        let ways: Vec<String> = concerned.iter().flat_map(|&module| self.networks.ways(module)).collect();
-        let line = format!("{error}; going on: {}", ways.join("; "));
+        // Those that go on as they were going to are not worth a word.
+        let after = concerned.iter().zip(before).map(|(&of, before)| (of, before, self.networks.ways(of)));
+        let changed = after.filter(|(of, before, after)| *of == module || before != after);
+        let ways: Vec<String> = changed.flat_map(|(_, _, ways)| ways).collect();
+        let line = format!("{error}{anew}; going on: {}", ways.join("; "));
         self.failures.push(error.to_string());
         tell(watch, Event::Note(&line))
     }
@@ -154,8 +161,8 @@ impl<'a> Steady<'a> {
         self.learned.fuller(device, failed.device().limits(), planned, failed.had(), refused);
     }
 
-    /// A device is lost. Nothing of it is used again, unless it can be opened anew, and then once.
-    fn gone(&mut self, module: ModuleName, device: &str, reason: &str) {
+    /// A device is lost. Nothing of it is used again, unless it can be opened anew, and then once: whether it is.
+    fn gone(&mut self, module: ModuleName, device: &str, reason: &str) -> bool {
         let places = &self.networks.places;
         let reopens =
             places.of(module).is_some_and(|place| place.pool().reopens(device)) && self.learned.reopen(device);
@@ -165,6 +172,7 @@ impl<'a> Steady<'a> {
                 false => place.pool().fail(device, reason),
             }
         }
+        reopens
     }
 
     /// Plan a module anew: where it was if that device may still have it, else on the next that takes it, in 32-bit floats if `exact`. `false` if

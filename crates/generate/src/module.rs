@@ -128,22 +128,21 @@ impl Module {
     pub(crate) fn way(&self) -> String {
         let Module { name, plan, .. } = self;
         let (device, numbers) = (self.device().name(), self.device().activations());
-        let [arena, weights, resident] =
-            [plan.arena_bytes(), plan.weight_bytes(), plan.device_weight_bytes()].map(|bytes| bytes as f64 / 1e6);
+        let [arena, weights, resident] = [plan.arena_bytes(), plan.weight_bytes(), plan.device_weight_bytes()];
         let turns = match plan.stream() {
-            Some(_) => format!(", {resident:.0} of {weights:.0} MB of weights at a time"),
+            Some(_) => format!(", {} of {} MB of weights at a time", megabytes(resident), megabytes(weights)),
             None => String::new(),
         };
         let rests = match plan.host_bytes() {
             0 => String::new(),
-            bytes => format!(" with {:.0} MB resting in host memory", bytes as f64 / 1e6),
+            bytes => format!(" with {} MB resting in host memory", megabytes(bytes)),
         };
         match self.cuts.levels.iter().max_by_key(|level| level.bands()) {
             Some(level) => {
-                let (bands, height) = (level.bands(), level.height);
-                format!("{name} on {device} in {bands} bands of {height} rows and {arena:.0} MB{rests}, exactly{turns}")
+                let (bands, height, arena) = (level.bands(), level.height, megabytes(arena));
+                format!("{name} on {device} in {bands} bands of {height} rows and {arena} MB{rests}, exactly{turns}")
             }
-            None => format!("{name} on {device} whole in {numbers} and {:.0} MB{turns}", arena + resident),
+            None => format!("{name} on {device} whole in {numbers} and {} MB{turns}", megabytes(arena + resident)),
         }
     }
 
@@ -357,4 +356,10 @@ impl WeightSource for Watched<'_> {
     fn release(&self, name: &str) {
         self.source.release(name);
     }
+}
+
+/// Bytes as millions, with a digit more where there are few.
+pub(crate) fn megabytes(bytes: u64) -> String {
+    let millions = bytes as f64 / 1e6;
+    if millions < 9.95 { format!("{millions:.1}") } else { format!("{millions:.0}") }
 }

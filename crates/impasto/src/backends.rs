@@ -1,5 +1,6 @@
 //! The devices of this machine, found safely, and opened when they are needed.
 
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,7 +74,8 @@ fn worker_options(device: &DeviceInfo, options: &VulkanOptions, how: &Use) -> Wo
     let profile = |features| VulkanProfile::new(&device.name, &device.label, device.limits, features, options).ok();
     let about = device.vulkan.as_ref().and_then(profile).map_or_else(|| device.label.clone(), |known| known.about());
     let flops = how.rates.rates(&about, device).flops;
-    let log: Arc<Log> = Arc::new(|line: &str| eprintln!("{line}"));
+    // Nobody may be there to read it.
+    let log: Arc<Log> = Arc::new(|line: &str| drop(writeln!(std::io::stderr(), "{line}")));
     WorkerOptions {
         log: how.verbose.then_some(log),
         patience,

@@ -1,5 +1,13 @@
 //! The `impasto` command.
 
+/// Says something to the user. Who listened may be gone (a closed terminal, a pipe into `head`), which is no reason to give up a picture.
+macro_rules! eprintln {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+
 mod cli;
 
 use std::process::ExitCode;

@@ -4,7 +4,8 @@
 //! Some faults, or with `IMPASTO_ALL_FAULTS=1` hundreds. Only with the feature `faults`, which no release has.
 #![cfg(target_os = "linux")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,15 +49,16 @@ fn opened(name: &str, options: &VulkanOptions) -> Arc<dyn Backend> {
     device
 }
 
-/// The software device as if it were a GPU, and the CPU.
-fn machine(precision: Precision) -> Machine {
+/// The software device as if it were a GPU, and the CPU; or one of them alone.
+fn machine(precision: Precision, alone: Option<&str>) -> Machine {
     let told = physical().describe();
     let mut gpu = imagine("vulkan0:memory=2GiB").expect("a device");
     gpu.vulkan = Some(told.features.clone());
     gpu.limits = Limits { memory: gpu.limits.memory, ..impasto::device::vulkan_limits(&told) };
     let how = Use { cpu: CpuOptions { precision, ..CpuOptions::default() }, ..Use::default() };
     let open = |info: &DeviceInfo, options: &VulkanOptions| Ok(opened(&info.name, options));
-    let devices = vec![gpu, imagine("cpu:memory=8GiB").expect("a device")];
+    let mut devices = vec![gpu, imagine("cpu:memory=8GiB").expect("a device")];
+    devices.retain(|device| alone.is_none_or(|alone| device.name == alone));
     Machine::new(devices, vec![], how, Box::new(|_| None), Box::new(open))
 }
 
@@ -89,33 +91,48 @@ struct Came {
     kept: Option<Run>,
     /// What was going on when the fault came true.
     phase: Option<String>,
+    /// The phases, and how often the device had been asked at the end of each.
+    phases: Vec<(String, [u64; 3])>,
 }
 
-fn paint(job: &Job, model: &Model, places: &Placement, from: Option<Run>) -> Came {
+fn paint(job: &Job, model: &Model, places: &Placement, from: Option<Run>, device: &str) -> Came {
     let (mut made, mut notes, mut steps, mut kept) = (None, vec![], vec![], None);
-    let (mut now, mut phase) = ("beginning".to_owned(), None);
+    let (mut now, mut phase, mut phases) = ("beginning".to_owned(), None, vec![]);
     let done = go_on(job, model, places, from, &mut |event| {
         if phase.is_none() && !impasto_faults::fired().is_empty() {
             phase = Some(now.clone());
         }
-        match event {
-            Event::Picture { picture, .. } => made = Some(picture.clone()),
-            Event::Note(note) => notes.push(note.to_owned()),
-            Event::Loading { module, .. } => now = format!("loading {module}"),
-            Event::Working(what) => now = what.into(),
+        let next = match event {
+            Event::Loading { module, .. } => Some(format!("loading {module}")),
+            Event::Working(what) => Some(what.into()),
             Event::Step { done, .. } => {
                 steps.push(done);
-                now = format!("after step {done}");
+                Some(format!("after step {done}"))
             }
-            Event::Kept(run) => kept = Some(run.clone()),
-            Event::Unknown(_) | Event::Preview(_) => {}
+            Event::Picture { picture, .. } => {
+                made = Some(picture.clone());
+                None
+            }
+            Event::Note(note) => {
+                notes.push(note.to_owned());
+                None
+            }
+            Event::Kept(run) => {
+                kept = Some(run.clone());
+                None
+            }
+            Event::Unknown(_) | Event::Preview(_) => None,
+        };
+        if let Some(next) = next.filter(|next| *next != now) {
+            phases.push((std::mem::replace(&mut now, next), impasto_faults::counts(device)));
         }
         Ok(true)
     });
     if phase.is_none() && !impasto_faults::fired().is_empty() {
-        phase = Some(now);
+        phase = Some(now.clone());
     }
-    Came { made: done.map(|()| made.expect("a picture is ready")), notes, steps, kept, phase }
+    phases.push((now, impasto_faults::counts(device)));
+    Came { made: done.map(|()| made.expect("a picture is ready")), notes, steps, kept, phase, phases }
 }
 
 fn psnr(a: &Picture, b: &Picture) -> f64 {
@@ -123,87 +140,149 @@ fn psnr(a: &Picture, b: &Picture) -> f64 {
     10.0 * (255.0 * 255.0 * a.rgb.len() as f64 / error.max(1e-9)).log10()
 }
 
-/// As many as wanted of the numbers up to this one: the middle of each part.
-fn spread(of: u64, wanted: u64) -> Vec<u64> {
-    let mut numbers: Vec<u64> =
-        (0..wanted).map(|i| 1 + (2 * i + 1) * of / (2 * wanted).max(1)).map(|n| n.min(of)).collect();
-    numbers.dedup();
-    numbers
+/// As many as wanted of these numbers: the middle of each part.
+fn spread(of: Range<u64>, wanted: u64) -> Vec<u64> {
+    let many = of.end - of.start;
+    (0..wanted.min(many)).map(|i| of.start + (2 * i + 1) * many / (2 * wanted.min(many))).collect()
 }
 
-/// Every kind of fault at many moments on one device; how many came true, by phase.
-fn injected(device: &str, precision: Precision, wanted: u64) -> BTreeMap<String, usize> {
+/// In how many ways runs have ended.
+#[derive(Debug, Default)]
+struct Ended {
+    /// By kind and phase of the fault.
+    phases: BTreeMap<String, usize>,
+    same_bits: usize,
+    /// The right picture within what another device, precision or tiles may change.
+    near: usize,
+    /// Of these, after an error.
+    resumed: usize,
+    /// Of these, after an error before the first step.
+    begun_again: usize,
+}
+
+impl Ended {
+    fn all(&self) -> usize {
+        self.phases.values().sum()
+    }
+}
+
+/// The kinds of faults, with the number of the count that tells how many there can be.
+const KINDS: [(&str, &str, usize); 4] = [("alloc", "", 0), ("alloc", "+", 0), ("submit", "", 1), ("nan", "", 2)];
+
+/// Every kind of fault in every phase in which it can happen on one device, so many times in each; `sample` of all that, if not everything.
+/// Where the device is `alone`, what cannot go on there ends with an error, and goes on later.
+fn injected(device: &str, alone: bool, precision: Precision, wanted: u64, sample: Option<usize>) -> Ended {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let model = impasto::default_model().expect("it is inside");
     let (job, request) = job(&model, device);
-    let places = |precision| place(&job, &model, &request, &machine(precision)).unwrap_or_else(|e| panic!("{e}"));
+    let paint = |from| {
+        let places = place(&job, &model, &request, &machine(precision, alone.then_some(device)));
+        paint(&job, &model, &places.unwrap_or_else(|e| panic!("{e}")), from, device)
+    };
     impasto_faults::plan("").expect("nothing");
-    let whole = paint(&job, &model, &places(precision), None);
+    let whole = paint(None);
     let want = whole.made.unwrap_or_else(|e| panic!("{e}"));
-    let [allocs, submits, results] = impasto_faults::counts(device);
-    assert!(allocs >= 4 && submits >= 6 && results >= 6, "{allocs} {submits} {results}");
+    println!(
+        "{device} {precision:?}: allocations, pieces of work and results at the end of each phase: {:?}",
+        whole.phases
+    );
+    let mut faults = vec![];
+    for (kind, ends, count) in KINDS {
+        let mut before = 0;
+        for (phase, counts) in &whole.phases {
+            let numbers = spread(before + 1..counts[count] + 1, wanted);
+            faults.extend(numbers.into_iter().map(|number| (format!("{device}:{kind}:{number}{ends}"), kind, phase)));
+            before = counts[count];
+        }
+    }
+    let phases: BTreeSet<&String> = faults.iter().map(|(_, _, phase)| *phase).collect();
+    // Texts and a picture are encoded, three steps are taken, a picture is decoded; what that needs is loaded before.
+    assert!(phases.len() >= 6, "{phases:?}");
+    if let Some(sample) = sample {
+        let all = faults.len() as u64;
+        faults = spread(0..all, sample as u64).into_iter().map(|i| faults[i as usize].clone()).collect();
+    }
     let other = if device == "cpu" { "vulkan0" } else { "cpu" };
-    let mut phases = BTreeMap::new();
-    for (kind, of, ends) in
-        [("alloc", allocs, ""), ("alloc", allocs, "+"), ("submit", submits, ""), ("nan", results, "")]
-    {
-        for number in spread(of, wanted.min(of)) {
-            let fault = format!("{device}:{kind}:{number}{ends}");
-            impasto_faults::plan(&fault).expect("a fault");
-            let begun = Instant::now();
-            let came = paint(&job, &model, &places(precision), None);
-            println!("{fault}: {:.1} s, {:?}", begun.elapsed().as_secs_f64(), came.phase);
-            assert_eq!(impasto_faults::fired(), [fault.as_str()], "it came true");
-            let phase = came.phase.expect("it came true");
-            *phases.entry(format!("{kind} {phase}")).or_default() += 1;
-            // No step is taken twice, and none is left out.
-            assert!(came.steps.iter().copied().eq(0..came.steps.len()), "{fault}: {:?}", came.steps);
-            let (made, notes) = match came.made {
-                Ok(made) => (made, came.notes),
-                Err(error) => {
-                    // What is kept is enough, on devices that do not fail.
-                    impasto_faults::plan("").expect("nothing");
-                    let run = came.kept.unwrap_or_else(|| panic!("{fault}: nothing is kept: {error}"));
-                    let (before, _) = run.steps();
-                    let resumed = paint(&job, &model, &places(precision), Some(run));
-                    assert_eq!(resumed.steps.first(), Some(&before), "{fault}: steps are lost");
-                    (resumed.made.unwrap_or_else(|e| panic!("{fault}: {e}")), resumed.notes)
+    let (mut ended, all) = (Ended::default(), faults.len());
+    for (i, (fault, kind, phase)) in faults.into_iter().enumerate() {
+        impasto_faults::plan(&fault).expect("a fault");
+        let begun = Instant::now();
+        let came = paint(None);
+        assert_eq!(impasto_faults::fired(), [fault.as_str()], "it came true");
+        // No step is taken twice, and none is left out.
+        assert!(came.steps.iter().copied().eq(0..came.steps.len()), "{fault}: {:?}", came.steps);
+        let mut how = "the picture";
+        let (made, notes) = match came.made {
+            Ok(made) => (made, came.notes),
+            Err(error) => {
+                // What is kept is enough, on devices that do not fail.
+                impasto_faults::plan("").expect("nothing");
+                assert!(alone, "{fault}: there is another device: {error}");
+                let done = came.steps.last().copied().unwrap_or(0);
+                assert_eq!(came.kept.as_ref().map_or(0, |run| run.steps().0), done, "{fault}: steps are lost");
+                match came.kept.is_some() {
+                    true => (how, ended.resumed) = ("resumed", ended.resumed + 1),
+                    false => (how, ended.begun_again) = ("begun again", ended.begun_again + 1),
                 }
-            };
-            let found = psnr(&want, &made);
-            let least = match notes.iter().any(|note| note.contains(" tiles of ")) {
-                true => 15.0,
-                false if precision == Precision::F32 => 45.0,
-                false => 30.0,
-            };
-            assert!(found >= least, "{fault} in {phase}: {found:.1} dB; {notes:?}");
-            let stayed = precision == Precision::F32 && least == 45.0 && !notes.iter().any(|note| note.contains(other));
-            assert!(!stayed || made == want, "{fault} in {phase}: other bits on the same device; {notes:?}");
+                let again = paint(came.kept);
+                assert_eq!(again.steps.first(), Some(&done), "{fault}: steps are taken again");
+                println!("{error}");
+                (again.made.unwrap_or_else(|e| panic!("{fault}: {e}")), again.notes)
+            }
+        };
+        let found = psnr(&want, &made);
+        println!(
+            "{i}/{all} {fault} in {phase}: {how}, {found:.1} dB, {:.1} s, {notes:?}",
+            begun.elapsed().as_secs_f64()
+        );
+        assert_eq!(came.phase.as_ref(), Some(phase), "{fault}");
+        *ended.phases.entry(format!("{kind} {phase}")).or_default() += 1;
+        let least = match notes.iter().any(|note| note.contains(" tiles of ")) {
+            true => 15.0,
+            false if precision == Precision::F32 => 45.0,
+            false => 30.0,
+        };
+        assert!(found >= least, "{fault} in {phase}: {found:.1} dB; {notes:?}");
+        let stayed = precision == Precision::F32 && least == 45.0 && !notes.iter().any(|note| note.contains(other));
+        assert!(!stayed || made == want, "{fault} in {phase}: other bits on the same device; {notes:?}");
+        match made == want {
+            true => ended.same_bits += 1,
+            false => ended.near += 1,
         }
     }
     impasto_faults::plan("").expect("nothing");
-    println!("{device} {precision:?}: {} faults: {phases:?}", phases.values().sum::<usize>());
-    phases
+    println!("{device} {precision:?}: {} faults: {ended:?}", ended.all());
+    ended
+}
+
+/// A sample, or everything in both precisions.
+fn injections(device: &str, precisions: [Precision; 2], sample: usize, at_least: usize) {
+    if !all() {
+        assert_eq!(injected(device, false, precisions[0], 1, Some(sample)).all(), sample);
+        return;
+    }
+    let counts = precisions.map(|precision| injected(device, false, precision, 5, None).all());
+    assert!(counts.iter().sum::<usize>() >= at_least, "{counts:?}");
 }
 
 #[test]
 fn whatever_fails_on_the_cpu_the_picture_is_the_right_one() {
-    let wanted = if all() { 25 } else { 3 };
-    let mut phases = injected("cpu", Precision::F32, wanted);
+    injections("cpu", [Precision::F32, Precision::Auto], 12, 150);
+}
+
+#[test]
+fn where_no_other_device_is_left_what_was_done_is_kept() {
+    let (wanted, sample) = if all() { (5, None) } else { (1, Some(12)) };
+    let ended = injected("cpu", true, Precision::F32, wanted, sample);
+    assert!(ended.resumed >= 3 && ended.begun_again >= 3, "{ended:?}");
     if all() {
-        phases.extend(injected("cpu", Precision::Bf16, wanted));
+        injected("vulkan0", true, Precision::F32, 1, None);
     }
-    assert!(phases.values().sum::<usize>() >= 12, "{phases:?}");
 }
 
 #[test]
 fn whatever_fails_on_a_vulkan_device_the_picture_is_the_right_one() {
-    let wanted = if all() { 25 } else { 1 };
-    let mut phases = injected("vulkan0", Precision::F32, wanted);
-    if all() {
-        phases.extend(injected("vulkan0", Precision::Auto, wanted));
-    }
-    assert!(phases.values().sum::<usize>() >= 4, "{phases:?}");
+    injections("vulkan0", [Precision::F32, Precision::Auto], 4, 50);
 }
 
 /// The driver fails allocations that it said it would allow.
@@ -212,15 +291,15 @@ fn a_device_whose_limits_lie_still_finishes() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let model = impasto::default_model().expect("it is inside");
     let (job, request) = job(&model, "vulkan0");
-    let places = || place(&job, &model, &request, &machine(Precision::F32)).unwrap_or_else(|e| panic!("{e}"));
+    let places = || place(&job, &model, &request, &machine(Precision::F32, None)).unwrap_or_else(|e| panic!("{e}"));
     impasto_faults::plan("").expect("nothing");
     let planned = plan(&job, &model, &places()).expect("it is planned");
     let largest = planned.modules.iter().map(|module| module.arena_bytes.max(module.weight_bytes)).max().unwrap_or(0);
-    let want = paint(&job, &model, &places(), None).made.expect("nothing fails");
+    let want = paint(&job, &model, &places(), None, "vulkan0").made.expect("nothing fails");
     for share in if all() { vec![2, 5, 40] } else { vec![2] } {
         let fault = format!("vulkan0:alloc:>{}", largest / share);
         impasto_faults::plan(&fault).expect("a fault");
-        let came = paint(&job, &model, &places(), None);
+        let came = paint(&job, &model, &places(), None, "vulkan0");
         assert_eq!(impasto_faults::fired(), [fault.as_str()], "it came true");
         let made = came.made.unwrap_or_else(|e| panic!("{fault}: {e}"));
         println!("{fault}: {:.1} dB, {:#?}", psnr(&want, &made), came.notes);

@@ -25,9 +25,8 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
-/// In f32: whether bf16 is faster is measured anew by each process, and a busy machine may find otherwise, with other bits.
 fn paint<'a>(steps: &'a str, output: &'a str) -> Vec<&'a str> {
-    let size = ["-W", "128", "-H", "128", "--threads", "2", "--type", "f32"];
+    let size = ["-W", "128", "-H", "128", "--threads", "2"];
     with(&with(&["-p", "a red house", "--steps", steps], &size), &["-o", output])
 }
 
@@ -166,7 +165,7 @@ fn a_kept_run_is_decoded_and_a_picture_is_made_again() {
     assert!(made.status.success(), "{}", said(&made));
     let decoded = run(folder.path(), &["decode", "first.latent.safetensors", "-o", "decoded.png"]);
     assert!(decoded.status.success(), "{}", said(&decoded));
-    let again = run(folder.path(), &["again", "first.png", "-o", "again.png", "--threads", "2", "--type", "f32"]);
+    let again = run(folder.path(), &["again", "first.png", "-o", "again.png", "--threads", "2"]);
     assert!(again.status.success(), "{}", said(&again));
     for name in ["decoded.png", "again.png"] {
         assert_eq!(pixels(&at("first.png")), pixels(&at(name)), "{name}");
@@ -244,4 +243,15 @@ fn a_folder_that_cannot_be_written_is_refused_before_sampling() {
     let refused = run(folder.path(), &paint("2", "/proc/self/run.png"));
     assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
     assert!(said(&refused).contains("/proc/self") && !said(&refused).contains("picture 1"), "{}", said(&refused));
+}
+
+/// Words about a picture are worth less than the picture: `impasto ... 2>&1 | head -1`, a terminal that is closed.
+#[test]
+fn nobody_who_reads_what_is_said_costs_no_picture() {
+    let folder = folder();
+    let mut running = command(folder.path(), &paint("2", "unheard.png"));
+    let mut running = running.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    drop((running.stdout.take(), running.stderr.take()));
+    assert!(running.wait().expect("it ends").success());
+    assert!(folder.path().join("unheard.png").exists());
 }

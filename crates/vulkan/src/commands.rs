@@ -7,6 +7,7 @@ use ash::vk;
 use crate::device::{Device, Pipeline};
 use crate::error::{Named, VulkanError};
 use crate::memory::Buffer;
+use crate::queue::{Ends, Lane};
 
 /// A part of a buffer, as a kernel or a copy sees it.
 #[derive(Clone)]
@@ -44,6 +45,7 @@ enum Command {
 /// A list of commands that is being written.
 pub struct Recorder {
     device: Device,
+    lane: Lane,
     commands: Vec<Command>,
     stamps: u32,
 }
@@ -58,20 +60,23 @@ pub struct Recording {
     stamps: u32,
     /// What it must not outlive.
     _uses: Vec<Command>,
-    /// The number on the device's timeline at which its last run has ended.
-    ends: u64,
+    /// When its last run has ended.
+    ends: Ends,
 }
 
 impl Recorder {
-    /// An empty list.
-    pub fn new(device: &Device) -> Recorder {
-        Recorder { device: device.clone(), commands: Vec::new(), stamps: 0 }
+    /// An empty list for a lane of the device.
+    pub fn new(device: &Device, lane: Lane) -> Recorder {
+        Recorder { device: device.clone(), lane, commands: Vec::new(), stamps: 0 }
     }
 
     /// Runs a kernel over so many workgroups.
     pub fn run(&mut self, pipeline: &Arc<Pipeline>, parts: Vec<Part>, groups: [u32; 3]) -> Result<(), VulkanError> {
         let limits = &self.device.features().limits;
         let same = |device: &Device| Arc::ptr_eq(&self.device.0, &device.0);
+        if self.lane == Lane::Copies {
+            return Err(VulkanError::Lacks("kernels on the queue for copies"));
+        }
         if parts.len() != pipeline.buffers as usize || pipeline.constants != 0 || !same(&pipeline.device) {
             return Err(VulkanError::Lacks("such kernel for these buffers"));
         }
@@ -130,8 +135,8 @@ impl Recorder {
 
     /// The list, ready to run.
     pub fn finish(self) -> Result<Recording, VulkanError> {
-        let Recorder { device, commands, stamps } = self;
-        let stamps = if device.stamp_seconds().is_some() { stamps } else { 0 };
+        let Recorder { device, lane, commands, stamps } = self;
+        let stamps = if device.stamp_seconds(lane).is_some() { stamps } else { 0 };
         let mut made = Recording {
             device,
             sets: vk::DescriptorPool::null(),
@@ -140,7 +145,7 @@ impl Recorder {
             queries: vk::QueryPool::null(),
             stamps,
             _uses: Vec::new(),
-            ends: 0,
+            ends: Ends { lane, number: 0 },
         };
         made.record(&commands)?;
         made._uses = commands;
@@ -153,7 +158,8 @@ impl Recording {
         let opened = self.device.0.clone();
         let device = &opened.raw;
         let sets = self.describe(commands)?;
-        let info = vk::CommandPoolCreateInfo::default().queue_family_index(opened.family);
+        let (lane, work) = (self.ends.lane, stages(self.ends.lane));
+        let info = vk::CommandPoolCreateInfo::default().queue_family_index(self.device.queue(lane).family);
         // SAFETY: here and below, each structure is complete and lives until its call returns, and all handles are of this device.
         self.pool = unsafe { device.create_command_pool(&info, None) }.named("vkCreateCommandPool")?;
         let info = vk::CommandBufferAllocateInfo::default().command_pool(self.pool).command_buffer_count(1);
@@ -174,7 +180,7 @@ impl Recording {
             unsafe { device.cmd_reset_query_pool(list, self.queries, 0, self.stamps) };
         }
         // What the host or an earlier list has written is seen by the first command.
-        barrier(device, list, vk::PipelineStageFlags::HOST, vk::AccessFlags::HOST_WRITE);
+        barrier(device, list, work, vk::PipelineStageFlags::HOST);
         let (mut sets, mut stamp) = (sets.into_iter(), 0);
         for command in commands {
             // SAFETY: as above; parts lie within their buffers, which `Recorder` has made sure of, and the recording holds them.
@@ -201,7 +207,7 @@ impl Recording {
                         }
                     }
                     Command::Clear(part) => device.cmd_fill_buffer(list, part.buffer.raw, part.offset, part.bytes, 0),
-                    Command::Barrier => barrier(device, list, WORK, vk::AccessFlags::empty()),
+                    Command::Barrier => barrier(device, list, work, vk::PipelineStageFlags::empty()),
                     Command::Stamp if self.stamps > 0 => {
                         let stage = vk::PipelineStageFlags::BOTTOM_OF_PIPE;
                         device.cmd_write_timestamp(list, stage, self.queries, stamp);
@@ -213,12 +219,12 @@ impl Recording {
         }
         // What was written is seen by the host.
         let seen = [vk::MemoryBarrier::default()
-            .src_access_mask(vk::AccessFlags::SHADER_WRITE | vk::AccessFlags::TRANSFER_WRITE)
+            .src_access_mask(accesses(work).1)
             .dst_access_mask(vk::AccessFlags::HOST_READ)];
         // SAFETY: as above.
         unsafe {
             let (host, none) = (vk::PipelineStageFlags::HOST, vk::DependencyFlags::empty());
-            device.cmd_pipeline_barrier(list, WORK, host, none, &seen, &[], &[]);
+            device.cmd_pipeline_barrier(list, work, host, none, &seen, &[], &[]);
             device.end_command_buffer(list).named("vkEndCommandBuffer")
         }
     }
@@ -256,11 +262,21 @@ impl Recording {
         Ok(sets)
     }
 
-    /// Hands the list to the device, behind all that was handed to it before. A list that still runs is waited for first.
+    /// Hands the list to the device, behind all that was handed to its lane before. A list that still runs is waited for first.
     pub fn submit(&mut self) -> Result<(), VulkanError> {
+        self.submit_after(&[])
+    }
+
+    /// The same, to begin when lists of the other lane have ended too. They must have been handed over before.
+    pub fn submit_after(&mut self, after: &[Ends]) -> Result<(), VulkanError> {
         self.wait()?;
-        self.ends = self.device.submit(self.list)?;
+        self.ends = self.device.submit(self.list, self.ends.lane, after)?;
         Ok(())
+    }
+
+    /// When its last run has ended.
+    pub fn ends(&self) -> Ends {
+        self.ends
     }
 
     /// Waits until the list has run.
@@ -270,7 +286,8 @@ impl Recording {
 
     /// Seconds between one stamp of the last run and the next; none where the device has no clock.
     pub fn seconds(&self) -> Result<Vec<f64>, VulkanError> {
-        let Some(tick) = self.device.stamp_seconds().filter(|_| self.stamps > 1 && self.ends > 0) else {
+        let Some(tick) = self.device.stamp_seconds(self.ends.lane).filter(|_| self.stamps > 1 && self.ends.number > 0)
+        else {
             return Ok(Vec::new());
         };
         self.wait()?;
@@ -305,19 +322,42 @@ pub(crate) fn bind(
     unsafe { device.update_descriptor_sets(&writes, &[]) };
 }
 
-/// Kernels and copies.
-const WORK: vk::PipelineStageFlags = vk::PipelineStageFlags::from_raw(
-    vk::PipelineStageFlags::COMPUTE_SHADER.as_raw() | vk::PipelineStageFlags::TRANSFER.as_raw(),
-);
+/// What a lane does.
+fn stages(lane: Lane) -> vk::PipelineStageFlags {
+    match lane {
+        Lane::Kernels => vk::PipelineStageFlags::COMPUTE_SHADER | vk::PipelineStageFlags::TRANSFER,
+        Lane::Copies => vk::PipelineStageFlags::TRANSFER,
+    }
+}
 
-/// Kernels and copies behind this wait for `from` and for those before it, and see what was written.
-fn barrier(device: &ash::Device, list: vk::CommandBuffer, from: vk::PipelineStageFlags, wrote: vk::AccessFlags) {
-    let work = vk::AccessFlags::SHADER_WRITE | vk::AccessFlags::TRANSFER_WRITE;
-    let read = vk::AccessFlags::SHADER_READ | vk::AccessFlags::TRANSFER_READ;
-    let memory = [vk::MemoryBarrier::default().src_access_mask(work | wrote).dst_access_mask(work | read)];
+/// How these stages read and write.
+fn accesses(stages: vk::PipelineStageFlags) -> (vk::AccessFlags, vk::AccessFlags) {
+    let mut all = (vk::AccessFlags::empty(), vk::AccessFlags::empty());
+    for (stage, reads, writes) in [
+        (vk::PipelineStageFlags::COMPUTE_SHADER, vk::AccessFlags::SHADER_READ, vk::AccessFlags::SHADER_WRITE),
+        (vk::PipelineStageFlags::TRANSFER, vk::AccessFlags::TRANSFER_READ, vk::AccessFlags::TRANSFER_WRITE),
+        (vk::PipelineStageFlags::HOST, vk::AccessFlags::HOST_READ, vk::AccessFlags::HOST_WRITE),
+    ] {
+        if stages.contains(stage) {
+            all = (all.0 | reads, all.1 | writes);
+        }
+    }
+    all
+}
+
+/// The work behind this waits for that before it, and for `others`, and sees what they wrote.
+fn barrier(
+    device: &ash::Device,
+    list: vk::CommandBuffer,
+    work: vk::PipelineStageFlags,
+    others: vk::PipelineStageFlags,
+) {
+    let (reads, writes) = accesses(work);
+    let before = accesses(work | others).1;
+    let memory = [vk::MemoryBarrier::default().src_access_mask(before).dst_access_mask(reads | writes)];
     let none = vk::DependencyFlags::empty();
     // SAFETY: the list is being written, by this thread alone.
-    unsafe { device.cmd_pipeline_barrier(list, from | WORK, WORK, none, &memory, &[], &[]) };
+    unsafe { device.cmd_pipeline_barrier(list, work | others, work, none, &memory, &[], &[]) };
 }
 
 impl Drop for Recording {

@@ -12,23 +12,20 @@ use crate::instance::Inner;
 use crate::memory::Buffer;
 use crate::meter::Meter;
 use crate::physical::Physical;
+use crate::queue::{Found, Lane, Queue};
 use crate::remembered::Identity;
 
-/// An open device with one queue.
+/// An open device with its queues.
 #[derive(Clone)]
 pub struct Device(pub(crate) Arc<Opened>);
 
 pub(crate) struct Opened {
     pub(crate) raw: ash::Device,
-    pub(crate) family: u32,
-    queue: vk::Queue,
+    /// By [`Lane`].
+    pub(crate) queues: Vec<Queue>,
     pub(crate) memory: vk::PhysicalDeviceMemoryProperties,
     features: Features,
     instance: Arc<Inner>,
-    /// Counts the lists of commands that have ended; null where the device cannot.
-    timeline: vk::Semaphore,
-    /// Vulkan leaves it to us that a queue is used by one thread at a time. The number of lists that were handed to it.
-    turn: std::sync::Mutex<u64>,
     /// What the driver's compiler made; changed as a whole by one thread alone.
     pub(crate) pipelines: vk::PipelineCache,
     pub(crate) remembering: std::sync::RwLock<()>,
@@ -41,7 +38,7 @@ pub(crate) struct Opened {
 }
 
 impl Device {
-    /// Opens a device with its first queue that computes, and with all [`Features`] that it has.
+    /// Opens a device with its first queue that computes, another for copies where it has one, and all [`Features`] that it has.
     pub fn open(physical: &Physical) -> Result<Device, VulkanError> {
         Device::open_for(physical, &[])
     }
@@ -50,16 +47,28 @@ impl Device {
     /// lacks of that is an error, with the name of the feature.
     pub fn open_for(physical: &Physical, capabilities: &[u32]) -> Result<Device, VulkanError> {
         physical.offers(capabilities)?;
-        let family = physical.compute_family().ok_or(VulkanError::Lacks("queue for computing"))?;
+        let (kernels, copies) = physical.queues().ok_or(VulkanError::Lacks("queue for computing"))?;
+        let device = Device::with_queues(physical, capabilities, kernels, copies)?;
+        // A second queue is believed when it has copied something.
+        let holds = copies.is_none() || device.copies_hold().unwrap_or(false);
+        device.meter().start_over();
+        match holds {
+            true => Ok(device),
+            false => Device::with_queues(physical, capabilities, kernels, None),
+        }
+    }
+
+    fn with_queues(
+        physical: &Physical,
+        capabilities: &[u32],
+        kernels: Found,
+        copies: Option<Found>,
+    ) -> Result<Device, VulkanError> {
         let features = physical.features();
-        let raw = physical.create(family, &features, capabilities).named("vkCreateDevice")?;
+        let raw = physical.create(kernels, copies, &features, capabilities).named("vkCreateDevice")?;
         let instance = physical.instance.clone();
-        // SAFETY: the family has a queue, and it was asked for.
-        let queue = unsafe { raw.get_device_queue(family, 0) };
         // SAFETY: the handle belongs to the instance, which lives.
         let memory = unsafe { instance.raw.get_physical_device_memory_properties(physical.handle) };
-        let turn = std::sync::Mutex::new(0);
-        let timeline = vk::Semaphore::null();
         // SAFETY: as above.
         let told = unsafe { instance.raw.get_physical_device_properties(physical.handle) };
         let identity = Identity { vendor: told.vendor_id, device: told.device_id, driver: told.pipeline_cache_uuid };
@@ -68,13 +77,10 @@ impl Device {
         // Owned from here on, so that an error below closes it.
         let mut opened = Opened {
             raw,
-            family,
-            queue,
+            queues: Vec::new(),
             memory,
             features,
             instance,
-            timeline,
-            turn,
             pipelines,
             remembering,
             identity,
@@ -86,34 +92,13 @@ impl Device {
         let info = vk::PipelineCacheCreateInfo::default();
         // SAFETY: `info` is complete and lives until the call returns.
         opened.pipelines = unsafe { opened.raw.create_pipeline_cache(&info, None) }.named("vkCreatePipelineCache")?;
-        if opened.features.timeline {
-            let mut kind = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
-            let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
-            // SAFETY: `info` is complete and lives until the call returns; the device has the feature.
-            opened.timeline = unsafe { opened.raw.create_semaphore(&info, None) }.named("vkCreateSemaphore")?;
-        }
+        opened.queues.push(Queue::new(&opened.raw, kernels, opened.counter()?));
+        let timeline = opened.counter()?;
+        opened.queues.push(match copies {
+            Some(found) => Queue::new(&opened.raw, found, timeline),
+            None => opened.queues[0].beside(timeline),
+        });
         Ok(Device(Arc::new(opened)))
-    }
-
-    /// Hands a list of commands to the queue; the number on the timeline at which it has ended.
-    pub(crate) fn submit(&self, list: vk::CommandBuffer) -> Result<u64, VulkanError> {
-        let opened = &*self.0;
-        #[cfg(feature = "faults")]
-        if opened.name.get().is_some_and(|name| impasto_faults::submit(name)) {
-            return Err(VulkanError::Call { call: "vkQueueSubmit", code: vk::Result::ERROR_DEVICE_LOST.as_raw() });
-        }
-        if opened.timeline == vk::Semaphore::null() {
-            return Err(VulkanError::Lacks("timeline semaphores"));
-        }
-        let mut last = opened.turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let (lists, semaphores, values) = ([list], [opened.timeline], [*last + 1]);
-        let mut timeline = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
-        let submit = vk::SubmitInfo::default().command_buffers(&lists).signal_semaphores(&semaphores);
-        let submits = [submit.push_next(&mut timeline)];
-        // SAFETY: the lock makes this the only thread on the queue; all handles are of this device.
-        unsafe { opened.raw.queue_submit(opened.queue, &submits, vk::Fence::null()) }.named("vkQueueSubmit")?;
-        *last += 1;
-        Ok(*last)
     }
 
     /// The name under which faults are planned for it. Without one it has none.
@@ -122,21 +107,10 @@ impl Device {
         let _ = self.0.name.set(name.into());
     }
 
-    /// Waits until the timeline has reached a number.
-    pub(crate) fn wait_until(&self, number: u64) -> Result<(), VulkanError> {
-        if number == 0 {
-            return Ok(());
-        }
-        let (semaphores, values) = ([self.0.timeline], [number]);
-        let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
-        // SAFETY: `info` is complete and lives until the call returns; the semaphore is of this device.
-        unsafe { self.0.raw.wait_semaphores(&info, u64::MAX) }.named("vkWaitSemaphores")
-    }
-
-    /// Seconds of one tick of the device's clock, if it has one.
-    pub(crate) fn stamp_seconds(&self) -> Option<f64> {
+    /// Seconds of one tick of the device's clock, if it has one for this lane.
+    pub(crate) fn stamp_seconds(&self, lane: Lane) -> Option<f64> {
         let nanoseconds = f64::from(self.0.features.limits.tick_picoseconds) / 1e3;
-        (nanoseconds > 0.0).then_some(nanoseconds / 1e9)
+        (nanoseconds > 0.0 && self.queue(lane).clock).then_some(nanoseconds / 1e9)
     }
 
     /// What kernels may use.
@@ -253,6 +227,19 @@ impl Device {
     }
 }
 
+impl Opened {
+    /// A semaphore that counts; null where the device has none.
+    fn counter(&self) -> Result<vk::Semaphore, VulkanError> {
+        if !self.features.timeline {
+            return Ok(vk::Semaphore::null());
+        }
+        let mut kind = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
+        let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
+        // SAFETY: `info` is complete and lives until the call returns; the device has the feature.
+        unsafe { self.raw.create_semaphore(&info, None) }.named("vkCreateSemaphore")
+    }
+}
+
 /// What one run needs for its duration.
 struct Work<'a> {
     device: &'a Device,
@@ -269,8 +256,7 @@ impl Work<'_> {
         constants: &[u8],
         groups: [u32; 3],
     ) -> Result<(), VulkanError> {
-        let opened = &*self.device.0;
-        let device = &opened.raw;
+        let (device, queue) = (&self.device.0.raw, self.device.queue(Lane::Kernels));
         let kinds = [vk::DescriptorType::STORAGE_BUFFER, vk::DescriptorType::UNIFORM_BUFFER];
         let sizes = kinds.map(|ty| vk::DescriptorPoolSize::default().ty(ty).descriptor_count(pipeline.buffers.max(1)));
         let info = vk::DescriptorPoolCreateInfo::default().max_sets(1).pool_sizes(&sizes);
@@ -284,7 +270,7 @@ impl Work<'_> {
         let whole = |buffer: &&Buffer| vk::DescriptorBufferInfo::default().buffer(buffer.raw).range(vk::WHOLE_SIZE);
         bind(device, set, &pipeline.uniforms, buffers.iter().map(whole));
 
-        let info = vk::CommandPoolCreateInfo::default().queue_family_index(opened.family);
+        let info = vk::CommandPoolCreateInfo::default().queue_family_index(queue.family);
         // SAFETY: as above.
         self.commands = unsafe { device.create_command_pool(&info, None) }.named("vkCreateCommandPool")?;
         let info = vk::CommandBufferAllocateInfo::default().command_pool(self.commands).command_buffer_count(1);
@@ -322,11 +308,7 @@ impl Work<'_> {
         self.fence = unsafe { device.create_fence(&vk::FenceCreateInfo::default(), None) }.named("vkCreateFence")?;
         let lists = [commands];
         let submit = [vk::SubmitInfo::default().command_buffers(&lists)];
-        {
-            let _turn = opened.turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            // SAFETY: the lock makes this the only thread on the queue.
-            unsafe { device.queue_submit(opened.queue, &submit, self.fence) }.named("vkQueueSubmit")?;
-        }
+        queue.submit(device, &submit, self.fence)?;
         // SAFETY: the fence was submitted.
         unsafe { device.wait_for_fences(&[self.fence], true, u64::MAX) }.named("vkWaitForFences")
     }
@@ -401,7 +383,7 @@ impl Drop for Opened {
         // SAFETY: buffers, pipelines and recordings hold the device, so this is its last use; null handles are allowed.
         unsafe {
             self.raw.destroy_pipeline_cache(self.pipelines, None);
-            self.raw.destroy_semaphore(self.timeline, None);
+            self.queues.iter().for_each(|queue| self.raw.destroy_semaphore(queue.timeline(), None));
             self.raw.destroy_device(None);
         }
     }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::memory::visible_and_cached;
 use crate::physical::{CooperativeMatrix, Extensions, Physical};
+use crate::queue::Found;
 
 /// Younger than ash.
 const BFLOAT16: &CStr = c"VK_KHR_shader_bfloat16";
@@ -320,16 +321,24 @@ impl Physical {
         };
     }
 
-    /// Creates the device with these features and what these capabilities need, which it was found to have, and a queue of this family.
+    /// Creates the device with these features and what these capabilities need, which it was found to have, and these queues.
     pub(crate) fn create(
         &self,
-        family: u32,
+        kernels: Found,
+        copies: Option<Found>,
         features: &Features,
         capabilities: &[u32],
     ) -> Result<ash::Device, vk::Result> {
         let knows = self.knows();
         let f = features;
-        let queues = [vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&[1.0])];
+        let family = |family: u32, count: usize| {
+            vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&[1.0, 1.0][..count])
+        };
+        let queues = match copies {
+            Some(copies) if copies.family == kernels.family => vec![family(kernels.family, 2)],
+            Some(copies) => vec![family(kernels.family, 1), family(copies.family, 1)],
+            None => vec![family(kernels.family, 1)],
+        };
         let mut chain = Chain::default();
         chain.core = chain.core.shader_int16(f.i16).shader_int64(f.i64);
         chain.storage16 =

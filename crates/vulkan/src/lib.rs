@@ -39,6 +39,8 @@ mod meter;
 #[allow(unsafe_code)]
 mod physical;
 #[allow(unsafe_code)]
+mod queue;
+#[allow(unsafe_code)]
 mod remembered;
 
 pub use commands::{Part, Recorder, Recording};
@@ -49,3 +51,4 @@ pub use instance::{Instance, Loader};
 pub use memory::{Buffer, Home};
 pub use meter::Meter;
 pub use physical::{CooperativeMatrix, Description, Kind, Physical};
+pub use queue::{Ends, Lane};

@@ -8,6 +8,7 @@ use ash::vk;
 use crate::device::Device;
 use crate::error::{Named, VulkanError};
 use crate::meter::Meter;
+use crate::queue::Lane;
 
 /// Where the bytes of a buffer are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +67,12 @@ impl Device {
             | vk::BufferUsageFlags::UNIFORM_BUFFER
             | vk::BufferUsageFlags::TRANSFER_SRC
             | vk::BufferUsageFlags::TRANSFER_DST;
+        let families = Lane::both().map(|lane| self.queue(lane).family);
         let info = vk::BufferCreateInfo::default().size(bytes.max(4)).usage(usage);
+        let info = match families[0] == families[1] {
+            true => info,
+            false => info.sharing_mode(vk::SharingMode::CONCURRENT).queue_family_indices(&families),
+        };
         // SAFETY: `info` is complete and lives until the call returns.
         let raw = unsafe { device.create_buffer(&info, None) }.named("vkCreateBuffer")?;
         // Owned from here on, so that an error below frees it.
@@ -141,6 +147,11 @@ impl Buffer {
     /// Its size.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Whether it is this device's, opened this time.
+    pub fn is_of(&self, device: &Device) -> bool {
+        std::sync::Arc::ptr_eq(&self.device.0, &device.0)
     }
 
     /// Whether the host can read and write it.

@@ -144,7 +144,7 @@ impl Physical {
             int8: features.i8,
             subgroup: features.subgroup_sizes,
             cooperative: if has.has(khr::cooperative_matrix::NAME) { self.cooperative() } else { Vec::new() },
-            computes: self.compute_family().is_some(),
+            computes: self.queues().is_some(),
             portability: has.has(khr::portability_subset::NAME),
             features,
         }
@@ -172,16 +172,6 @@ impl Physical {
         let heaps = &memory.memory_heaps[..(memory.memory_heap_count as usize).min(vk::MAX_MEMORY_HEAPS)];
         let local = heaps.iter().filter(|heap| is_local(heap)).map(|heap| heap.size).max();
         local.or_else(|| heaps.iter().map(|heap| heap.size).max()).unwrap_or(0)
-    }
-
-    /// A queue family that computes.
-    pub(crate) fn compute_family(&self) -> Option<u32> {
-        // SAFETY: the handle belongs to this instance, which lives.
-        let families = unsafe { self.instance.raw.get_physical_device_queue_family_properties(self.handle) };
-        let computes = |family: &vk::QueueFamilyProperties| {
-            family.queue_count > 0 && family.queue_flags.contains(vk::QueueFlags::COMPUTE)
-        };
-        families.iter().position(computes).and_then(|index| index.try_into().ok())
     }
 
     pub(crate) fn extensions(&self) -> Extensions {

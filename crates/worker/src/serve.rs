@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -78,7 +78,8 @@ pub(crate) fn serve(link: Link, stage: &mut dyn FnMut(&str), gone: impl FnOnce()
             pulse.stop(true);
             drop((request, answer));
             if let Broken::Garbled(why) = broken {
-                eprintln!("impasto worker: the parent is not understood: {why}");
+                // A parent that is gone reads nothing any more.
+                let _ = writeln!(io::stderr(), "impasto worker: the parent is not understood: {why}");
             }
             gone();
         }
@@ -413,7 +414,6 @@ mod tests {
     use super::*;
     use crate::message::arbitrary::request;
     use proptest::prelude::*;
-    use std::io::Write;
     use std::os::unix::net::UnixStream;
 
     /// What a worker without a device answers to these bytes, to its end.

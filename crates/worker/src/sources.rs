@@ -1,5 +1,6 @@
 //! Where a worker has weights from: model files that it maps itself, what it keeps packed, or the parent.
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::fs::File;
 use std::sync::mpsc::Receiver;
@@ -106,6 +107,11 @@ impl WeightSource for Watched {
     fn packed(&self, name: &str) -> Option<&[u8]> {
         self.pulse.beat();
         self.source.packed(name)
+    }
+
+    fn near(&self) -> Option<&(dyn Any + Send + Sync)> {
+        self.pulse.beat();
+        self.source.near()
     }
 }
 

@@ -14,10 +14,10 @@ use crate::frame::{self, Broken};
 use crate::memory;
 use crate::message::{Failure, GivenParam, Reply, Request, Taken, Where};
 use crate::serve::TRIAL;
-use crate::watch::{Patience, Watchdog, Wrong, own_memory};
+use crate::watch::{Patience, Watchdog, Wrong, own_memory, worked};
 
 /// How often a worker is looked at that is being waited for.
-const TICK: Duration = Duration::from_millis(50);
+const TICK: Duration = Duration::from_millis(100);
 /// How long the end of a process is waited for whose channel has ended.
 const GOODBYE: Duration = Duration::from_millis(1500);
 
@@ -155,7 +155,7 @@ impl Worker {
                 self.tell(&Request::Cancel, &[]);
             }
             let (beats, heard) = (self.told.beats.load(Ordering::Relaxed), self.told.messages.load(Ordering::Relaxed));
-            if let Some(wrong) = dog.look(beats, heard, TICK, waiting.patience) {
+            if let Some(wrong) = dog.look(beats, heard, TICK, waiting.patience, || worked(self.process())) {
                 let (Wrong::Hangs(after) | Wrong::Silent(after)) = wrong;
                 return Err(self.end(Verdict::TimedOut { after }));
             }
@@ -163,7 +163,7 @@ impl Worker {
                 && has > most
             {
                 let reason = format!(
-                    "it has taken {:.1} GB of memory, {:.1} GB are more than its plans need, and was ended",
+                    "it has taken {:.1} GB of memory, more than the {:.1} GB that its plans and a driver may need, and was ended",
                     has as f64 / 1e9,
                     most as f64 / 1e9
                 );

@@ -38,7 +38,7 @@ pub use isa::{Finding, Isa, TRIALS, findings};
 /// What products are computed in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// bf16 where the machine multiplies it, and faster than f32; else f32.
+    /// bf16 where the processor multiplies it faster than f32; else f32. The same in every process on a machine.
     #[default]
     Auto,
     /// 32-bit floats.
@@ -118,7 +118,7 @@ impl Cpu {
     fn on(isa: Isa, options: &CpuOptions) -> Cpu {
         let number = match options.precision {
             Precision::Bf16 => Number::Bf16,
-            Precision::Auto if isa.has_bf16() && bench::bf16_pays(isa) => Number::Bf16,
+            Precision::Auto if isa.bf16_pays() => Number::Bf16,
             _ => Number::F32,
         };
         let threads = options.threads.unwrap_or_else(impasto_device::cpu::usable_cores);

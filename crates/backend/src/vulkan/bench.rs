@@ -1,6 +1,6 @@
 //! What the device could do at best.
 
-use impasto_vulkan::Recorder;
+use impasto_vulkan::{Lane, Recorder};
 
 use super::Vulkan;
 use super::kernels::peak::peak;
@@ -10,10 +10,10 @@ use crate::BackendError;
 /// Thousand million operations a second of a kernel that only multiplies and adds, in what products are computed in.
 pub(super) fn peak_gflops(vulkan: &Vulkan) -> Result<f64, BackendError> {
     let (kernel, groups, operations) = peak(vulkan.units()).map_err(|e| vulkan.unsupported(e.to_string()))?;
-    let pipelines = vulkan.0.pipelines.all(&[kernel]).map_err(|e| vulkan.unsupported(e))?;
+    let pipelines = vulkan.0.pipelines.all(&[&kernel]).map_err(|e| vulkan.unsupported(e))?;
     let memory = Memory::new(vulkan, [256].into_iter())?;
     let run = || {
-        let mut recorder = Recorder::new(vulkan.device());
+        let mut recorder = Recorder::new(vulkan.device(), Lane::Kernels);
         recorder.stamp();
         recorder.run(&pipelines[0], vec![memory.part(0, 256)], groups)?;
         recorder.stamp();

@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError};
 
 use impasto_graph::Capabilities;
-use impasto_vulkan::{Buffer, Home, Part, Recorder, Recording, VulkanError};
+use impasto_vulkan::{Buffer, Home, Lane, Part, Recorder, Recording, VulkanError};
 
 use super::Vulkan;
 use crate::BackendError;
@@ -11,6 +11,7 @@ use crate::BackendError;
 /// Pieces of device memory, as one space of addresses.
 pub(super) struct Memory {
     vulkan: Vulkan,
+    home: Home,
     /// Each with the address at which it begins.
     pieces: Vec<(u64, Arc<Buffer>)>,
 }
@@ -33,7 +34,7 @@ impl Half {
     }
 
     fn copy(&mut self, vulkan: &Vulkan, from: Part, to: Part) -> Result<(), VulkanError> {
-        let mut recorder = Recorder::new(vulkan.device());
+        let mut recorder = Recorder::new(vulkan.device(), Lane::Copies);
         recorder.copy(from, to)?;
         let mut recording = recorder.finish()?;
         recording.submit()?;
@@ -109,7 +110,7 @@ impl Memory {
     }
 
     fn at(vulkan: &Vulkan, lengths: impl Iterator<Item = u64>, home: Home) -> Result<Memory, BackendError> {
-        let mut memory = Memory { vulkan: vulkan.clone(), pieces: Vec::new() };
+        let mut memory = Memory { vulkan: vulkan.clone(), home, pieces: Vec::new() };
         let mut at = 0;
         for bytes in lengths.filter(|&bytes| bytes > 0) {
             let piece = vulkan.device().buffer_at(bytes, home).map_err(|e| vulkan.failed(bytes, e))?;
@@ -121,12 +122,17 @@ impl Memory {
 
     /// Whether the host writes to a piece itself.
     fn writes(&self, piece: &Buffer) -> bool {
-        piece.is_visible() && !self.vulkan.profile().is_as_if_discrete()
+        piece.is_visible() && self.is_seen()
     }
 
     /// Whether the host reads from a piece itself.
     fn reads(&self, piece: &Buffer) -> bool {
-        piece.is_cached() && !self.vulkan.profile().is_as_if_discrete()
+        piece.is_cached() && self.is_seen()
+    }
+
+    /// Whether the host may look, where it could.
+    fn is_seen(&self) -> bool {
+        self.home == Home::Aside || !self.vulkan.profile().is_as_if_discrete()
     }
 
     /// Bytes that the device was asked for.
@@ -158,6 +164,31 @@ impl Memory {
             return to.buffer.write_at(to.offset, bytes).map_err(|e| self.vulkan.failed(0, e));
         }
         self.staged(|stage| stage.send(&self.vulkan, bytes, &to))
+    }
+
+    /// Copies what lies elsewhere in reach of the device to addresses, all at once, and waits for it.
+    pub(super) fn copy(&self, all: Vec<(Part, u64)>) -> Result<(), BackendError> {
+        if all.is_empty() {
+            return Ok(());
+        }
+        let mut recorder = Recorder::new(self.vulkan.device(), Lane::Copies);
+        for (from, address) in all {
+            let to = self.part(address, from.bytes);
+            match from.buffer.is_of(self.vulkan.device()) {
+                true => recorder.copy(from, to).map_err(|e| self.vulkan.failed(0, e))?,
+                // The same card, opened another time.
+                false => {
+                    let mut bytes = vec![0; from.bytes as usize];
+                    from.buffer.read_at(from.offset, &mut bytes).map_err(|e| self.vulkan.failed(0, e))?;
+                    self.write(address, &bytes)?;
+                }
+            }
+        }
+        let done = recorder.finish().and_then(|mut copies| {
+            copies.submit()?;
+            copies.wait()
+        });
+        done.map_err(|e| self.vulkan.died(e))
     }
 
     /// Waits until all that was written has arrived.

@@ -10,9 +10,11 @@ mod conv;
 mod elementwise;
 pub mod kernels;
 mod linear;
+mod lists;
 mod lookup;
 mod memory;
 mod movement;
+mod near;
 mod norm;
 mod pipelines;
 mod profile;
@@ -26,12 +28,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 use impasto_graph::{Capabilities, DType, Graph, Limits, Plan, Used, Value, Weight};
 use impasto_vulkan::{Device, Meter, Physical, VulkanError};
 
-use crate::{Backend, BackendError, Profile, Pulse, Session, WeightSource, Weights};
+use crate::{Backend, BackendError, HostWeights, Profile, Pulse, Session, WeightSource, Weights};
 use kernels::matrices::Units;
+pub use lists::MOST_FLOPS;
 use memory::Stage;
 use pipelines::Pipelines;
 pub use profile::VulkanProfile;
-pub use session::MOST_FLOPS;
 
 /// How a Vulkan device is to be used.
 #[derive(Clone, Debug, Default)]
@@ -201,6 +203,13 @@ impl Backend for Vulkan {
 
     fn pack_one(&self, graph: &Graph, weight: &Weight, source: &dyn WeightSource) -> Result<Vec<u8>, BackendError> {
         self.profile().pack_one(graph, weight, source)
+    }
+
+    fn pack_on_host(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<HostWeights, BackendError> {
+        match near::NearWeights::keep(self, graph, plan, source)? {
+            Some(kept) => Ok(kept),
+            None => HostWeights::plain(self, graph, plan, source),
+        }
     }
 
     fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {

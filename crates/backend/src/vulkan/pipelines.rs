@@ -60,11 +60,11 @@ impl Pipelines {
     }
 
     /// The pipelines of these kernels, in order. What is missing is compiled on all cores.
-    pub(super) fn all(&self, kernels: &[Kernel]) -> Result<Vec<Arc<Pipeline>>, String> {
-        let texts: Vec<String> = kernels.iter().map(Kernel::to_string).collect();
+    pub(super) fn all(&self, kernels: &[&Kernel]) -> Result<Vec<Arc<Pipeline>>, String> {
+        let texts: Vec<String> = kernels.iter().map(|kernel| kernel.to_string()).collect();
         let mut missing: Vec<(&String, &Kernel)> = {
             let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-            texts.iter().zip(kernels).filter(|(text, _)| !made.contains_key(*text)).collect()
+            texts.iter().zip(kernels.iter().copied()).filter(|(text, _)| !made.contains_key(*text)).collect()
         };
         missing.sort_by_key(|(text, _)| *text);
         missing.dedup_by_key(|(text, _)| *text);

@@ -2,18 +2,15 @@
 
 use impasto_graph::{DType, Graph, HostTensor, Op, Place, Plan, Segment, Span, Stream, TensorType, Value};
 use impasto_kernel::{Kernel, KernelError};
-use impasto_vulkan::{Part, Recorder, Recording, VulkanError};
+use impasto_vulkan::Part;
 
+use super::lists::Lists;
 use super::memory::Memory;
 use super::weights::{VulkanWeights, Way};
 use super::{Vulkan, attention, elementwise, linear, lookup, movement, norm};
 use crate::stored::param_name;
 use crate::stream::{self, segment_of};
 use crate::{BackendError, Profile, Session, SharedSource, StepTime, Streaming, Weights, io};
-
-/// Work that is handed to the device at once: more, and a weak device that also draws a desktop would be taken for hung.
-pub const MOST_FLOPS: u64 = 50_000_000_000;
-const MOST_RUNS: usize = 500;
 
 /// One run of a kernel. It reads its buffers and writes the last of them.
 pub(super) struct Run {
@@ -26,7 +23,7 @@ pub(super) struct Run {
 pub(super) type Runs = Result<Vec<Run>, KernelError>;
 
 /// What a step does.
-enum Work {
+pub(super) enum Work {
     Runs(Vec<Run>),
     Copy { from: Part, to: Part },
 }
@@ -129,7 +126,7 @@ pub(super) struct VulkanSession {
     vulkan: Vulkan,
     arena: Memory,
     host: Memory,
-    recordings: Vec<Recording>,
+    lists: Lists,
     times: Vec<StepTime>,
     inputs: Vec<(String, TensorType)>,
     outputs: Vec<(String, TensorType)>,
@@ -145,8 +142,6 @@ struct Turns {
     feed: SharedSource,
     stream: Stream,
     graph: Graph,
-    /// The recordings of each segment.
-    parts: Vec<std::ops::Range<usize>>,
     last: Streaming,
 }
 
@@ -174,7 +169,7 @@ impl VulkanSession {
         let arena = Memory::new(vulkan, plan.blocks().map(|block| block.bytes))?;
         let host = Memory::aside(vulkan, plan.host_blocks().map(|block| block.bytes))?;
         let env = Env { vulkan, graph, plan, weights: packed, arena: &arena, host: &host, scratch: None, segment: 0 };
-        let mut steps = vec![];
+        let mut steps: Vec<(Value, Work)> = vec![];
         let order: Vec<Value> = plan.steps().iter().map(|step| step.value).collect();
         while let Some(step) = plan.steps().get(steps.len()) {
             let segment = segment_of(plan, steps.len());
@@ -204,11 +199,11 @@ impl VulkanSession {
             .collect::<Vec<_>>();
         let segments = plan.stream().map_or(&[][..], |stream| stream.segments());
         let cuts: Vec<usize> = segments.iter().map(|segment| segment.steps.start).collect();
-        let (recordings, parts) = record(vulkan, steps, &times, &cuts)?;
+        let lists = Lists::new(vulkan, steps.into_iter().map(|(_, work)| work).collect(), &times, &cuts)?;
         let turns = match plan.stream() {
             Some(stream) => {
                 let feed = weights.feed(vulkan.name())?;
-                Some(Turns { feed, stream: stream.clone(), graph: graph.clone(), parts, last: Streaming::default() })
+                Some(Turns { feed, stream: stream.clone(), graph: graph.clone(), last: Streaming::default() })
             }
             None => None,
         };
@@ -228,7 +223,7 @@ impl VulkanSession {
         let outputs = graph.outputs().iter().map(|o| (o.name.clone(), graph.ty(o.value).clone())).collect();
         Ok(VulkanSession {
             vulkan: vulkan.clone(),
-            recordings,
+            lists,
             times,
             inputs,
             outputs,
@@ -243,13 +238,12 @@ impl VulkanSession {
 
     /// Runs everything; where weights take turns, segment by segment.
     fn run_segments(&mut self) -> Result<(), BackendError> {
-        let (vulkan, recordings) = (&self.vulkan, &mut self.recordings);
-        let Some(turns) = &mut self.turns else { return run_all(vulkan, recordings) };
+        let (vulkan, lists) = (&self.vulkan, &mut self.lists);
+        let Some(turns) = &mut self.turns else { return lists.run(vulkan, 0) };
         let packed = self.weights.inner.downcast_ref::<VulkanWeights>();
         let packed = packed.ok_or_else(|| vulkan.unsupported("these weights are on another device"))?;
         let bring = |segment: &Segment| packed.bring(vulkan, &turns.graph, segment, &*turns.feed);
-        let parts = &turns.parts;
-        let mut compute = |segment: usize| run_all(vulkan, &mut recordings[parts[segment].clone()]);
+        let mut compute = |segment: usize| lists.run(vulkan, segment);
         turns.last = stream::run(turns.stream.segments(), turns.stream.slots(), &bring, &mut compute)?;
         Ok(())
     }
@@ -281,119 +275,6 @@ impl VulkanSession {
     }
 }
 
-/// Lists of commands that the device holds at once: enough that it never waits for the next, few enough that one who asks to stop is heard.
-const AHEAD: usize = 3;
-
-/// Hands lists of commands to the device, one behind the other, and waits for their end.
-fn run_all(vulkan: &Vulkan, recordings: &mut [Recording]) -> Result<(), BackendError> {
-    let pulse = vulkan.pulse();
-    let wait = |recording: &Recording| {
-        recording.wait().map_err(|e| vulkan.died(e))?;
-        pulse.beat();
-        Ok(())
-    };
-    let (mut submitted, mut stopped) = (0, false);
-    for at in 0..recordings.len() {
-        if at >= AHEAD {
-            wait(&recordings[at - AHEAD])?;
-        }
-        stopped = pulse.must_stop();
-        if stopped {
-            break;
-        }
-        recordings[at].submit().map_err(|e| vulkan.died(e))?;
-        submitted = at + 1;
-    }
-    recordings[submitted.saturating_sub(AHEAD)..submitted].iter().try_for_each(wait)?;
-    if stopped { Err(BackendError::Interrupted { device: vulkan.name().into() }) } else { Ok(()) }
-}
-
-/// Buffers, the last of which is written, and for a kernel its workgroups; a copy has none.
-type Command = (Vec<Part>, Option<[u32; 3]>);
-
-/// All steps as lists of commands, each short enough, and those of each segment; `cuts` are the steps with which segments begin.
-fn record(
-    vulkan: &Vulkan,
-    steps: Vec<(Value, Work)>,
-    times: &[StepTime],
-    cuts: &[usize],
-) -> Result<(Vec<Recording>, Vec<std::ops::Range<usize>>), BackendError> {
-    let failed = |e: VulkanError| vulkan.failed(0, e);
-    let mut kernels = vec![];
-    let mut commands: Vec<Vec<Command>> = vec![];
-    for (_, work) in steps {
-        commands.push(match work {
-            Work::Copy { from, to } => vec![(vec![from, to], None)],
-            Work::Runs(runs) => {
-                let (new, list): (Vec<Kernel>, Vec<Command>) =
-                    runs.into_iter().map(|run| (run.kernel, (run.parts, Some(run.groups)))).unzip();
-                kernels.extend(new);
-                list
-            }
-        });
-    }
-    let mut pipelines = vulkan.0.pipelines.all(&kernels).map_err(|e| vulkan.unsupported(e))?.into_iter();
-
-    let begin = || {
-        let mut recorder = Recorder::new(vulkan.device());
-        recorder.stamp();
-        recorder
-    };
-    let (mut recordings, mut recorder, mut hazards) = (vec![], begin(), Hazards::default());
-    let (mut flops, mut count, mut begins) = (0, 0, vec![0]);
-    for (step, (commands, time)) in commands.into_iter().zip(times).enumerate() {
-        let n = commands.len();
-        let cut = step > 0 && cuts.contains(&step);
-        if cut || count > 0 && (flops + time.flops > MOST_FLOPS || count + n > MOST_RUNS) {
-            recordings.push(std::mem::replace(&mut recorder, begin()).finish().map_err(failed)?);
-            (flops, count, hazards) = (0, 0, Hazards::default());
-            begins.extend(cut.then_some(recordings.len()));
-        }
-        for (parts, groups) in commands {
-            if hazards.must_wait(&parts) {
-                recorder.barrier();
-            }
-            match (groups, &parts[..]) {
-                (Some(groups), _) => {
-                    let pipeline = pipelines.next().ok_or_else(|| vulkan.unsupported("a kernel was not compiled"))?;
-                    recorder.run(&pipeline, parts, groups)
-                }
-                (None, [from, to]) => recorder.copy(from.clone(), to.clone()),
-                (None, _) => Ok(()),
-            }
-            .map_err(failed)?;
-        }
-        recorder.stamp();
-        (flops, count) = (flops + time.flops, count + n);
-    }
-    recordings.push(recorder.finish().map_err(failed)?);
-    let ends = begins.iter().skip(1).copied().chain([recordings.len()]);
-    let parts = begins.iter().copied().zip(ends).map(|(begin, end)| begin..end).collect();
-    Ok((recordings, parts))
-}
-
-/// What was read and written since the last barrier.
-#[derive(Default)]
-struct Hazards {
-    read: Vec<Part>,
-    written: Vec<Part>,
-}
-
-impl Hazards {
-    /// Whether a run must wait for those before it: it reads or writes what they write, or writes what they read.
-    fn must_wait(&mut self, parts: &[Part]) -> bool {
-        let Some((to, from)) = parts.split_last() else { return false };
-        let any = |list: &[Part], part: &Part| list.iter().any(|other| other.touches(part));
-        let wait = parts.iter().any(|part| any(&self.written, part)) || any(&self.read, to);
-        if wait {
-            *self = Hazards::default();
-        }
-        self.read.extend_from_slice(from);
-        self.written.push(to.clone());
-        wait
-    }
-}
-
 impl Session for VulkanSession {
     fn inputs(&self) -> &[(String, TensorType)] {
         &self.inputs
@@ -407,11 +288,7 @@ impl Session for VulkanSession {
         io::check_room(&self.outputs, outputs)?;
         self.upload(inputs)?;
         self.run_segments()?;
-        let mut seconds = vec![];
-        for recording in &self.recordings {
-            seconds.extend(recording.seconds().map_err(|e| self.vulkan.failed(0, e))?);
-        }
-        self.times.iter_mut().zip(seconds).for_each(|(time, seconds)| time.seconds = seconds);
+        self.lists.note(&self.vulkan, &mut self.times)?;
         self.download(outputs)
     }
 

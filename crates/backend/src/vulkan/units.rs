@@ -3,7 +3,7 @@
 use half::f16;
 use impasto_graph::DType;
 use impasto_kernel::{MatrixShape, Scalar, Target};
-use impasto_vulkan::{Features, Recorder};
+use impasto_vulkan::{Features, Lane, Recorder};
 
 use super::Vulkan;
 use super::kernels::gemm::{Gemm, Left};
@@ -56,10 +56,10 @@ pub(super) fn hold(vulkan: &Vulkan) -> Result<bool, BackendError> {
     memory.settle()?;
     let kernel = tiled.kernel().map_err(|e| vulkan.unsupported(e.to_string()))?;
     // A driver that cannot compile it has no matrices that we can use.
-    let Ok(pipelines) = vulkan.0.pipelines.all(&[kernel]) else { return Ok(false) };
+    let Ok(pipelines) = vulkan.0.pipelines.all(&[&kernel]) else { return Ok(false) };
     let parts = vec![memory.part(0, left), memory.part(left, right), memory.part(left + right, sums)];
     let run = || {
-        let mut recorder = Recorder::new(vulkan.device());
+        let mut recorder = Recorder::new(vulkan.device(), Lane::Kernels);
         recorder.run(&pipelines[0], parts, tiled.groups())?;
         let mut recording = recorder.finish()?;
         recording.submit()?;

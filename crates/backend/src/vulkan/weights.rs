@@ -9,6 +9,7 @@ use impasto_graph::{Capabilities, DType, Graph, Plan, Segment, Storage, TensorTy
 use impasto_vulkan::Part;
 
 use super::memory::Memory;
+use super::near::NearWeights;
 use super::{Vulkan, VulkanProfile};
 use crate::stored::{dequantise, param_name, read, storage};
 use crate::{BackendError, ParamBytes, WeightSource};
@@ -100,6 +101,44 @@ fn place(device: &VulkanProfile, graph: &Graph, weight: &Weight, mut address: u6
     all
 }
 
+/// Pieces of at most so many bytes, none of which cuts a parameter: their lengths, and the addresses of the parameters.
+pub(super) fn pieces(weights: &[Weight], limit: u64) -> (Vec<u64>, Vec<u64>) {
+    let (mut lengths, mut addresses, mut begin) = (vec![0], vec![], 0);
+    for weight in weights {
+        let last = lengths.len() - 1;
+        if lengths[last] + weight.bytes > limit {
+            begin += lengths[last];
+            lengths.push(0);
+        }
+        let last = lengths.len() - 1;
+        addresses.push(begin + lengths[last]);
+        lengths[last] += weight.bytes;
+    }
+    (lengths, addresses)
+}
+
+/// Brings parameters to their addresses, and waits until they are there.
+fn bring<'w>(
+    vulkan: &Vulkan,
+    graph: &Graph,
+    memory: &Memory,
+    places: impl Iterator<Item = (&'w Weight, u64)>,
+    source: &dyn WeightSource,
+) -> Result<(), BackendError> {
+    let near = NearWeights::of(source);
+    let mut copies = vec![];
+    for (weight, address) in places {
+        let name = param_name(graph, weight.value);
+        match (near, source.packed(name)) {
+            (Some(near), _) => copies.push((near.part(name, weight.bytes)?, address)),
+            (None, Some(bytes)) => memory.write(address, bytes)?,
+            (None, None) => memory.write(address, &packed(vulkan.profile(), graph, weight, source)?)?,
+        }
+    }
+    memory.copy(copies)?;
+    memory.settle()
+}
+
 impl VulkanWeights {
     pub(super) fn new(
         vulkan: &Vulkan,
@@ -108,28 +147,15 @@ impl VulkanWeights {
         source: &dyn WeightSource,
     ) -> Result<VulkanWeights, BackendError> {
         let profile = vulkan.profile();
-        // Pieces as long as the device and the plan allow, none of which cuts a parameter.
         let limit = vulkan.limits().max_allocation.min(plan.block_bytes());
-        let (mut lengths, mut places) = (vec![0u64], vec![]);
-        for weight in plan.resident() {
-            if lengths[lengths.len() - 1] + weight.bytes > limit {
-                lengths.push(0);
-            }
-            places.push((weight, lengths.iter().sum::<u64>()));
-            *lengths.last_mut().expect("there is one") += weight.bytes;
-        }
+        let (lengths, addresses) = pieces(plan.resident(), limit);
         let memory = Memory::new(vulkan, lengths.into_iter())?;
         let (slot_bytes, count) = plan.stream().map_or((0, 0), |stream| (stream.slot_bytes(), stream.slots()));
         let slots = Memory::new(vulkan, std::iter::repeat_n(slot_bytes, count))?;
         let mut kept = HashMap::new();
-        for (weight, address) in places {
-            match source.packed(param_name(graph, weight.value)) {
-                Some(bytes) => memory.write(address, bytes)?,
-                None => memory.write(address, &packed(profile, graph, weight, source)?)?,
-            }
-            kept.extend(place(profile, graph, weight, address));
-        }
-        memory.settle()?;
+        let places = plan.resident().iter().zip(addresses);
+        bring(vulkan, graph, &memory, places.clone(), source)?;
+        places.for_each(|(weight, address)| kept.extend(place(profile, graph, weight, address)));
         let segments = plan.stream().map_or(&[][..], |stream| stream.segments());
         let turn = |segment: &Segment| {
             let base = segment.slot as u64 * slot_bytes;
@@ -147,14 +173,8 @@ impl VulkanWeights {
         segment: &Segment,
         source: &dyn WeightSource,
     ) -> Result<(), BackendError> {
-        for piece in &segment.pieces {
-            let address = segment.slot as u64 * self.slot_bytes + piece.offset;
-            match source.packed(param_name(graph, piece.weight.value)) {
-                Some(bytes) => self.slots.write(address, bytes)?,
-                None => self.slots.write(address, &packed(vulkan.profile(), graph, &piece.weight, source)?)?,
-            }
-        }
-        self.slots.settle()
+        let base = segment.slot as u64 * self.slot_bytes;
+        bring(vulkan, graph, &self.slots, segment.pieces.iter().map(|p| (&p.weight, base + p.offset)), source)
     }
 
     pub(super) fn bytes(&self) -> u64 {

@@ -12,18 +12,25 @@ pub fn run(case: &Case, banded: &Banded, machine: &Machine) -> Vec<HostTensor> {
     banded.cuts.join(names, machine.run(&case.in_bands(banded))).expect("bands fit together")
 }
 
+/// Where results that should be the same begin to differ, and by how much.
+pub fn difference(whole: &[HostTensor], bands: &[HostTensor]) -> String {
+    let one = |(a, b): (&HostTensor, &HostTensor)| {
+        let (x, y) = (a.to_f32(), b.to_f32());
+        let other = (0..x.len()).filter(|&i| x[i].to_bits() != y[i].to_bits());
+        let most = x.iter().zip(&y).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
+        let (first, count) = (other.clone().next(), other.count());
+        format!("{} against {}: {count} of {} differ, first at {first:?}, at most {most:e}\n", a.ty(), b.ty(), x.len())
+    };
+    whole.iter().zip(bands).map(one).collect()
+}
+
 /// Panics where bands yield other bits than the whole. Returns the number of bands.
 pub fn check(case: &Case, cutting: &Cutting, machine: &Machine) -> usize {
     let banded = Banded::new(&case.graph, cutting).unwrap_or_else(|e| panic!("{e}\n{cutting:?}\n{}", case.graph));
     let whole = machine.run(case);
     let bands = run(case, &banded, machine);
     if !same_bits(&whole, &bands) {
-        for (output, (a, b)) in case.graph.outputs().iter().zip(whole.iter().zip(&bands)) {
-            let (x, y) = (a.to_f32(), b.to_f32());
-            let first = (0..x.len()).find(|&i| x[i].to_bits() != y[i].to_bits());
-            let most = x.iter().zip(&y).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
-            println!("output {}: {} against {}, first at {first:?}, at most {most:e}", output.name, a.ty(), b.ty());
-        }
+        println!("{}", difference(&whole, &bands));
         panic!("{machine}: other bits in {} bands, {cutting:?}\n{}\n{}", banded.cuts.bands(), case.graph, banded.graph);
     }
     banded.cuts.bands()

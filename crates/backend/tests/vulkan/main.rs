@@ -19,4 +19,5 @@ mod parameters;
 #[path = "../ops/products.rs"]
 mod products;
 mod rest;
+mod streaming;
 mod watched;

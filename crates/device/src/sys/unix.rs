@@ -22,6 +22,9 @@ const MOMENT: Duration = Duration::from_millis(1);
 /// How often to look whether the child has ended while a pipe is still open: only a grandchild that holds it makes this matter.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// The same for a child that has lived for a while: what stays for minutes must not cost anything.
+const LOOK_SELDOM: Duration = Duration::from_millis(200);
+
 /// How long to wait for killed grandchildren to disappear.
 const LINGER: Duration = Duration::from_millis(100);
 
@@ -53,6 +56,7 @@ pub(crate) fn supervise(mut command: Command, patience: Patience, hear: Hear) ->
     report.iter().for_each(|pipe| never_block(pipe.as_fd()));
     stderr.iter().for_each(|pipe| never_block(pipe.as_fd()));
 
+    let begun = Instant::now();
     let mut tail = Tail::default();
     let mut keep = |bytes: &[u8]| {
         tail.push(bytes);
@@ -63,7 +67,11 @@ pub(crate) fn supervise(mut command: Command, patience: Patience, hear: Hear) ->
             Until::Wait(left) => left,
             Until::End(how) => break Some(how),
         };
-        let pause = if report.is_some() { LOOK } else { MOMENT };
+        let pause = match report.is_some() {
+            true if begun.elapsed() > Duration::from_secs(1) => LOOK_SELDOM,
+            true => LOOK,
+            false => MOMENT,
+        };
         wait_for_output(report.as_ref().map(AsFd::as_fd), stderr.as_ref().map(AsFd::as_fd), pause.min(left));
         let _ = pump(&mut stderr, &mut keep);
         if pump(&mut report, hear).is_break() {

@@ -61,6 +61,14 @@ pub enum Verdict {
     NoHook,
 }
 
+/// Nobody wants to read nanoseconds.
+fn rounded(time: Duration) -> Duration {
+    match time < Duration::from_secs(10) {
+        true => Duration::from_millis(time.as_millis().try_into().unwrap_or(0)),
+        false => Duration::from_secs(time.as_secs()),
+    }
+}
+
 impl Verdict {
     /// Whether the thing that was tried may be used.
     pub fn passed(&self) -> bool {
@@ -107,7 +115,7 @@ impl Verdict {
             ),
             Verdict::Crashed { signal, code } => (died(*signal, *code), UNHURT.into()),
             Verdict::TimedOut { after } => (
-                format!("did not end within {after:?} and was killed"),
+                format!("did not end within {:?} and was killed", rounded(*after)),
                 "it hangs or is too slow, and it is not used".into(),
             ),
             Verdict::Killed => (

@@ -20,7 +20,7 @@ pub use kernel::{KernelLine, has_spirv_opt, kernel, module};
 pub use model::{ModelLine, SlowStep, model};
 pub use plan::{PlanLine, plans};
 pub use stream::{StreamLine, plot, stream};
-pub use worker::{WorkerLine, worker};
+pub use worker::{Spread, WorkerLine, worker};
 
 /// The middle of some measurements.
 fn median(values: &mut [f64]) -> f64 {

@@ -58,7 +58,7 @@ pub fn stream(
     let whole = Plan::new(&graph, &*first)?;
     let need = whole.weight_bytes() + whole.arena_bytes() + first.fixed_bytes();
     // Weights are packed once, for all budgets.
-    let host: Arc<HostWeights> = Arc::new(first.pack_on_host(&graph, &whole, &RandomWeights::of(&graph))?);
+    let packed = HostWeights::plain(&*first, &graph, &whole, &RandomWeights::of(&graph))?;
     drop(first);
     let mut fastest = None;
     for &share in shares {
@@ -76,7 +76,8 @@ pub fn stream(
             hidden: 1.0,
         };
         if let Ok(plan) = Plan::streamed(&graph, &*backend) {
-            let weights = backend.pack(&graph, &plan, &*host)?.fed_by(host.clone() as SharedSource);
+            let host: SharedSource = Arc::new(backend.pack_on_host(&graph, &plan, &packed)?);
+            let weights = backend.pack(&graph, &plan, &*host)?.fed_by(host);
             let mut session = backend.prepare(&graph, &plan, &weights)?;
             let (inputs, mut outputs) = (random_inputs(&*session)?, room_for_outputs(&*session));
             let inputs: Vec<(&str, &HostTensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use impasto::backend::cpu::{Cpu, CpuOptions, findings};
-use impasto::bench::{self, CpuBench};
+use impasto::bench::{self, CpuBench, Spread};
 use impasto::generate::picture::Picture;
 use impasto::model::{Family, UnetConfig};
 use impasto::{BackendOptions, Part};
@@ -242,13 +242,19 @@ pub fn bench_worker(args: &BenchWorker) -> anyhow::Result<()> {
     }
     let size = args.size;
     say!("a step of the model inside the program at {size}x{size} with guidance on {}", args.backend);
+    let more = |ratio: f64| 100.0 * (ratio - 1.0);
+    let spread = |s: &Spread| format!("{:+.2} % ({:+.2} to {:+.2})", more(s.median), more(s.least), more(s.most));
     say!("in this process      {:>8.4} s (first {:.4} s)", l.here, l.first_here);
-    say!(
-        "in a worker process  {:>8.4} s (first {:.4} s), {:+.2} %",
-        l.worker,
-        l.first_worker,
-        100.0 * (l.worker / l.here - 1.0)
-    );
+    say!("in a worker process  {:>8.4} s (first {:.4} s)", l.worker, l.first_worker);
+    say!("{} turns: a worker takes {} longer", args.runs, spread(&l.ratio));
+    if let (Some(ratio), Some(here), Some(added)) = (&l.cpu_ratio, l.cpu_here, l.cpu_added) {
+        say!("and {} more time of processors, which other work disturbs less", spread(ratio));
+        say!(
+            "what asks, watches and listens takes {:.4} s of processors for a step of {here:.4} s: {:.2} %",
+            added,
+            100.0 * added / here
+        );
+    }
     say!(
         "start of the worker with its device open {:.4} s, weights {:.4} s there, {:.4} s here",
         l.start,
