@@ -163,8 +163,9 @@ pub enum KernelError {
     },
     /// The kernel needs more SPIR-V ids than every Vulkan driver must accept.
     #[error(
-        "kernel '{kernel}': {stage} would need {count} ids, and the limit of SPIR-V is {limit}; nothing was written. Most ids \
-         are taken by {largest}. Split the kernel, or unroll less"
+        "kernel '{kernel}': {stage} would need {}{count} ids, and the limit of SPIR-V is {limit}; nothing was written. Most ids \
+         are taken by {largest}. Split the kernel, or unroll less",
+        if *stage == crate::spirv::EARLY { "at least " } else { "" }
     )]
     TooManyIds {
         /// The kernel.

@@ -409,6 +409,33 @@ fn kernels_that_need_too_many_ids_are_refused_at_once() {
     }
 }
 
+/// What the first look does not see. The time is said in docs/kernel.md; it takes minutes and is not part of every test run.
+#[test]
+fn variables_of_arrays_are_refused_once_they_are_taken_apart() {
+    let n = if std::env::var("IMPASTO_REFUSE").as_deref() == Ok("all") { 4_200_000u32 } else { 2_000 };
+    let kernels = one("arrays", |k| {
+        let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
+        let (v, c) = (k.var(k.array([0, 1, 2, 3].map(|i| x.load(i)))), x.load(4));
+        for j in 0..n {
+            let a = v.get();
+            v.set(a.with(j % 4, a.element(j % 4) * c));
+        }
+        (0..4).for_each(|i| y.store(i, v.get().element(i)));
+    });
+    let ops = kernels[0].op_count();
+    let begun = (Instant::now(), worked());
+    let made = Compiler::new(Target::ANY).compile(&kernels).map(|m| m.bound);
+    let (took, worked) = (begun.0.elapsed().as_secs_f64(), worked() - begun.1);
+    match made {
+        Ok(bound) => assert!(u64::from(bound) < LIMIT && bound > n && n == 2_000, "{bound}"),
+        Err(KernelError::TooManyIds { count, stage, .. }) => {
+            println!("| variables of arrays | {ops} | {count} | {worked:.2} s | {took:.2} s |");
+            assert!(n > 2_000 && count > LIMIT && stage == EARLY, "{count} {stage}");
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
+
 #[test]
 fn a_refusal_names_the_kernel_that_takes_most() {
     // Eight ids for each index of one kernel, and seven more in a second one.
@@ -479,6 +506,22 @@ fn what_only_seems_to_change_in_a_loop_is_not_counted() {
             assert!(least <= bound, "{name}: {least} of {bound}");
         }
     }
+}
+
+/// A loop that counts, and that constants end in its first turn: what stands behind the break is never reached.
+#[test]
+fn what_a_loop_never_comes_to_is_not_counted() {
+    let kernels = one("first", |k| {
+        let (y, i, n) = (k.buffer_mut::<f32>("y"), k.global_id(0), k.var(0u32));
+        k.loop_(|l| {
+            n.set(n.get() + 1u32);
+            k.if_(n.get().gt(0u32), || l.break_());
+            (0..200u32).for_each(|j| y.store(i + j, 1.5f32 + j as f32));
+        });
+        y.store(i, 1.0f32);
+    });
+    let (least, bound) = (least_ids(&kernels), ids(&kernels));
+    assert!(bound < 100 && least <= bound, "{least} of {bound}");
 }
 
 /// The count of a kernel as it was written, as values, and as the passes leave it.

@@ -24,6 +24,7 @@ use crate::ir::Kernel;
 use crate::verify::{is_ssa, verify};
 pub use matrices::lower_matrices;
 pub use specialise::specialise;
+pub(crate) use split::finds as has_composites;
 
 /// One pass: a kernel in, a kernel out that does the same.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +36,7 @@ pub struct Pass {
 }
 
 /// Works on variables, and comes before all else.
-const SPLIT: Pass = Pass { name: "split", run: split::run };
+pub(crate) const SPLIT: Pass = Pass { name: "split", run: split::run };
 /// SSA construction: behind it there are no variables.
 const SSA: Pass = Pass { name: "ssa", run: ssa::run };
 const FOLD: Pass = Pass { name: "fold", run: fold::run };

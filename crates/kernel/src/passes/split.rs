@@ -169,7 +169,7 @@ fn is_composite(k: &Kernel, ty: Ty) -> bool {
 }
 
 /// Whether there is something to split.
-fn finds(k: &Kernel) -> bool {
+pub(crate) fn finds(k: &Kernel) -> bool {
     k.vars.iter().any(|&ty| is_composite(k, ty))
 }
 

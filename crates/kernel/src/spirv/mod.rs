@@ -24,7 +24,7 @@ use crate::target::{Feature, Target};
 pub(crate) use check::check;
 use control::Emit;
 pub use early::least_ids;
-pub(crate) use early::refuse_early;
+pub(crate) use early::{EARLY, refuse_early};
 pub(crate) use foreign::{Outer, Written, opcode};
 use words::{Mode, Own, Words, instruction, text};
 

@@ -95,6 +95,8 @@ pub(super) struct Look<'a> {
     /// The conditions of the branches around, with the arm.
     branches: Vec<(u32, usize)>,
     pub(super) depth: usize,
+    /// Decisions met by what is only assumed to stay: constants may make them, in the first turn of a loop.
+    pub(super) doubts: usize,
     /// Whether what comes next in the region may never be reached, and whether the outermost one has ended.
     unsure: bool,
     ended: bool,
@@ -133,6 +135,7 @@ impl<'a> Look<'a> {
             frames: Vec::new(),
             branches: Vec::new(),
             depth: 0,
+            doubts: 0,
             unsure: false,
             ended: false,
             patience: 2 * k.op_count(),
@@ -384,6 +387,7 @@ impl<'a> Look<'a> {
         if !self.class_at(condition).stays() {
             return self.skim(op);
         }
+        self.doubts += usize::from(self.class_at(condition).has(Class::ASSUMED));
         let (mut assigned, mut yields) = self.spare.branches.pop().unwrap_or_default();
         let mut unsure = false;
         for (arm, &r) in k.regions(op).iter().enumerate() {
@@ -425,7 +429,9 @@ impl<'a> Look<'a> {
             self.same(result, to);
         }
         let goes_on = !yields.is_empty();
-        (assigned.clear(), yields.clear(), values.clear());
+        assigned.clear();
+        yields.clear();
+        values.clear();
         self.spare.branches.push((assigned, yields));
         self.spare.values.push(values);
         goes_on

@@ -64,6 +64,7 @@ impl Look<'_> {
         {
             return self.skim(op);
         }
+        self.doubts += usize::from(ends.iter().any(|c| c.has(Class::ASSUMED)));
         let outside = self.inside;
         if constant {
             self.home.resize(k.op_count(), 0);
@@ -164,11 +165,14 @@ impl Look<'_> {
             for (&v, c) in body.vars.iter().zip(&carried[explicit.len()..]) {
                 self.assign(v, c.join);
             }
+            let doubts = self.doubts;
             self.region(r);
             self.take_back(mark, |_, _| ());
             self.depth -= 1;
             let frame = self.frames.pop()?;
             let mut proven = true;
+            // Whether there is a second turn must not depend on what is assumed.
+            let doubted = self.doubts > doubts;
             // A loop that is needed needs what ends it.
             let end = frame.breaks.first().and_then(|b| b.branch).map_or(NONE, |(condition, _)| condition);
             for (i, c) in carried.iter_mut().enumerate().filter(|(_, c)| c.join != NONE) {
@@ -178,7 +182,7 @@ impl Look<'_> {
                     self.inputs[join.first as usize + 2] = end;
                 }
                 let assumed = self.class_at(c.join).has(Class::ASSUMED);
-                if assumed && !frame.continues.iter().any(|e| self.varies(c, e.value(i))) {
+                if assumed && (doubted || !frame.continues.iter().any(|e| self.varies(c, e.value(i)))) {
                     c.join = NONE;
                     proven = false;
                 }

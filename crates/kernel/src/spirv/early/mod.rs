@@ -21,8 +21,8 @@ use look::{Look, MOST_DEPTH};
 use needs::Needs;
 use tally::Tally;
 
-/// The stage that a refusal names.
-pub(crate) const STAGE: &str = "any translation to SPIR-V";
+/// The stage that a refusal names. It counts what is needed at least, and no further than it must.
+pub(crate) const EARLY: &str = "any translation to SPIR-V";
 
 /// Ops of the outermost region that are looked at before it is asked whether they are too many already.
 const PART: usize = 1 << 19;
@@ -40,7 +40,7 @@ pub(crate) fn refuse_early(kernels: &[Kernel], values: bool, limit: u32) -> Resu
         return Ok(());
     }
     let worst = kernels.iter().zip(&found.kernels).max_by_key(|(_, n)| **n).map(|(k, _)| k);
-    Err(too_many(worst, STAGE, count, limit, found.tallies))
+    Err(too_many(worst, EARLY, count, limit, found.tallies))
 }
 
 /// How deep regions nest. A value is joined at most once, and carried once, at each level.
