@@ -128,8 +128,8 @@ impl Source {
         check_ids(&source.words, bound, &at, &mut defs)?;
         source.defs = defs;
         source.sections(&at)?;
-        source.calls()?;
         source.interface()?;
+        source.calls()?;
         Ok(source)
     }
 

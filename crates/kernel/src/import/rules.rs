@@ -25,6 +25,10 @@ impl Source {
                         S::FunctionCall if !self.function_of.contains_key(&w[2]) => {
                             return Err(at(place, format!("OpFunctionCall: id {} is no function", w[2])));
                         }
+                        S::FunctionCall if self.entries.iter().any(|e| e.function == w[2]) => {
+                            let problem = format!("OpFunctionCall: id {} is an entry point, which nothing calls", w[2]);
+                            return Err(at(place, problem));
+                        }
                         S::Branch | S::SelectionMerge => (vec![w[0]], Vec::new()),
                         S::LoopMerge => (w[..2].to_vec(), Vec::new()),
                         S::BranchConditional => (w[1..3].to_vec(), vec![w[0]]),
