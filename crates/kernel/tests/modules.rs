@@ -195,6 +195,8 @@ fn modules_that_break_the_rules_are_refused_or_passed_through() {
     assert!(refusal(&module(5, 10, &number, &[entry(), i(249, &[7])])).1.contains("no block of this function"));
     let extended = module(5, 10, &number, &[entry(), i(12, &[6, 8, 7, 1, 7]), end()]);
     assert!(refusal(&extended).1.contains("no set of instructions"));
+    // A call of the entry point itself.
+    assert!(refusal(&module(5, 9, &[], &[entry(), i(57, &[1, 8, 3]), end()])).1.contains("which nothing calls"));
     // A value of another function, and a binding of what is no variable.
     let other = [entry(), i(83, &[6, 8, 7]), end(), i(56, &[]), i(54, &[1, 9, 0, 2]), i(248, &[10])];
     let other = [&other[..], &[i(83, &[6, 11, 8]), end()]].concat();

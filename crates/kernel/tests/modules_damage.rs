@@ -4,8 +4,10 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::modules;
-use impasto_kernel::{ImportError, ModuleOptions, count_instructions, optimise_words, reflect};
+use common::{modules, valid_for};
+use impasto_kernel::{
+    Compared, Diff, DiffError, DiffOptions, ImportError, ModuleOptions, count_instructions, optimise_words, reflect,
+};
 
 struct Random(u64);
 
@@ -65,6 +67,76 @@ fn damage(words: &mut Vec<u32>, all: &[Vec<u32>], r: &mut Random) {
     }
 }
 
+/// One in so many of the modules that were optimised is given to `spirv-val`, which is another process.
+const JUDGED: u64 = 128;
+
+/// What became of a module in the eyes of others.
+#[derive(Default)]
+struct Judged {
+    /// `spirv-val` accepts it, before and after.
+    valid: usize,
+    /// The executor runs it, and what we made of it gives the same bits.
+    equal: usize,
+}
+
+impl Judged {
+    /// A module that `spirv-val` accepts must be accepted as we made it, and do the same, if the executor can run it.
+    fn judge(&mut self, words: &[u32], made: &[u32]) -> Result<(), String> {
+        if valid_for("spirv-val", "vulkan1.3", words).is_err() {
+            return Ok(());
+        }
+        valid_for("spirv-val", "vulkan1.3", made)
+            .map_err(|e| format!("spirv-val accepts it, but not what we made: {e}"))?;
+        self.valid += 1;
+        let options = DiffOptions { groups: Some([1; 3]), elements: 512, most_ops: 1 << 14, ..DiffOptions::default() };
+        let diff = match Diff::new(words, made, options) {
+            Ok(diff) => diff,
+            // There is nothing that could be given to it.
+            Err(DiffError::Module { module: "A", .. }) => return Ok(()),
+            Err(e) => return Err(e.to_string()),
+        };
+        for entry in diff.entries() {
+            match diff.on_cpu(entry) {
+                Ok(Compared { first: None, .. }) => self.equal += 1,
+                // Of what lies outside of its memory nothing is promised.
+                Ok(Compared { strayed: true, .. }) => {}
+                Ok(Compared { first: Some(first), .. }) => return Err(format!("it computes something else: {first}")),
+                // It leaves its buffers, or does not end, or cannot be run.
+                Err(DiffError::Module { module: "A", .. }) => {}
+                Err(e) => return Err(e.to_string()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Optimises a module, and what was made of it again; nothing, if it is refused with a word.
+fn made_of(words: &[u32]) -> Result<Option<Vec<u32>>, String> {
+    match optimise_words(words, ModuleOptions::default()) {
+        Ok(done) => match optimise_words(&done.words, ModuleOptions::default()) {
+            Ok(again) if count_instructions(&again.words) > 0 => Ok(Some(done.words)),
+            Ok(_) => Err("nothing is left of it".to_owned()),
+            Err(e) => Err(format!("what was written is not read: {e}")),
+        },
+        Err(ImportError::Fault(e)) => Err(format!("a fault: {e}")),
+        Err(_) => Ok(None),
+    }
+}
+
+#[test]
+fn what_fuzzing_found_is_refused_or_optimised() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/module");
+    let files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().path()).collect();
+    assert!(files.len() >= 15, "{files:?}");
+    for file in files {
+        let words = modules::words(&std::fs::read(&file).unwrap());
+        let made = made_of(&words).unwrap_or_else(|e| panic!("{file:?}: {e}"));
+        if let Some(made) = made {
+            Judged::default().judge(&words, &made).unwrap_or_else(|e| panic!("{file:?}: {e}"));
+        }
+    }
+}
+
 #[test]
 fn damaged_modules_are_refused_or_optimised() {
     let given = |name: &str| std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok());
@@ -72,9 +144,11 @@ fn damaged_modules_are_refused_or_optimised() {
     // The same ones each time, unless somebody looks for more.
     let (seconds, first) = given("IMPASTO_DAMAGE_SECONDS").map_or((30, 1), |s| (s, now));
     let seed = given("IMPASTO_DAMAGE_SEED").unwrap_or(first);
+    // A failure again: whoever names its seed alone wants it judged.
+    let again = given("IMPASTO_DAMAGE_SEED").is_some() && given("IMPASTO_DAMAGE_SECONDS").is_none();
     let mut all: Vec<Vec<u32>> = modules::glsl(7).into_iter().map(|s| s.1).collect();
     all.extend(modules::wgsl(4).into_iter().map(|s| s.1));
-    let (mut tried, mut made) = (0, 0);
+    let (mut tried, mut made, mut judged) = (0, 0, Judged::default());
     let end = Instant::now() + Duration::from_secs(seconds);
     println!("IMPASTO_DAMAGE_SEED={seed}");
     while Instant::now() < end {
@@ -93,19 +167,22 @@ fn damaged_modules_are_refused_or_optimised() {
             let kept = std::fs::write(&file, bytes).map_or("nowhere".to_owned(), |()| file.display().to_string());
             panic!("IMPASTO_DAMAGE_SEED={seed}: {problem}; the module is in {kept}")
         };
-        match optimise_words(&words, ModuleOptions::default()) {
-            Ok(done) => {
-                made += 1;
-                let again = optimise_words(&done.words, ModuleOptions::default());
-                again.unwrap_or_else(|e| show(format!("what was written is not read: {e}")));
-                assert!(count_instructions(&done.words) > 0, "IMPASTO_DAMAGE_SEED={seed}");
+        if let Some(done) = made_of(&words).unwrap_or_else(|e| show(e)) {
+            made += 1;
+            if made % JUDGED == 0 || again {
+                judged.judge(&words, &done).unwrap_or_else(|e| show(e));
             }
-            Err(ImportError::Fault(e)) => show(format!("a fault: {e}")),
-            Err(_) => {}
         }
         // Far beyond what any of these takes: a hang.
-        assert!(begin.elapsed() < Duration::from_secs(20), "IMPASTO_DAMAGE_SEED={seed} took {:?}", begin.elapsed());
+        if begin.elapsed() > Duration::from_secs(20) {
+            show(format!("it took {:?}", begin.elapsed()));
+        }
     }
-    println!("{tried} modules, {made} of them optimised");
-    assert!(made > 0 && (made as u64) < tried, "{made} of {tried}");
+    let Judged { valid, equal } = judged;
+    println!(
+        "{tried} modules, {made} of them optimised; of {} spirv-val accepts {valid}, {equal} runs are equal",
+        made / JUDGED
+    );
+    assert!(made > 0 && made < tried, "{made} of {tried}");
+    assert!(seconds < 30 || valid > 0 && equal > 0, "{valid} are valid, {equal} equal");
 }

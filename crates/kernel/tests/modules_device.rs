@@ -3,14 +3,20 @@
 mod common;
 
 use common::modules;
-use common::on_device::{in_child, open};
+use common::on_device::{in_child, open_for};
 use impasto_kernel::blowup::Case;
 use impasto_kernel::{Diff, DiffOptions, ModuleOptions, compile_unoptimised, optimise_words};
+use std::collections::HashMap;
+
+/// Devices by the capabilities that they were opened for.
+type Devices = HashMap<Vec<u32>, impasto_vulkan::Device>;
 
 /// Compares a module with what we make of it; how many scalars the device rounded differently.
-fn same(device: &impasto_vulkan::Device, name: &str, words: &[u32], options: DiffOptions) -> usize {
+fn same(devices: &mut Devices, name: &str, words: &[u32], options: DiffOptions) -> usize {
     let made = optimise_words(words, ModuleOptions::default()).unwrap_or_else(|e| panic!("{name}: {e}")).words;
     let diff = Diff::new(words, &made, options).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let capabilities = diff.capabilities();
+    let device = devices.entry(capabilities.clone()).or_insert_with(|| open_for(&capabilities));
     let mut rounded = 0;
     for entry in diff.entries() {
         // SAFETY: spirv-val accepts both, which tests/modules.rs sees to; the executor ran both on the same buffers.
@@ -27,16 +33,15 @@ fn shaders_compute_the_same_on_lavapipe() {
     if !in_child("shaders_compute_the_same_on_lavapipe") {
         return;
     }
-    let device = open();
+    let mut devices = Devices::new();
     let mut shaders = modules::glsl(1);
     shaders.extend(modules::wgsl(1));
-    // Doubles are a feature that our devices are not opened with, and naga asks for more of 16 bits than it uses. The third one Mesa 22.3 computes wrongly when it is optimised, by us or by
-    // spirv-opt: docs/kernel-opt.md.
-    shaders.retain(|s| !["doubles.comp", "shader_f16.wgsl", "random_xorshift.comp"].contains(&s.0.as_str()));
+    // This one Mesa 22.3 computes wrongly when it is optimised, by us or by spirv-opt: docs/kernel-opt.md.
+    shaders.retain(|s| s.0 != "random_xorshift.comp");
     let mut rounded = Vec::new();
     for seed in common::programs(1) {
         for (name, words) in &shaders {
-            let n = same(&device, name, words, DiffOptions { seed, ..DiffOptions::default() });
+            let n = same(&mut devices, name, words, DiffOptions { seed, ..DiffOptions::default() });
             rounded.extend((n > 0).then(|| format!("{name} ({n})")));
         }
     }
@@ -48,14 +53,14 @@ fn variables_across_joins_compute_the_same_on_lavapipe() {
     if !in_child("variables_across_joins_compute_the_same_on_lavapipe") {
         return;
     }
-    let device = open();
+    let mut devices = Devices::new();
     for case in ["sparse 120 120 2", "sparse 500 500 2", "loop 50 50 2", "loop 200 200 2"] {
         let case: Case = case.parse().unwrap();
         let words = compile_unoptimised(&case.kernel().unwrap()).unwrap().words;
         let elements = 64 * case.variables.max(case.joins);
         for plain_driver in [false, true] {
             let options = DiffOptions { groups: Some([1; 3]), elements, plain_driver, ..DiffOptions::default() };
-            same(&device, &case.to_string(), &words, options);
+            same(&mut devices, &case.to_string(), &words, options);
         }
     }
 }

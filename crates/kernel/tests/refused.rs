@@ -432,6 +432,55 @@ fn a_refusal_names_the_kernel_that_takes_most() {
     }
 }
 
+/// Variables that loops assign and that are the same all the time: what only they need may vanish.
+#[test]
+fn what_only_seems_to_change_in_a_loop_is_not_counted() {
+    type Assign = for<'k> fn(Var<'k, f32>, Val<'k, f32>, Val<'k, f32>);
+    let ways: [(&str, Assign); 5] = [
+        ("itself", |v, _, _| v.set(v.get())),
+        ("times one", |v, _, _| v.set(v.get() * 1.0f32)),
+        ("what it was before", |v, first, _| v.set(first)),
+        ("back again", |v, _, a| {
+            let old = v.get();
+            v.set(v.get() * a);
+            v.set(old);
+        }),
+        ("chosen among equals", |v, first, a| v.set(a.lt(first).select(v.get(), v.get()))),
+    ];
+    for (name, assign) in ways {
+        for long in [false, true] {
+            let kernel = Builder::kernel("same", [32, 1, 1], |k| {
+                let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
+                let (i, a) = (k.global_id(0), x.load(7));
+                let vars: Vec<_> = (0..200u32).map(|j| (x.load(i + j), j)).map(|(f, j)| (f, k.var(f), j)).collect();
+                let body = || vars.iter().for_each(|&(first, v, _)| assign(v, first, a));
+                if long {
+                    let n = k.var(0u32);
+                    k.while_(
+                        || n.get().lt(i),
+                        |_| {
+                            n.set(n.get() + 1u32);
+                            body();
+                            y.store(n.get(), a);
+                        },
+                    );
+                } else {
+                    k.for_(0u32, i, |_, j| {
+                        body();
+                        y.store(j, a);
+                    });
+                }
+                vars.iter().for_each(|&(_, v, j)| y.store(i + j, v.get()));
+            })
+            .unwrap();
+            let kernels = [kernel];
+            let (least, bound) = (least_ids(&kernels), ids(&kernels));
+            println!("{name}: {least} of {bound}");
+            assert!(least <= bound, "{name}: {least} of {bound}");
+        }
+    }
+}
+
 /// The count of a kernel as it was written, as values, and as the passes leave it.
 fn check(seed: u64, kernel: &Kernel) {
     let Ok(bound) = compile(kernel).map(|m| u64::from(m.bound)) else { return };

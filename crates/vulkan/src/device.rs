@@ -12,7 +12,7 @@ use crate::instance::Inner;
 use crate::memory::Buffer;
 use crate::meter::Meter;
 use crate::physical::Physical;
-use crate::queue::{Lane, Queue};
+use crate::queue::{Found, Lane, Queue};
 use crate::remembered::Identity;
 
 /// An open device with its queues.
@@ -40,9 +40,32 @@ pub(crate) struct Opened {
 impl Device {
     /// Opens a device with its first queue that computes, another for copies where it has one, and all [`Features`] that it has.
     pub fn open(physical: &Physical) -> Result<Device, VulkanError> {
+        Device::open_for(physical, &[])
+    }
+
+    /// Opens a device as [`open`](Device::open) does, and with what modules with these capabilities need, by their numbers in SPIR-V. What the device
+    /// lacks of that is an error, with the name of the feature.
+    pub fn open_for(physical: &Physical, capabilities: &[u32]) -> Result<Device, VulkanError> {
+        physical.offers(capabilities)?;
         let (kernels, copies) = physical.queues().ok_or(VulkanError::Lacks("queue for computing"))?;
+        let device = Device::with_queues(physical, capabilities, kernels, copies)?;
+        // A second queue is believed when it has copied something.
+        let holds = copies.is_none() || device.copies_hold().unwrap_or(false);
+        device.meter().start_over();
+        match holds {
+            true => Ok(device),
+            false => Device::with_queues(physical, capabilities, kernels, None),
+        }
+    }
+
+    fn with_queues(
+        physical: &Physical,
+        capabilities: &[u32],
+        kernels: Found,
+        copies: Option<Found>,
+    ) -> Result<Device, VulkanError> {
         let features = physical.features();
-        let raw = physical.create(kernels, copies, &features).named("vkCreateDevice")?;
+        let raw = physical.create(kernels, copies, &features, capabilities).named("vkCreateDevice")?;
         let instance = physical.instance.clone();
         // SAFETY: the handle belongs to the instance, which lives.
         let memory = unsafe { instance.raw.get_physical_device_memory_properties(physical.handle) };

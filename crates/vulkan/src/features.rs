@@ -134,15 +134,20 @@ impl Default for Bfloat16Features<'_> {
 
 /// The structures that tell of features, and in which an open device is asked for them.
 #[derive(Default)]
-struct Chain<'a> {
-    storage16: vk::PhysicalDevice16BitStorageFeatures<'a>,
-    storage8: vk::PhysicalDevice8BitStorageFeatures<'a>,
-    small: vk::PhysicalDeviceShaderFloat16Int8Features<'a>,
-    model: vk::PhysicalDeviceVulkanMemoryModelFeatures<'a>,
+pub(crate) struct Chain<'a> {
+    pub(crate) core: vk::PhysicalDeviceFeatures,
+    pub(crate) storage16: vk::PhysicalDevice16BitStorageFeatures<'a>,
+    pub(crate) storage8: vk::PhysicalDevice8BitStorageFeatures<'a>,
+    pub(crate) small: vk::PhysicalDeviceShaderFloat16Int8Features<'a>,
+    pub(crate) model: vk::PhysicalDeviceVulkanMemoryModelFeatures<'a>,
     timeline: vk::PhysicalDeviceTimelineSemaphoreFeatures<'a>,
     sizes: vk::PhysicalDeviceSubgroupSizeControlFeatures<'a>,
-    matrix: vk::PhysicalDeviceCooperativeMatrixFeaturesKHR<'a>,
+    pub(crate) matrix: vk::PhysicalDeviceCooperativeMatrixFeaturesKHR<'a>,
     bfloat16: Bfloat16Features<'a>,
+    // Only modules of others ask for these.
+    pub(crate) atomics64: vk::PhysicalDeviceShaderAtomicInt64Features<'a>,
+    pub(crate) pointers: vk::PhysicalDeviceVariablePointersFeatures<'a>,
+    pub(crate) dot: vk::PhysicalDeviceShaderIntegerDotProductFeatures<'a>,
 }
 
 /// A version of Vulkan with extensions of a device.
@@ -163,7 +168,7 @@ impl Knows {
     }
 }
 
-/// What came with an extension, and the version that has it without one. The last two are extensions only.
+/// What came with an extension, and the version that has it without one. Two are extensions only.
 const STORAGE8: (u32, &CStr) = (vk::API_VERSION_1_2, khr::_8bit_storage::NAME);
 const SMALL: (u32, &CStr) = (vk::API_VERSION_1_2, khr::shader_float16_int8::NAME);
 const MODEL: (u32, &CStr) = (vk::API_VERSION_1_2, khr::vulkan_memory_model::NAME);
@@ -171,6 +176,8 @@ const FLOATS: (u32, &CStr) = (vk::API_VERSION_1_2, khr::shader_float_controls::N
 const SIZES: (u32, &CStr) = (vk::API_VERSION_1_3, ext::subgroup_size_control::NAME);
 const MATRIX: (u32, &CStr) = (u32::MAX, khr::cooperative_matrix::NAME);
 const BF16: (u32, &CStr) = (u32::MAX, BFLOAT16);
+const ATOMICS64: (u32, &CStr) = (vk::API_VERSION_1_2, khr::shader_atomic_int64::NAME);
+const DOT: (u32, &CStr) = (vk::API_VERSION_1_3, khr::shader_integer_dot_product::NAME);
 
 impl Physical {
     fn knows(&self) -> Knows {
@@ -211,20 +218,24 @@ impl Physical {
             },
             ..Features::default()
         };
+        self.ask(&mut found);
         if knows.modern() {
-            self.ask(&knows, &mut found);
             self.measure(&knows, &mut found);
-        } else {
-            // SAFETY: as above.
-            let core = unsafe { instance.get_physical_device_features(self.handle) };
-            (found.i16, found.i64) = (core.shader_int16 != 0, core.shader_int64 != 0);
         }
         found
     }
 
-    fn ask(&self, knows: &Knows, found: &mut Features) {
+    /// What the driver tells of features; what it does not answer is absent. The structures no longer know each other.
+    pub(crate) fn told(&self) -> Chain<'static> {
+        let knows = self.knows();
         let mut chain = Chain::default();
-        let mut all = vk::PhysicalDeviceFeatures2::default().push_next(&mut chain.storage16);
+        if !knows.modern() {
+            // SAFETY: the handle belongs to the instance, which lives.
+            chain.core = unsafe { self.instance.raw.get_physical_device_features(self.handle) };
+            return chain;
+        }
+        let mut all =
+            vk::PhysicalDeviceFeatures2::default().push_next(&mut chain.storage16).push_next(&mut chain.pointers);
         let part = |(since, name): (u32, &CStr)| knows.part(since, name);
         if part(STORAGE8) {
             all = all.push_next(&mut chain.storage8);
@@ -248,9 +259,21 @@ impl Physical {
         if part(BF16) {
             all = all.push_next(&mut chain.bfloat16);
         }
+        if part(ATOMICS64) {
+            all = all.push_next(&mut chain.atomics64);
+        }
+        if part(DOT) {
+            all = all.push_next(&mut chain.dot);
+        }
         // SAFETY: the chain holds structures that this version or an extension of the device has, and they live.
         unsafe { self.instance.raw.get_physical_device_features2(self.handle, &mut all) };
-        let core = all.features;
+        chain.core = all.features;
+        chain
+    }
+
+    fn ask(&self, found: &mut Features) {
+        let chain = self.told();
+        let core = chain.core;
         found.i16 = core.shader_int16 != 0;
         found.i64 = core.shader_int64 != 0;
         found.storage16 = chain.storage16.storage_buffer16_bit_access != 0;
@@ -298,12 +321,13 @@ impl Physical {
         };
     }
 
-    /// Creates the device with these features, which it was found to have, and these queues.
+    /// Creates the device with these features and what these capabilities need, which it was found to have, and these queues.
     pub(crate) fn create(
         &self,
         kernels: Found,
         copies: Option<Found>,
         features: &Features,
+        capabilities: &[u32],
     ) -> Result<ash::Device, vk::Result> {
         let knows = self.knows();
         let f = features;
@@ -315,9 +339,8 @@ impl Physical {
             Some(copies) => vec![family(kernels.family, 1), family(copies.family, 1)],
             None => vec![family(kernels.family, 1)],
         };
-        let mut core = vk::PhysicalDeviceFeatures::default().shader_int16(f.i16).shader_int64(f.i64);
-        let mut all = vk::PhysicalDeviceFeatures2::default().features(core);
         let mut chain = Chain::default();
+        chain.core = chain.core.shader_int16(f.i16).shader_int64(f.i64);
         chain.storage16 =
             chain.storage16.storage_buffer16_bit_access(f.storage16).storage_push_constant16(f.constants16);
         chain.storage8 = chain.storage8.storage_buffer8_bit_access(f.storage8);
@@ -327,6 +350,8 @@ impl Physical {
         chain.sizes = chain.sizes.subgroup_size_control(f.subgroup_choice);
         chain.matrix = chain.matrix.cooperative_matrix(f.matrix);
         (chain.bfloat16.scalar, chain.bfloat16.cooperative_matrix) = (f.bf16.into(), f.bf16_matrix.into());
+        chain.want(capabilities);
+        let mut all = vk::PhysicalDeviceFeatures2::default().features(chain.core);
 
         let mut names = Vec::new();
         if knows.has.has(khr::portability_subset::NAME) {
@@ -341,16 +366,21 @@ impl Physical {
             use_it
         };
         wanted(f.signed_zeros16 || f.signed_zeros32, FLOATS);
-        if f.storage16 || f.constants16 {
+        let some = |bits: &[vk::Bool32]| bits.iter().any(|&b| b != 0);
+        let s = chain.storage16;
+        let uniform = s.uniform_and_storage_buffer16_bit_access;
+        if some(&[s.storage_buffer16_bit_access, uniform, s.storage_push_constant16, s.storage_input_output16]) {
             all = all.push_next(&mut chain.storage16);
         }
-        if wanted(f.storage8, STORAGE8) {
+        let s = chain.storage8;
+        let uniform = s.uniform_and_storage_buffer8_bit_access;
+        if wanted(some(&[s.storage_buffer8_bit_access, uniform, s.storage_push_constant8]), STORAGE8) {
             all = all.push_next(&mut chain.storage8);
         }
-        if wanted(f.f16 || f.i8, SMALL) {
+        if wanted(some(&[chain.small.shader_float16, chain.small.shader_int8]), SMALL) {
             all = all.push_next(&mut chain.small);
         }
-        if wanted(f.memory_model, MODEL) {
+        if wanted(chain.model.vulkan_memory_model != 0, MODEL) {
             all = all.push_next(&mut chain.model);
         }
         if f.timeline {
@@ -359,19 +389,23 @@ impl Physical {
         if wanted(f.subgroup_choice, SIZES) {
             all = all.push_next(&mut chain.sizes);
         }
-        if wanted(f.matrix, MATRIX) {
+        if wanted(chain.matrix.cooperative_matrix != 0, MATRIX) {
             all = all.push_next(&mut chain.matrix);
         }
         if wanted(f.bf16 || f.bf16_matrix, BF16) {
             all = all.push_next(&mut chain.bfloat16);
         }
+        if wanted(chain.atomics64.shader_buffer_int64_atomics != 0, ATOMICS64) {
+            all = all.push_next(&mut chain.atomics64);
+        }
+        if wanted(chain.dot.shader_integer_dot_product != 0, DOT) {
+            all = all.push_next(&mut chain.dot);
+        }
+        if chain.pointers.variable_pointers_storage_buffer != 0 {
+            all = all.push_next(&mut chain.pointers);
+        }
         let info = vk::DeviceCreateInfo::default().queue_create_infos(&queues).enabled_extension_names(&names);
-        let info = if knows.modern() {
-            info.push_next(&mut all)
-        } else {
-            core = all.features;
-            info.enabled_features(&core)
-        };
+        let info = if knows.modern() { info.push_next(&mut all) } else { info.enabled_features(&chain.core) };
         // SAFETY: the handle belongs to the instance; `info` and all that it points to live until the call returns.
         unsafe { self.instance.raw.create_device(self.handle, &info, None) }
     }

@@ -23,6 +23,7 @@
 
 #![deny(missing_docs, unsafe_code)]
 
+mod capabilities;
 #[allow(unsafe_code)]
 mod commands;
 #[allow(unsafe_code)]

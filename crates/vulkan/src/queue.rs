@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ash::vk;
 
+use crate::commands::{Part, Recorder};
 use crate::device::Device;
 use crate::error::{Named, VulkanError};
+use crate::memory::{Buffer, Home};
 use crate::physical::Physical;
 
 /// What lists of commands go one behind the other. Where a device has one queue only, both are on it.
@@ -129,6 +131,32 @@ impl Device {
     pub fn copies_beside(&self) -> bool {
         let [kernels, copies] = Lane::both().map(|lane| self.queue(lane).raw);
         kernels != copies
+    }
+
+    /// Whether what is copied on the one lane and copied back on the other is the same.
+    pub(crate) fn copies_hold(&self) -> Result<bool, VulkanError> {
+        if !self.features().timeline {
+            return Ok(false);
+        }
+        let sent: Vec<u8> = (0u32..4096).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 11) as u8).collect();
+        let homes = [Home::Host, Home::Device, Home::Host];
+        let [from, there, back] = homes.map(|home| self.buffer_at(sent.len() as u64, home).map(Arc::new));
+        let (from, there, back) = (from?, there?, back?);
+        from.write(&sent)?;
+        let whole = |buffer: &Arc<Buffer>| Part { buffer: buffer.clone(), offset: 0, bytes: buffer.bytes() };
+        let mut lists = vec![];
+        for (lane, a, b) in [(Lane::Copies, &from, &there), (Lane::Kernels, &there, &back)] {
+            let mut recorder = Recorder::new(self, lane);
+            recorder.copy(whole(a), whole(b))?;
+            lists.push(recorder.finish()?);
+        }
+        lists[0].submit()?;
+        let after = lists[0].ends();
+        lists[1].submit_after(&[after])?;
+        lists[1].wait()?;
+        let mut read = vec![0; sent.len()];
+        back.read(&mut read)?;
+        Ok(read == sent)
     }
 
     /// Hands a list of commands to a lane, to begin when those of the other lane in `after` have ended.

@@ -139,6 +139,32 @@ fn a_device_is_opened_with_what_kernels_ask_for() {
 }
 
 #[test]
+fn a_device_is_opened_for_what_a_module_asks_for_or_refused_by_name() {
+    if !is_child() {
+        let said = watched("a_device_is_opened_for_what_a_module_asks_for_or_refused_by_name");
+        assert!(!said.contains("Validation"), "{said}");
+        return;
+    }
+    let instance = Loader::open().expect("a loader").create_instance().expect("an instance");
+    let physical = instance.enumerate().expect("devices").into_iter().find(|p| p.describe().kind == Kind::Software);
+    let physical = physical.expect("lavapipe");
+    use spirv::Capability as C;
+    // What lavapipe has had since Mesa 22, one by one and together.
+    let has = [C::Shader, C::Float64, C::Int64, C::Int64Atomics, C::Int16, C::Int8, C::Float16]
+        .into_iter()
+        .chain([C::UniformAndStorageBuffer16BitAccess, C::UniformAndStorageBuffer8BitAccess, C::StoragePushConstant8])
+        .chain([C::VariablePointers, C::DotProduct, C::GroupNonUniformArithmetic])
+        .map(|c| c as u32);
+    let all: Vec<u32> = has.collect();
+    for asked in all.iter().map(std::slice::from_ref).chain([&all[..]]) {
+        let device = Device::open_for(&physical, asked).unwrap_or_else(|e| panic!("{asked:?}: {e}"));
+        assert_eq!(apply(&device, &interface("sum"), [1, 2, 3, 4], 10), [11, 12, 13, 14]);
+    }
+    let lacks = Device::open_for(&physical, &[1, C::StorageInputOutput16 as u32]).err();
+    assert_eq!(lacks, Some(VulkanError::Lacks("storageInputOutput16")));
+}
+
+#[test]
 fn what_does_not_fit_the_kernel_is_refused() {
     let device = lavapipe();
     let limits = device.features().limits;

@@ -1,7 +1,9 @@
 //! The layer on a driver that every machine can have. What a user would lose: a buffer that holds something else than was written.
 #![cfg(target_os = "linux")]
 
-use impasto_vulkan::{Device, Instance, Kind, Loader, Physical, VulkanError};
+use std::sync::Arc;
+
+use impasto_vulkan::{Buffer, Device, Home, Instance, Kind, Lane, Loader, Part, Physical, Recorder, VulkanError};
 
 /// Lavapipe, or a failure that says what to install: without it this test would show nothing.
 fn lavapipe() -> (Instance, Physical) {
@@ -46,4 +48,34 @@ fn more_memory_than_there_is_is_an_error_that_says_so() {
     let Err(error) = device.buffer(1 << 50) else { panic!("a petabyte was given") };
     assert!(error.code().is_some() && !error.is_lost(), "{error}");
     assert!(error.to_string().starts_with("vk"), "{error}");
+}
+
+#[test]
+fn what_one_lane_has_copied_the_other_copies_on() {
+    let (_instance, physical) = lavapipe();
+    let device = Device::open(&physical).expect("it opens");
+    let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock").subsec_nanos();
+    println!("seed {seed}");
+    let bytes: Vec<u8> = (0..10_000u32).map(|i| (i.wrapping_mul(seed | 1) >> 9) as u8).collect();
+    let buffer = |home| Arc::new(device.buffer_at(bytes.len() as u64, home).expect("memory"));
+    let chain: Vec<Arc<Buffer>> = [Home::Host, Home::Device, Home::Aside, Home::Device, Home::Host].map(buffer).into();
+    chain[0].write(&bytes).expect("it is written");
+    let part = |buffer: &Arc<Buffer>| Part { buffer: buffer.clone(), offset: 0, bytes: buffer.bytes() };
+    let lanes = [Lane::Copies, Lane::Kernels].into_iter().cycle();
+    let mut lists: Vec<_> = (chain.windows(2).zip(lanes))
+        .map(|(pair, lane)| {
+            let mut recorder = Recorder::new(&device, lane);
+            recorder.copy(part(&pair[0]), part(&pair[1])).expect("it fits");
+            recorder.finish().expect("it is written down")
+        })
+        .collect();
+    // All are handed over before the first has ended, each to wait for the one before.
+    for at in 0..lists.len() {
+        let before = at.checked_sub(1).map(|before| lists[before].ends());
+        lists[at].submit_after(before.as_slice()).expect("it is taken");
+    }
+    lists.last().expect("there are some").wait().expect("it ends");
+    let mut read = vec![0; bytes.len()];
+    chain[4].read(&mut read).expect("it is read");
+    assert_eq!(read, bytes);
 }

@@ -13,8 +13,10 @@ use crate::{BackendError, Profile, StepTime};
 /// Work that is handed to the device at once: more, and a weak device that also draws a desktop would be taken for hung.
 pub const MOST_FLOPS: u64 = 50_000_000_000;
 const MOST_RUNS: usize = 500;
-/// Work that the device holds: enough that it never waits for the next list, little enough that one who asks to stop is heard.
-const AHEAD: u64 = 3 * MOST_FLOPS;
+/// Work that the device holds: enough that it never waits for the next list, little enough that one who asks to stop is heard. As many lists
+/// as that are held in any case: a single step may be longer.
+const AHEAD: u64 = LISTS_AHEAD as u64 * MOST_FLOPS;
+const LISTS_AHEAD: usize = 3;
 /// What a device could compute while it copies a byte.
 const FLOPS_OF_A_BYTE: u64 = 100;
 
@@ -210,7 +212,7 @@ impl Lists {
         let (mut oldest, mut held, mut stopped) = (range.start, 0, false);
         let mut submitted = range.start;
         for at in range {
-            while oldest < at && held + lists[at].flops > AHEAD {
+            while at - oldest >= LISTS_AHEAD && held + lists[at].flops > AHEAD {
                 wait(&lists[oldest])?;
                 held -= lists[oldest].flops;
                 oldest += 1;

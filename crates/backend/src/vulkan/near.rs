@@ -23,7 +23,7 @@ pub(super) struct NearWeights {
 }
 
 impl NearWeights {
-    /// The weights of a plan, or none where the host has no memory to give, or the device none to spare.
+    /// The weights of a plan, or none where host and device share their memory, or it would be too much of the host's.
     pub(super) fn keep(
         vulkan: &Vulkan,
         graph: &Graph,
@@ -31,7 +31,8 @@ impl NearWeights {
         source: &dyn WeightSource,
     ) -> Result<Option<HostWeights>, BackendError> {
         let bytes: u64 = plan.weights().iter().map(|weight| weight.bytes).sum();
-        if bytes > vulkan.host_memory() {
+        // What a driver holds in place is no memory for anybody else.
+        if bytes > vulkan.host_memory() / 2 {
             return Ok(None);
         }
         let limit = vulkan.limits().max_allocation.min(LARGEST_PIECE);

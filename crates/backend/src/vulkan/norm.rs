@@ -1,6 +1,8 @@
 //! Norms and softmax.
 
 use impasto_graph::{Capabilities, DType, Graph, Op, Value};
+use impasto_kernel::KernelError;
+use impasto_vulkan::Part;
 
 use super::kernels::{groups, groups_of_lines, norm};
 use super::session::{Env, Run, Runs};
@@ -13,6 +15,10 @@ fn parts(device: &dyn Capabilities, i: &Image) -> [u64; 2] {
 
 pub(super) fn group_norm_scratch(device: &dyn Capabilities, graph: &Graph, value: Value) -> u64 {
     parts(device, &Image::of(graph, value)).iter().sum()
+}
+
+pub(super) fn factors_scratch(device: &dyn Capabilities, graph: &Graph, value: Value) -> u64 {
+    parts(device, &Image::of(graph, value))[1]
 }
 
 pub(super) fn group_norm(env: &Env, value: Value) -> Runs {
@@ -31,17 +37,19 @@ pub(super) fn group_norm(env: &Env, value: Value) -> Runs {
             parts: vec![env.part(x), lines.clone()],
             groups: groups(count * image.lines as u64),
         },
-        Run {
-            kernel: norm::combine(&image, eps)?,
-            parts: vec![lines, pictures.clone()],
-            groups: groups_of_lines(count),
-        },
+        combine(&image, eps, lines, pictures.clone())?,
         Run {
             kernel: norm::apply(&image, activation, types)?,
             parts: vec![env.part(x), env.part(gamma), env.part(beta), pictures, env.part(value)],
             groups: groups_of_lines(env.ty(value).elements()),
         },
     ])
+}
+
+/// Statistics of lines to those of pictures.
+fn combine(image: &Image, eps: f32, lines: Part, pictures: Part) -> Result<Run, KernelError> {
+    let groups = groups_of_lines((image.batch * image.groups) as u64);
+    Ok(Run { kernel: norm::combine(image, eps)?, parts: vec![lines, pictures], groups })
 }
 
 pub(super) fn line_statistics(env: &Env, value: Value) -> Runs {
@@ -53,9 +61,16 @@ pub(super) fn line_statistics(env: &Env, value: Value) -> Runs {
 pub(super) fn factors(env: &Env, value: Value) -> Runs {
     let Op::NormFactors { eps, .. } = env.graph.node(value).op else { unreachable!("called for factors") };
     let image = Image::of(env.graph, value);
-    let types = [1, 2].map(|i| env.ty(env.operand(value, i)).dtype);
-    let kernel = norm::factors(&image, eps, types)?;
-    Ok(env.run(value, kernel, groups_of_lines((image.batch * image.channels) as u64)))
+    let [lines, gamma, beta] = [0, 1, 2].map(|i| env.operand(value, i));
+    let pictures = env.scratch(0, parts(env.vulkan, &image)[1]);
+    Ok(vec![
+        combine(&image, eps, env.part(lines), pictures.clone())?,
+        Run {
+            kernel: norm::factors(&image, [gamma, beta].map(|v| env.ty(v).dtype))?,
+            parts: vec![pictures, env.part(gamma), env.part(beta), env.part(value)],
+            groups: groups_of_lines((image.batch * image.channels) as u64),
+        },
+    ])
 }
 
 pub(super) fn normalise(env: &Env, value: Value) -> Runs {

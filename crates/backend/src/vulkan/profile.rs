@@ -136,6 +136,7 @@ impl Capabilities for VulkanProfile {
         match graph.node(value).op {
             Op::Attention { .. } => attention::scratch(self, graph, value),
             Op::GroupNorm { .. } => norm::group_norm_scratch(self, graph, value),
+            Op::NormFactors { .. } => norm::factors_scratch(self, graph, value),
             Op::Linear { .. } | Op::MatMul { .. } | Op::Conv2d { .. } => linear::scratch(self, graph, value),
             _ => 0,
         }

@@ -204,9 +204,19 @@ struct Found {
     changed: usize,
     /// Floats that differ as a device may round.
     rounded: usize,
+    /// Whether a module leaves its buffers and arrays, on the CPU reference.
+    #[serde(default)]
+    strayed: bool,
     difference: Option<String>,
     /// Why nothing was compared.
     problem: Option<String>,
+}
+
+impl Found {
+    /// Nothing was compared.
+    fn none(place: String, entry: String) -> Found {
+        Found { place, entry, scalars: 0, changed: 0, rounded: 0, strayed: false, difference: None, problem: None }
+    }
 }
 
 pub fn diff(args: &KernelDiff) -> anyhow::Result<()> {
@@ -216,6 +226,7 @@ pub fn diff(args: &KernelDiff) -> anyhow::Result<()> {
         groups: args.groups,
         elements: args.elements,
         plain_driver: args.plain_driver,
+        ..DiffOptions::default()
     };
     let diff = Diff::new(&a, &b, options)?;
     if args.child {
@@ -235,9 +246,12 @@ pub fn diff(args: &KernelDiff) -> anyhow::Result<()> {
             json(f);
             continue;
         }
-        let Found { place, entry, scalars, changed, rounded, difference, problem } = f;
+        let Found { place, entry, scalars, changed, rounded, strayed, difference, problem } = f;
         match (difference, problem) {
-            (Some(difference), _) => line(format_args!("{place}: DIFFERENT: {difference}")),
+            (Some(difference), _) => {
+                let note = if *strayed { "; a module reads or writes outside of its buffers or arrays" } else { "" };
+                line(format_args!("{place}: DIFFERENT: {difference}{note}"));
+            }
             (_, Some(problem)) => line(format_args!("{place}: '{entry}' was not compared: {problem}")),
             _ if *rounded > 0 => {
                 line(format_args!(
@@ -262,12 +276,11 @@ fn found(place: &str, entry: &str, compared: Result<impasto::kernel::Compared, i
             scalars: c.scalars,
             changed: c.changed,
             rounded: c.rounded,
+            strayed: c.strayed,
             difference: c.first.map(|d| d.to_string()),
             problem: None,
         },
-        Err(e) => {
-            Found { place, entry, scalars: 0, changed: 0, rounded: 0, difference: None, problem: Some(e.to_string()) }
-        }
+        Err(e) => Found { problem: Some(e.to_string()), ..Found::none(place, entry) },
     }
 }
 
@@ -280,17 +293,8 @@ fn apart(args: &KernelDiff) -> anyhow::Result<Vec<Found>> {
         command.args(["--groups", &format!("{x},{y},{z}")]);
     }
     command.args(args.plain_driver.then_some("--plain-driver"));
-    let failed = |problem: String| {
-        vec![Found {
-            place: "device".to_owned(),
-            entry: String::new(),
-            scalars: 0,
-            changed: 0,
-            rounded: 0,
-            difference: None,
-            problem: Some(problem),
-        }]
-    };
+    let failed =
+        |problem: String| vec![Found { problem: Some(problem), ..Found::none("device".to_owned(), String::new()) }];
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -334,7 +338,7 @@ fn child(diff: &Diff<'_>) -> anyhow::Result<()> {
     let all = instance.enumerate()?;
     let gpu = all.iter().find(|p| p.describe().kind != Kind::Software);
     let Some(physical) = gpu.or(all.first()) else { bail!("there is no Vulkan device") };
-    let device = Device::open(physical)?;
+    let device = Device::open_for(physical, &diff.capabilities())?;
     let place = physical.describe().label;
     for entry in diff.entries() {
         // SAFETY: this is what the user asks for: to run both modules on the device. This process does nothing else, and may be lost.

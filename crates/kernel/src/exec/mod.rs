@@ -85,7 +85,7 @@ pub(crate) fn execute_imported(
     interface: &ModuleInterface,
     launch: &mut Launch,
     bytes: Vec<Vec<u8>>,
-) -> Result<Vec<Vec<u8>>, KernelError> {
+) -> Result<(Vec<Vec<u8>>, bool), KernelError> {
     verify(kernel)?;
     let refuse = |problem: String| KernelError::Launch { kernel: kernel.name.clone(), problem };
     let lanes = kernel.workgroup.iter().try_fold(1u32, |a, &b| a.checked_mul(b)).filter(|n| (1..=1024).contains(n));
@@ -106,7 +106,7 @@ pub(crate) fn execute_imported(
             }
         }
     }
-    Ok(machine.outside.map(|o| o.buffers).unwrap_or_default())
+    Ok(machine.outside.map(|o| (o.buffers, o.strayed)).unwrap_or_default())
 }
 
 fn check(kernel: &Kernel, launch: &Launch) -> Result<(), String> {

@@ -46,6 +46,8 @@ pub(super) struct Outside<'a> {
     layouts: Map<Target, Vec<(u32, Number)>>,
     constants: Map<u32, Vec<u64>>,
     pub(super) buffers: Vec<Vec<u8>>,
+    /// Whether something was read or written outside of its memory: what is not there reads as 0, and Vulkan promises nothing.
+    pub(super) strayed: bool,
 }
 
 /// Scalars of a value of this type; nothing if numbers do not tell.
@@ -79,6 +81,7 @@ impl<'a> Outside<'a> {
             layouts: Map::default(),
             constants: Map::default(),
             buffers,
+            strayed: false,
         };
         let rows = s
             .decorations
@@ -298,8 +301,9 @@ impl<'a> Outside<'a> {
         match self.homes.get(home) {
             Some(&Home::Buffer(b)) => {
                 let layout = self.layout(t)?.to_vec();
-                let bytes = &self.buffers[b];
-                Ok(layout.iter().map(|&(at, n)| get(bytes, place + at as usize, n)).collect())
+                let found = layout.iter().map(|&(at, n)| get(&self.buffers[b], place + at as usize, n));
+                let strayed = &mut self.strayed;
+                Ok(found.map(|x| or_zero(x, strayed)).collect())
             }
             Some(Home::Input(b)) => {
                 let all = m.input(*b, lane, launch).ok_or_else(|| format!("the input {b:?}"))?;
@@ -308,12 +312,14 @@ impl<'a> Outside<'a> {
             }
             Some(Home::Shared(v)) => {
                 let n = slots(self.s, t.ty, 0).unwrap_or(0) as usize;
-                Ok((0..n).map(|i| v.get(place + i).copied().unwrap_or(0)).collect())
+                let strayed = &mut self.strayed;
+                Ok((0..n).map(|i| or_zero(v.get(place + i).copied(), strayed)).collect())
             }
             Some(Home::Own(v, size)) => {
                 let n = slots(self.s, t.ty, 0).unwrap_or(0) as usize;
                 let own = &v[lane * size..(lane + 1) * size];
-                Ok((0..n).map(|i| own.get(place + i).copied().unwrap_or(0)).collect())
+                let strayed = &mut self.strayed;
+                Ok((0..n).map(|i| or_zero(own.get(place + i).copied(), strayed)).collect())
             }
             None => Err("a pointer that leads nowhere".to_owned()),
         }
@@ -327,17 +333,19 @@ impl<'a> Outside<'a> {
                 let layout = self.layout(t)?.to_vec();
                 let bytes = &mut self.buffers[b];
                 for (&(at, n), &x) in layout.iter().zip(value) {
-                    put(bytes, place + at as usize, n, x);
+                    self.strayed |= !put(bytes, place + at as usize, n, x);
                 }
                 Ok(())
             }
             Some(Home::Shared(v)) => {
                 v.iter_mut().skip(place).zip(value).for_each(|(to, &x)| *to = x);
+                self.strayed |= place + value.len() > v.len();
                 Ok(())
             }
             Some(Home::Own(v, size)) => {
                 let own = &mut v[lane * *size..(lane + 1) * *size];
                 own.iter_mut().skip(place).zip(value).for_each(|(to, &x)| *to = x);
+                self.strayed |= place + value.len() > own.len();
                 Ok(())
             }
             _ => Err("a pointer that leads nowhere that can be written".to_owned()),
@@ -405,13 +413,18 @@ pub(super) fn number(s: &Source, ty: u32) -> Number {
     Number::Int { bits: 32, signed: false }
 }
 
-fn get(bytes: &[u8], at: usize, n: Number) -> u64 {
-    let Some(found) = bytes.get(at..at + n.bytes() as usize) else { return 0 };
-    found.iter().rev().fold(0, |a, &b| a << 8 | u64::from(b))
+fn or_zero(x: Option<u64>, strayed: &mut bool) -> u64 {
+    *strayed |= x.is_none();
+    x.unwrap_or(0)
 }
 
-fn put(bytes: &mut [u8], at: usize, n: Number, x: u64) {
-    if let Some(to) = bytes.get_mut(at..at + n.bytes() as usize) {
-        to.copy_from_slice(&x.to_le_bytes()[..n.bytes() as usize]);
-    }
+fn get(bytes: &[u8], at: usize, n: Number) -> Option<u64> {
+    let found = bytes.get(at..at + n.bytes() as usize)?;
+    Some(found.iter().rev().fold(0, |a, &b| a << 8 | u64::from(b)))
+}
+
+/// Whether there is such a place.
+fn put(bytes: &mut [u8], at: usize, n: Number, x: u64) -> bool {
+    let to = bytes.get_mut(at..at + n.bytes() as usize);
+    to.map(|to| to.copy_from_slice(&x.to_le_bytes()[..n.bytes() as usize])).is_some()
 }

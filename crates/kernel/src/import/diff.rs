@@ -78,6 +78,8 @@ pub struct Compared {
     pub changed: usize,
     /// Floats that differ by no more than a device may round differently.
     pub rounded: usize,
+    /// On the executor, whether a module reads or writes outside of its buffers and arrays: then a difference is the program's own.
+    pub strayed: bool,
     /// The first scalar that differs.
     pub first: Option<Difference>,
 }
@@ -91,13 +93,15 @@ pub struct DiffOptions {
     pub groups: Option<[u32; 3]>,
     /// Elements of the arrays at the ends of buffers.
     pub elements: u32,
+    /// Ops after which a run on the executor is stopped.
+    pub most_ops: u64,
     /// Ask the device's driver not to optimise, for modules that its optimiser cannot digest.
     pub plain_driver: bool,
 }
 
 impl Default for DiffOptions {
     fn default() -> DiffOptions {
-        DiffOptions { seed: 1, groups: None, elements: 4096, plain_driver: false }
+        DiffOptions { seed: 1, groups: None, elements: 4096, most_ops: 1 << 28, plain_driver: false }
     }
 }
 
@@ -193,6 +197,12 @@ impl<'a> Diff<'a> {
         self.interfaces[0].entries.iter().map(|e| e.name.as_str())
     }
 
+    /// The capabilities that one of them needs: what a device must be opened for.
+    pub fn capabilities(&self) -> Vec<u32> {
+        let all = self.interfaces.iter().flat_map(|i| i.capabilities.iter().copied());
+        all.collect::<std::collections::BTreeSet<u32>>().into_iter().collect()
+    }
+
     /// What both modules are given.
     pub fn launch(&self, entry: &str) -> ModuleLaunch {
         let i = &self.interfaces[0];
@@ -203,18 +213,19 @@ impl<'a> Diff<'a> {
         constants.truncate(i.constants.size as usize);
         let workgroup = i.entries.iter().find(|e| e.name == entry).map_or([1; 3], |e| e.workgroup);
         let groups = self.options.groups.unwrap_or(workgroup.map(|n| if n > 1 { 4 } else { 1 }));
-        ModuleLaunch { groups, buffers, constants, subgroup: 8 }
+        ModuleLaunch { groups, buffers, constants, subgroup: 8, most_ops: self.options.most_ops, strayed: false }
     }
 
     /// Compares both on the executor, bit by bit; one NaN is as good as another.
     pub fn on_cpu(&self, entry: &str) -> Result<Compared, DiffError> {
-        let mut results = Vec::new();
+        let (mut results, mut strayed) = (Vec::new(), false);
         for (module, words) in ["A", "B"].into_iter().zip(self.modules) {
             let mut launch = self.launch(entry);
             execute_words(words, entry, &mut launch).map_err(|cause| DiffError::Module { module, cause })?;
+            strayed |= launch.strayed;
             results.push(launch.buffers);
         }
-        Ok(self.compare(entry, &results[0], &results[1], 0.0))
+        Ok(Compared { strayed, ..self.compare(entry, &results[0], &results[1], 0.0) })
     }
 
     /// Compares both on a device. Floats may differ as a device rounds.

@@ -3,7 +3,7 @@
 use rspirv::spirv::{self, Op as S};
 
 use super::grammar::{self, Role};
-use super::rules::is_seen;
+use super::rules::{is_seen, may_name_nothing};
 use super::{ImportError, at};
 use crate::hash::Map;
 
@@ -128,8 +128,8 @@ impl Source {
         check_ids(&source.words, bound, &at, &mut defs)?;
         source.defs = defs;
         source.sections(&at)?;
-        source.calls()?;
         source.interface()?;
+        source.calls()?;
         Ok(source)
     }
 
@@ -211,13 +211,17 @@ impl Source {
         matches!(self.made(id), Some((S::ExtInstImport, _)))
     }
 
-    /// Whether an instruction is only read by debuggers.
+    /// Whether an instruction is only read by debuggers. One that gives a value is not, whatever the name of its set.
     pub(crate) fn is_debug(&self, place: At) -> bool {
         let set = match (self.op(place), self.operands(place)) {
-            (S::ExtInst, &[_, _, set, ..]) => self.made(set),
+            (S::ExtInst, &[ty, _, set, ..]) if self.is_void(ty) => self.made(set),
             _ => None,
         };
         matches!(set, Some((S::ExtInstImport, name)) if text(&name[1..]).contains("DebugInfo"))
+    }
+
+    pub(super) fn is_void(&self, ty: u32) -> bool {
+        matches!(self.made(ty), Some((S::TypeVoid, _)))
     }
 
     /// Entry points, names and decorations.
@@ -227,6 +231,9 @@ impl Source {
             match self.op(place) {
                 S::ExtInst if !self.is_import(w[2]) => {
                     return Err(at(place, format!("OpExtInst: id {} is no set of instructions", w[2])));
+                }
+                S::ExtInst if !self.is_void(w[0]) => {
+                    return Err(at(place, "OpExtInst: a value outside of functions".to_owned()));
                 }
                 S::EntryPoint => {
                     let name = text(&w[2..]);
@@ -312,6 +319,11 @@ fn check_ids(words: &[u32], bound: u32, all: &[At], defs: &mut [At]) -> Result<(
         let at = *defs.get(id as usize)? as usize;
         (at != 0).then(|| (op_at(words, at), &words[at + 1..at + (words[at] >> 16) as usize]))
     };
+    // What debug information and the like give, which is no value and not kept.
+    let is_nothing = |defs: &[At], id: u32| match made(defs, id) {
+        Some((S::ExtInst, &[ty, ..])) => matches!(made(defs, ty), Some((S::TypeVoid, _))),
+        _ => false,
+    };
     let mut forward: Vec<(At, u32, At)> = Vec::new();
     // Where the first function begins, and the one around; nothing is outside of them behind the first.
     let (mut first, mut around) = (At::MAX, 0);
@@ -339,7 +351,8 @@ fn check_ids(words: &[u32], bound: u32, all: &[At], defs: &mut [At]) -> Result<(
                     }
                     Role::Type | Role::Use if defs[id as usize] != 0 => {
                         let def = defs[id as usize];
-                        if def >= first && !is_seen(op, op_at(words, def as usize), def, around) {
+                        let unseen = || def >= first && !is_seen(op, op_at(words, def as usize), def, around);
+                        if unseen() || role == Role::Use && !may_name_nothing(op) && is_nothing(defs, id) {
                             wrong = Some(format!("id {id} is of another function, or no value"));
                         }
                     }
@@ -364,7 +377,9 @@ fn check_ids(words: &[u32], bound: u32, all: &[At], defs: &mut [At]) -> Result<(
         let (op, def) = (op_at(words, place as usize), defs[id as usize]);
         match def {
             0 => return Err(at(place, format!("id {id} is used and nowhere defined"))),
-            _ if def >= first && !is_seen(op, op_at(words, def as usize), def, around) => {
+            _ if def >= first && !is_seen(op, op_at(words, def as usize), def, around)
+                || !may_name_nothing(op) && is_nothing(defs, id) =>
+            {
                 let problem = format!("{}: id {id} is of another function, or no value", grammar::name(op as u32));
                 return Err(at(place, problem));
             }

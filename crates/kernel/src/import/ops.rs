@@ -137,7 +137,7 @@ impl Import<'_> {
             "GLSL.std.450" if table::writes_through_pointer(w[3]) => self.generic(at, Does::Anything),
             "GLSL.std.450" => self.generic(at, Does::Nothing),
             "NonSemantic.DebugPrintf" => self.generic(at, Does::Anything),
-            name if name.starts_with("NonSemantic.") || name.contains("DebugInfo") => Ok(()),
+            name if self.s.is_void(w[0]) && (name.starts_with("NonSemantic.") || name.contains("DebugInfo")) => Ok(()),
             _ => self.generic(at, Does::Anything),
         }
     }

@@ -80,6 +80,8 @@ pub struct ModuleInterface {
     pub buffers: Vec<BoundBuffer>,
     /// Push constants.
     pub constants: BlockLayout,
+    /// The capabilities that the module says it needs, by their numbers.
+    pub capabilities: Vec<u32>,
     pub(crate) constants_variable: Option<u32>,
 }
 
@@ -91,8 +93,15 @@ pub fn reflect(words: &[u32]) -> Result<ModuleInterface, ImportError> {
 pub(crate) fn of(s: &Source) -> Result<ModuleInterface, ImportError> {
     let entries =
         s.entries.iter().map(|e| ModuleEntry { name: e.name.clone(), workgroup: workgroup(s, e.function) }).collect();
-    let mut found =
-        ModuleInterface { entries, buffers: Vec::new(), constants: BlockLayout::default(), constants_variable: None };
+    let capabilities =
+        s.preamble.iter().filter(|&&place| s.op(place) == S::Capability).map(|&place| s.operands(place)[0]).collect();
+    let mut found = ModuleInterface {
+        entries,
+        buffers: Vec::new(),
+        constants: BlockLayout::default(),
+        capabilities,
+        constants_variable: None,
+    };
     for &place in &s.preamble {
         let w = s.operands(place);
         if s.op(place) != S::Variable {

@@ -13,7 +13,8 @@ impl Source {
             let own = |id: u32| (f.at..f.end).contains(&self.defs[id as usize]);
             let label = |id: u32| own(id) && self.op(self.defs[id as usize]) == S::Label;
             let outside = |id: u32| self.functions.first().is_none_or(|first| self.defs[id as usize] < first.at);
-            let value = |id: u32| !label(id) && (own(id) || outside(id));
+            let debug = |id: u32| self.is_debug(self.defs[id as usize]);
+            let value = |id: u32| !label(id) && (own(id) || outside(id)) && !debug(id);
             for b in &f.blocks {
                 for &place in b.phis.iter().chain(&b.body).chain(&b.merge).chain([&b.end]) {
                     let w = self.operands(place);
@@ -23,6 +24,10 @@ impl Source {
                         }
                         S::FunctionCall if !self.function_of.contains_key(&w[2]) => {
                             return Err(at(place, format!("OpFunctionCall: id {} is no function", w[2])));
+                        }
+                        S::FunctionCall if self.entries.iter().any(|e| e.function == w[2]) => {
+                            let problem = format!("OpFunctionCall: id {} is an entry point, which nothing calls", w[2]);
+                            return Err(at(place, problem));
                         }
                         S::Branch | S::SelectionMerge => (vec![w[0]], Vec::new()),
                         S::LoopMerge => (w[..2].to_vec(), Vec::new()),
@@ -72,6 +77,11 @@ impl Source {
         };
         (!fits || !outside(id)).then(|| format!("id {id} cannot have this decoration"))
     }
+}
+
+/// Whether an instruction may name what gives no value: debug information does, and names.
+pub(super) fn may_name_nothing(user: S) -> bool {
+    matches!(user, S::ExtInst | S::Name | S::Decorate | S::DecorateId | S::DecorateString)
 }
 
 /// Whether an instruction may name what this one defines in a function; `around` is the function that it stands in itself, or 0.

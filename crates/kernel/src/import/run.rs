@@ -6,9 +6,6 @@ use super::module::Source;
 use super::{ImportError, ModuleInterface, ModuleOptions, import_all, reflect};
 use crate::exec::{Launch, execute_imported};
 
-/// A run that takes more ops than this is stopped: a loop may not end.
-const MOST_OPS: u64 = 1 << 28;
-
 /// One launch of an entry point of a module.
 #[derive(Clone, Debug)]
 pub struct ModuleLaunch {
@@ -20,6 +17,10 @@ pub struct ModuleLaunch {
     pub constants: Vec<u8>,
     /// Invocations in a subgroup.
     pub subgroup: u32,
+    /// A run that takes more ops than this is stopped: a loop may not end.
+    pub most_ops: u64,
+    /// Afterwards, whether something was read or written outside of its buffer or array. Vulkan promises nothing of such a program.
+    pub strayed: bool,
 }
 
 /// Runs an entry point on the executor; the buffers hold the results afterwards. What it cannot run is an error that says so.
@@ -37,11 +38,12 @@ pub fn execute_words(words: &[u32], entry: &str, launch: &mut ModuleLaunch) -> R
     }
     let mut run = Launch::new(launch.groups, Vec::new());
     run.subgroup = launch.subgroup;
-    run.max_ops = MOST_OPS;
+    run.max_ops = launch.most_ops;
     let mut bytes = launch.buffers.clone();
     bytes.push(launch.constants.clone());
-    let after = execute_imported(&kernel, &imported.source, &interface, &mut run, bytes)
+    let (after, strayed) = execute_imported(&kernel, &imported.source, &interface, &mut run, bytes)
         .map_err(|e| ImportError::Words { word: 5, problem: e.to_string() })?;
+    launch.strayed = strayed;
     launch.buffers = after.into_iter().take(interface.buffers.len()).collect();
     Ok(())
 }

@@ -28,13 +28,22 @@ pub fn open() -> Device {
     open_that(|kind| kind == Kind::Software)
 }
 
+/// The software device, with what modules with these capabilities need.
+pub fn open_for(capabilities: &[u32]) -> Device {
+    opened(|kind| kind == Kind::Software, capabilities)
+}
+
 /// The first device of such a kind.
 pub fn open_that(is_it: impl Fn(Kind) -> bool) -> Device {
+    opened(is_it, &[])
+}
+
+fn opened(is_it: impl Fn(Kind) -> bool, capabilities: &[u32]) -> Device {
     let missing = "there is no software Vulkan device that is watched: install mesa-vulkan-drivers, libvulkan1 and vulkan-validationlayers, as tools/test.sh does";
     let instance = Loader::open().expect(missing).create_instance().expect(missing);
     let all = instance.enumerate().expect(missing);
     let physical = all.iter().find(|p| is_it(p.describe().kind)).expect(missing);
-    Device::open(physical).expect(missing)
+    Device::open_for(physical, capabilities).unwrap_or_else(|e| panic!("{e}: {missing}"))
 }
 
 fn bytes(data: &Data) -> Vec<u8> {

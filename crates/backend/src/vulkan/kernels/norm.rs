@@ -2,7 +2,7 @@
 //! into bands of lines yields the same bits.
 
 use impasto_graph::{DType, Op, Unary};
-use impasto_kernel::{Buf, BufMut, Builder, Kernel, KernelError};
+use impasto_kernel::{BufMut, Builder, Kernel, KernelError};
 
 use super::{F, LINE, Sink, Source, U, element, piece, unary};
 use crate::shapes::Image;
@@ -65,55 +65,45 @@ pub(in super::super) fn line_statistics(image: &Image, from: DType) -> Result<Ke
     Builder::kernel("line_statistics", [TEAM, 1, 1], |k| write(k, image, from))
 }
 
-/// Mean and one over the deviation of a group of a picture: its lines combined from top to bottom.
-fn combined<'k>(
-    k: &'k Builder,
-    image: &Image,
-    eps: f32,
-    stats: Buf<'k, f32>,
-    picture: U<'k>,
-    group: U<'k>,
-) -> [F<'k>; 2] {
-    let [lines, groups] = [image.lines, image.groups].map(|n| n as u32);
-    let each = (image.pixels * image.channels / image.groups) as f32;
-    let at = |line: U<'k>| -> U<'k> { ((picture * lines + line) * groups + group) * 2u32 };
-    let (mean, squares) = (k.var(stats.load(at(k.lit(0u32)))), k.var(stats.load(at(k.lit(0u32)) + 1u32)));
-    k.for_(1u32, lines, |_, line| {
-        // All lines have the same number of elements: with `line` of them behind us, this is one of `line + 1`.
-        let share = k.lit(1f32) / (line.to::<f32>() + 1f32);
-        let d = stats.load(at(line)) - mean.get();
-        mean.set(mean.get() + d * share);
-        let between = d * d * (line.to::<f32>() * share) * each;
-        squares.set(squares.get() + stats.load(at(line) + 1u32) + between);
-    });
-    let variance = squares.get() / (lines as f32 * each);
-    [mean.get(), (variance + eps).inverse_sqrt()]
-}
-
-/// Mean and one over the deviation, of each group of each picture. Buffers: statistics of lines, statistics of pictures (2 for each group).
+/// Mean and one over the deviation, of each group of each picture: its lines combined from top to bottom. The same kernel for an image and for
+/// its bands: what a driver makes of a division differs between kernels in the last bit. Buffers: statistics of lines, statistics of
+/// pictures (2 for each group).
 pub(in super::super) fn combine(image: &Image, eps: f32) -> Result<Kernel, KernelError> {
-    let groups = image.groups as u32;
-    Builder::kernel("combine", [LINE, 1, 1], |k| {
-        let (x, out) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("out"));
+    fn write<'k>(k: &'k Builder, image: &Image, eps: f32) {
+        let [lines, groups] = [image.lines, image.groups].map(|n| n as u32);
+        let each = (image.pixels * image.channels / image.groups) as f32;
+        let (stats, out) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("out"));
         let number = element(k, image.batch as u32 * groups);
-        let [mean, inverse] = combined(k, image, eps, x, number / groups, number % groups);
-        out.store(number * 2u32, mean);
-        out.store(number * 2u32 + 1u32, inverse);
-    })
+        let (picture, group) = (number / groups, number % groups);
+        let at = |line: U<'k>| -> U<'k> { ((picture * lines + line) * groups + group) * 2u32 };
+        let (mean, squares) = (k.var(stats.load(at(k.lit(0u32)))), k.var(stats.load(at(k.lit(0u32)) + 1u32)));
+        k.for_(1u32, lines, |_, line| {
+            // All lines have the same number of elements: with `line` of them behind us, this is one of `line + 1`.
+            let share = k.lit(1f32) / (line.to::<f32>() + 1f32);
+            let d = stats.load(at(line)) - mean.get();
+            mean.set(mean.get() + d * share);
+            let between = d * d * (line.to::<f32>() * share) * each;
+            squares.set(squares.get() + stats.load(at(line) + 1u32) + between);
+        });
+        let variance = squares.get() / (lines as f32 * each);
+        out.store(number * 2u32, mean.get());
+        out.store(number * 2u32 + 1u32, (variance + eps).inverse_sqrt());
+    }
+    Builder::kernel("combine", [LINE, 1, 1], |k| write(k, image, eps))
 }
 
-/// Mean, scale and shift of each channel of each picture. Buffers: statistics of lines, gamma, beta, factors.
-pub(in super::super) fn factors(image: &Image, eps: f32, [gamma, beta]: [DType; 2]) -> Result<Kernel, KernelError> {
+/// Mean, scale and shift of each channel of each picture. Buffers: statistics of pictures, gamma, beta, factors.
+pub(in super::super) fn factors(image: &Image, [gamma, beta]: [DType; 2]) -> Result<Kernel, KernelError> {
     let [channels, groups] = [image.channels, image.groups].map(|n| n as u32);
     Builder::kernel("norm_factors", [LINE, 1, 1], |k| {
         let (stats, gamma) = (k.buffer::<f32>("stats"), Source::new(k, "gamma", gamma));
         let (beta, out) = (Source::new(k, "beta", beta), k.buffer_mut::<f32>("out"));
         let number = element(k, image.batch as u32 * channels);
         let (picture, channel) = (number / channels, number % channels);
-        let [mean, inverse] = combined(k, image, eps, stats, picture, channel / (channels / groups));
+        let group = (picture * groups + channel / (channels / groups)) * 2u32;
         let at = picture * (3 * channels) + channel;
-        out.store(at, mean);
-        out.store(at + channels, inverse * gamma.at(channel));
+        out.store(at, stats.load(group));
+        out.store(at + channels, stats.load(group + 1u32) * gamma.at(channel));
         out.store(at + 2 * channels, beta.at(channel));
     })
 }

@@ -3,8 +3,8 @@
 //! A region is walked if it is surely reached and surely stays: the branches around it depend on values that stay, the loops around it are not
 //! unrolled. All else is only looked through for what it may change.
 
-use super::class::{Class, Hashes};
-use super::values::place;
+use super::class::Class;
+use crate::hash::Set;
 use crate::ir::{Kernel, MemoryId, OpId, OpKind, RegionId, Space, Ty, Value, VarId};
 
 /// Regions that nest deeper are not looked at.
@@ -65,10 +65,17 @@ pub(super) struct Frame {
     pub(super) more_breaks: bool,
 }
 
-impl Frame {
-    pub(super) fn new(region: RegionId, vars: &[VarId], depth: usize) -> Frame {
-        Frame { region, vars: vars.to_vec(), depth, breaks: Vec::new(), continues: Vec::new(), more_breaks: false }
-    }
+/// What an arm assigned: the variable, the arm, the value; and which arms yield.
+type Branch = (Vec<(VarId, u32, u32)>, Vec<(u32, OpId)>);
+
+/// Lists that are empty and used again: a large kernel has millions of branches and loops.
+#[derive(Default)]
+pub(super) struct Spare {
+    branches: Vec<Branch>,
+    values: Vec<Vec<u32>>,
+    exits: Vec<Vec<Exit>>,
+    pub(super) vars: Vec<Vec<VarId>>,
+    pub(super) regions: Vec<RegionId>,
 }
 
 pub(super) struct Look<'a> {
@@ -88,16 +95,20 @@ pub(super) struct Look<'a> {
     /// The conditions of the branches around, with the arm.
     branches: Vec<(u32, usize)>,
     pub(super) depth: usize,
+    /// Whether what comes next in the region may never be reached, and whether the outermost one has ended.
+    unsure: bool,
+    ended: bool,
     /// Ops that may be walked again.
     pub(super) patience: usize,
     /// What surely happens: stores that others see, and the branches and loops that hold some.
     pub(super) happens: Vec<OpId>,
     /// Stores to arrays of one invocation, which count if something is read there.
     pub(super) private: Vec<(MemoryId, OpId)>,
-    /// Which memories are read, the places in them that were written, and which were written at an unknown place.
-    read: Vec<bool>,
-    written: Option<Hashes>,
+    /// By memory: the places that were written, and those of them that no load has asked about; whether an unknown place was written.
+    written: Vec<Set<u64>>,
+    unasked: Vec<Vec<u64>>,
     blurred: Vec<bool>,
+    pub(super) spare: Spare,
     /// Whether loops with constant ends are walked, the loop of each op, and the loop around each.
     pub(super) counted: bool,
     pub(super) home: Vec<u32>,
@@ -108,15 +119,9 @@ pub(super) struct Look<'a> {
 impl<'a> Look<'a> {
     /// `counted`: also loops with constant ends, which stay if they are large enough.
     pub(super) fn at(k: &'a Kernel, counted: bool) -> Look<'a> {
-        let mut read = vec![false; k.memories().len()];
-        for kind in k.kinds() {
-            if let OpKind::Load(m) = kind {
-                read[m.index()] = true;
-            }
-        }
-        let mut look = Look {
+        let memories = k.memories().len();
+        Look {
             k,
-            read,
             classes: vec![Class::UNSURE; k.value_count()],
             defs: vec![NONE; k.value_count()],
             joins: Vec::new(),
@@ -128,18 +133,27 @@ impl<'a> Look<'a> {
             frames: Vec::new(),
             branches: Vec::new(),
             depth: 0,
+            unsure: false,
+            ended: false,
             patience: 2 * k.op_count(),
             happens: Vec::new(),
             private: Vec::new(),
-            written: None,
-            blurred: vec![false; k.memories().len()],
+            written: vec![Set::default(); memories],
+            unasked: vec![Vec::new(); memories],
+            blurred: vec![false; memories],
+            spare: Spare::default(),
             counted,
             home: Vec::new(),
             around: vec![0],
             inside: 0,
-        };
-        look.region(k.body());
-        look
+        }
+    }
+
+    /// Goes through ops of the outermost region, behind those that it was given before.
+    pub(super) fn part(&mut self, ops: &[OpId]) {
+        if !self.ended {
+            self.ended = self.ops(ops).is_some();
+        }
     }
 
     pub(super) fn class(&self, v: Value) -> Class {
@@ -171,8 +185,10 @@ impl<'a> Look<'a> {
         &self.inputs[join.first as usize..(join.first + join.n) as usize]
     }
 
-    pub(super) fn is_unwritten(&self, m: MemoryId, at: Class) -> bool {
-        !self.blurred[m.index()] && self.written.as_ref().is_none_or(|w| !w.has(place(m, at)))
+    pub(super) fn is_unwritten(&mut self, m: MemoryId, at: Class) -> bool {
+        let (written, unasked) = (&mut self.written[m.index()], &mut self.unasked[m.index()]);
+        written.extend(unasked.drain(..));
+        !self.blurred[m.index()] && !written.contains(&at.0)
     }
 
     /// The value that this one is.
@@ -200,18 +216,34 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Takes back what was assigned since then; gives the variables with what they were at the end.
-    pub(super) fn take_back(&mut self, mark: usize) -> Vec<(VarId, u32)> {
+    /// Takes back what was assigned since then; tells each variable once, with what it was at the end.
+    pub(super) fn take_back(&mut self, mark: usize, mut tell: impl FnMut(VarId, u32)) {
         self.meetings += 1;
-        let mut last = Vec::new();
         while self.undo.len() > mark {
             let Some((v, old)) = self.undo.pop() else { break };
             let now = std::mem::replace(&mut self.vars[v.index()], old);
             if std::mem::replace(&mut self.met[v.index()], self.meetings) != self.meetings {
-                last.push((v, now));
+                tell(v, now);
             }
         }
-        last
+    }
+
+    pub(super) fn open_frame(&mut self, region: RegionId, vars: Vec<VarId>) {
+        let mut exits = || self.spare.exits.pop().unwrap_or_default();
+        let (breaks, continues) = (exits(), exits());
+        self.frames.push(Frame { region, vars, depth: self.depth, breaks, continues, more_breaks: false });
+    }
+
+    /// A frame that is no longer needed; its variables.
+    pub(super) fn close_frame(&mut self, frame: Frame) -> Vec<VarId> {
+        for mut exits in [frame.breaks, frame.continues] {
+            for mut exit in exits.drain(..) {
+                exit.values.clear();
+                self.spare.values.push(exit.values);
+            }
+            self.spare.exits.push(exits);
+        }
+        frame.vars
     }
 
     pub(super) fn new_join(&mut self, of: OpId, values: &[u32], class: Class) -> u32 {
@@ -254,14 +286,21 @@ impl<'a> Look<'a> {
 
     /// Goes through a region that is surely reached.
     pub(super) fn region(&mut self, r: RegionId) -> End {
+        let outside = std::mem::replace(&mut self.unsure, false);
+        let end = self.ops(self.k.region_ops(r));
+        self.unsure = outside;
+        end.unwrap_or(End::Unsure)
+    }
+
+    /// Goes through ops of a region; how it ends, if it does.
+    fn ops(&mut self, ops: &[OpId]) -> Option<End> {
         let k = self.k;
-        let mut sure = true;
-        for &op in k.region_ops(r) {
-            let (kind, args) = (k.kind(op), k.args(op));
-            if !sure {
+        for &op in ops {
+            if self.unsure {
                 self.skim(op);
                 continue;
             }
+            let (kind, args) = (k.kind(op), k.args(op));
             if self.inside != 0 {
                 self.home[op.index()] = self.inside;
             }
@@ -272,8 +311,8 @@ impl<'a> Look<'a> {
                 (OpKind::Store(m) | OpKind::MatrixStore(m, _) | OpKind::Atomic(m, _), &[at, ..]) => {
                     self.write(op, kind, m, self.class(at));
                 }
-                _ if kind.is_structure() => sure = self.structure(op, kind),
-                _ if kind.is_terminator() => return self.end(op, kind),
+                _ if kind.is_structure() => self.unsure = !self.structure(op, kind),
+                _ if kind.is_terminator() => return Some(self.end(op, kind)),
                 _ if k.results(op).len() == 1 => {
                     let v = k.result(op);
                     self.classes[v.index()] = self.class_of(op, kind);
@@ -282,7 +321,7 @@ impl<'a> Look<'a> {
                 _ => {}
             }
         }
-        End::Unsure
+        None
     }
 
     fn write(&mut self, op: OpId, kind: OpKind, m: MemoryId, at: Class) {
@@ -291,13 +330,7 @@ impl<'a> Look<'a> {
             _ => self.happens.push(op),
         }
         match kind {
-            OpKind::Store(_) if !self.read[m.index()] => {}
-            OpKind::Store(_) if at.is_known() => {
-                let ops = self.k.op_count();
-                let written = self.written.get_or_insert_with(|| Hashes::of(ops));
-                written.add(place(m, at));
-                self.blurred[m.index()] |= written.is_full();
-            }
+            OpKind::Store(_) if at.is_known() => self.unasked[m.index()].push(at.0),
             OpKind::Store(_) => self.blurred[m.index()] = true,
             OpKind::Atomic(..) if self.k.results(op).len() == 1 => {
                 let v = self.k.result(op);
@@ -315,7 +348,8 @@ impl<'a> Look<'a> {
             OpKind::Continue(t) => (t, false),
             _ => return End::Leaves,
         };
-        let mut values: Vec<u32> = self.k.args(op).iter().map(|&v| self.root(v)).collect();
+        let mut values = self.spare.values.pop().unwrap_or_default();
+        values.extend(self.k.args(op).iter().map(|&v| self.root(v)));
         let Some(frame) = self.frames.iter_mut().rev().find(|f| f.region == target) else { return End::Leaves };
         let to = if breaks { &mut frame.breaks } else { &mut frame.continues };
         if to.len() >= MOST_EXITS {
@@ -350,8 +384,7 @@ impl<'a> Look<'a> {
         if !self.class_at(condition).stays() {
             return self.skim(op);
         }
-        let mut assigned: Vec<(VarId, u32, u32)> = Vec::new();
-        let mut yields: Vec<(u32, OpId)> = Vec::new();
+        let (mut assigned, mut yields) = self.spare.branches.pop().unwrap_or_default();
         let mut unsure = false;
         for (arm, &r) in k.regions(op).iter().enumerate() {
             let mark = self.undo.len();
@@ -359,19 +392,20 @@ impl<'a> Look<'a> {
             self.branches.push((condition, arm));
             let end = self.region(r);
             self.branches.pop();
-            let last = self.take_back(mark);
+            let before = assigned.len();
+            self.take_back(mark, |v, x| assigned.push((v, arm as u32, x)));
             self.depth -= 1;
             if end == End::Leaves {
+                assigned.truncate(before);
                 continue;
             }
-            assigned.extend(last.into_iter().map(|(v, x)| (v, arm as u32, x)));
             unsure |= end == End::Unsure;
             if let (End::Yields, Some(t)) = (end, k.terminator(r)) {
                 yields.push((arm as u32, t));
             }
         }
         assigned.sort_unstable_by_key(|&(v, arm, _)| (v, arm));
-        let mut values = Vec::new();
+        let mut values = self.spare.values.pop().unwrap_or_default();
         for group in assigned.chunk_by(|a, b| a.0 == b.0) {
             let v = group[0].0;
             let now = self.vars[v.index()];
@@ -390,7 +424,11 @@ impl<'a> Look<'a> {
             let to = if unsure { NONE } else { self.one_of(op, &values, k.ty(result)) };
             self.same(result, to);
         }
-        !yields.is_empty()
+        let goes_on = !yields.is_empty();
+        (assigned.clear(), yields.clear(), values.clear());
+        self.spare.branches.push((assigned, yields));
+        self.spare.values.push(values);
+        goes_on
     }
 
     /// An op that may run or not, or whose fate is unknown: what it may assign and write is unsure. Whether control surely goes on behind it.

@@ -29,8 +29,10 @@ impl Look<'_> {
     fn body(&mut self, r: RegionId) -> Body {
         let k = self.k;
         self.meetings += 1;
-        let mut body = Body { ops: 0, vars: Vec::new(), breaks: 0, continues: 0 };
-        let mut open = vec![r];
+        let vars = self.spare.vars.pop().unwrap_or_default();
+        let mut body = Body { ops: 0, vars, breaks: 0, continues: 0 };
+        let mut open = std::mem::take(&mut self.spare.regions);
+        open.push(r);
         while let Some(inner) = open.pop() {
             body.ops += k.region_ops(inner).len();
             for &op in k.region_ops(inner) {
@@ -48,6 +50,7 @@ impl Look<'_> {
                 }
             }
         }
+        self.spare.regions = open;
         body
     }
 
@@ -55,7 +58,7 @@ impl Look<'_> {
         let k = self.k;
         let (&[from, to, ..], &[r]) = (k.args(op), k.regions(op)) else { return self.skim(op) };
         let ends = [self.class(from), self.class(to)];
-        let body = self.body(r);
+        let mut body = self.body(r);
         let constant = !ends.iter().any(|c| c.stays());
         if !ends.iter().all(|c| c.is_known()) || constant && !(self.counted && body.ops > LARGE && self.runs(from, to))
         {
@@ -67,7 +70,7 @@ impl Look<'_> {
             self.inside = self.around.len() as u32;
             self.around.push(outside);
         }
-        let walked = self.turns(op, r, &body, 1, |_| true);
+        let walked = self.turns(op, r, &mut body, 1, |_| true);
         self.inside = outside;
         let Some((carried, frame)) = walked else { return self.skim(op) };
         let broken = body.breaks > 0;
@@ -82,7 +85,14 @@ impl Look<'_> {
             look.one_of(op, &values, ty)
         };
         self.give(op, &frame.vars, result);
+        self.forget(frame);
         true
+    }
+
+    fn forget(&mut self, frame: Frame) {
+        let mut vars = self.close_frame(frame);
+        vars.clear();
+        self.spare.vars.push(vars);
     }
 
     /// The results of a loop, and the variables that it assigns.
@@ -119,7 +129,7 @@ impl Look<'_> {
         &mut self,
         op: OpId,
         r: RegionId,
-        body: &Body,
+        body: &mut Body,
         index: usize,
         stays: impl Fn(&Frame) -> bool,
     ) -> Option<(Vec<Carried>, Frame)> {
@@ -144,7 +154,7 @@ impl Look<'_> {
         for _ in 0..MOST_TURNS {
             let (happened, private, mark) = (self.happens.len(), self.private.len(), self.undo.len());
             self.depth += 1;
-            self.frames.push(Frame::new(r, &body.vars, self.depth));
+            self.open_frame(r, body.vars.clone());
             if let (1, Some(i)) = (index, k.region_args(r).next()) {
                 self.classes[i.index()] = Class::source(&[0xF0, op.0.into()]);
             }
@@ -155,7 +165,7 @@ impl Look<'_> {
                 self.assign(v, c.join);
             }
             self.region(r);
-            self.take_back(mark);
+            self.take_back(mark, |_, _| ());
             self.depth -= 1;
             let frame = self.frames.pop()?;
             let mut proven = true;
@@ -211,12 +221,12 @@ impl Look<'_> {
     pub(super) fn open_loop(&mut self, op: OpId) -> bool {
         let k = self.k;
         let &[r] = k.regions(op) else { return self.skim(op) };
-        let body = self.body(r);
+        let mut body = self.body(r);
         if body.continues == 0 {
-            return self.once(op, r, &body);
+            return self.once(op, r, body);
         }
         // What may never be continued may be no loop.
-        let Some((_, frame)) = self.turns(op, r, &body, 0, |frame| !frame.continues.is_empty()) else {
+        let Some((_, frame)) = self.turns(op, r, &mut body, 0, |frame| !frame.continues.is_empty()) else {
             return self.skim(op);
         };
         let sure = !frame.more_breaks && frame.breaks.len() == body.breaks;
@@ -225,20 +235,22 @@ impl Look<'_> {
             if sure { look.one_of(op, &values, ty) } else { NONE }
         };
         self.give(op, &frame.vars, result);
-        !frame.breaks.is_empty()
+        let goes_on = !frame.breaks.is_empty();
+        self.forget(frame);
+        goes_on
     }
 
     /// A loop that runs once: what an early return of a function is. Its breaks become the ends of branches.
-    fn once(&mut self, op: OpId, r: RegionId, body: &Body) -> bool {
+    fn once(&mut self, op: OpId, r: RegionId, body: Body) -> bool {
         let k = self.k;
         for (arg, &init) in k.region_args(r).zip(k.args(op)) {
             self.same(arg, self.root(init));
         }
         let mark = self.undo.len();
         self.depth += 1;
-        self.frames.push(Frame::new(r, &body.vars, self.depth));
+        self.open_frame(r, body.vars);
         self.region(r);
-        self.take_back(mark);
+        self.take_back(mark, |_, _| ());
         self.depth -= 1;
         let Some(frame) = self.frames.pop() else { return false };
         let sure = !frame.more_breaks
@@ -248,7 +260,9 @@ impl Look<'_> {
             if !sure { NONE } else { look.first_of(op, &frame.breaks, i, ty) }
         };
         self.give(op, &frame.vars, result);
-        !frame.breaks.is_empty()
+        let goes_on = !frame.breaks.is_empty();
+        self.forget(frame);
+        goes_on
     }
 
     /// The value of the first of these breaks that is reached.

@@ -9,31 +9,38 @@ mod class;
 mod look;
 mod loops;
 mod needs;
+mod tally;
 mod values;
 
 use std::collections::BTreeMap;
 
 use super::too_many;
 use crate::error::KernelError;
-use crate::ir::{Kernel, OpKind};
-use class::Hashes;
+use crate::ir::Kernel;
 use look::{Look, MOST_DEPTH};
-use needs::Count;
+use needs::Needs;
+use tally::Tally;
+
+/// The stage that a refusal names.
+pub(crate) const STAGE: &str = "any translation to SPIR-V";
+
+/// Ops of the outermost region that are looked at before it is asked whether they are too many already.
+const PART: usize = 1 << 19;
 
 /// Refuses kernels that need more ids than this, if that can be seen at once. `values`: variables will be values, with joins where they meet.
 pub(crate) fn refuse_early(kernels: &[Kernel], values: bool, limit: u32) -> Result<(), KernelError> {
     let ops: usize = kernels.iter().map(|k| k.op_count() + 1).sum();
     let most = |depth: usize| 2 * ops * (1 + depth) <= limit as usize;
-    if most(MOST_DEPTH) || most(kernels.iter().map(depth).max().unwrap_or(0)) {
+    if most(MOST_DEPTH) || most(0) && most(kernels.iter().map(depth).max().unwrap_or(0)) {
         return Ok(());
     }
-    let (counts, tallies) = counted(kernels, values);
-    let count = counts.iter().sum::<u64>() + 1;
+    let found = counted(kernels, values, limit.into());
+    let count = found.sum();
     if count <= u64::from(limit) {
         return Ok(());
     }
-    let worst = kernels.iter().zip(&counts).max_by_key(|(_, n)| **n).map(|(k, _)| k);
-    Err(too_many(worst, "any translation to SPIR-V", count, limit, tallies.into_iter().collect()))
+    let worst = kernels.iter().zip(&found.kernels).max_by_key(|(_, n)| **n).map(|(k, _)| k);
+    Err(too_many(worst, STAGE, count, limit, found.tallies))
 }
 
 /// How deep regions nest. A value is joined at most once, and carried once, at each level.
@@ -63,30 +70,62 @@ fn depth(k: &Kernel) -> usize {
 /// # Ok::<(), impasto_kernel::KernelError>(())
 /// ```
 pub fn least_ids(kernels: &[Kernel]) -> u64 {
-    counted(kernels, true).0.iter().sum::<u64>() + 1
+    counted(kernels, true, u64::MAX).sum()
 }
 
-/// The ids of each kernel, and what takes them.
-fn counted(kernels: &[Kernel], values: bool) -> (Vec<u64>, BTreeMap<String, u64>) {
-    let ops: usize = kernels.iter().map(Kernel::op_count).sum();
-    let (mut table, mut counts, mut tallies) = (Hashes::of(2 * ops), Vec::new(), BTreeMap::new());
-    for (number, k) in kernels.iter().enumerate() {
+/// Ids that are surely needed.
+#[derive(Default)]
+struct Counted {
+    /// Of each kernel.
+    kernels: Vec<u64>,
+    /// Of constants, which are the module's.
+    constants: u64,
+    /// What takes them.
+    tallies: Vec<(String, u64)>,
+}
+
+impl Counted {
+    /// The bound of the module: one more than there are.
+    fn sum(&self) -> u64 {
+        self.kernels.iter().sum::<u64>() + self.constants + 1
+    }
+}
+
+/// Counts until there are more than the limit: then it is no use to go on.
+fn counted(kernels: &[Kernel], values: bool, limit: u64) -> Counted {
+    let (mut counted, mut constants) = (Counted::default(), Tally::new());
+    for k in kernels {
         let of = if kernels.len() == 1 { String::new() } else { format!(" of '{}'", k.name) };
-        let found = of_one(k, &mut table, number as u64, values);
-        counts.push(found.values().sum::<u64>());
-        for (what, n) in found {
-            // Constants are the module's.
-            let name = if what == needs::CONSTANTS { what.to_owned() } else { format!("{what}{of}") };
-            *tallies.entry(name).or_insert(0u64) += n;
+        let (found, own) = of_one(k, values, limit.saturating_sub(counted.sum()));
+        counted.kernels.push(found.values().sum::<u64>());
+        counted.tallies.extend(found.into_iter().map(|(what, n)| (format!("{what}{of}"), n)));
+        constants.absorb(own);
+        if counted.sum() > limit {
+            break;
         }
     }
-    (counts, tallies)
+    counted.constants = constants.counted(1).0.into_values().sum();
+    counted.tallies.push((needs::CONSTANTS.to_owned(), counted.constants));
+    counted
 }
 
-/// The ids of one kernel.
-fn of_one(k: &Kernel, table: &mut Hashes, number: u64, values: bool) -> BTreeMap<&'static str, u64> {
-    let loops = k.kinds().any(|kind| matches!(kind, OpKind::For(_)));
+/// The ids of one kernel, and its constants.
+fn of_one(k: &Kernel, values: bool, limit: u64) -> (BTreeMap<&'static str, u64>, Tally) {
     // First as if loops with constant ends were not unrolled. They are not, if enough is found in them.
-    let found = loops.then(|| Count::of(&Look::at(k, true), table, 2 * number + 1, values)).flatten();
-    found.unwrap_or_else(|| Count::of(&Look::at(k, false), table, 2 * number + 2, values).unwrap_or_default())
+    let found = walked(k, true, values, limit).or_else(|| walked(k, false, values, limit));
+    found.unwrap_or_else(|| (BTreeMap::new(), Tally::new()))
+}
+
+/// `counted`: also through loops with constant ends; nothing, if one of them may be unrolled.
+fn walked(k: &Kernel, counted: bool, values: bool, limit: u64) -> Option<(BTreeMap<&'static str, u64>, Tally)> {
+    let mut look = Look::at(k, counted);
+    let mut needs = Needs::of(&look, values);
+    for part in k.region_ops(k.body()).chunks(PART) {
+        look.part(part);
+        needs.take(&look);
+        if needs.exceeds(limit) {
+            break;
+        }
+    }
+    needs.counted(&look)
 }

@@ -1,12 +1,12 @@
 //! Which ops stay. This knows what passes do with each kind of op, and follows them from the side of what they leave.
 
-use super::class::{Class, hash};
+use super::class::Class;
 use super::look::Look;
-use crate::ir::{Access, Binary, Builtin, MemoryId, OpId, OpKind, Scalar, Space, Ty, Unary};
+use crate::ir::{Access, Binary, MemoryId, OpId, OpKind, Scalar, Space, Ty, Unary};
 
 impl Look<'_> {
     /// The class of the result of an op without regions.
-    pub(super) fn class_of(&self, op: OpId, kind: OpKind) -> Class {
+    pub(super) fn class_of(&mut self, op: OpId, kind: OpKind) -> Class {
         let k = self.k;
         let args = k.args(op);
         let ty = k.ty(k.result(op));
@@ -25,9 +25,7 @@ impl Look<'_> {
         match kind {
             OpKind::Const(n) => Class::constant(s, k.const_bits(n)),
             OpKind::Param(p) => Class::source(&[0xA0, p.into()]),
-            OpKind::Builtin(b @ (Builtin::GlobalId | Builtin::WorkgroupId), axis) => {
-                Class::source(&[0xB0, b as u64, axis.into()])
-            }
+            OpKind::Builtin(b, axis) => Class::source(&[0xB0, b as u64, axis.into()]),
             OpKind::Subgroup(_) => Class::source(&[0xB1, op.0.into()]),
             OpKind::Len(m) => Class::source(&[0xB2, m.0.into()]),
             OpKind::Load(m) => self.loaded(m, a),
@@ -55,7 +53,8 @@ impl Look<'_> {
                 Class::made_of(&[0xE2, f as u64, a.0.min(b.0), a.0.max(b.0)], &[a, b])
             }
             OpKind::Fma if known && stays => Class::made_of(&[0xE3, t, a.0, b.0, c.0], &[a, b, c]),
-            OpKind::Select if known && a.stays() => self.choice(ty, a, b, c),
+            // Between equals there is no choice, and nobody needs the condition.
+            OpKind::Select if known && a.stays() && b != c => self.choice(ty, a, b, c),
             OpKind::Convert if known && stays && self.scalar_of(args[0]) != Some(s) => {
                 Class::made_of(&[0xE5, t, self.scalar_of(args[0]).map_or(0, |s| s as u64), a.0], &[a])
             }
@@ -88,7 +87,7 @@ impl Look<'_> {
     }
 
     /// A load stays, unless what was stored at the same place may stand for it. All loads of a place count as one.
-    fn loaded(&self, m: MemoryId, at: Class) -> Class {
+    fn loaded(&mut self, m: MemoryId, at: Class) -> Class {
         let only_read = self.k.memory(m).space == Space::Buffer(Access::Read);
         if !at.is_known() || !(only_read || self.is_unwritten(m, at)) {
             return Class::UNSURE;
@@ -128,9 +127,4 @@ fn binary(f: Binary, s: Scalar, a: Class, b: Class) -> Class {
     }
     let (x, y) = if f.commutes() { (a.0.min(b.0), a.0.max(b.0)) } else { (a.0, b.0) };
     Class::made_of(&[0xE0, f as u64, s as u64, x, y], &both).with(if sum { Class::SUM } else { 0 })
-}
-
-/// The place of an element.
-pub(super) fn place(m: MemoryId, at: Class) -> u64 {
-    hash(&[0x51, m.0.into(), at.0])
 }
