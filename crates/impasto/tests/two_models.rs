@@ -115,7 +115,7 @@ fn many_generations_of_two_models() {
         let picture = paint(&models[i % 2], &machine, &device);
         assert!(*pictures[i % 2].get_or_insert_with(|| picture.clone()) == picture, "generation {i}: another picture");
         assert_eq!(backend.meter().now(), on_device, "generation {i}: bytes are left on the device");
-        assert_eq!(children(), [worker.clone()], "generation {i}: one worker for all");
+        assert_eq!(children(), std::slice::from_ref(worker), "generation {i}: one worker for all");
         let files = std::fs::read_dir("/proc/self/fd").expect("a folder").count();
         let now = (own_memory("self"), own_memory(worker), files);
         println!("{i}: parent {} kB, worker {} kB, {} open files", now.0 >> 10, now.1 >> 10, now.2);
@@ -125,9 +125,10 @@ fn many_generations_of_two_models() {
         }
         let Some(before) = first else { continue };
         assert_eq!(now.2, before.2, "generation {i}: open files");
-        for (whose, now, before) in [("the parent", now.0, before.0), ("the worker", now.1, before.1)] {
+        // What a driver keeps for itself grows for a while, and is given back with the worker.
+        for (whose, now, before, most) in [("the parent", now.0, before.0, 4), ("the worker", now.1, before.1, 48)] {
             let more = now.saturating_sub(before);
-            assert!(more < 8 << 20, "generation {i}: {whose} has {more} bytes more than after the third");
+            assert!(more < most << 20, "generation {i}: {whose} has {more} bytes more than after the third");
         }
     }
     assert_ne!(pictures[0], pictures[1], "they are two models");

@@ -159,6 +159,11 @@ impl Inner {
         &self.target.name
     }
 
+    /// Whether somebody wants to stop.
+    pub fn must_stop(&self) -> bool {
+        self.options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
+    }
+
     fn may_try_again(&self) -> bool {
         self.options.guard.as_ref().is_none_or(UseGuard::may_try_again)
     }
@@ -329,7 +334,7 @@ impl Inner {
         }
         let slack = self.options.slack.unwrap_or_else(slack);
         let most = worker.base.map(|base| base + loaded + question.planned + slack);
-        let stop = || self.options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
+        let stop = || self.must_stop();
         let log = |line: &str| self.options.log.iter().for_each(|log| log(line));
         let waiting = Waiting {
             source: question.source,

@@ -121,6 +121,10 @@ impl Session for RemoteSession {
         io::check_room(&self.outputs, outputs)?;
         // Before anything is computed, so that what does not fit is told at once.
         io::outputs(&self.outputs, outputs, |_, _| Ok(()))?;
+        // A run may be over before the worker would hear of it.
+        if inner.must_stop() {
+            return Err(BackendError::Interrupted { device: inner.name().into() });
+        }
         let mut state = inner.state();
         let mut tail = vec![];
         let no_memory = |e| inner.lost(format!("the memory that its worker process reaches cannot be used: {e}"));

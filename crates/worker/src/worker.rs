@@ -17,7 +17,7 @@ use crate::serve::TRIAL;
 use crate::watch::{Patience, Watchdog, Wrong, own_memory, worked};
 
 /// How often a worker is looked at that is being waited for.
-const TICK: Duration = Duration::from_millis(100);
+const TICK: Duration = Duration::from_millis(50);
 /// How long the end of a process is waited for whose channel has ended.
 const GOODBYE: Duration = Duration::from_millis(1500);
 

@@ -23,7 +23,7 @@ const MOMENT: Duration = Duration::from_millis(1);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The same for a child that has lived for a while: what stays for minutes must not cost anything.
-const LOOK_SELDOM: Duration = Duration::from_millis(200);
+const LOOK_SELDOM: Duration = Duration::from_millis(50);
 
 /// How long to wait for killed grandchildren to disappear.
 const LINGER: Duration = Duration::from_millis(100);
@@ -44,7 +44,6 @@ pub(crate) fn own_program() -> io::Result<Command> {
 
 /// Runs a child to its end or until we want no more of it, and leaves nothing of it behind. An error means that it did not start.
 pub(crate) fn supervise(mut command: Command, patience: Patience, hear: Hear) -> io::Result<Ending> {
-    reap_stuck();
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn()?;
     // It holds the child's ends of what the child was given.
@@ -119,14 +118,6 @@ fn pump<R: Read>(pipe: &mut Option<R>, hear: Hear) -> ControlFlow<()> {
 /// A child and all that it started: its process group. Dropped, it is ended.
 struct Family(Option<Child>);
 
-/// Children that did not die of SIGKILL in time. They are collected when they do, so that no zombie stays.
-static STUCK: Mutex<Vec<Child>> = Mutex::new(Vec::new());
-
-fn reap_stuck() {
-    let mut stuck = STUCK.lock().unwrap_or_else(PoisonError::into_inner);
-    stuck.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-}
-
 /// Groups that are running. If this program ends before them, they end with it: the kernel ends a child whose parent is gone, but
 /// not what that child has started.
 static RUNNING: Mutex<Vec<libc::pid_t>> = Mutex::new(Vec::new());
@@ -185,8 +176,8 @@ impl Family {
                 Ok(Some(status)) => break Some(status),
                 Ok(None) if killed.elapsed() < GRACE => sleep(MOMENT),
                 Ok(None) => {
-                    let mut stuck = STUCK.lock().unwrap_or_else(PoisonError::into_inner);
-                    stuck.push(child);
+                    // It dies when the system has taken all its memory back, or a driver lets it go: collected then, so that no zombie stays.
+                    let _ = std::thread::Builder::new().name("collect".into()).spawn(move || child.wait());
                     return None;
                 }
                 Err(_) => break None,
