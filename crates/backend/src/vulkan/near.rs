@@ -3,12 +3,12 @@
 
 use std::collections::HashMap;
 
-use impasto_graph::{Capabilities, Graph, Plan};
+use impasto_graph::{Capabilities, Graph, Plan, Weight};
 use impasto_vulkan::Part;
 
 use super::Vulkan;
 use super::memory::Memory;
-use super::weights::packed;
+use super::weights::{bring, pieces};
 use crate::stored::param_name;
 use crate::{BackendError, HostWeights, WeightSource};
 
@@ -30,26 +30,22 @@ impl NearWeights {
         plan: &Plan,
         source: &dyn WeightSource,
     ) -> Result<Option<HostWeights>, BackendError> {
-        let bytes: u64 = plan.weights().iter().map(|weight| weight.bytes).sum();
+        let bytes = plan.weight_bytes();
         // What a driver holds in place is no memory for anybody else.
         if bytes > vulkan.host_memory() / 2 {
             return Ok(None);
         }
         let limit = vulkan.limits().max_allocation.min(LARGEST_PIECE);
-        let (lengths, addresses) = super::weights::pieces(plan.weights(), limit);
+        let (lengths, addresses) = pieces(plan.weights(), limit);
         let memory = match Memory::aside(vulkan, lengths.into_iter()) {
             Err(BackendError::Exhausted { .. }) => return Ok(None),
             other => other?,
         };
-        let mut places = HashMap::new();
-        for (weight, address) in plan.weights().iter().zip(addresses) {
-            let name = param_name(graph, weight.value);
-            match source.packed(name) {
-                Some(bytes) => memory.write(address, bytes)?,
-                None => memory.write(address, &packed(vulkan.profile(), graph, weight, source)?)?,
-            }
-            places.insert(name.to_owned(), (address, weight.bytes));
-        }
+        let weights = plan.weights().iter().zip(addresses);
+        bring(vulkan, graph, &memory, weights.clone(), source)?;
+        let place =
+            |(weight, address): (&Weight, u64)| (param_name(graph, weight.value).to_owned(), (address, weight.bytes));
+        let places = weights.map(place).collect();
         Ok(Some(HostWeights::near(bytes, NearWeights { memory, places })))
     }
 

@@ -118,7 +118,7 @@ pub(super) fn pieces(weights: &[Weight], limit: u64) -> (Vec<u64>, Vec<u64>) {
 }
 
 /// Brings parameters to their addresses, and waits until they are there.
-fn bring<'w>(
+pub(super) fn bring<'w>(
     vulkan: &Vulkan,
     graph: &Graph,
     memory: &Memory,
