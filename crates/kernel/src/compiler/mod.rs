@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::error::KernelError;
 use crate::ir::Kernel;
-use crate::passes::{EXITS, FLOAT_ATOMICS, GIVEN, SPLIT, has_composites, optimise_seen};
+use crate::passes::{EXITS, FLOAT_ATOMICS, GIVEN, optimise_seen};
 use crate::spirv::{self, Entry, ID_LIMIT, Module};
 use crate::target::Target;
 use crate::verify::verify;
@@ -91,7 +91,6 @@ impl Compiler {
     fn make(&self, kernels: &[Kernel], dump: &mut Dump<'_>) -> Result<Module, KernelError> {
         go_together(kernels)?;
         spirv::refuse_early(kernels, self.optimise, ID_LIMIT)?;
-        self.refuse_apart(kernels)?;
         if !self.optimise {
             for k in kernels {
                 verify(k)?;
@@ -119,20 +118,6 @@ impl Compiler {
             cache.put(name, &module.words, &self.messages);
         }
         Ok(module)
-    }
-
-    /// Variables of arrays and structs are seen only once they are taken apart. Of kernels that may be too large this is worth its time.
-    fn refuse_apart(&self, kernels: &[Kernel]) -> Result<(), KernelError> {
-        let ops: usize = kernels.iter().map(Kernel::op_count).sum();
-        if !self.optimise || ops <= ID_LIMIT as usize / 2 || !kernels.iter().any(has_composites) {
-            return Ok(());
-        }
-        let apart = |k: &Kernel| {
-            verify(k)?;
-            Ok(SPLIT.apply(k)?.unwrap_or_else(|| k.clone()))
-        };
-        let apart: Vec<Kernel> = kernels.iter().map(apart).collect::<Result<_, KernelError>>()?;
-        spirv::refuse_early(&apart, true, ID_LIMIT)
     }
 }
 

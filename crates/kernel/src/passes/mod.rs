@@ -24,7 +24,7 @@ use crate::ir::Kernel;
 use crate::verify::{is_ssa, verify};
 pub use matrices::lower_matrices;
 pub use specialise::specialise;
-pub(crate) use split::finds as has_composites;
+pub(crate) use split::LEVELS as SPLIT_LEVELS;
 
 /// One pass: a kernel in, a kernel out that does the same.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +36,7 @@ pub struct Pass {
 }
 
 /// Works on variables, and comes before all else.
-pub(crate) const SPLIT: Pass = Pass { name: "split", run: split::run };
+const SPLIT: Pass = Pass { name: "split", run: split::run };
 /// SSA construction: behind it there are no variables.
 const SSA: Pass = Pass { name: "ssa", run: ssa::run };
 const FOLD: Pass = Pass { name: "fold", run: fold::run };

@@ -2,36 +2,32 @@
 //! array. What reads or writes one member does so alone; what uses the whole puts it together or takes it apart. Before SSA
 //! construction. Cost: linear for each level of nesting, plus the members of what is used as a whole.
 
+use std::ops::Range;
+
 use super::rewrite::{Rewrite, Rule};
-use crate::hash::Map;
 use crate::ir::{Kernel, Members, OpId, OpKind, RegionId, Scalar, Shape, Ty, Value, VarId};
 
 /// Arrays of arrays are taken apart to this depth.
-const LEVELS: usize = 8;
+pub(crate) const LEVELS: usize = 8;
 
-/// The value of a variable, read at some time.
+/// What a value is, of those that matter here.
 #[derive(Clone, Copy)]
-struct Read {
-    var: VarId,
-    time: u32,
-}
-
-/// One member replaced, in a value that was read.
-#[derive(Clone, Copy)]
-struct Change {
-    from: Value,
-    member: u32,
-    to: Value,
-    /// Whether the variable becomes this at once, so that only the member need change.
-    only_member: bool,
+enum Is {
+    Other,
+    /// A variable of a composite, read at some time.
+    Read(VarId, u32),
+    /// The `insert` of one member into such a value.
+    Change(OpId),
+    /// The same, and the variable becomes this at once, so that only the member need change.
+    OnlyMember(OpId),
 }
 
 struct Uses<'a> {
     k: &'a Kernel,
     composite: Vec<bool>,
+    /// By value: its uses, what it is, and whether a read is needed as a whole.
     count: Vec<u32>,
-    reads: Map<Value, Read>,
-    changes: Map<Value, Change>,
+    is: Vec<Is>,
     whole: Vec<bool>,
     time: u32,
     /// When each variable was last assigned, and when control last branched or joined.
@@ -47,9 +43,12 @@ impl Uses<'_> {
         }
     }
 
-    /// Whether the variable still has the value that was read.
-    fn is_current(&self, read: Read) -> bool {
-        self.assigned[read.var.index()] < read.time && self.joined < read.time
+    /// The variable, if it still has the value that was read.
+    fn current(&self, v: Value) -> Option<VarId> {
+        match self.is[v.index()] {
+            Is::Read(var, time) if self.assigned[var.index()] < time && self.joined < time => Some(var),
+            _ => None,
+        }
     }
 
     fn region(&mut self, r: RegionId) {
@@ -58,24 +57,26 @@ impl Uses<'_> {
             self.time += 1;
             let (kind, args) = (k.kind(op), k.args(op));
             for (i, a) in args.iter().enumerate() {
-                if let Some(&read) = self.reads.get(a) {
-                    let member = matches!(kind, OpKind::Extract(_)) || (matches!(kind, OpKind::Insert(_)) && i == 0);
-                    self.whole[a.index()] |= !(member && self.is_current(read));
-                }
-                if let Some(&change) = self.changes.get(a) {
-                    let read = self.reads[&change.from];
-                    let once = self.count[a.index()] == 1 && self.is_current(read);
-                    let only_member = kind == OpKind::Set(read.var) && once;
-                    self.changes.insert(*a, Change { only_member, ..change });
+                match self.is[a.index()] {
+                    Is::Other => {}
+                    Is::Read(..) => {
+                        let member =
+                            matches!(kind, OpKind::Extract(_)) || (matches!(kind, OpKind::Insert(_)) && i == 0);
+                        self.whole[a.index()] |= !(member && self.current(*a).is_some());
+                    }
+                    Is::Change(insert) | Is::OnlyMember(insert) => {
+                        let set = |var| kind == OpKind::Set(var) && self.count[a.index()] == 1;
+                        let only_member = self.current(k.args(insert)[0]).is_some_and(set);
+                        self.is[a.index()] = if only_member { Is::OnlyMember(insert) } else { Is::Change(insert) };
+                    }
                 }
             }
             match kind {
                 OpKind::Get(var) if self.composite[var.index()] => {
-                    self.reads.insert(k.result(op), Read { var, time: self.time });
+                    self.is[k.result(op).index()] = Is::Read(var, self.time);
                 }
-                OpKind::Insert(member) if self.reads.contains_key(&args[0]) => {
-                    let change = Change { from: args[0], member, to: args[1], only_member: false };
-                    self.changes.insert(k.result(op), change);
+                OpKind::Insert(_) if matches!(self.is[args[0].index()], Is::Read(..)) => {
+                    self.is[k.result(op).index()] = Is::Change(op);
                 }
                 OpKind::Set(var) => self.assigned[var.index()] = self.time,
                 _ => {}
@@ -94,10 +95,9 @@ impl Uses<'_> {
 }
 
 struct Split {
-    /// The variables of the members, for each variable that is split.
-    members: Map<VarId, Vec<VarId>>,
-    reads: Map<Value, Read>,
-    changes: Map<Value, Change>,
+    /// By variable that is split: the variables of its members.
+    members: Vec<Option<Range<u32>>>,
+    is: Vec<Is>,
     whole: Vec<bool>,
 }
 
@@ -105,35 +105,36 @@ impl Rule for Split {
     fn op(&mut self, rw: &mut Rewrite<'_>, op: OpId) {
         let (kind, args) = (rw.old.kind(op), rw.old.args(op));
         let vars = match kind {
-            OpKind::Var(v) | OpKind::Set(v) | OpKind::Get(v) => self.members.get(&v),
-            OpKind::Extract(_) if !self.whole[args[0].index()] => {
-                self.reads.get(&args[0]).and_then(|r| self.members.get(&r.var))
-            }
+            OpKind::Var(v) | OpKind::Set(v) | OpKind::Get(v) => self.members[v.index()].clone(),
+            OpKind::Extract(_) if !self.whole[args[0].index()] => match self.is[args[0].index()] {
+                Is::Read(v, _) => self.members[v.index()].clone(),
+                _ => None,
+            },
             _ => None,
         };
-        let only_member = |v: Value| self.changes.get(&v).copied().filter(|c| c.only_member);
         match (kind, vars) {
             (OpKind::Var(_), Some(vars)) => give(rw, vars, OpKind::Var, args[0]),
-            (OpKind::Set(_), Some(vars)) => match only_member(args[0]) {
-                Some(change) => {
-                    let x = rw.get(change.to);
-                    rw.asm.push(OpKind::Set(vars[change.member as usize]), &[x], &[]);
+            (OpKind::Set(_), Some(vars)) => match self.is[args[0].index()] {
+                Is::OnlyMember(insert) => {
+                    let OpKind::Insert(member) = rw.old.kind(insert) else { return };
+                    let x = rw.get(rw.old.args(insert)[1]);
+                    rw.asm.push(OpKind::Set(VarId(vars.start + member)), &[x], &[]);
                 }
-                None => give(rw, vars, OpKind::Set, args[0]),
+                _ => give(rw, vars, OpKind::Set, args[0]),
             },
             (OpKind::Get(_), Some(vars)) => {
                 let result = rw.old.result(op);
                 if self.whole[result.index()] {
-                    let values: Vec<Value> = vars.iter().map(|&v| read(rw, v)).collect();
+                    let values: Vec<Value> = vars.map(|v| read(rw, VarId(v))).collect();
                     let whole = rw.asm.value(OpKind::Make, &values, rw.old.ty(result));
                     rw.replace(op, whole);
                 }
             }
             (OpKind::Extract(i), Some(vars)) => {
-                let v = read(rw, vars[i as usize]);
+                let v = read(rw, VarId(vars.start + i));
                 rw.replace(op, v);
             }
-            (OpKind::Insert(_), _) if only_member(rw.old.result(op)).is_some() => {}
+            (OpKind::Insert(_), _) if matches!(self.is[rw.old.result(op).index()], Is::OnlyMember(_)) => {}
             _ => rw.copy(self, op),
         }
     }
@@ -146,13 +147,13 @@ fn read(rw: &mut Rewrite<'_>, var: VarId) -> Value {
 }
 
 /// Gives each variable its member of a value.
-fn give(rw: &mut Rewrite<'_>, vars: &[VarId], kind: fn(VarId) -> OpKind, old: Value) {
+fn give(rw: &mut Rewrite<'_>, vars: Range<u32>, kind: fn(VarId) -> OpKind, old: Value) {
     let v = rw.get(old);
     let made = match rw.asm.made_by(v) {
         Some((OpKind::Make, members)) => Some(members.to_vec()),
         _ => None,
     };
-    for (i, &var) in vars.iter().enumerate() {
+    for (i, var) in vars.map(VarId).enumerate() {
         let x = match &made {
             Some(members) => members[i],
             None => {
@@ -169,7 +170,7 @@ fn is_composite(k: &Kernel, ty: Ty) -> bool {
 }
 
 /// Whether there is something to split.
-pub(crate) fn finds(k: &Kernel) -> bool {
+fn finds(k: &Kernel) -> bool {
     k.vars.iter().any(|&ty| is_composite(k, ty))
 }
 
@@ -179,8 +180,7 @@ fn level(k: &Kernel) -> Kernel {
         k,
         composite: k.vars.iter().map(|&ty| is_composite(k, ty)).collect(),
         count: vec![0; k.value_count()],
-        reads: Map::default(),
-        changes: Map::default(),
+        is: vec![Is::Other; k.value_count()],
         whole: vec![false; k.value_count()],
         time: 0,
         assigned: vec![0; k.vars.len()],
@@ -188,20 +188,22 @@ fn level(k: &Kernel) -> Kernel {
     };
     uses.count(k.body());
     uses.region(k.body());
-    for change in uses.changes.values().filter(|c| !c.only_member) {
-        uses.whole[change.from.index()] = true;
+    for is in &uses.is {
+        if let Is::Change(insert) = *is {
+            uses.whole[k.args(insert)[0].index()] = true;
+        }
     }
     let mut rw = Rewrite::new(k, k.header());
-    let mut members = Map::default();
+    let mut members = vec![None; k.vars.len()];
     for v in (0..k.vars.len()).filter(|&v| uses.composite[v]) {
         let (ty, vars) = (k.vars[v], &mut rw.asm.kernel.vars);
         let first = vars.len() as u32;
         vars.extend((0..k.members(ty)).filter_map(|i| k.member(ty, i)));
-        members.insert(VarId(v as u32), (first..vars.len() as u32).map(VarId).collect());
+        members[v] = Some(first..vars.len() as u32);
         // What stands for it no more is a variable of nothing.
         vars[v] = Ty::scalar(Scalar::Bool);
     }
-    let mut split = Split { members, reads: uses.reads, changes: uses.changes, whole: uses.whole };
+    let mut split = Split { members, is: uses.is, whole: uses.whole };
     rw.region(&mut split, k.body());
     rw.asm.finish()
 }

@@ -4,6 +4,7 @@
 //! unrolled. All else is only looked through for what it may change.
 
 use super::class::Class;
+use super::members::Members;
 use crate::hash::Set;
 use crate::ir::{Kernel, MemoryId, OpId, OpKind, RegionId, Space, Ty, Value, VarId};
 
@@ -85,8 +86,10 @@ pub(super) struct Look<'a> {
     defs: Vec<u32>,
     joins: Vec<Join>,
     pub(super) inputs: Vec<u32>,
-    /// The value that each variable has now.
+    /// The value that each variable has now, those that are members of others behind all others, and its type.
     pub(super) vars: Vec<u32>,
+    pub(super) types: Vec<Ty>,
+    pub(super) members: Members,
     pub(super) undo: Vec<(VarId, u32)>,
     /// Where each variable was met last, to take it once.
     pub(super) met: Vec<u32>,
@@ -122,15 +125,19 @@ impl<'a> Look<'a> {
     /// `counted`: also loops with constant ends, which stay if they are large enough.
     pub(super) fn at(k: &'a Kernel, counted: bool) -> Look<'a> {
         let memories = k.memories().len();
+        let mut types = k.vars.clone();
+        let members = Members::of(k, &mut types);
         Look {
             k,
             classes: vec![Class::UNSURE; k.value_count()],
             defs: vec![NONE; k.value_count()],
             joins: Vec::new(),
             inputs: Vec::new(),
-            vars: vec![NONE; k.vars.len()],
+            vars: vec![NONE; types.len()],
             undo: Vec::new(),
-            met: vec![0; k.vars.len()],
+            met: vec![0; types.len()],
+            types,
+            members,
             meetings: 0,
             frames: Vec::new(),
             branches: Vec::new(),
@@ -212,8 +219,21 @@ impl<'a> Look<'a> {
         }
     }
 
+    /// The value is what this op gives.
+    pub(super) fn comes_from(&mut self, v: Value, op: OpId) {
+        self.defs[v.index()] = op.0;
+    }
+
+    /// A variable has this value now; what it had before.
+    fn put(&mut self, v: VarId, to: u32) -> u32 {
+        if let Some(leaf) = v.index().checked_sub(self.k.vars.len()) {
+            self.members.note(leaf);
+        }
+        std::mem::replace(&mut self.vars[v.index()], to)
+    }
+
     pub(super) fn assign(&mut self, v: VarId, to: u32) {
-        let old = std::mem::replace(&mut self.vars[v.index()], to);
+        let old = self.put(v, to);
         if self.depth > 0 {
             self.undo.push((v, old));
         }
@@ -224,7 +244,7 @@ impl<'a> Look<'a> {
         self.meetings += 1;
         while self.undo.len() > mark {
             let Some((v, old)) = self.undo.pop() else { break };
-            let now = std::mem::replace(&mut self.vars[v.index()], old);
+            let now = self.put(v, old);
             if std::mem::replace(&mut self.met[v.index()], self.meetings) != self.meetings {
                 tell(v, now);
             }
@@ -308,8 +328,17 @@ impl<'a> Look<'a> {
                 self.home[op.index()] = self.inside;
             }
             match (kind, args) {
-                (OpKind::Var(v) | OpKind::Set(v), &[x, ..]) => self.assign(v, self.root(x)),
-                (OpKind::Get(v), _) => self.same(k.result(op), self.vars[v.index()]),
+                (OpKind::Var(v) | OpKind::Set(v), &[x, ..]) => {
+                    if !self.give_members(v, x) {
+                        self.assign(v, self.root(x));
+                    }
+                }
+                (OpKind::Get(v), _) => {
+                    if !self.read_members(op, v) {
+                        self.same(k.result(op), self.vars[v.index()]);
+                    }
+                }
+                (OpKind::Extract(i), &[x]) if self.extract(op, x, i) => {}
                 (OpKind::Custom, &[x, ..]) => self.same(k.result(op), self.root(x)),
                 (OpKind::Store(m) | OpKind::MatrixStore(m, _) | OpKind::Atomic(m, _), &[at, ..]) => {
                     self.write(op, kind, m, self.class(at));
@@ -319,7 +348,7 @@ impl<'a> Look<'a> {
                 _ if k.results(op).len() == 1 => {
                     let v = k.result(op);
                     self.classes[v.index()] = self.class_of(op, kind);
-                    self.defs[v.index()] = op.0;
+                    self.comes_from(v, op);
                 }
                 _ => {}
             }
@@ -419,7 +448,7 @@ impl<'a> Look<'a> {
                 let own = here.next_if(|&&(_, a, _)| a == arm).map(|x| x.2);
                 values.push(own.unwrap_or(now));
             }
-            let to = if unsure { NONE } else { self.one_of(op, &values, k.vars[v.index()]) };
+            let to = if unsure { NONE } else { self.one_of(op, &values, self.types[v.index()]) };
             self.assign(v, to);
         }
         for (i, result) in k.results(op).enumerate() {
@@ -458,7 +487,11 @@ impl<'a> Look<'a> {
     fn skim_op(&mut self, op: OpId, inner: &mut Vec<RegionId>) -> bool {
         let k = self.k;
         match k.kind(op) {
-            OpKind::Var(v) | OpKind::Set(v) => self.assign(v, NONE),
+            OpKind::Var(v) | OpKind::Set(v) => {
+                if !self.lose_members(v) {
+                    self.assign(v, NONE);
+                }
+            }
             OpKind::Store(m) => self.blurred[m.index()] = true,
             OpKind::Return | OpKind::Unreachable => return false,
             OpKind::Loop => {

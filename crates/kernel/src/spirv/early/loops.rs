@@ -18,10 +18,11 @@ struct Body {
     continues: usize,
 }
 
-/// What a loop carries, by place: the value before it, and the join.
+/// What a loop carries, by place: the value before it, and what it is in the loop: a join of its own, or what it was, if it never changes.
 struct Carried {
     init: u32,
-    join: u32,
+    value: u32,
+    joins: bool,
 }
 
 impl Look<'_> {
@@ -36,13 +37,16 @@ impl Look<'_> {
         while let Some(inner) = open.pop() {
             body.ops += k.region_ops(inner).len();
             for &op in k.region_ops(inner) {
-                match k.kind(op) {
-                    OpKind::Set(v) => {
-                        let first = std::mem::replace(&mut self.met[v.index()], self.meetings) != self.meetings;
-                        if first && self.vars[v.index()] != NONE {
-                            body.vars.push(v);
+                let kind = k.kind(op);
+                self.foresee(op, kind);
+                match kind {
+                    OpKind::Set(v) => match self.foresee_set(v, k.args(op)[0]) {
+                        Some(places) => {
+                            places.iter().for_each(|&(place, _)| self.changes(&mut body, place));
+                            self.foreseen(places);
                         }
-                    }
+                        None => self.changes(&mut body, v),
+                    },
                     OpKind::Break(t) if t == r => body.breaks += 1,
                     OpKind::Continue(t) if t == r => body.continues += 1,
                     kind if kind.is_structure() => open.extend_from_slice(k.regions(op)),
@@ -52,6 +56,13 @@ impl Look<'_> {
         }
         self.spare.regions = open;
         body
+    }
+
+    fn changes(&mut self, body: &mut Body, v: VarId) {
+        let first = std::mem::replace(&mut self.met[v.index()], self.meetings) != self.meetings;
+        if first && self.vars[v.index()] != NONE {
+            body.vars.push(v);
+        }
     }
 
     pub(super) fn counted_loop(&mut self, op: OpId) -> bool {
@@ -78,11 +89,11 @@ impl Look<'_> {
         let sure = !broken || !frame.more_breaks && frame.breaks.len() == body.breaks;
         let result = |look: &mut Self, i: usize, ty: Ty| {
             // The results of a loop that nothing breaks are what it carries.
-            let join = carried[i].join;
+            let value = carried[i].value;
             if !broken || !sure {
-                return if sure { join } else { NONE };
+                return if sure { value } else { NONE };
             }
-            let values: Vec<u32> = std::iter::once(join).chain(frame.breaks.iter().map(|b| b.value(i))).collect();
+            let values: Vec<u32> = std::iter::once(value).chain(frame.breaks.iter().map(|b| b.value(i))).collect();
             look.one_of(op, &values, ty)
         };
         self.give(op, &frame.vars, result);
@@ -105,7 +116,7 @@ impl Look<'_> {
             self.same(v, to);
         }
         for (i, &v) in vars.iter().enumerate() {
-            let to = result(self, explicit + i, k.vars[v.index()]);
+            let to = result(self, explicit + i, self.types[v.index()]);
             self.assign(v, to);
         }
     }
@@ -136,21 +147,23 @@ impl Look<'_> {
     ) -> Option<(Vec<Carried>, Frame)> {
         let k = self.k;
         let explicit: Vec<u32> = k.args(op).iter().skip(2 * index).map(|&v| self.root(v)).collect();
-        let types = k.region_args(r).skip(index).map(|v| k.ty(v)).chain(body.vars.iter().map(|v| k.vars[v.index()]));
+        let types =
+            k.region_args(r).skip(index).map(|v| k.ty(v)).chain(body.vars.iter().map(|v| self.types[v.index()]));
         let types: Vec<Ty> = types.collect();
         let inits = explicit.iter().copied().chain(body.vars.iter().map(|v| self.vars[v.index()]));
         let inits: Vec<u32> = inits.collect();
         let mut carried = Vec::new();
         for (i, (&init, &ty)) in inits.iter().zip(&types).enumerate() {
             let class = self.class_at(init);
-            let join = if class.is_known() && self.has_id(ty) {
+            let joins = class.is_known() && self.has_id(ty);
+            let value = if joins {
                 let own = Class::source(&[0xF1, op.0.into(), i as u64]);
                 let own = if class.stays() { own } else { own.with(Class::ASSUMED) };
                 self.new_join(op, &[init, NONE, NONE], own)
             } else {
                 NONE
             };
-            carried.push(Carried { init, join });
+            carried.push(Carried { init, value, joins });
         }
         for _ in 0..MOST_TURNS {
             let (happened, private, mark) = (self.happens.len(), self.private.len(), self.undo.len());
@@ -160,10 +173,10 @@ impl Look<'_> {
                 self.classes[i.index()] = Class::source(&[0xF0, op.0.into()]);
             }
             for (arg, c) in k.region_args(r).skip(index).zip(&carried) {
-                self.same(arg, c.join);
+                self.same(arg, c.value);
             }
             for (&v, c) in body.vars.iter().zip(&carried[explicit.len()..]) {
-                self.assign(v, c.join);
+                self.assign(v, c.value);
             }
             let doubts = self.doubts;
             self.region(r);
@@ -175,15 +188,17 @@ impl Look<'_> {
             let doubted = self.doubts > doubts;
             // A loop that is needed needs what ends it.
             let end = frame.breaks.first().and_then(|b| b.branch).map_or(NONE, |(condition, _)| condition);
-            for (i, c) in carried.iter_mut().enumerate().filter(|(_, c)| c.join != NONE) {
+            for (i, c) in carried.iter_mut().enumerate().filter(|(_, c)| c.joins) {
                 let next = frame.continues.first().map_or(NONE, |e| e.value(i));
-                if let Some(join) = self.join(c.join) {
+                if let Some(join) = self.join(c.value) {
                     self.inputs[join.first as usize + 1] = next;
                     self.inputs[join.first as usize + 2] = end;
                 }
-                let assumed = self.class_at(c.join).has(Class::ASSUMED);
-                if assumed && (doubted || !frame.continues.iter().any(|e| self.varies(c, e.value(i)))) {
-                    c.join = NONE;
+                let assumed = self.class_at(c.value).has(Class::ASSUMED);
+                let never =
+                    frame.continues.len() == body.continues && frame.continues.iter().all(|e| e.value(i) == c.value);
+                if never || assumed && (doubted || !frame.continues.iter().any(|e| self.varies(c, e.value(i)))) {
+                    *c = Carried { init: c.init, value: if never { c.init } else { NONE }, joins: false };
                     proven = false;
                 }
             }
@@ -217,7 +232,7 @@ impl Look<'_> {
             };
             let s = self.k.ty(a).as_scalar().filter(|s| s.is_int());
             let step = self.class(b);
-            self.root(a) == c.join && step.is_constant() && s.is_some_and(|s| step != Class::constant(s, 0))
+            self.root(a) == c.value && step.is_constant() && s.is_some_and(|s| step != Class::constant(s, 0))
         };
         !class.has(Class::ASSUMED) || counts()
     }

@@ -8,6 +8,7 @@
 mod class;
 mod look;
 mod loops;
+mod members;
 mod needs;
 mod tally;
 mod values;
