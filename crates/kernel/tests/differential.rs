@@ -4,15 +4,26 @@
 
 mod common;
 
-use common::{outputs, programs, random, same};
-use impasto_kernel::{Kernel, PASSES, Pass, construct, optimise, verify};
+use common::{members, outputs_of, programs, random, same};
+use impasto_kernel::{Data, Kernel, Launch, PASSES, Pass, construct, optimise, verify};
+
+/// A kernel of each kind, with what it is run on and what it computes as it was written.
+fn kernels(seed: u64, size: usize) -> Vec<(Kernel, Launch, Vec<Data>)> {
+    let all =
+        [(random::kernel(seed, size), random::launch(seed)), (members::kernel(seed, size), members::launch(seed))];
+    let with_results = |(kernel, launch): (Kernel, Launch)| {
+        let expected = outputs_of(&kernel, &launch).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{kernel}"));
+        (kernel, launch, expected)
+    };
+    all.into_iter().map(with_results).collect()
+}
 
 /// The kernel after a pass, valid and with the same results.
-fn apply(pass: Pass, kernel: &Kernel, seed: u64, expected: &[impasto_kernel::Data], after: &str) -> Kernel {
+fn apply(pass: Pass, kernel: &Kernel, launch: &Launch, seed: u64, expected: &[Data], after: &str) -> Kernel {
     let fail = |e: String| -> ! { panic!("seed {seed}, '{}' after '{after}': {e}\n{kernel}", pass.name) };
     let made = pass.run(kernel).unwrap_or_else(|e| fail(e.to_string()));
     verify(&made).unwrap_or_else(|e| fail(e.to_string()));
-    let got = outputs(&made, seed).unwrap_or_else(|e| fail(format!("{e}\n{made}")));
+    let got = outputs_of(&made, launch).unwrap_or_else(|e| fail(format!("{e}\n{made}")));
     same(expected, &got).unwrap_or_else(|e| fail(format!("{e}\n{made}")));
     made
 }
@@ -20,14 +31,14 @@ fn apply(pass: Pass, kernel: &Kernel, seed: u64, expected: &[impasto_kernel::Dat
 #[test]
 fn every_pass_keeps_the_results_of_random_kernels() {
     for seed in programs(300) {
-        let kernel = random::kernel(seed, 10 + (seed % 40) as usize);
-        let expected = outputs(&kernel, seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-        apply(PASSES[0], &kernel, seed, &expected, "nothing");
-        let ssa = construct(&kernel).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{kernel}"));
-        let got = outputs(&ssa, seed).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{kernel}\n{ssa}"));
-        same(&expected, &got).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{kernel}\n{ssa}"));
-        for &pass in &PASSES[1..] {
-            apply(pass, &ssa, seed, &expected, "ssa");
+        for (kernel, launch, expected) in kernels(seed, 10 + (seed % 40) as usize) {
+            apply(PASSES[0], &kernel, &launch, seed, &expected, "nothing");
+            let ssa = construct(&kernel).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{kernel}"));
+            let got = outputs_of(&ssa, &launch).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{kernel}\n{ssa}"));
+            same(&expected, &got).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{kernel}\n{ssa}"));
+            for &pass in &PASSES[1..] {
+                apply(pass, &ssa, &launch, seed, &expected, "ssa");
+            }
         }
     }
 }
@@ -36,14 +47,14 @@ fn every_pass_keeps_the_results_of_random_kernels() {
 fn passes_in_any_order_keep_the_results() {
     for seed in programs(300) {
         let mut rng = random::Rng::new(seed ^ 77);
-        let kernel = random::kernel(seed, 10 + (seed % 40) as usize);
-        let expected = outputs(&kernel, seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-        let mut now = construct(&kernel).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-        let mut after = "ssa".to_owned();
-        for _ in 0..8 {
-            let pass = PASSES[1 + rng.below(PASSES.len() - 1)];
-            now = apply(pass, &now, seed, &expected, &after);
-            after = format!("{after}, {}", pass.name);
+        for (kernel, launch, expected) in kernels(seed, 10 + (seed % 40) as usize) {
+            let mut now = construct(&kernel).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            let mut after = "ssa".to_owned();
+            for _ in 0..8 {
+                let pass = PASSES[1 + rng.below(PASSES.len() - 1)];
+                now = apply(pass, &now, &launch, seed, &expected, &after);
+                after = format!("{after}, {}", pass.name);
+            }
         }
     }
 }
@@ -51,11 +62,11 @@ fn passes_in_any_order_keep_the_results() {
 #[test]
 fn the_pipeline_keeps_the_results_and_is_stable() {
     for seed in programs(300) {
-        let kernel = random::kernel(seed, 10 + (seed % 60) as usize);
-        let expected = outputs(&kernel, seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-        let best = optimise(&kernel).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{kernel}"));
-        let got = outputs(&best, seed).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{best}"));
-        same(&expected, &got).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{kernel}\n{best}"));
-        assert_eq!(optimise(&kernel).unwrap().to_string(), best.to_string(), "seed {seed}: not the same twice");
+        for (kernel, launch, expected) in kernels(seed, 10 + (seed % 60) as usize) {
+            let best = optimise(&kernel).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{kernel}"));
+            let got = outputs_of(&best, &launch).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{best}"));
+            same(&expected, &got).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{kernel}\n{best}"));
+            assert_eq!(optimise(&kernel).unwrap().to_string(), best.to_string(), "seed {seed}: not the same twice");
+        }
     }
 }

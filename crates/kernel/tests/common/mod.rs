@@ -7,6 +7,7 @@ pub mod differentiable;
 pub mod gemm;
 pub mod gradients;
 pub mod kernels;
+pub mod members;
 pub mod modules;
 pub mod on_device;
 pub mod poses;
@@ -17,11 +18,16 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use impasto_kernel::{Builder, Data, Kernel, Module, Scalar, execute};
+use impasto_kernel::{Builder, Data, Kernel, Launch, Module, Scalar, execute};
 
 /// Runs a kernel of [`random`] on the inputs of its seed, and gives what it wrote.
 pub fn outputs(kernel: &Kernel, seed: u64) -> Result<Vec<Data>, String> {
-    let mut launch = random::launch(seed);
+    outputs_of(kernel, &random::launch(seed))
+}
+
+/// Runs a kernel on these inputs, and gives what it wrote.
+pub fn outputs_of(kernel: &Kernel, launch: &Launch) -> Result<Vec<Data>, String> {
+    let mut launch = launch.clone();
     execute(kernel, &mut launch).map_err(|e| e.to_string())?;
     Ok(launch.buffers)
 }
