@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 
-use crate::ir::{Binary, Compare, Scalar, Unary};
+use crate::ir::{Binary, Compare, OpKind, Scalar, Unary};
 
 fn to_f32(s: Scalar, a: u64) -> f32 {
     match s {
@@ -150,6 +150,23 @@ pub(crate) fn convert(from: Scalar, to: Scalar, a: u64) -> u64 {
         ),
         (false, false) => to_int(from, a) as u64 & to.mask(),
     }
+}
+
+/// What an op gives, from a scalar to a scalar, if the operands that it takes for that are known.
+pub(crate) fn op(kind: OpKind, from: Scalar, to: Scalar, known: impl Fn(usize) -> Option<u64>) -> Option<u64> {
+    Some(match kind {
+        OpKind::Unary(f) => unary(f, from, known(0)?),
+        OpKind::Binary(f) => binary(f, from, known(0)?, known(1)?),
+        OpKind::Compare(x) => compare(x, from, known(0)?, known(1)?).into(),
+        OpKind::Fma => fma(from, known(0)?, known(1)?, known(2)?),
+        OpKind::Convert => convert(from, to, known(0)?),
+        OpKind::Bitcast => known(0)?,
+        OpKind::Select => match known(0) {
+            Some(c) => known(if c != 0 { 1 } else { 2 })?,
+            None => known(1).filter(|_| known(1) == known(2))?,
+        },
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

@@ -388,6 +388,33 @@ const SHAPES: &[Shape] = &[
             })
         },
     },
+    Shape {
+        name: "branches that constants decide",
+        each: 200,
+        make: |n| {
+            one("decided", |k| {
+                let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
+                let (a, v, c) = (x.load(0), k.var(x.load(1)), k.var(1u32));
+                for _ in 0..n {
+                    k.if_else(c.get().lt(2u32), || v.set(v.get() * a), || y.store(1, a));
+                    k.match_(c.get() + 1u32, |arms| arms.case(&[2], || v.set(v.get() + a)), || y.store(2, a));
+                }
+                y.store(0, v.get());
+            })
+        },
+    },
+    Shape {
+        name: "a long branch that constants decide",
+        each: 100,
+        make: |n| {
+            one("taken", |k| {
+                let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
+                let (a, v) = (x.load(0), k.var(x.load(1)));
+                k.if_(k.lit(true), || chain(v, a, n));
+                y.store(0, v.get());
+            })
+        },
+    },
     Shape { name: "sparse V 200 8", each: 400, make: |n| blowup(false, n) },
     Shape { name: "loop V 200 8", each: 400, make: |n| blowup(true, n) },
 ];

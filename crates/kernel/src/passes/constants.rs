@@ -225,18 +225,8 @@ impl<'a> Facts<'a> {
             _ => None,
         };
         let computed = || -> Option<u64> {
-            let to = scalar(k.result(op))?;
-            let s: Scalar = scalar(*args.first()?)?;
-            match kind {
-                OpKind::Unary(f) => Some(eval::unary(f, s, c(0)?)),
-                OpKind::Binary(f) => Some(eval::binary(f, s, c(0)?, c(1)?)),
-                OpKind::Compare(x) => Some(eval::compare(x, s, c(0)?, c(1)?).into()),
-                OpKind::Fma => Some(eval::fma(s, c(0)?, c(1)?, c(2)?)),
-                OpKind::Convert => Some(eval::convert(s, to, c(0)?)),
-                OpKind::Bitcast => c(0),
-                OpKind::Select => c(1).filter(|_| c(1) == c(2)),
-                _ => None,
-            }
+            let (from, to): (Scalar, Scalar) = (scalar(*args.first()?)?, scalar(k.result(op))?);
+            eval::op(kind, from, to, c)
         };
         computed().map_or(Fact::Varying, Fact::Const)
     }

@@ -69,10 +69,14 @@ impl Look<'_> {
         let k = self.k;
         let (&[from, to, ..], &[r]) = (k.args(op), k.regions(op)) else { return self.skim(op) };
         let ends = [self.class(from), self.class(to)];
+        let runs = self.runs(from, to);
+        if runs == Some(false) {
+            k.results(op).zip(&k.args(op)[2..]).for_each(|(v, &x)| self.same(v, self.root(x)));
+            return true;
+        }
         let mut body = self.body(r);
         let constant = !ends.iter().any(|c| c.stays());
-        if !ends.iter().all(|c| c.is_known()) || constant && !(self.counted && body.ops > LARGE && self.runs(from, to))
-        {
+        if !ends.iter().all(|c| c.is_known()) || constant && !(self.counted && body.ops > LARGE && runs.is_some()) {
             return self.skim(op);
         }
         self.doubts += usize::from(ends.iter().any(|c| c.has(Class::ASSUMED)));
@@ -121,19 +125,10 @@ impl Look<'_> {
         }
     }
 
-    /// Whether a loop with these constant ends has a first turn.
-    fn runs(&self, from: Value, to: Value) -> bool {
-        let bits = |v: Value| match self.def(self.root(v)) {
-            Def::Op(op) => match self.k.kind(op) {
-                OpKind::Const(c) => Some(self.k.const_bits(c)),
-                _ => None,
-            },
-            _ => None,
-        };
-        match (bits(from), bits(to), self.k.ty(from).as_scalar()) {
-            (Some(a), Some(b), Some(s)) => crate::eval::compare(crate::ir::Compare::Lt, s, a, b),
-            _ => false,
-        }
+    /// Whether a loop has a first turn, if constants decide that.
+    fn runs(&self, from: Value, to: Value) -> Option<bool> {
+        let (a, b, s) = (self.bits(from)?, self.bits(to)?, self.k.ty(from).as_scalar()?);
+        Some(crate::eval::compare(crate::ir::Compare::Lt, s, a, b))
     }
 
     /// Walks the body of a loop until what it is assumed to carry is proven; `index` is whether it counts. Nothing, if that cannot be.
