@@ -152,6 +152,11 @@ pub(crate) fn convert(from: Scalar, to: Scalar, a: u64) -> u64 {
     }
 }
 
+/// How often a `for` with these ends and this step runs.
+pub(crate) fn turns(s: Scalar, from: u64, to: u64, step: u32) -> u64 {
+    u64::try_from(to_int(s, to) - to_int(s, from)).unwrap_or(0).div_ceil(step.max(1).into())
+}
+
 /// What an op gives, from a scalar to a scalar, if the operands that it takes for that are known.
 pub(crate) fn op(kind: OpKind, from: Scalar, to: Scalar, known: impl Fn(usize) -> Option<u64>) -> Option<u64> {
     Some(match kind {

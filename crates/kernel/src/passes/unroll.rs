@@ -8,8 +8,8 @@ use crate::ir::{Kernel, OpId, OpKind, RegionId, Scalar, Space, Value};
 
 /// Ops that a loop may become.
 const SMALL: u64 = 24;
-/// Ops that a loop over a private array may become.
-const MOST: u64 = 256;
+/// Ops that a loop over a private array may become. One that runs more often stays a loop.
+pub(crate) const MOST: u64 = 256;
 
 struct Unroll {
     /// The turns of the loops that are written out.
@@ -67,8 +67,7 @@ impl Sizes<'_> {
         let whole = self.exits[r.index()] == 1 && k.terminator(r).map(|t| k.kind(t)) == Some(OpKind::Continue(r));
         let s = k.ty(k.args(op)[0]).as_scalar()?;
         let (a, b) = (self.consts[k.args(op)[0].index()]?, self.consts[k.args(op)[1].index()]?);
-        let distance = u64::try_from(eval::to_int(s, b) - eval::to_int(s, a)).ok()?;
-        whole.then_some(distance.div_ceil(step.into())).filter(|&t| t > 0)
+        whole.then_some(eval::turns(s, a, b, step)).filter(|&t| t > 0)
     }
 }
 

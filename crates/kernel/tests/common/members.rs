@@ -153,7 +153,8 @@ impl<'k> Writer<'k> {
                 },
                 inner,
             ),
-            3 => k.for_(0u32, by + 1, |_, _| inner()),
+            // Few turns are written out, many are not.
+            3 => k.for_(0u32, if depth == 2 && by == 2 { 300 } else { by + 1 }, |_, _| inner()),
             4 => k.for_(0u32, count, |l, i| {
                 inner();
                 if by == 0 {

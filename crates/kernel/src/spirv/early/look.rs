@@ -429,7 +429,9 @@ impl<'a> Look<'a> {
         let args = self.k.args(op);
         let from = self.k.ty(*args.first()?).as_scalar()?;
         let bits = crate::eval::op(kind, from, to, |i| args.get(i).and_then(|&v| self.bits(v)))?;
-        self.folded.resize(self.k.value_count(), 0);
+        if self.folded.is_empty() {
+            self.folded = vec![0; self.k.value_count()];
+        }
         self.folded[self.k.result(op).index()] = bits;
         Some(Class::constant(to, bits))
     }

@@ -4,6 +4,7 @@
 use super::class::Class;
 use super::look::{Def, Exit, Frame, Look, NONE};
 use crate::ir::{Binary, OpId, OpKind, RegionId, Ty, Value, VarId};
+use crate::passes::MOST_UNROLLED;
 
 /// Times that a loop is walked.
 const MOST_TURNS: usize = 3;
@@ -40,7 +41,7 @@ impl Look<'_> {
                 let kind = k.kind(op);
                 self.foresee(op, kind);
                 match kind {
-                    OpKind::Set(v) => match self.foresee_set(v, k.args(op)[0]) {
+                    OpKind::Set(v) => match k.args(op).first().and_then(|&x| self.foresee_set(v, x)) {
                         Some(places) => {
                             places.iter().for_each(|&(place, _)| self.changes(&mut body, place));
                             self.foreseen(places);
@@ -67,16 +68,19 @@ impl Look<'_> {
 
     pub(super) fn counted_loop(&mut self, op: OpId) -> bool {
         let k = self.k;
-        let (&[from, to, ..], &[r]) = (k.args(op), k.regions(op)) else { return self.skim(op) };
+        let (&[from, to, ..], &[r], OpKind::For(step)) = (k.args(op), k.regions(op), k.kind(op)) else {
+            return self.skim(op);
+        };
         let ends = [self.class(from), self.class(to)];
-        let runs = self.runs(from, to);
-        if runs == Some(false) {
+        let turns = self.turns_between(from, to, step);
+        if turns == Some(0) {
             k.results(op).zip(&k.args(op)[2..]).for_each(|(v, &x)| self.same(v, self.root(x)));
             return true;
         }
         let mut body = self.body(r);
-        let constant = !ends.iter().any(|c| c.stays());
-        if !ends.iter().all(|c| c.is_known()) || constant && !(self.counted && body.ops > LARGE && runs.is_some()) {
+        // Whether it may be unrolled.
+        let constant = turns.is_some_and(|turns| turns <= MOST_UNROLLED);
+        if !ends.iter().all(|c| c.is_known()) || constant && !(self.counted && body.ops > LARGE) {
             return self.skim(op);
         }
         self.doubts += usize::from(ends.iter().any(|c| c.has(Class::ASSUMED)));
@@ -125,10 +129,10 @@ impl Look<'_> {
         }
     }
 
-    /// Whether a loop has a first turn, if constants decide that.
-    fn runs(&self, from: Value, to: Value) -> Option<bool> {
-        let (a, b, s) = (self.bits(from)?, self.bits(to)?, self.k.ty(from).as_scalar()?);
-        Some(crate::eval::compare(crate::ir::Compare::Lt, s, a, b))
+    /// How often a loop runs, if constants decide that.
+    fn turns_between(&self, from: Value, to: Value, step: u32) -> Option<u64> {
+        let s = self.k.ty(from).as_scalar()?;
+        Some(crate::eval::turns(s, self.bits(from)?, self.bits(to)?, step))
     }
 
     /// Walks the body of a loop until what it is assumed to carry is proven; `index` is whether it counts. Nothing, if that cannot be.

@@ -200,7 +200,7 @@ impl Look<'_> {
     /// The places of the leaves that a variable gets with a value, each with the leaf: not those that it has already, where that is seen. `kept` is
     /// whether it still has what was read of it then. Nothing, if it is not taken apart.
     fn given(&mut self, var: VarId, value: Value, kept: impl Fn(u32) -> bool) -> Option<Vec<(VarId, u32)>> {
-        let places = self.members.places(var)?;
+        let places = self.members.places(var).filter(|_| self.k.ty(value) == self.types[var.index()])?;
         let mut given = std::mem::take(&mut self.members.given);
         let (k, m) = (self.k, &self.members);
         let mut add = |leaves: Range<u32>| given.extend(leaves.map(|leaf| (VarId(places.start + leaf), leaf)));
