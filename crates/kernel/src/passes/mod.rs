@@ -16,6 +16,7 @@ mod select;
 mod specialise;
 mod split;
 mod ssa;
+mod unchanged;
 mod unroll;
 mod vectors;
 
@@ -43,6 +44,7 @@ const SSA: Pass = Pass { name: "ssa", run: ssa::run };
 const FOLD: Pass = Pass { name: "fold", run: fold::run };
 const VECTORS: Pass = Pass { name: "vectors", run: vectors::run };
 const CONSTANTS: Pass = Pass { name: "constants", run: constants::run };
+const UNCHANGED: Pass = Pass { name: "unchanged", run: unchanged::run };
 const NUMBERING: Pass = Pass { name: "numbering", run: numbering::run };
 const FORWARD: Pass = Pass { name: "forward", run: forward::run };
 const HOIST: Pass = Pass { name: "hoist", run: hoist::run };
@@ -66,6 +68,7 @@ pub const PASSES: &[Pass] = &[
     FOLD,
     VECTORS,
     CONSTANTS,
+    UNCHANGED,
     NUMBERING,
     FORWARD,
     HOIST,
@@ -81,8 +84,8 @@ pub const PASSES: &[Pass] = &[
 /// The pipeline, in order. Unused results go first, since SSA construction makes some; the second round sees what unrolling and
 /// forwarding laid open.
 const PIPELINE: &[Pass] = &[
-    SPLIT, SSA, DEAD, FOLD, VECTORS, ONCE, CONSTANTS, FOLD, NUMBERING, UNROLL, FOLD, FORWARD, VECTORS, CONSTANTS, ONCE,
-    FOLD, SELECT, FOLD, HOIST, NUMBERING, FORWARD, DEAD,
+    SPLIT, SSA, DEAD, FOLD, VECTORS, ONCE, CONSTANTS, FOLD, UNCHANGED, NUMBERING, UNROLL, FOLD, FORWARD, VECTORS,
+    CONSTANTS, ONCE, FOLD, SELECT, FOLD, UNCHANGED, HOIST, NUMBERING, FORWARD, DEAD,
 ];
 
 impl Pass {

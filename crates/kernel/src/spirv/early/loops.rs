@@ -193,11 +193,13 @@ impl Look<'_> {
                     self.inputs[join.first as usize + 1] = next;
                     self.inputs[join.first as usize + 2] = end;
                 }
+                let varies = frame.continues.iter().any(|e| self.varies(c, e.value(i)));
                 let assumed = self.class_at(c.value).has(Class::ASSUMED);
-                let never =
-                    frame.continues.len() == body.continues && frame.continues.iter().all(|e| e.value(i) == c.value);
-                if never || assumed && (doubted || !frame.continues.iter().any(|e| self.varies(c, e.value(i)))) {
-                    *c = Carried { init: c.init, value: if never { c.init } else { NONE }, joins: false };
+                if !varies || assumed && doubted {
+                    // What comes to itself in every turn is what it was.
+                    let continues = &frame.continues;
+                    let same = continues.len() == body.continues && continues.iter().all(|e| e.value(i) == c.value);
+                    *c = Carried { init: c.init, value: if same { c.init } else { NONE }, joins: false };
                     proven = false;
                 }
             }
@@ -214,14 +216,14 @@ impl Look<'_> {
         None
     }
 
-    /// Whether what a loop carries, a constant at first, is another value in a later turn.
+    /// Whether what a loop carries is surely another value in a later turn, so that no pass takes what it was before for it.
     fn varies(&self, c: &Carried, next: u32) -> bool {
-        let class = self.class_at(next);
-        if class.is_constant() {
-            return class != self.class_at(c.init);
-        }
-        if !class.stays() {
+        let (class, own) = (self.class_at(next), self.class_at(c.value));
+        if !class.is_known() || class == own || class == self.class_at(c.init) {
             return false;
+        }
+        if class.is_constant() || !own.has(Class::ASSUMED) {
+            return true;
         }
         // A whole number that is counted up or down.
         let counts = || {
