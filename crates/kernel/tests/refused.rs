@@ -415,6 +415,18 @@ const SHAPES: &[Shape] = &[
             })
         },
     },
+    Shape {
+        name: "loops with constant ends",
+        each: 2700,
+        make: |n| {
+            one("turns", |k| {
+                let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
+                let (a, v) = (x.load(0), k.var(x.load(1)));
+                (0..n).for_each(|i| k.for_(0u32, [4, 1000][i as usize % 2], |_, _| chain(v, a, 20)));
+                y.store(0, v.get());
+            })
+        },
+    },
     Shape { name: "sparse V 200 8", each: 400, make: |n| blowup(false, n) },
     Shape { name: "loop V 200 8", each: 400, make: |n| blowup(true, n) },
 ];

@@ -26,7 +26,7 @@ use crate::verify::{is_ssa, verify};
 pub use matrices::lower_matrices;
 pub use specialise::specialise;
 pub(crate) use split::LEVELS as SPLIT_LEVELS;
-pub(crate) use unroll::MOST as MOST_UNROLLED;
+pub(crate) use unroll::{MOST as MOST_UNROLLED, SMALL as SMALL_UNROLLED};
 
 /// One pass: a kernel in, a kernel out that does the same.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use crate::eval;
 use crate::ir::{Kernel, OpId, OpKind, RegionId, Scalar, Space, Value};
 
 /// Ops that a loop may become.
-const SMALL: u64 = 24;
+pub(crate) const SMALL: u64 = 24;
 /// Ops that a loop over a private array may become. One that runs more often stays a loop.
 pub(crate) const MOST: u64 = 256;
 

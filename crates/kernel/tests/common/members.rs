@@ -139,6 +139,8 @@ impl<'k> Writer<'k> {
         let k = self.k;
         let (kind, v) = (self.below(7), self.v[0]);
         let (c, other, count, by) = (self.condition(), self.condition(), self.count(), self.below(3));
+        // Few turns of little are written out, all else is not.
+        let turns = [1, 2, 3, 7, 20, 300][self.rng.below(4 + depth)];
         // One writer writes all regions, one after the other.
         let this = RefCell::new(self);
         let inner = || this.borrow_mut().statements(depth + 1);
@@ -153,8 +155,7 @@ impl<'k> Writer<'k> {
                 },
                 inner,
             ),
-            // Few turns are written out, many are not.
-            3 => k.for_(0u32, if depth == 2 && by == 2 { 300 } else { by + 1 }, |_, _| inner()),
+            3 => k.for_(0u32, turns, |_, _| inner()),
             4 => k.for_(0u32, count, |l, i| {
                 inner();
                 if by == 0 {
@@ -230,6 +231,6 @@ pub fn launch(seed: u64) -> Launch {
     let n = (0..6).map(|_| rng.below(5) as u32).collect::<Vec<_>>();
     let y = vec![0.0f32; (2 * N * OUT) as usize];
     let mut launch = Launch::new([2, 1, 1], vec![Data::from(&x[..]), Data::from(&n[..]), Data::from(&y[..])]);
-    launch.max_ops = 5_000_000;
+    launch.max_ops = 20_000_000;
     launch
 }

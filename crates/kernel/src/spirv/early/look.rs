@@ -5,8 +5,9 @@
 
 use super::class::Class;
 use super::members::Members;
+use super::stays::Slice;
 use crate::hash::Set;
-use crate::ir::{Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space, Ty, Value, VarId};
+use crate::ir::{Kernel, MemoryId, OpId, OpKind, RegionId, Space, Ty, Value, VarId};
 
 /// Regions that nest deeper are not looked at.
 pub(super) const MOST_DEPTH: usize = 32;
@@ -85,7 +86,7 @@ pub(super) struct Look<'a> {
     pub(super) classes: Vec<Class>,
     defs: Vec<u32>,
     /// The bits of what constants come to.
-    folded: Vec<u64>,
+    pub(super) folded: Vec<u64>,
     joins: Vec<Join>,
     pub(super) inputs: Vec<u32>,
     /// The value that each variable has now, those that are members of others behind all others, and its type.
@@ -101,7 +102,7 @@ pub(super) struct Look<'a> {
     branches: Vec<(u32, usize)>,
     pub(super) depth: usize,
     /// Regions around that stand in place of the op that they are of.
-    taken: usize,
+    pub(super) taken: usize,
     /// Decisions met by what is only assumed to stay: constants may make them, in the first turn of a loop.
     pub(super) doubts: usize,
     /// Whether what comes next in the region may never be reached, and whether the outermost one has ended.
@@ -118,6 +119,7 @@ pub(super) struct Look<'a> {
     unasked: Vec<Vec<u64>>,
     blurred: Vec<bool>,
     pub(super) spare: Spare,
+    pub(super) slice: Slice,
     /// Whether loops with constant ends are walked, the loop of each op, and the loop around each.
     pub(super) counted: bool,
     pub(super) home: Vec<u32>,
@@ -158,6 +160,7 @@ impl<'a> Look<'a> {
             unasked: vec![Vec::new(); memories],
             blurred: vec![false; memories],
             spare: Spare::default(),
+            slice: Slice::default(),
             counted,
             home: Vec::new(),
             around: vec![0],
@@ -407,62 +410,6 @@ impl<'a> Look<'a> {
             to.push(Exit { values, branch: self.branches.last().copied(), depth: self.depth - frame.depth });
         }
         End::Leaves
-    }
-
-    /// The bits of a scalar that constants decide.
-    pub(super) fn bits(&self, v: Value) -> Option<u64> {
-        let v = self.root(v);
-        if !self.class_at(v).is_constant() {
-            return None;
-        }
-        match self.def(v) {
-            Def::Op(op) => match self.k.kind(op) {
-                OpKind::Const(c) => Some(self.k.const_bits(c)),
-                _ => self.folded.get(v as usize).copied(),
-            },
-            _ => None,
-        }
-    }
-
-    /// What an op on constants comes to.
-    pub(super) fn fold(&mut self, op: OpId, kind: OpKind, to: Scalar) -> Option<Class> {
-        let args = self.k.args(op);
-        let from = self.k.ty(*args.first()?).as_scalar()?;
-        let bits = crate::eval::op(kind, from, to, |i| args.get(i).and_then(|&v| self.bits(v)))?;
-        if self.folded.is_empty() {
-            self.folded = vec![0; self.k.value_count()];
-        }
-        self.folded[self.k.result(op).index()] = bits;
-        Some(Class::constant(to, bits))
-    }
-
-    /// The only region of an `if` or `switch` that is ever run, if constants decide it.
-    fn decided(&self, op: OpId, kind: OpKind) -> Option<RegionId> {
-        let (k, regions) = (self.k, self.k.regions(op));
-        let arm = match kind {
-            OpKind::If => usize::from(self.bits(*k.args(op).first()?)? == 0),
-            OpKind::Switch(table) => {
-                let c = self.bits(*k.args(op).first()?)?;
-                let case = k.switch_cases(table).iter().find(|x| x.0 == c);
-                case.map_or(regions.len().checked_sub(1)?, |x| x.1 as usize)
-            }
-            _ => return None,
-        };
-        regions.get(arm).copied().filter(|_| self.depth + self.taken < MOST_DEPTH)
-    }
-
-    /// Goes through a region that stands in place of its op.
-    fn take(&mut self, op: OpId, r: RegionId) -> End {
-        let k = self.k;
-        self.taken += 1;
-        let end = self.region(r);
-        self.taken -= 1;
-        let given = k.terminator(r).filter(|_| end == End::Yields).map_or(&[][..], |t| k.args(t));
-        for (i, v) in k.results(op).enumerate() {
-            let to = given.get(i).map_or(NONE, |&x| self.root(x));
-            self.same(v, to);
-        }
-        end
     }
 
     /// Whether what stands behind it is surely reached.

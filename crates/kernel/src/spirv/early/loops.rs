@@ -3,7 +3,7 @@
 
 use super::class::Class;
 use super::look::{Def, Exit, Frame, Look, NONE};
-use crate::ir::{Binary, OpId, OpKind, RegionId, Ty, Value, VarId};
+use crate::ir::{Binary, OpId, OpKind, RegionId, Ty, VarId};
 use crate::passes::MOST_UNROLLED;
 
 /// Times that a loop is walked.
@@ -20,10 +20,20 @@ struct Body {
 }
 
 /// What a loop carries, by place: the value before it, and what it is in the loop: a join of its own, or what it was, if it never changes.
-struct Carried {
+pub(super) struct Carried {
     init: u32,
-    value: u32,
-    joins: bool,
+    pub(super) value: u32,
+    pub(super) joins: bool,
+}
+
+/// A loop that was walked, and how much there was before it.
+pub(super) struct Walked<'a> {
+    pub(super) region: RegionId,
+    pub(super) frame: &'a Frame,
+    pub(super) first_join: u32,
+    pub(super) happened: usize,
+    pub(super) private: usize,
+    pub(super) ops: usize,
 }
 
 impl Look<'_> {
@@ -78,9 +88,11 @@ impl Look<'_> {
             return true;
         }
         let mut body = self.body(r);
-        // Whether it may be unrolled.
-        let constant = turns.is_some_and(|turns| turns <= MOST_UNROLLED);
-        if !ends.iter().all(|c| c.is_known()) || constant && !(self.counted && body.ops > LARGE) {
+        // What may be written out.
+        let few = turns.filter(|&turns| turns <= MOST_UNROLLED);
+        let constant = few.is_some() && self.counted && body.ops > LARGE;
+        let enough = few.filter(|_| !constant).map(|turns| self.enough(turns));
+        if !ends.iter().all(|c| c.is_known()) || enough.is_some_and(|enough| body.ops < enough) {
             return self.skim(op);
         }
         self.doubts += usize::from(ends.iter().any(|c| c.has(Class::ASSUMED)));
@@ -90,7 +102,10 @@ impl Look<'_> {
             self.inside = self.around.len() as u32;
             self.around.push(outside);
         }
-        let walked = self.turns(op, r, &mut body, 1, |_| true);
+        let walked = self.turns(op, r, &mut body, 1, |look, walked, carried| match enough {
+            Some(enough) => look.stays_a_loop(walked, carried, enough),
+            None => Some(true),
+        });
         self.inside = outside;
         let Some((carried, frame)) = walked else { return self.skim(op) };
         let broken = body.breaks > 0;
@@ -129,20 +144,15 @@ impl Look<'_> {
         }
     }
 
-    /// How often a loop runs, if constants decide that.
-    fn turns_between(&self, from: Value, to: Value, step: u32) -> Option<u64> {
-        let s = self.k.ty(from).as_scalar()?;
-        Some(crate::eval::turns(s, self.bits(from)?, self.bits(to)?, step))
-    }
-
-    /// Walks the body of a loop until what it is assumed to carry is proven; `index` is whether it counts. Nothing, if that cannot be.
+    /// Walks the body of a loop until what it is assumed to carry is proven; `index` is whether it counts. Nothing, if that cannot be, or if `stays`
+    /// says so; where that says no, it is walked again.
     fn turns(
         &mut self,
         op: OpId,
         r: RegionId,
         body: &mut Body,
         index: usize,
-        stays: impl Fn(&Frame) -> bool,
+        stays: impl Fn(&mut Self, &Walked<'_>, &mut [Carried]) -> Option<bool>,
     ) -> Option<(Vec<Carried>, Frame)> {
         let k = self.k;
         let explicit: Vec<u32> = k.args(op).iter().skip(2 * index).map(|&v| self.root(v)).collect();
@@ -151,6 +161,7 @@ impl Look<'_> {
         let types: Vec<Ty> = types.collect();
         let inits = explicit.iter().copied().chain(body.vars.iter().map(|v| self.vars[v.index()]));
         let inits: Vec<u32> = inits.collect();
+        let first_join = self.value_count() as u32;
         let mut carried = Vec::new();
         for (i, (&init, &ty)) in inits.iter().zip(&types).enumerate() {
             let class = self.class_at(init);
@@ -203,13 +214,15 @@ impl Look<'_> {
                     proven = false;
                 }
             }
-            if proven && stays(&frame) {
+            let walked = Walked { region: r, frame: &frame, first_join, happened, private, ops: body.ops };
+            let stays = if proven { stays(self, &walked, &mut carried) } else { Some(false) };
+            if stays == Some(true) {
                 return Some((carried, frame));
             }
             self.happens.truncate(happened);
             self.private.truncate(private);
             self.patience = self.patience.saturating_sub(body.ops);
-            if proven || self.patience == 0 {
+            if stays.is_none() || self.patience == 0 {
                 return None;
             }
         }
@@ -246,7 +259,8 @@ impl Look<'_> {
             return self.once(op, r, body);
         }
         // What may never be continued may be no loop.
-        let Some((_, frame)) = self.turns(op, r, &mut body, 0, |frame| !frame.continues.is_empty()) else {
+        let is_continued = |walked: &Walked<'_>| (!walked.frame.continues.is_empty()).then_some(true);
+        let Some((_, frame)) = self.turns(op, r, &mut body, 0, |_, walked, _| is_continued(walked)) else {
             return self.skim(op);
         };
         let sure = !frame.more_breaks && frame.breaks.len() == body.breaks;

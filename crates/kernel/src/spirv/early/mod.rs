@@ -6,10 +6,12 @@
 //! Cost: linear, times the depth of loops; kernels that cannot be too large are not looked at.
 
 mod class;
+mod decided;
 mod look;
 mod loops;
 mod members;
 mod needs;
+mod stays;
 mod tally;
 mod values;
 
