@@ -14,9 +14,10 @@ impl Look<'_> {
             return None;
         }
         match self.def(v) {
+            Def::Constant(bits) => Some(bits),
             Def::Op(op) => match self.k.kind(op) {
                 OpKind::Const(c) => Some(self.k.const_bits(c)),
-                _ => self.folded.get(v as usize).copied(),
+                _ => None,
             },
             _ => None,
         }
@@ -27,10 +28,7 @@ impl Look<'_> {
         let args = self.k.args(op);
         let from = self.k.ty(*args.first()?).as_scalar()?;
         let bits = eval::op(kind, from, to, |i| args.get(i).and_then(|&v| self.bits(v)))?;
-        if self.folded.is_empty() {
-            self.folded = vec![0; self.k.value_count()];
-        }
-        self.folded[self.k.result(op).index()] = bits;
+        self.comes_to(self.k.result(op), bits);
         Some(Class::constant(to, bits))
     }
 

@@ -18,6 +18,8 @@ const MOST_EXITS: usize = 8;
 pub(super) const NONE: u32 = u32::MAX;
 /// A value that is another one: the rest is its number.
 const ALIAS: u32 = 1 << 31;
+/// What constants come to: the rest is its place among those. Ops have lower numbers.
+const FOLDED: u32 = 1 << 30;
 
 /// Where a value comes from.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +27,8 @@ pub(super) enum Def {
     Nothing,
     Op(OpId),
     Same(u32),
+    /// Constants, which come to these bits.
+    Constant(u64),
 }
 
 /// A value that has no op: where a branch or a loop brings several together.
@@ -86,7 +90,7 @@ pub(super) struct Look<'a> {
     pub(super) classes: Vec<Class>,
     defs: Vec<u32>,
     /// The bits of what constants come to.
-    pub(super) folded: Vec<u64>,
+    folded: Vec<u64>,
     joins: Vec<Join>,
     pub(super) inputs: Vec<u32>,
     /// The value that each variable has now, those that are members of others behind all others, and its type.
@@ -191,6 +195,7 @@ impl<'a> Look<'a> {
         match self.defs.get(v as usize) {
             None | Some(&NONE) => Def::Nothing,
             Some(&d) if d & ALIAS != 0 => Def::Same(d & !ALIAS),
+            Some(&d) if d & FOLDED != 0 => Def::Constant(self.folded[(d & !FOLDED) as usize]),
             Some(&d) => Def::Op(OpId(d)),
         }
     }
@@ -230,7 +235,16 @@ impl<'a> Look<'a> {
 
     /// The value is what this op gives.
     pub(super) fn comes_from(&mut self, v: Value, op: OpId) {
-        self.defs[v.index()] = op.0;
+        self.defs[v.index()] = if op.0 < FOLDED { op.0 } else { NONE };
+    }
+
+    /// The value is what constants come to.
+    pub(super) fn comes_to(&mut self, v: Value, bits: u64) {
+        if self.folded.last() != Some(&bits) {
+            self.folded.push(bits);
+        }
+        let at = self.folded.len() as u32 - 1;
+        self.defs[v.index()] = if at < FOLDED { FOLDED | at } else { NONE };
     }
 
     /// A variable has this value now; what it had before.
@@ -366,8 +380,8 @@ impl<'a> Look<'a> {
                 _ if kind.is_terminator() => return Some(self.end(op, kind)),
                 _ if k.results(op).len() == 1 => {
                     let v = k.result(op);
-                    self.classes[v.index()] = self.class_of(op, kind);
                     self.comes_from(v, op);
+                    self.classes[v.index()] = self.class_of(op, kind);
                 }
                 _ => {}
             }
@@ -386,7 +400,7 @@ impl<'a> Look<'a> {
             OpKind::Atomic(..) if self.k.results(op).len() == 1 => {
                 let v = self.k.result(op);
                 self.classes[v.index()] = Class::source(&[0xB3, op.0.into()]);
-                self.defs[v.index()] = op.0;
+                self.comes_from(v, op);
             }
             _ => {}
         }

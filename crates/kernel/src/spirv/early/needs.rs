@@ -141,7 +141,7 @@ impl Needs {
                 continue;
             }
             match look.def(v) {
-                Def::Nothing => {}
+                Def::Nothing | Def::Constant(_) => {}
                 Def::Same(other) => self.need(look, other),
                 Def::Op(op) => {
                     self.is_needed(look, op);

@@ -104,7 +104,7 @@ impl Look<'_> {
             }
             (None, Def::Op(op)) => self.k.args(op).iter().for_each(|&x| tell(self.root(x))),
             (None, Def::Same(other)) => tell(other),
-            (None, Def::Nothing) => {}
+            (None, Def::Nothing | Def::Constant(_)) => {}
         }
     }
 }
