@@ -351,16 +351,10 @@ impl<'a> Look<'a> {
                 self.home[op.index()] = self.inside;
             }
             match (kind, args) {
-                (OpKind::Var(v) | OpKind::Set(v), &[x, ..]) => {
-                    if !self.give_members(v, x) {
-                        self.assign(v, self.root(x));
-                    }
-                }
-                (OpKind::Get(v), _) => {
-                    if !self.read_members(op, v) {
-                        self.same(k.result(op), self.vars[v.index()]);
-                    }
-                }
+                (OpKind::Var(v) | OpKind::Set(v), &[x, ..]) if self.give_members(v, x) => {}
+                (OpKind::Var(v) | OpKind::Set(v), &[x, ..]) => self.assign(v, self.root(x)),
+                (OpKind::Get(v), _) if self.read_members(op, v) => {}
+                (OpKind::Get(v), _) => self.same(k.result(op), self.vars[v.index()]),
                 (OpKind::Extract(i), &[x]) if self.extract(op, x, i) => {}
                 (OpKind::Custom, &[x, ..]) => self.same(k.result(op), self.root(x)),
                 (OpKind::Store(m) | OpKind::MatrixStore(m, _) | OpKind::Atomic(m, _), &[at, ..]) => {
@@ -520,11 +514,8 @@ impl<'a> Look<'a> {
     fn skim_op(&mut self, op: OpId, inner: &mut Vec<RegionId>) -> bool {
         let k = self.k;
         match k.kind(op) {
-            OpKind::Var(v) | OpKind::Set(v) => {
-                if !self.lose_members(v) {
-                    self.assign(v, NONE);
-                }
-            }
+            OpKind::Var(v) | OpKind::Set(v) if self.lose_members(v) => {}
+            OpKind::Var(v) | OpKind::Set(v) => self.assign(v, NONE),
             OpKind::Store(m) => self.blurred[m.index()] = true,
             OpKind::Return | OpKind::Unreachable => return false,
             OpKind::Loop => {

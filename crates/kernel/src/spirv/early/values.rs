@@ -21,10 +21,9 @@ impl Look<'_> {
         let (a, b, c) = (of(0), of(1), of(2));
         let known = args.iter().all(|&v| self.class(v).is_known());
         let stays = args.iter().any(|&v| self.class(v).stays());
-        if scalar && known && !stays && !args.is_empty() {
-            if let Some(class) = self.fold(op, kind, s) {
-                return class;
-            }
+        let constants = scalar && known && !stays && !args.is_empty();
+        if let Some(class) = constants.then(|| self.fold(op, kind, s)).flatten() {
+            return class;
         }
         let t = u64::from(ty.0);
         match kind {
