@@ -113,6 +113,38 @@ fn results_depend_neither_on_threads_nor_on_earlier_runs() -> Result<(), GraphEr
     Ok(())
 }
 
+/// A query's result is its own: where others are cut off, its bits stay. Scores rise and fall over the keys, by row in its own way, so
+/// that running maxima change in different places.
+#[test]
+fn a_row_of_attention_does_not_depend_on_its_neighbours() {
+    let (queries, keys, width) = (75, 300, 40);
+    cases(4, |_, rng| {
+        let q: Vec<f64> = (0..queries * width).map(|i| (1 + i / width % 7) as f64 * rng.normal()).collect();
+        let k: Vec<f64> = (0..keys * width).map(|i| (i / width) as f64 * 0.02 * rng.normal()).collect();
+        let v: Vec<f64> = (0..keys * width).map(|_| rng.normal()).collect();
+        let case = |first: usize, rng: &mut Rng| -> Result<Case, GraphError> {
+            let mut graph = Graph::new();
+            let q_in = graph.input("q", [1, queries - first, width], DType::F32)?;
+            let [k_in, v_in] = ["k", "v"].map(|name| graph.input(name, [1, keys, width], DType::F32));
+            let out = graph.attention(q_in, k_in?, v_in?, 1, false)?;
+            graph.output("y", out)?;
+            let mut case = Case::new(graph, rng);
+            case.set("q", q[first * width..].iter().copied());
+            case.set("k", k.iter().copied());
+            case.set("v", v.iter().copied());
+            Ok(case)
+        };
+        let first = rng.between(1, queries);
+        let (whole, part) = (case(0, rng).expect("it fits"), case(first, rng).expect("it fits"));
+        for machine in machines() {
+            let [whole, part] = [&whole, &part].map(|case| machine.run(case).remove(0).to_f32());
+            assert!(whole.iter().all(|x| x.is_finite()));
+            let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert!(bits(&whole[first * width..]) == bits(&part), "{machine}: without the first {first} others differ");
+        }
+    });
+}
+
 /// Two modules on one device, driven by two threads: each gets its own result.
 #[test]
 fn two_sessions_on_one_cpu_may_run_at_the_same_time() {

@@ -38,9 +38,13 @@ impl Way {
     fn new(cpu: &Cpu, s: &Shape) -> Way {
         let number = cpu.number();
         let kernel = Kernel::of(cpu.isa(), number);
-        let partition = Partition::new(s.m, s.n, BLOCK_ROWS, cpu.threads().div_ceil(s.groups), &kernel);
         let padded = pack::padded_k(s.k, number);
         let direct = number.dtype() == s.a_type && padded == s.k;
+        let threads = cpu.threads().div_ceil(s.groups);
+        let partition = match direct && kernel.matrix {
+            true => Partition::passing(s.m, s.n, s.k, number, threads, &kernel),
+            false => Partition::new(s.m, s.n, BLOCK_ROWS, threads, &kernel),
+        };
         let row_bytes = spread(padded * number.bytes());
         Way {
             number,
@@ -145,6 +149,7 @@ unsafe fn multiply_rows(
             line_stride: 0,
             segments: &[0],
             segment_k: pack::padded_k(k, way.number),
+            passing: way.direct,
         };
         product.block(&block, n, way.room.sums(scratch), target);
     }

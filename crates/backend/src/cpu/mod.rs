@@ -31,7 +31,7 @@ use memory::Memory;
 use pool::Pool;
 use rows::Rows;
 
-pub use bench::peak_gflops;
+pub use bench::{Stillness, next_core, peak_gflops};
 pub use gemm::Number;
 pub use isa::{Finding, Isa, TRIALS, findings};
 

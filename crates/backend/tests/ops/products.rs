@@ -1,6 +1,6 @@
 //! Linear layers, matrix products, convolutions, attention.
 
-use impasto_graph::{Fused, Node, Op, Storage, Unary};
+use impasto_graph::{DType, Fused, Node, Op, Storage, Unary};
 
 use super::common::case::Case;
 use super::common::exam::{Bar, Exam};
@@ -55,10 +55,15 @@ fn fill(graph: impasto_graph::Graph, fused: Fused, rng: &mut Rng) -> Case {
 }
 
 fn linear(rows: &[usize], n: usize, k: usize, storage: Storage, rng: &mut Rng) -> Case {
+    let x = rng.pick(&FLOATS);
+    linear_of(x, rows, n, k, storage, rng)
+}
+
+fn linear_of(x: DType, rows: &[usize], n: usize, k: usize, storage: Storage, rng: &mut Rng) -> Case {
     let shape: Vec<usize> = rows.iter().copied().chain([n]).collect();
-    let x: Vec<usize> = rows.iter().copied().chain([k]).collect();
+    let x = Operand::Input(rows.iter().copied().chain([k]).collect(), x);
     let (fused, rest) = epilogue(&shape, rng);
-    let mut operands = vec![input(x, rng), Operand::Param(vec![n, k], storage)];
+    let mut operands = vec![x, Operand::Param(vec![n, k], storage)];
     operands.extend(rest);
     let dtype = any_dtype(rng);
     fill(single(Op::Linear { fused }, operands, dtype, rng), fused, rng)
@@ -104,6 +109,18 @@ fn linear_layers_of_awkward_sizes() {
         };
         let (rows, storage) = (rows(m, rng), dense(rng));
         let case = linear(&rows, n, k, storage, rng);
+        exam.check(&case, bar(&case), rng);
+    });
+}
+
+/// So deep that a part of the columns fills the second cache, and that sums wait for the next part of `k`; as the rows lie, and converted.
+#[test]
+fn linear_layers_of_great_depth() {
+    let mut exam = Exam::new("linear, deep");
+    cases(4, |i, rng| {
+        let (x, k) = if i % 2 == 0 { (DType::BF16, 4096) } else { (DType::F32, 4200) };
+        let storage = dense(rng);
+        let case = linear_of(x, &[rng.pick(&[33, 150])], 270, k, storage, rng);
         exam.check(&case, bar(&case), rng);
     });
 }
@@ -218,6 +235,10 @@ fn convolutions_of_awkward_sizes() {
         Conv { upsample: 3, stride: 2, padding: [0, 3, 2, 1], ..same(1, [5, 17], [40, 33]) },
         Conv { stride: 2, padding: [0, 0, 1, 1], ..same(1, [32, 32], [32, 64]) },
         Conv { stride: 3, padding: [2, 0, 0, 2], kernel: [5, 3], ..same(2, [16, 33], [3, 40]) },
+        // Larger than the second cache: cut into lines, cut across, and so deep that sums wait.
+        same(1, [18, 32], [512, 20]),
+        same(1, [40, 36], [512, 3]),
+        Conv { stride: 2, ..same(1, [9, 513], [256, 5]) },
         // 1x1: a linear layer, unless it steps, pads or enlarges.
         Conv { kernel: [1, 1], padding: [0; 4], ..same(2, [17, 16], [96, 270]) },
         Conv { kernel: [1, 1], padding: [1, 2, 0, 1], ..same(2, [5, 8], [40, 32]) },

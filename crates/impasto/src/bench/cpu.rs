@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use impasto_backend::cpu::{Cpu, CpuOptions, Isa, Precision, findings, peak_gflops};
+use impasto_backend::cpu::{Cpu, CpuOptions, Isa, Precision, Stillness, findings, next_core, peak_gflops};
 use impasto_backend::{Backend, Profile};
 use impasto_graph::{DType, Epilogue, Graph, GraphError, HostTensor, Plan, Storage, Value, Window};
 use serde::Serialize;
@@ -24,10 +24,25 @@ pub struct CpuLine {
     pub ratio: f64,
 }
 
-/// A piece of work: its name and the graph that does it on activations of this type.
+/// A piece of work: its name and the graph that does it on activations of this type. Of a whole piece, or of a slice of it that takes
+/// a few milliseconds and has the same shape but for fewer rows, lines or heads.
 struct Case {
     name: &'static str,
-    build: fn(&mut Graph, DType) -> Result<Value, GraphError>,
+    build: fn(&mut Graph, DType, Slice) -> Result<Value, GraphError>,
+}
+
+/// How many slices make the whole.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Slice {
+    Whole,
+    Part,
+}
+
+impl Slice {
+    /// Of `whole`, what one of so many parts has.
+    fn of(self, whole: usize, parts: usize) -> usize {
+        if self == Slice::Part { whole / parts } else { whole }
+    }
 }
 
 fn gemm(g: &mut Graph, dtype: DType, m: usize, n: usize, k: usize) -> Result<Value, GraphError> {
@@ -36,8 +51,8 @@ fn gemm(g: &mut Graph, dtype: DType, m: usize, n: usize, k: usize) -> Result<Val
     g.linear(x, w, Epilogue::new())
 }
 
-fn conv(g: &mut Graph, dtype: DType, c: usize, side: usize) -> Result<Value, GraphError> {
-    let x = g.input("x", [1, side, side, c], dtype)?;
+fn conv(g: &mut Graph, dtype: DType, c: usize, height: usize, width: usize) -> Result<Value, GraphError> {
+    let x = g.input("x", [1, height, width, c], dtype)?;
     let w = g.param("w", [c, c, 3, 3], Storage::Dense(DType::F16))?;
     g.conv2d(x, w, Window::pad(1), Epilogue::new())
 }
@@ -49,15 +64,15 @@ fn attention(g: &mut Graph, dtype: DType, heads: usize, width: usize, tokens: us
 
 /// The shapes of Stable Diffusion that take most of its time.
 const CASES: &[Case] = &[
-    Case { name: "gemm_4096x1280x1280", build: |g, d| gemm(g, d, 4096, 1280, 1280) },
-    Case { name: "gemm_1024x5120x1280", build: |g, d| gemm(g, d, 1024, 5120, 1280) },
-    Case { name: "gemm_8192x320x320", build: |g, d| gemm(g, d, 8192, 320, 320) },
-    Case { name: "conv_320_64x64", build: |g, d| conv(g, d, 320, 64) },
-    Case { name: "conv_640_32x32", build: |g, d| conv(g, d, 640, 32) },
-    Case { name: "conv_1280_16x16", build: |g, d| conv(g, d, 1280, 16) },
-    Case { name: "conv_128_512x512", build: |g, d| conv(g, d, 128, 512) },
-    Case { name: "attention_8x40_4096", build: |g, d| attention(g, d, 8, 40, 4096) },
-    Case { name: "attention_10x64_4096", build: |g, d| attention(g, d, 10, 64, 4096) },
+    Case { name: "gemm_4096x1280x1280", build: |g, d, s| gemm(g, d, s.of(4096, 2), 1280, 1280) },
+    Case { name: "gemm_1024x5120x1280", build: |g, d, _| gemm(g, d, 1024, 5120, 1280) },
+    Case { name: "gemm_8192x320x320", build: |g, d, s| gemm(g, d, s.of(8192, 4), 320, 320) },
+    Case { name: "conv_320_64x64", build: |g, d, s| conv(g, d, 320, s.of(64, 4), 64) },
+    Case { name: "conv_640_32x32", build: |g, d, s| conv(g, d, 640, s.of(32, 4), 32) },
+    Case { name: "conv_1280_16x16", build: |g, d, _| conv(g, d, 1280, 16, 16) },
+    Case { name: "conv_128_512x512", build: |g, d, s| conv(g, d, 128, s.of(512, 32), 512) },
+    Case { name: "attention_8x40_4096", build: |g, d, s| attention(g, d, s.of(8, 8), 40, 4096) },
+    Case { name: "attention_10x64_4096", build: |g, d, s| attention(g, d, s.of(10, 10), 64, 4096) },
 ];
 
 /// What to measure.
@@ -73,6 +88,8 @@ pub struct CpuBench {
     pub precision: Precision,
     /// Seconds for each case.
     pub seconds: f64,
+    /// Count only what nobody else disturbed, on the paths where that can be told, and of slices, which are short enough for it.
+    pub undisturbed: bool,
 }
 
 /// Measure the CPU kernels; `show` gets each line as it is ready.
@@ -87,42 +104,100 @@ pub fn cpu(what: &CpuBench, mut show: impl FnMut(&CpuLine)) -> anyhow::Result<()
             if what.precision == Precision::Auto && isa.has_bf16() { Precision::Bf16 } else { what.precision };
         let threads = what.threads;
         let cpu = Cpu::new(&CpuOptions { isa: Some(isa), precision, threads, ..CpuOptions::default() })?;
-        let mut peaks = vec![];
+        let still = if what.undisturbed { Stillness::new(&cpu) } else { None };
+        anyhow::ensure!(
+            still.is_some() || !what.undisturbed,
+            "whether others disturb {isa} cannot be told; --undisturbed is for amx in bf16"
+        );
+        let mut measure = Measure { cpu: &cpu, budget: Duration::from_secs_f64(what.seconds), still, peaks: vec![] };
         let mut results = vec![];
         for case in CASES.iter().filter(|c| what.filter.as_ref().is_none_or(|f| c.name.contains(f.as_str()))) {
-            let gflops = measure(&cpu, case, Duration::from_secs_f64(what.seconds), &mut peaks)?;
-            results.push((case.name, gflops));
+            results.push((case.name, measure.speed(case)?));
         }
-        let peak = median(&mut peaks);
-        for (name, gflops) in results {
-            let isa = isa.name().to_string();
-            show(&CpuLine { name: name.into(), isa, gflops, peak_gflops: peak, ratio: gflops / peak });
+        let peak_gflops = median(&mut measure.peaks);
+        for (name, (gflops, share)) in results {
+            let (isa, ratio) = (isa.name().to_string(), share.unwrap_or(gflops / peak_gflops));
+            show(&CpuLine { name: name.into(), isa, gflops, peak_gflops, ratio });
         }
     }
     Ok(())
 }
 
-/// Thousand million operations a second of a case, in turn with the peak of the machine: clocks and neighbours change
-/// from moment to moment, so both are medians over the same time.
-fn measure(cpu: &Cpu, case: &Case, budget: Duration, peaks: &mut Vec<f64>) -> anyhow::Result<f64> {
-    let mut graph = Graph::new();
-    let out = (case.build)(&mut graph, cpu.activations())?;
-    graph.output("y", out)?;
-    let plan = Plan::new(&graph, cpu)?;
-    let weights = cpu.pack(&graph, &plan, &RandomWeights::of(&graph))?;
-    let mut session = cpu.prepare(&graph, &plan, &weights)?;
-    let (inputs, mut outputs) = (random_inputs(&*session)?, room_for_outputs(&*session));
-    let inputs: Vec<(&str, &HostTensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
-    session.run(&inputs, &mut outputs)?;
-    let (start, mut speeds) = (Instant::now(), vec![]);
-    while start.elapsed() < budget || speeds.len() < 3 {
-        peaks.push(peak_gflops(cpu, cpu.number()));
-        let turn = Instant::now();
-        while turn.elapsed() < Duration::from_millis(20) {
+/// How each case is measured.
+struct Measure<'a> {
+    cpu: &'a Cpu,
+    budget: Duration,
+    still: Option<Stillness<'a>>,
+    /// The machine's peak, over and over.
+    peaks: Vec<f64>,
+}
+
+impl Measure<'_> {
+    /// Thousand million operations a second of a case, in turn with the peak of the machine: clocks and neighbours change
+    /// from moment to moment, so both are medians over the same time. Runs that nobody disturbed are compared with their own peaks.
+    fn speed(&mut self, case: &Case) -> anyhow::Result<(f64, Option<f64>)> {
+        let cpu = self.cpu;
+        let mut graph = Graph::new();
+        let slice = if self.still.is_some() { Slice::Part } else { Slice::Whole };
+        let out = (case.build)(&mut graph, cpu.activations(), slice)?;
+        graph.output("y", out)?;
+        let plan = Plan::new(&graph, cpu)?;
+        let weights = cpu.pack(&graph, &plan, &RandomWeights::of(&graph))?;
+        let mut session = cpu.prepare(&graph, &plan, &weights)?;
+        let (inputs, mut outputs) = (random_inputs(&*session)?, room_for_outputs(&*session));
+        let inputs: Vec<(&str, &HostTensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
+        let mut run = || -> anyhow::Result<f64> {
             session.run(&inputs, &mut outputs)?;
             let seconds: f64 = session.profile().iter().map(|s| s.seconds).sum();
-            speeds.push(graph.flops() as f64 / seconds / 1e9);
+            Ok(graph.flops() as f64 / seconds / 1e9)
+        };
+        run()?;
+        if let Some(still) = &mut self.still {
+            let (mut speeds, peaks) = undisturbed(cpu, self.budget, still, &mut run)?;
+            let mut shares: Vec<f64> = speeds.iter().zip(&peaks).map(|(speed, peak)| speed / peak).collect();
+            self.peaks.extend(peaks);
+            return Ok((median(&mut speeds), Some(median(&mut shares))));
+        }
+        let (start, mut speeds) = (Instant::now(), vec![]);
+        while start.elapsed() < self.budget || speeds.len() < 3 {
+            self.peaks.push(peak_gflops(cpu, cpu.number()));
+            let turn = Instant::now();
+            while turn.elapsed() < Duration::from_millis(20) {
+                speeds.push(run()?);
+            }
+        }
+        Ok((median(&mut speeds), None))
+    }
+}
+
+/// The speeds of runs before and after which the cores were ours, with the peaks beside them. One thread alone looks for a quiet core.
+/// Gives up, with fewer or no speeds, after twenty times the budget.
+fn undisturbed(
+    cpu: &Cpu,
+    budget: Duration,
+    still: &mut Stillness,
+    run: &mut dyn FnMut() -> anyhow::Result<f64>,
+) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
+    let (mut speeds, mut peaks) = (vec![], vec![]);
+    let (start, mut counted, mut warm, mut loud) = (Instant::now(), Duration::ZERO, false, 0);
+    while (counted < budget || speeds.len() < 5) && start.elapsed() < 20 * budget {
+        let (quiet, peak) = still.now();
+        if !quiet {
+            // Not at once: a core's matrix unit needs a while to wake up.
+            loud += 1;
+            if loud % 40 == 0 && cpu.threads() == 1 {
+                next_core();
+            }
+            warm = false;
+            continue;
+        }
+        let turn = Instant::now();
+        let speed = run()?;
+        if std::mem::replace(&mut warm, true) && still.now().0 {
+            counted += turn.elapsed();
+            speeds.push(speed);
+            peaks.push(peak);
         }
     }
-    Ok(median(&mut speeds))
+    Ok((speeds, peaks))
 }

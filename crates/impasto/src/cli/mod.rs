@@ -167,6 +167,10 @@ pub struct BenchCpu {
     /// Seconds for each case.
     #[arg(long, value_name = "S", default_value_t = 0.5)]
     pub seconds: f64,
+    /// Slices of the cases, of a few milliseconds, before and after which nobody else used the same cores (amx); one thread
+    /// looks for a quiet core.
+    #[arg(long)]
+    pub undisturbed: bool,
 }
 
 #[derive(Args)]

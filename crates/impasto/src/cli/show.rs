@@ -157,6 +157,7 @@ pub fn bench_cpu(args: &BenchCpu) -> anyhow::Result<()> {
         threads: options.threads,
         precision: options.precision,
         seconds: args.seconds,
+        undisturbed: args.undisturbed,
     };
     if !args.common.json {
         for f in findings().iter().filter(|f| !f.usable) {
@@ -191,6 +192,9 @@ pub fn bench_model(args: &BenchModel) -> anyhow::Result<()> {
             l.weight_bytes as f64 / 1e6,
             l.pack_seconds + l.prepare_seconds + l.first_seconds,
         );
+        if let Some(least) = l.least_seconds {
+            say!("    each step at its best {least:>8.4} s {:>5.1} % of the peak", 100.0 * l.ratio * l.seconds / least);
+        }
         for (op, seconds) in &l.profile {
             say!("    {op:<20} {seconds:>9.4} s {:>5.1} %", 100.0 * seconds / l.seconds);
         }

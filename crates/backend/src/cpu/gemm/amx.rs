@@ -6,7 +6,7 @@
 use std::arch::asm;
 use std::cell::Cell;
 
-use super::{PANEL, Tile};
+use super::{Near, PANEL, Tile};
 
 /// The layout that `ldtilecfg` reads.
 #[repr(C, align(64))]
@@ -109,24 +109,104 @@ pub(super) unsafe fn bf16(t: &Tile) {
     }
 }
 
-/// The instructions of one step through `k`, by what they do. A's upper and lower half are in tiles 4 and 5, B's left and right
-/// panel in 6 and 7, the sums in 0 to 3.
-macro_rules! load {
-    (upper with $load:literal) => {
-        concat!($load, " tmm4, [{a} + {sa}*1]")
-    };
-    (lower with $load:literal) => {
-        concat!($load, " tmm5, [{below} + {sa}*1]")
-    };
-    (left) => {
-        "tileloadd tmm6, [{b} + {sb}*1]"
-    };
-    (right) => {
-        "tileloadd tmm7, [{right} + {sb}*1]"
-    };
+/// Steps of 32 numbers at the beginning of each segment for which the operand that is used again soon is left in the nearest
+/// cache: 20 KB of it, since two threads may share that cache.
+const NEAR_STEPS: usize = 10;
+
+/// How a step loads A and B: by the nearest cache, or past it. What is not used again soon would only drive out what is.
+#[derive(Clone, Copy)]
+enum Loads {
+    NearA,
+    NearB,
+    PastBoth,
 }
 
-/// `LOW`: there is a lower half. `RIGHT`: there are two panels.
+/// Where a tile has come to: A's upper and lower half, B's left panel, and what is fetched on the way.
+struct Place {
+    a: *const u8,
+    below: *const u8,
+    b: *const u8,
+    fetch: *const u8,
+}
+
+/// Go on by `steps` times 32 numbers of `k`, fetching four lines with each. A's upper and lower half pass through tiles 4 and 5,
+/// B's left and right panel through 6 and 7, the sums are in 0 to 3. `LOW`: there is a lower half. `RIGHT`: there are two panels.
+#[inline(always)]
+unsafe fn advance<const LOW: bool, const RIGHT: bool>(t: &Tile, at: &mut Place, steps: usize, loads: Loads) {
+    if steps == 0 {
+        return;
+    }
+    macro_rules! through_k {
+        ($($line:expr),* $(,)?) => {
+            asm!(
+                "2:",
+                $($line,)*
+                "prefetcht1 [{fetch}]",
+                "prefetcht1 [{fetch} + 64]",
+                "prefetcht1 [{fetch} + 128]",
+                "prefetcht1 [{fetch} + 192]",
+                "add {fetch}, 256",
+                "add {a}, 64",
+                "add {below}, 64",
+                "add {b}, 1024",
+                "add {right}, 1024",
+                "dec {n}",
+                "jnz 2b",
+                a = inout(reg) at.a,
+                below = inout(reg) at.below,
+                b = inout(reg) at.b,
+                right = inout(reg) at.b.wrapping_add(t.panel_stride) => _,
+                fetch = inout(reg) at.fetch,
+                sa = in(reg) t.a_stride,
+                sb = in(reg) 64usize,
+                n = inout(reg) steps => _,
+                options(nostack, readonly)
+            )
+        };
+    }
+    macro_rules! four_sums {
+        ($load_a:literal, $load_b:literal) => {
+            through_k!(
+                concat!($load_a, " tmm4, [{a} + {sa}*1]"),
+                concat!($load_b, " tmm6, [{b} + {sb}*1]"),
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                concat!($load_b, " tmm7, [{right} + {sb}*1]"),
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                concat!($load_a, " tmm5, [{below} + {sa}*1]"),
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+            )
+        };
+    }
+    // SAFETY: the caller vouches for the rows of A and the panels of B; fetching reads nothing.
+    unsafe {
+        match (LOW, RIGHT, loads) {
+            (true, true, Loads::NearA) => four_sums!("tileloadd", "tileloaddt1"),
+            (true, true, Loads::NearB) => four_sums!("tileloaddt1", "tileloadd"),
+            (true, true, Loads::PastBoth) => four_sums!("tileloaddt1", "tileloaddt1"),
+            (true, false, _) => through_k!(
+                "tileloadd tmm4, [{a} + {sa}*1]",
+                "tileloaddt1 tmm6, [{b} + {sb}*1]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm5, [{below} + {sa}*1]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+            ),
+            (false, true, _) => through_k!(
+                "tileloadd tmm4, [{a} + {sa}*1]",
+                "tileloadd tmm6, [{b} + {sb}*1]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm7, [{right} + {sb}*1]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+            ),
+            (false, false, _) => through_k!(
+                "tileloadd tmm4, [{a} + {sa}*1]",
+                "tileloadd tmm6, [{b} + {sb}*1]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+            ),
+        }
+    }
+}
+
 #[inline(always)]
 unsafe fn tile<const LOW: bool, const RIGHT: bool>(t: &Tile) {
     let c_bytes = 4 * t.c_stride;
@@ -151,76 +231,17 @@ unsafe fn tile<const LOW: bool, const RIGHT: bool>(t: &Tile) {
             asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
         }
 
-        let (mut b, mut fetch) = (t.b, t.fetch);
+        let mut at = Place { a: t.a[0], below: t.a[1], b: t.b, fetch: t.fetch };
+        let steps = t.segment_k / 32;
+        let near = steps.min(NEAR_STEPS);
+        let loads = match t.near {
+            Near::A => Loads::NearA,
+            Near::B => Loads::NearB,
+        };
         for s in 0..t.segment_count {
-            let [a, below] = t.a.map(|a| a.add(*t.segments.add(s)));
-            let steps = t.segment_k / 32;
-            // Go through the segment, 32 numbers at a time, fetching four lines on the way; returns where B and that have come to.
-            macro_rules! through_k {
-                ($($line:expr),* $(,)?) => {{
-                    let (b_end, fetch_end): (*const u8, *const u8);
-                    asm!(
-                        "2:",
-                        $($line,)*
-                        "prefetcht1 [{fetch}]",
-                        "prefetcht1 [{fetch} + 64]",
-                        "prefetcht1 [{fetch} + 128]",
-                        "prefetcht1 [{fetch} + 192]",
-                        "add {fetch}, 256",
-                        "add {a}, 64",
-                        "add {below}, 64",
-                        "add {b}, 1024",
-                        "add {right}, 1024",
-                        "dec {n}",
-                        "jnz 2b",
-                        a = inout(reg) a => _,
-                        below = inout(reg) below => _,
-                        b = inout(reg) b => b_end,
-                        right = inout(reg) b.wrapping_add(t.panel_stride) => _,
-                        fetch = inout(reg) fetch => fetch_end,
-                        sa = in(reg) t.a_stride,
-                        sb = in(reg) 64usize,
-                        n = inout(reg) steps => _,
-                        options(nostack, readonly)
-                    );
-                    (b_end, fetch_end)
-                }};
-            }
-            macro_rules! four_sums {
-                ($load:literal) => {
-                    through_k!(
-                        load!(upper with $load),
-                        load!(left),
-                        "tdpbf16ps tmm0, tmm4, tmm6",
-                        load!(right),
-                        "tdpbf16ps tmm1, tmm4, tmm7",
-                        load!(lower with $load),
-                        "tdpbf16ps tmm2, tmm5, tmm6",
-                        "tdpbf16ps tmm3, tmm5, tmm7",
-                    )
-                };
-            }
-            (b, fetch) = match (LOW, RIGHT) {
-                (true, true) if t.stream_a => four_sums!("tileloaddt1"),
-                (true, true) => four_sums!("tileloadd"),
-                (true, false) => through_k!(
-                    load!(upper with "tileloadd"),
-                    load!(left),
-                    "tdpbf16ps tmm0, tmm4, tmm6",
-                    load!(lower with "tileloadd"),
-                    "tdpbf16ps tmm2, tmm5, tmm6",
-                ),
-                (false, true) => through_k!(
-                    load!(upper with "tileloadd"),
-                    load!(left),
-                    "tdpbf16ps tmm0, tmm4, tmm6",
-                    load!(right),
-                    "tdpbf16ps tmm1, tmm4, tmm7",
-                ),
-                (false, false) => {
-                    through_k!(load!(upper with "tileloadd"), load!(left), "tdpbf16ps tmm0, tmm4, tmm6")
-                }
-            };
+            [at.a, at.below] = t.a.map(|a| a.add(*t.segments.add(s)));
+            advance::<LOW, RIGHT>(t, &mut at, near, loads);
+            advance::<LOW, RIGHT>(t, &mut at, steps - near, Loads::PastBoth);
         }
 
         asm!("tilestored [{c} + {s}*1], tmm0", c = in(reg) t.c, s = in(reg) c_bytes, options(nostack));
@@ -255,5 +276,43 @@ pub(super) unsafe fn peak(turns: usize) -> u64 {
         }
         end();
     }
+    operations(turns)
+}
+
+/// As [`peak`], with the factors loaded from the nearest cache: as fast, where nobody else uses the core.
+pub(super) unsafe fn near_peak(turns: usize) -> u64 {
+    let factors = Near8K([0; 8192]);
+    let at = factors.0.as_ptr();
+    // SAFETY: the machine has tiles; all loads lie inside the factors.
+    unsafe {
+        begin();
+        configure([16, 16]);
+        asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
+        for turn in 0..turns {
+            let at = at.add(turn % 2 * 4096);
+            asm!(
+                "tileloadd tmm4, [{at} + {s}*1]",
+                "tileloadd tmm6, [{at} + {s}*1 + 2048]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm7, [{at} + {s}*1 + 3072]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{at} + {s}*1 + 1024]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                at = in(reg) at,
+                s = in(reg) 64usize,
+                options(nostack, readonly)
+            );
+        }
+        end();
+    }
+    operations(turns)
+}
+
+#[repr(align(4096))]
+struct Near8K([u8; 8192]);
+
+/// What four products of whole tiles are, `turns` times.
+fn operations(turns: usize) -> u64 {
     turns as u64 * 4 * 16 * 16 * 32 * 2
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{HALF, Kernel, Number, PANEL, TILE_COLUMNS, Tile, pack};
+use super::{HALF, Kernel, Near, Number, PANEL, TILE_COLUMNS, Tile, pack};
 use crate::cpu::memory::ALIGNMENT;
 use crate::cpu::rows::{Dst, Finish, Rows, Src};
 use impasto_graph::Unary;
@@ -11,11 +11,15 @@ use impasto_graph::Unary;
 pub(in super::super) const BLOCK_ROWS: usize = 256;
 /// Columns whose sums are kept in scratch memory while the chunks of `k` go by.
 const BLOCK_COLUMNS: usize = 256;
+/// Rows of a block that a matrix kernel takes from the tensor itself.
+const PASSING_ROWS: usize = 128;
+/// Bytes of panels that stay in the second cache while such rows pass by.
+const HELD_BYTES: usize = 900 << 10;
 
-/// Row lengths that are a multiple of 1 KiB put many rows into the same cache sets; a line more spreads them.
+/// Row lengths that are a multiple of 512 bytes put many rows into the same cache sets; a line more spreads them.
 pub(in super::super) fn spread(bytes: usize) -> usize {
     let bytes = bytes.next_multiple_of(ALIGNMENT as usize);
-    if bytes.is_multiple_of(1024) { bytes + ALIGNMENT as usize } else { bytes }
+    if bytes.is_multiple_of(512) { bytes + ALIGNMENT as usize } else { bytes }
 }
 
 /// Write a row of `k` numbers in the compute type, padded with zeros.
@@ -60,6 +64,8 @@ pub(in super::super) struct Block<'a> {
     pub(in super::super) segments: &'a [usize],
     /// Numbers of a segment, a multiple of the granule.
     pub(in super::super) segment_k: usize,
+    /// The rows lie in the tensor, not in scratch memory that the second cache holds: a matrix kernel lets each pass by only once.
+    pub(in super::super) passing: bool,
 }
 
 /// Where the results of a block go.
@@ -78,7 +84,11 @@ pub(in super::super) struct Target {
 }
 
 impl Target {
-    /// Ask for the lines that a tile will write, before it is computed: they arrive meanwhile.
+    /// The element where a piece's results begin.
+    fn place(&self, p: &Piece, column: usize) -> usize {
+        p.line * self.line_stride + p.x * self.row_stride + column
+    }
+
     fn expect(&self, at: usize, rows: usize, columns: usize) {
         #[cfg(target_arch = "x86_64")]
         for row in 0..rows {
@@ -168,7 +178,8 @@ pub(in super::super) fn sums_bytes(
     if chunk_size(segments, segment_k, kernel.chunk, number) == (segments, segment_k) {
         return tile;
     }
-    Pieces::new(lines, line_rows, kernel).tiles() * n.div_ceil(TILE_COLUMNS).min(BLOCK_COLUMNS / TILE_COLUMNS) * tile
+    let strips = if kernel.matrix { 1 } else { n.div_ceil(TILE_COLUMNS).min(BLOCK_COLUMNS / TILE_COLUMNS) };
+    Pieces::new(lines, line_rows, kernel).tiles() * strips * tile
 }
 
 /// How the lines of a block are cut into tiles. A matrix kernel's tile has two halves of up to 16 rows, which may lie on
@@ -183,6 +194,7 @@ struct Pieces {
 }
 
 /// Some rows of one line.
+#[derive(Clone, Copy)]
 struct Piece {
     line: usize,
     x: usize,
@@ -217,6 +229,15 @@ impl Pieces {
     }
 }
 
+/// A tile whose sums are complete.
+#[derive(Clone, Copy)]
+struct Done {
+    sums: *mut f32,
+    parts: [Option<Piece>; 2],
+    column: usize,
+    columns: usize,
+}
+
 impl Product {
     /// Multiply a block with the columns `n` of B, into `target`.
     ///
@@ -224,64 +245,130 @@ impl Product {
     /// The machine has the instructions; the pointers are good; `sums` has [`sums_bytes`]; no other thread writes the
     /// same part of the target.
     pub(in super::super) unsafe fn block(&self, a: &Block, n: Range<usize>, sums: *mut f32, target: &Target) {
+        // SAFETY: the caller's.
+        unsafe {
+            (self.kernel.begin)();
+            match self.kernel.matrix {
+                true => self.matrix_block(a, n, sums, target),
+                false => self.vector_block(a, n, sums, target),
+            }
+            (self.kernel.end)();
+        }
+    }
+
+    /// A vector kernel keeps its rows and goes through the panels, chunk by chunk of `k`.
+    ///
+    /// # Safety
+    /// As [`Product::block`].
+    unsafe fn vector_block(&self, a: &Block, n: Range<usize>, sums: *mut f32, target: &Target) {
         let pieces = Pieces::new(a.lines, a.line_rows, &self.kernel);
         let chunks = Chunk::all(a, &self.kernel, self.number);
         let chunk_count = chunks.clone().count();
-        // SAFETY: everything below stays inside the block, the panels, the sums and the target.
-        unsafe {
-            (self.kernel.begin)();
-            for n0 in n.clone().step_by(BLOCK_COLUMNS) {
-                let strips = (n.end.min(n0 + BLOCK_COLUMNS) - n0).div_ceil(TILE_COLUMNS);
-                for (i, chunk) in chunks.clone().enumerate() {
-                    let one = |strip: usize, tile: usize| {
-                        let column = n0 + strip * TILE_COLUMNS;
-                        let columns = TILE_COLUMNS.min(n.end - column);
-                        // Sums that wait for the next chunk have a place each; else one place will do.
-                        let place = if chunk_count == 1 { 0 } else { strip * pieces.tiles() + tile };
-                        let c = sums.add(place * self.kernel.rows * TILE_COLUMNS);
-                        let parts = pieces.of_tile(tile);
-                        let start = |p: &Option<Piece>| {
-                            let at = p.as_ref().map_or(0, |p| p.line * a.line_stride + p.x * a.row_stride);
-                            a.ptr.add(at + chunk.a_offset)
+        for n0 in n.clone().step_by(BLOCK_COLUMNS) {
+            let strips = (n.end.min(n0 + BLOCK_COLUMNS) - n0).div_ceil(TILE_COLUMNS);
+            for (i, chunk) in chunks.clone().enumerate() {
+                for (tile, strip) in (0..pieces.tiles()).flat_map(|tile| (0..strips).map(move |strip| (tile, strip))) {
+                    // Sums that wait for the next chunk have a place each; else one place will do.
+                    let place = if chunk_count == 1 { 0 } else { strip * pieces.tiles() + tile };
+                    let column = n0 + strip * TILE_COLUMNS;
+                    // SAFETY: everything stays inside the block, the panels, the sums and the target.
+                    unsafe {
+                        let done = Done {
+                            sums: sums.add(place * self.kernel.rows * TILE_COLUMNS),
+                            parts: pieces.of_tile(tile),
+                            column,
+                            columns: TILE_COLUMNS.min(n.end - column),
                         };
-                        let b = self.panel(column, chunk.done);
-                        let place = |p: &Piece| p.line * target.line_stride + p.x * target.row_stride + column;
-                        if i + 1 == chunk_count {
-                            parts.iter().flatten().for_each(|p| target.expect(place(p), p.rows, columns));
+                        let last = i + 1 == chunk_count;
+                        if last {
+                            self.expect(&done, target);
                         }
-                        (self.kernel.run)(&Tile {
-                            rows: [0, 1].map(|i| parts[i].as_ref().map_or(0, |p| p.rows)),
-                            panels: columns.div_ceil(PANEL),
-                            a: [start(&parts[0]), start(&parts[1])],
-                            a_stride: a.row_stride,
-                            stream_a: a.segments.len() == 1,
-                            fetch: self.fetch(b, tile, chunk.k * chunk.segments),
-                            segments: a.segments.as_ptr().add(chunk.segment),
-                            segment_count: chunk.segments,
-                            segment_k: chunk.k,
-                            b,
-                            panel_stride: self.panel_bytes(),
-                            c,
-                            c_stride: TILE_COLUMNS,
-                            accumulate: i > 0,
-                        });
-                        if i + 1 == chunk_count {
-                            for (half, p) in parts.iter().enumerate() {
-                                let Some(p) = p else { continue };
-                                let c = c.add(half * HALF * TILE_COLUMNS);
-                                self.finish(c, p.rows, columns, place(p), column, target);
-                            }
+                        (self.kernel.run)(&Tile { accumulate: i > 0, ..self.tile(a, &chunk, &done) });
+                        if last {
+                            self.finish(&done, target);
                         }
-                    };
-                    // A vector kernel keeps its rows and goes through the panels, a matrix kernel the other way round.
-                    if self.kernel.matrix {
-                        (0..strips).for_each(|strip| (0..pieces.tiles()).for_each(|tile| one(strip, tile)));
-                    } else {
-                        (0..pieces.tiles()).for_each(|tile| (0..strips).for_each(|strip| one(strip, tile)));
                     }
                 }
             }
-            (self.kernel.end)();
+        }
+    }
+
+    /// A matrix kernel takes long chunks, since its sums are dear to spill. Rows that pass by meet all panels, which the second cache
+    /// holds; rows that it holds meet one strip of panels after the other.
+    ///
+    /// # Safety
+    /// As [`Product::block`].
+    unsafe fn matrix_block(&self, a: &Block, n: Range<usize>, sums: *mut f32, target: &Target) {
+        let pieces = Pieces::new(a.lines, a.line_rows, &self.kernel);
+        let depth = a.segments.len() * a.segment_k;
+        // SAFETY: everything stays inside the block, the panels, the sums and the target.
+        let compute = |chunk: &Chunk, done: Done, near: Near, fetch: *const u8| unsafe {
+            let last = chunk.done + chunk.k * chunk.segments == depth;
+            (self.kernel.run)(&Tile { near, fetch, accumulate: chunk.done > 0, ..self.tile(a, chunk, &done) });
+            if last {
+                self.finish(&done, target);
+            }
+        };
+        let strips = n.clone().step_by(TILE_COLUMNS).map(|column| (column, TILE_COLUMNS.min(n.end - column)));
+        if a.passing {
+            let all = Chunk { segment: 0, segments: a.segments.len(), a_offset: 0, k: a.segment_k, done: 0 };
+            // The next rows arrive meanwhile, a part with each strip.
+            let (rows_bytes, count) = (self.kernel.rows * a.row_stride, strips.clone().count());
+            for tile in 0..pieces.tiles() {
+                let parts = pieces.of_tile(tile);
+                for (strip, (column, columns)) in strips.clone().enumerate() {
+                    let fetch = a.ptr.wrapping_add((tile + 1) * rows_bytes + strip * rows_bytes / count);
+                    compute(&all, Done { sums, parts, column, columns }, Near::A, fetch);
+                }
+            }
+        } else {
+            let near = if a.segments.len() > 1 { Near::A } else { Near::B };
+            let chunks = Chunk::all(a, &self.kernel, self.number);
+            let chunked = chunks.clone().count() > 1;
+            for (column, columns) in strips {
+                for chunk in chunks.clone() {
+                    let after = chunk.done + chunk.k * chunk.segments;
+                    let next = if after < depth { (column, after) } else { (column + TILE_COLUMNS, 0) };
+                    for tile in 0..pieces.tiles() {
+                        // Sums that wait for the next chunk have a place each; else one place will do.
+                        let place = if chunked { tile * self.kernel.rows * TILE_COLUMNS } else { 0 };
+                        let (sums, parts) = (sums.wrapping_add(place), pieces.of_tile(tile));
+                        let fetch = self.part(next, tile, chunk.k * chunk.segments);
+                        compute(&chunk, Done { sums, parts, column, columns }, near, fetch);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The call of the micro kernel for a tile and a chunk of `k`.
+    ///
+    /// # Safety
+    /// They are inside the block and B.
+    unsafe fn tile(&self, a: &Block, chunk: &Chunk, done: &Done) -> Tile {
+        // SAFETY: the caller's.
+        unsafe {
+            let start = |p: &Option<Piece>| {
+                let at = p.as_ref().map_or(0, |p| p.line * a.line_stride + p.x * a.row_stride);
+                a.ptr.add(at + chunk.a_offset)
+            };
+            let b = self.panel(done.column, chunk.done);
+            Tile {
+                rows: [0, 1].map(|i| done.parts[i].as_ref().map_or(0, |p| p.rows)),
+                panels: done.columns.div_ceil(PANEL),
+                a: [start(&done.parts[0]), start(&done.parts[1])],
+                a_stride: a.row_stride,
+                near: Near::A,
+                fetch: b,
+                segments: a.segments.as_ptr().add(chunk.segment),
+                segment_count: chunk.segments,
+                segment_k: chunk.k,
+                b,
+                panel_stride: self.panel_bytes(),
+                c: done.sums,
+                c_stride: TILE_COLUMNS,
+                accumulate: false,
+            }
         }
     }
 
@@ -294,29 +381,47 @@ impl Product {
         unsafe { self.panels.add(column / PANEL * self.panel_bytes() + k * PANEL * self.number.bytes()) }
     }
 
-    /// What a tile fetches while it works: a part of the next strip's two panels, of which `k` numbers will be needed.
-    /// Eight tiles fetch all of it; behind the last strip the fetching has no effect.
-    fn fetch(&self, b: *const u8, tile: usize, k: usize) -> *const u8 {
-        let part = k * PANEL * self.number.bytes() / 4;
-        b.wrapping_add((2 + tile % 8 / 4) * self.panel_bytes() + tile % 4 * part)
+    /// What a tile fetches while it works: a part of the two panels that come next, from a column and a number of `k` on, of which `k`
+    /// numbers will be needed. Eight tiles fetch all of it; behind the last panel the fetching has no effect.
+    fn part(&self, (column, from): (usize, usize), tile: usize, k: usize) -> *const u8 {
+        let bytes = PANEL * self.number.bytes();
+        let panel = column / PANEL + tile % 8 / 4;
+        self.panels.wrapping_add(panel * self.panel_bytes() + (from + tile % 4 * k / 4) * bytes)
     }
 
     fn panel_bytes(&self) -> usize {
         pack::panel_bytes(self.k, self.number)
     }
 
+    /// Ask for the lines that a tile will write, before it is computed: they arrive meanwhile.
+    fn expect(&self, done: &Done, target: &Target) {
+        done.parts.iter().flatten().for_each(|p| target.expect(target.place(p, done.column), p.rows, done.columns));
+    }
+
+    /// Bring a tile's sums through their epilogue into the target.
+    ///
     /// # Safety
     /// As [`Product::block`].
-    unsafe fn finish(&self, c: *mut f32, rows: usize, columns: usize, at: usize, column: usize, target: &Target) {
-        // SAFETY: the caller's.
-        unsafe {
-            let finish = Finish {
-                bias: target.bias.map(|b| b.add(column)),
-                activation: target.activation,
-                residual: target.residual.map(|r| (r.at(at), target.row_stride)),
-                out: (target.out.at(at), target.row_stride),
-            };
-            (self.rows.finish)(c, TILE_COLUMNS, rows, columns, &finish);
+    unsafe fn finish(&self, done: &Done, target: &Target) {
+        for (half, p) in done.parts.iter().enumerate() {
+            let Some(p) = p else { continue };
+            let at = target.place(p, done.column);
+            // SAFETY: the caller's.
+            unsafe {
+                let finish = Finish {
+                    bias: target.bias.map(|b| b.add(done.column)),
+                    activation: target.activation,
+                    residual: target.residual.map(|r| (r.at(at), target.row_stride)),
+                    out: (target.out.at(at), target.row_stride),
+                };
+                (self.rows.finish)(
+                    done.sums.add(half * HALF * TILE_COLUMNS),
+                    TILE_COLUMNS,
+                    p.rows,
+                    done.columns,
+                    &finish,
+                );
+            }
         }
     }
 }
@@ -374,6 +479,21 @@ pub(in super::super) struct Partition {
 }
 
 impl Partition {
+    /// Of rows that pass by: blocks of few rows, and as many columns as the second cache holds of B's panels.
+    pub(in super::super) fn passing(
+        m: usize,
+        n: usize,
+        k: usize,
+        number: Number,
+        threads: usize,
+        kernel: &Kernel,
+    ) -> Partition {
+        let most = Partition::new(m, n, PASSING_ROWS, threads, kernel);
+        let held = (HELD_BYTES / (k * number.bytes())).max(2 * TILE_COLUMNS);
+        let columns = n.div_ceil(n.div_ceil(held)).next_multiple_of(TILE_COLUMNS);
+        Partition { rows: most.rows, columns: most.columns.min(columns) }
+    }
+
     /// Blocks of at most `most` rows; where there are too few of them for the threads, columns are divided too.
     pub(in super::super) fn new(m: usize, n: usize, most: usize, threads: usize, kernel: &Kernel) -> Partition {
         let want = if threads == 1 { 1 } else { 3 * threads };

@@ -11,7 +11,7 @@
 //!
 //! A micro kernel computes a tile of C, up to `rows` by two panels, in registers over one chunk of `k`. Vector kernels
 //! keep a tile's rows of a chunk in the nearest cache and go through the panels. Matrix kernels take long chunks, since
-//! their sums are dear to spill, and go down the rows while the next panels are fetched.
+//! their sums are dear to spill; the caches hold what is used again, and all else is led past the nearest one.
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod amx;
@@ -65,6 +65,13 @@ impl Number {
     }
 }
 
+/// The operand of which a part is used again by the next call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Near {
+    A,
+    B,
+}
+
 /// One call of a micro kernel.
 #[derive(Clone, Copy)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some fields are for matrix kernels"))]
@@ -77,8 +84,8 @@ pub(super) struct Tile {
     pub(super) a: [*const u8; 2],
     /// Bytes from one row of A to the next.
     pub(super) a_stride: usize,
-    /// A is read only once: let it pass by the nearest cache. Only matrix kernels ask.
-    pub(super) stream_a: bool,
+    /// What to keep in the nearest cache; a matrix kernel leads the rest past it.
+    pub(super) near: Near,
     /// What a matrix kernel fetches into the second cache on the way: four lines for each 32 of `k`.
     pub(super) fetch: *const u8,
     /// Byte offsets of the segments of `k` from a row's start.
@@ -126,7 +133,7 @@ impl Kernel {
         match (isa, number) {
             #[cfg(target_arch = "x86_64")]
             (Isa::Amx, Number::Bf16) => {
-                Kernel { rows: 32, chunk: 2048, matrix: true, run: amx::bf16, begin: amx::begin, end: amx::end }
+                Kernel { rows: 32, chunk: 4096, matrix: true, run: amx::bf16, begin: amx::begin, end: amx::end }
             }
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512Bf16, Number::Bf16) => plain(avx512::ROWS, 1024, avx512::bf16),
@@ -165,6 +172,15 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx2, _) => avx2::peak_f32,
             _ => portable::peak_f32,
+        }
+    }
+
+    /// The same with factors from the nearest cache, where that is known to be as fast as long as nobody else uses the core.
+    pub(super) fn near_peak_loop(isa: Isa, number: Number) -> Option<unsafe fn(usize) -> u64> {
+        match (isa, number) {
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Amx, Number::Bf16) => Some(amx::near_peak),
+            _ => None,
         }
     }
 }
@@ -206,7 +222,7 @@ pub(super) fn self_test(isa: Isa) -> Result<(), String> {
                         panels: (n - column).min(TILE_COLUMNS).div_ceil(PANEL),
                         a: [row, (row + HALF).min(m - 1)].map(|r| ptr.add(r * k * number.bytes()).cast_const()),
                         a_stride: k * number.bytes(),
-                        stream_a: false,
+                        near: Near::A,
                         fetch: panels,
                         segments: &0,
                         segment_count: 1,

@@ -1,0 +1,124 @@
+//! Attention on vector kernels: blocks of queries by blocks of keys, each block's scores at once.
+
+use super::super::gemm::{Kernel, Number, PANEL, pack};
+use super::super::rows::{Rows, Softmax};
+use super::{A, Block, Way, aligned, product};
+
+/// Keys of a block: their scores for a block of queries stay in the first cache.
+const KEYS: usize = 256;
+/// Numbers from one row of scores to the next: a line more than needed spreads the rows over the cache's sets.
+const SCORES: usize = KEYS + 16;
+
+/// Queries of a block.
+pub(super) fn queries(kernel: &Kernel) -> usize {
+    (kernel.rows * if kernel.rows >= 12 { 4 } else { 8 }).min(64.max(kernel.rows))
+}
+
+/// Bytes of a thread's memory: queries, scores, sums, and by row maximum, total, factor.
+pub(super) fn parts(way: &Way) -> [usize; 4] {
+    [
+        aligned(way.block * way.query_bytes),
+        // Weights take the place of the scores.
+        aligned(way.block * SCORES * 4),
+        aligned(way.block * way.sum_stride * 4),
+        aligned(way.block * 12),
+    ]
+}
+
+/// One block of queries of one head against all keys.
+///
+/// # Safety
+/// The keys are packed; nobody else writes these rows.
+pub(super) unsafe fn attend(block: &Block) {
+    let Block { rows, s, way, count, panels, own, .. } = *block;
+    let parts = parts(way);
+    // SAFETY: everything stays inside the operands, the panels and the thread's memory as `parts` has laid it out.
+    unsafe {
+        let queries = own;
+        let scores = own.add(parts[0]).cast::<f32>();
+        let sums = own.add(parts[0] + parts[1]).cast::<f32>();
+        let tops = own.add(parts[0] + parts[1] + parts[2]).cast::<f32>();
+        let totals = tops.add(way.block);
+        let factors = totals.add(way.block);
+
+        block.load_queries(queries);
+        for i in 0..count {
+            *tops.add(i) = f32::NEG_INFINITY;
+            *totals.add(i) = 0.0;
+        }
+        sums.write_bytes(0, way.block * way.sum_stride);
+
+        let scale = s.scale * std::f32::consts::LOG2_E;
+        let [first_seen, last_seen] = block.seen();
+        for key in (0..last_seen).step_by(KEYS) {
+            let keys = KEYS.min(s.keys - key);
+            let padded = pack::padded_k(keys, way.number);
+            let b = panels.add(key / PANEL * pack::panel_bytes(s.width, way.number));
+            let a = A { ptr: queries, stride: way.query_bytes, k: way.width };
+            product(way, count, keys, a, b, pack::panel_bytes(s.width, way.number), scores, SCORES, false);
+
+            // Rows that see the same number of keys go together.
+            let mut i = 0;
+            while i < count {
+                let seen = |i: usize| match s.causal {
+                    true => (first_seen + i).saturating_sub(key).min(keys),
+                    false => keys,
+                };
+                let same = (i..count).take_while(|&j| seen(j) == seen(i)).count();
+                weigh(rows, way, scale, seen(i), padded, i, same, scores, [tops, totals, factors]);
+                i += same;
+            }
+            for i in 0..count {
+                if *factors.add(i) != 1.0 {
+                    let row = std::slice::from_raw_parts_mut(sums.add(i * way.sum_stride), way.sum_stride);
+                    (rows.scale)(row, *factors.add(i));
+                }
+            }
+
+            let b = panels.add(way.keys_bytes + key * PANEL * way.number.bytes());
+            let a = A { ptr: scores.cast(), stride: 4 * SCORES, k: padded };
+            product(way, count, s.value_width, a, b, pack::panel_bytes(s.keys, way.number), sums, way.sum_stride, true);
+        }
+        block.store(sums, |i| *totals.add(i));
+    }
+}
+
+/// Scores of `count` rows from `first` on to weights; what is hidden or padding weighs nothing.
+///
+/// # Safety
+/// As [`attend`].
+#[allow(clippy::too_many_arguments, reason = "rows of a block and where their parts lie")]
+unsafe fn weigh(
+    rows: &Rows,
+    way: &Way,
+    scale: f32,
+    seen: usize,
+    padded: usize,
+    first: usize,
+    count: usize,
+    scores: *mut f32,
+    [tops, totals, factors]: [*mut f32; 3],
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let scores = scores.add(first * SCORES);
+        let narrow = scores.cast::<half::bf16>();
+        let softmax = Softmax {
+            rows: count,
+            columns: seen,
+            scale,
+            scores: (scores, SCORES),
+            weights: (way.number == Number::Bf16).then_some((narrow, 2 * SCORES)),
+            tops: tops.add(first),
+            totals: totals.add(first),
+            factors: factors.add(first),
+        };
+        (rows.softmax)(&softmax);
+        for row in 0..count {
+            match way.number {
+                Number::F32 => scores.add(row * SCORES + seen).write_bytes(0, padded - seen),
+                Number::Bf16 => narrow.add(2 * row * SCORES + seen).write_bytes(0, padded - seen),
+            }
+        }
+    }
+}
