@@ -98,6 +98,7 @@ pub fn cpu(what: &CpuBench, mut show: impl FnMut(&CpuLine)) -> anyhow::Result<()
         Some(isa) => vec![isa],
         None => findings().iter().filter(|f| f.usable).map(|f| f.isa).collect(),
     };
+    let mut told = false;
     for isa in paths {
         // A path is shown with what it is made for.
         let precision =
@@ -105,10 +106,10 @@ pub fn cpu(what: &CpuBench, mut show: impl FnMut(&CpuLine)) -> anyhow::Result<()
         let threads = what.threads;
         let cpu = Cpu::new(&CpuOptions { isa: Some(isa), precision, threads, ..CpuOptions::default() })?;
         let still = if what.undisturbed { Stillness::new(&cpu) } else { None };
-        anyhow::ensure!(
-            still.is_some() || !what.undisturbed,
-            "whether others disturb {isa} cannot be told; --undisturbed is for amx in bf16"
-        );
+        if what.undisturbed && still.is_none() {
+            continue;
+        }
+        told = true;
         let mut measure = Measure { cpu: &cpu, budget: Duration::from_secs_f64(what.seconds), still, peaks: vec![] };
         let mut results = vec![];
         for case in CASES.iter().filter(|c| what.filter.as_ref().is_none_or(|f| c.name.contains(f.as_str()))) {
@@ -120,6 +121,10 @@ pub fn cpu(what: &CpuBench, mut show: impl FnMut(&CpuLine)) -> anyhow::Result<()
             show(&CpuLine { name: name.into(), isa, gflops, peak_gflops, ratio });
         }
     }
+    anyhow::ensure!(
+        told,
+        "whether others disturb a core can be told only by amx in bf16, which does not run here; leave out --undisturbed"
+    );
     Ok(())
 }
 
