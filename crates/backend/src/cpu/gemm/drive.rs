@@ -89,6 +89,7 @@ impl Target {
         p.line * self.line_stride + p.x * self.row_stride + column
     }
 
+    /// Ask for the lines that a tile will write, before it is computed: they arrive meanwhile.
     fn expect(&self, at: usize, rows: usize, columns: usize) {
         #[cfg(target_arch = "x86_64")]
         for row in 0..rows {
@@ -229,9 +230,9 @@ impl Pieces {
     }
 }
 
-/// A tile whose sums are complete.
+/// A tile of C: where its sums lie, its rows and its columns.
 #[derive(Clone, Copy)]
-struct Done {
+struct Patch {
     sums: *mut f32,
     parts: [Option<Piece>; 2],
     column: usize,
@@ -273,7 +274,7 @@ impl Product {
                     let column = n0 + strip * TILE_COLUMNS;
                     // SAFETY: everything stays inside the block, the panels, the sums and the target.
                     unsafe {
-                        let done = Done {
+                        let patch = Patch {
                             sums: sums.add(place * self.kernel.rows * TILE_COLUMNS),
                             parts: pieces.of_tile(tile),
                             column,
@@ -281,11 +282,12 @@ impl Product {
                         };
                         let last = i + 1 == chunk_count;
                         if last {
-                            self.expect(&done, target);
+                            let pieces = patch.parts.iter().flatten();
+                            pieces.for_each(|p| target.expect(target.place(p, column), p.rows, patch.columns));
                         }
-                        (self.kernel.run)(&Tile { accumulate: i > 0, ..self.tile(a, &chunk, &done) });
+                        (self.kernel.run)(&Tile { accumulate: i > 0, ..self.tile(a, &chunk, &patch) });
                         if last {
-                            self.finish(&done, target);
+                            self.finish(&patch, target);
                         }
                     }
                 }
@@ -302,11 +304,11 @@ impl Product {
         let pieces = Pieces::new(a.lines, a.line_rows, &self.kernel);
         let depth = a.segments.len() * a.segment_k;
         // SAFETY: everything stays inside the block, the panels, the sums and the target.
-        let compute = |chunk: &Chunk, done: Done, near: Near, fetch: *const u8| unsafe {
+        let compute = |chunk: &Chunk, patch: Patch, near: Near, fetch: *const u8| unsafe {
             let last = chunk.done + chunk.k * chunk.segments == depth;
-            (self.kernel.run)(&Tile { near, fetch, accumulate: chunk.done > 0, ..self.tile(a, chunk, &done) });
+            (self.kernel.run)(&Tile { near, fetch, accumulate: chunk.done > 0, ..self.tile(a, chunk, &patch) });
             if last {
-                self.finish(&done, target);
+                self.finish(&patch, target);
             }
         };
         let strips = n.clone().step_by(TILE_COLUMNS).map(|column| (column, TILE_COLUMNS.min(n.end - column)));
@@ -318,7 +320,7 @@ impl Product {
                 let parts = pieces.of_tile(tile);
                 for (strip, (column, columns)) in strips.clone().enumerate() {
                     let fetch = a.ptr.wrapping_add((tile + 1) * rows_bytes + strip * rows_bytes / count);
-                    compute(&all, Done { sums, parts, column, columns }, Near::A, fetch);
+                    compute(&all, Patch { sums, parts, column, columns }, Near::A, fetch);
                 }
             }
         } else {
@@ -334,7 +336,7 @@ impl Product {
                         let place = if chunked { tile * self.kernel.rows * TILE_COLUMNS } else { 0 };
                         let (sums, parts) = (sums.wrapping_add(place), pieces.of_tile(tile));
                         let fetch = self.part(next, tile, chunk.k * chunk.segments);
-                        compute(&chunk, Done { sums, parts, column, columns }, near, fetch);
+                        compute(&chunk, Patch { sums, parts, column, columns }, near, fetch);
                     }
                 }
             }
@@ -345,18 +347,18 @@ impl Product {
     ///
     /// # Safety
     /// They are inside the block and B.
-    unsafe fn tile(&self, a: &Block, chunk: &Chunk, done: &Done) -> Tile {
+    unsafe fn tile(&self, a: &Block, chunk: &Chunk, patch: &Patch) -> Tile {
         // SAFETY: the caller's.
         unsafe {
             let start = |p: &Option<Piece>| {
                 let at = p.as_ref().map_or(0, |p| p.line * a.line_stride + p.x * a.row_stride);
                 a.ptr.add(at + chunk.a_offset)
             };
-            let b = self.panel(done.column, chunk.done);
+            let b = self.panel(patch.column, chunk.done);
             Tile {
-                rows: [0, 1].map(|i| done.parts[i].as_ref().map_or(0, |p| p.rows)),
-                panels: done.columns.div_ceil(PANEL),
-                a: [start(&done.parts[0]), start(&done.parts[1])],
+                rows: [0, 1].map(|i| patch.parts[i].as_ref().map_or(0, |p| p.rows)),
+                panels: patch.columns.div_ceil(PANEL),
+                a: [start(&patch.parts[0]), start(&patch.parts[1])],
                 a_stride: a.row_stride,
                 near: Near::A,
                 fetch: b,
@@ -365,7 +367,7 @@ impl Product {
                 segment_k: chunk.k,
                 b,
                 panel_stride: self.panel_bytes(),
-                c: done.sums,
+                c: patch.sums,
                 c_stride: TILE_COLUMNS,
                 accumulate: false,
             }
@@ -393,32 +395,27 @@ impl Product {
         pack::panel_bytes(self.k, self.number)
     }
 
-    /// Ask for the lines that a tile will write, before it is computed: they arrive meanwhile.
-    fn expect(&self, done: &Done, target: &Target) {
-        done.parts.iter().flatten().for_each(|p| target.expect(target.place(p, done.column), p.rows, done.columns));
-    }
-
     /// Bring a tile's sums through their epilogue into the target.
     ///
     /// # Safety
     /// As [`Product::block`].
-    unsafe fn finish(&self, done: &Done, target: &Target) {
-        for (half, p) in done.parts.iter().enumerate() {
+    unsafe fn finish(&self, patch: &Patch, target: &Target) {
+        for (half, p) in patch.parts.iter().enumerate() {
             let Some(p) = p else { continue };
-            let at = target.place(p, done.column);
+            let at = target.place(p, patch.column);
             // SAFETY: the caller's.
             unsafe {
                 let finish = Finish {
-                    bias: target.bias.map(|b| b.add(done.column)),
+                    bias: target.bias.map(|b| b.add(patch.column)),
                     activation: target.activation,
                     residual: target.residual.map(|r| (r.at(at), target.row_stride)),
                     out: (target.out.at(at), target.row_stride),
                 };
                 (self.rows.finish)(
-                    done.sums.add(half * HALF * TILE_COLUMNS),
+                    patch.sums.add(half * HALF * TILE_COLUMNS),
                     TILE_COLUMNS,
                     p.rows,
-                    done.columns,
+                    patch.columns,
                     &finish,
                 );
             }
