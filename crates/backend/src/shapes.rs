@@ -52,6 +52,11 @@ impl Window {
         self.taps() * self.channels
     }
 
+    /// Pixels of the enlarged, padded input under `n` of the result that follow each other down (0) or across (1).
+    pub(crate) fn under(&self, n: usize, axis: usize) -> usize {
+        (n - 1) * self.stride + self.kernel[axis]
+    }
+
     /// A pixel of the enlarged, padded input as a pixel of the input.
     pub(crate) fn source(&self, y: usize, x: usize) -> Option<usize> {
         let row = y.checked_add_signed(-self.padding[0])? / self.upsample;

@@ -11,7 +11,7 @@ use impasto_graph::{Graph, Op, Value};
 
 use super::Cpu;
 use super::gemm::drive::{BLOCK_ROWS, Block, Partition, Product, Room, Target, convert, spread, sums_bytes};
-use super::gemm::{Kernel, Number, TILE_COLUMNS, pack};
+use super::gemm::{Kernel, Number, pack};
 use super::rows::Src;
 use super::session::{Env, Run, size};
 use crate::shapes::{Window, epilogue};
@@ -50,19 +50,18 @@ const WHOLE_BAND_BYTES: usize = 900 << 10;
 
 /// Output rows and columns of a block whose band stays in the second cache, of a shape that copies few pixels twice and fills the tiles.
 fn band_block(s: &Window, pixel_bytes: usize) -> [usize; 2] {
-    let across = |n: usize, axis: usize| (n - 1) * s.stride + s.kernel[axis];
-    if across(s.out_height, 0) * across(s.out_width, 1) * pixel_bytes <= WHOLE_BAND_BYTES {
+    if s.under(s.out_height, 0) * s.under(s.out_width, 1) * pixel_bytes <= WHOLE_BAND_BYTES {
         return [s.out_height, s.out_width];
     }
     let shapes = (1..=s.out_width.div_ceil(64)).map(|parts| {
         let width = s.out_width.div_ceil(parts).next_multiple_of(32).min(s.out_width);
-        let lines = BAND_BYTES / (across(width, 1) * pixel_bytes);
+        let lines = BAND_BYTES / (s.under(width, 1) * pixel_bytes);
         let height = ((lines + s.stride).saturating_sub(s.kernel[0]) / s.stride).clamp(1, s.out_height);
         // As equal as possible.
         [s.out_height.div_ceil(s.out_height.div_ceil(height)), width]
     });
     let copied = |&[height, width]: &[usize; 2]| {
-        across(height, 0) * across(width, 1) * 1024 / (height * width) * width.next_multiple_of(16) / width
+        s.under(height, 0) * s.under(width, 1) * 1024 / (height * width) * width.next_multiple_of(16) / width
     };
     shapes.min_by_key(copied).unwrap_or([1, s.out_width])
 }
@@ -81,10 +80,8 @@ impl Way {
         };
         let pixels = s.out_height * s.out_width;
         let threads = cpu.threads().div_ceil(s.batch);
-        let partition = match feed == Feed::Direct && kernel.matrix {
-            true => Partition::passing(pixels, s.n, s.k(), number, threads, &kernel),
-            false => Partition::new(pixels, s.n, BLOCK_ROWS, threads, &kernel),
-        };
+        let column_bytes = pack::padded_k(s.k(), number) * number.bytes();
+        let partition = Partition::new(pixels, s.n, column_bytes, feed == Feed::Direct, threads, &kernel);
         let mut columns = partition.columns;
         let segments = if feed == Feed::Bands { s.taps() } else { 1 };
         let segment_k = if feed == Feed::Bands { s.channels } else { pack::padded_k(s.k(), number) };
@@ -103,16 +100,14 @@ impl Way {
                     let block = band_block(s, pixel_bytes);
                     // Where there are too few blocks for the threads, columns are divided: all rows share a block's panels.
                     let blocks = s.out_height.div_ceil(block[0]) * s.out_width.div_ceil(block[1]);
-                    let tasks = if threads == 1 { 1 } else { 3 * threads };
-                    columns = s.n.div_ceil(tasks.div_ceil(blocks)).next_multiple_of(TILE_COLUMNS);
+                    columns = Partition::columns(s.n, blocks, threads);
                     block
                 } else {
                     let width = s.out_width.div_ceil(s.out_width.div_ceil(2 * BLOCK_ROWS));
                     [(partition.rows / width).clamp(1, s.out_height), width]
                 };
-                let width = block[1];
-                line_bytes = spread(((width - 1) * s.stride + s.kernel[1]) * pixel_bytes);
-                band_bytes = ((block[0] - 1) * s.stride + s.kernel[0]) * line_bytes;
+                line_bytes = spread(s.under(block[1], 1) * pixel_bytes);
+                band_bytes = s.under(block[0], 0) * line_bytes;
             }
         }
         Way {
@@ -230,10 +225,10 @@ unsafe fn fill_band(
     to: *mut u8,
 ) {
     let (top, left) = (y0 * s.stride, x0 * s.stride);
-    let across = (width - 1) * s.stride + s.kernel[1];
+    let across = s.under(width, 1);
     // SAFETY: `source` yields pixels of the picture, and the band has this many lines and pixels.
     unsafe {
-        for line in 0..(height - 1) * s.stride + s.kernel[0] {
+        for line in 0..s.under(height, 0) {
             let to = to.add(line * way.line_bytes);
             let y = top + line;
             // Pixels of one input row that follow each other are converted in one go.

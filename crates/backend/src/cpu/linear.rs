@@ -2,7 +2,7 @@
 
 use impasto_graph::{DType, Graph, Op, Value};
 
-use super::gemm::drive::{BLOCK_ROWS, Block, Partition, Product, Room, Target, convert_row, spread, sums_bytes};
+use super::gemm::drive::{Block, Partition, Product, Room, Target, convert_row, spread, sums_bytes};
 use super::gemm::{Kernel, Number, PANEL, pack};
 use super::rows::{Dst, Src};
 use super::session::{Env, Run};
@@ -41,10 +41,7 @@ impl Way {
         let padded = pack::padded_k(s.k, number);
         let direct = number.dtype() == s.a_type && padded == s.k;
         let threads = cpu.threads().div_ceil(s.groups);
-        let partition = match direct && kernel.matrix {
-            true => Partition::passing(s.m, s.n, s.k, number, threads, &kernel),
-            false => Partition::new(s.m, s.n, BLOCK_ROWS, threads, &kernel),
-        };
+        let partition = Partition::new(s.m, s.n, padded * number.bytes(), direct, threads, &kernel);
         let row_bytes = spread(padded * number.bytes());
         Way {
             number,

@@ -31,7 +31,7 @@ struct Case {
     build: fn(&mut Graph, DType, Slice) -> Result<Value, GraphError>,
 }
 
-/// How many slices make the whole.
+/// How much of a case.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Slice {
     Whole,
@@ -105,10 +105,10 @@ pub fn cpu(what: &CpuBench, mut show: impl FnMut(&CpuLine)) -> anyhow::Result<()
             if what.precision == Precision::Auto && isa.has_bf16() { Precision::Bf16 } else { what.precision };
         let threads = what.threads;
         let cpu = Cpu::new(&CpuOptions { isa: Some(isa), precision, threads, ..CpuOptions::default() })?;
-        let still = if what.undisturbed { Stillness::new(&cpu) } else { None };
-        if what.undisturbed && still.is_none() {
-            continue;
-        }
+        let still = match what.undisturbed.then(|| Stillness::new(&cpu)) {
+            Some(None) => continue,
+            still => still.flatten(),
+        };
         told = true;
         let mut measure = Measure { cpu: &cpu, budget: Duration::from_secs_f64(what.seconds), still, peaks: vec![] };
         let mut results = vec![];

@@ -109,10 +109,10 @@ impl Block<'_> {
         }
     }
 
-    /// The first key that the block's first query does not see, and the first that none of them sees. Query `i` sees the keys up to
-    /// `i` plus this offset if attention is causal.
+    /// The first key that the block's first query does not see, and the first that none of them sees.
     fn seen(&self) -> [usize; 2] {
         let s = self.s;
+        // Where attention is causal, query `i` sees the keys up to `i` plus this.
         let offset = s.keys - s.queries.min(s.keys);
         match s.causal {
             true => [self.first + 1, self.first + self.count].map(|end| (end + offset).min(s.keys)),
@@ -137,6 +137,15 @@ impl Block<'_> {
             }
         }
     }
+}
+
+/// Where the parts of a thread's memory begin, which have so many bytes.
+fn lay_out<const N: usize>(own: *mut u8, bytes: [usize; N]) -> [*mut u8; N] {
+    let mut at = 0;
+    bytes.map(|bytes| {
+        at += bytes;
+        own.wrapping_add(at - bytes)
+    })
 }
 
 /// Bytes of a part of scratch memory.
@@ -227,6 +236,7 @@ unsafe fn pack_keys(
 }
 
 /// Rows of A in the compute type.
+#[derive(Clone, Copy)]
 struct A {
     ptr: *const u8,
     stride: usize,
@@ -253,23 +263,31 @@ unsafe fn product(
         for row in (0..count).step_by(way.kernel.rows) {
             // SAFETY: the caller's.
             unsafe {
-                (way.kernel.run)(&Tile {
-                    rows: way.kernel.halves(count - row),
-                    panels: (n - column).min(TILE_COLUMNS).div_ceil(PANEL),
-                    a: [a.ptr.add(row * a.stride), a.ptr.wrapping_add((row + HALF) * a.stride)],
-                    a_stride: a.stride,
-                    near: Near::A,
-                    fetch: b,
-                    segments: &0,
-                    segment_count: 1,
-                    segment_k: a.k,
-                    b: b.add(column / PANEL * panel_stride),
-                    panel_stride,
-                    c: c.add(row * c_stride + column),
-                    c_stride,
-                    accumulate,
-                });
+                let (a, b) = (A { ptr: a.ptr.add(row * a.stride), ..a }, b.add(column / PANEL * panel_stride));
+                let panels = (n - column).min(TILE_COLUMNS).div_ceil(PANEL);
+                let tile = tile(way, count - row, a, b, panel_stride, c.add(row * c_stride + column), c_stride);
+                (way.kernel.run)(&Tile { panels, accumulate, ..tile });
             }
         }
+    }
+}
+
+/// The call for as many of `rows` rows as a tile has and two panels.
+fn tile(way: &Way, rows: usize, a: A, b: *const u8, panel_stride: usize, c: *mut f32, c_stride: usize) -> Tile {
+    Tile {
+        rows: way.kernel.halves(rows),
+        panels: 2,
+        a: [a.ptr, a.ptr.wrapping_add(HALF * a.stride)],
+        a_stride: a.stride,
+        near: Near::A,
+        fetch: b,
+        segments: &0,
+        segment_count: 1,
+        segment_k: a.k,
+        b,
+        panel_stride,
+        c,
+        c_stride,
+        accumulate: false,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::gemm::{Kernel, Number, PANEL, pack};
 use super::super::rows::{Rows, Softmax};
-use super::{A, Block, Way, aligned, product};
+use super::{A, Block, Way, aligned, lay_out, product};
 
 /// Keys of a block: their scores for a block of queries stay in the first cache.
 const KEYS: usize = 256;
@@ -31,13 +31,10 @@ pub(super) fn parts(way: &Way) -> [usize; 4] {
 /// The keys are packed; nobody else writes these rows.
 pub(super) unsafe fn attend(block: &Block) {
     let Block { rows, s, way, count, panels, own, .. } = *block;
-    let parts = parts(way);
-    // SAFETY: everything stays inside the operands, the panels and the thread's memory as `parts` has laid it out.
+    let [queries, scores, sums, tops] = lay_out(own, parts(way));
+    let [scores, sums, tops] = [scores, sums, tops].map(|p| p.cast::<f32>());
+    // SAFETY: everything stays inside the operands, the panels and the thread's memory as `parts` says.
     unsafe {
-        let queries = own;
-        let scores = own.add(parts[0]).cast::<f32>();
-        let sums = own.add(parts[0] + parts[1]).cast::<f32>();
-        let tops = own.add(parts[0] + parts[1] + parts[2]).cast::<f32>();
         let totals = tops.add(way.block);
         let factors = totals.add(way.block);
 

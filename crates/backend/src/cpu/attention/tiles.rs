@@ -5,9 +5,9 @@
 
 use std::arch::x86_64::*;
 
-use super::super::gemm::{HALF, Near, PANEL, TILE_COLUMNS, Tile, pack};
+use super::super::gemm::{PANEL, TILE_COLUMNS, pack};
 use super::super::rows::narrow_exp2;
-use super::{A, Block, Way, aligned, product};
+use super::{A, Block, Way, aligned, lay_out, product, tile};
 
 /// Queries of a block: the rows of a tile.
 pub(super) const QUERIES: usize = 32;
@@ -54,14 +54,10 @@ struct Strip {
 /// The keys are packed; nobody else writes these rows; the machine has tiles.
 pub(super) unsafe fn attend(block: &Block) {
     let Block { s, way, count, panels, own, .. } = *block;
-    let mut at = 0;
-    let [queries, scores, weights, sums, tops, shifts, totals, after] = parts(way).map(|bytes| {
-        at += bytes;
-        own.wrapping_add(at - bytes)
-    });
+    let [queries, scores, weights, sums, tops, shifts, totals, after] = lay_out(own, parts(way));
     let [scores, sums, tops, shifts] = [scores, sums, tops, shifts].map(|p| p.cast::<f32>());
     let [mut totals, mut after] = [totals, after].map(|p| p.cast::<f32>());
-    // SAFETY: everything stays inside the operands, the panels and the thread's memory as `parts` has laid it out.
+    // SAFETY: everything stays inside the operands, the panels and the thread's memory as `parts` says.
     unsafe {
         block.load_queries(queries);
         (0..count).for_each(|i| *tops.add(i) = f32::NEG_INFINITY);
@@ -79,22 +75,8 @@ pub(super) unsafe fn attend(block: &Block) {
             let a = A { ptr: weights, stride: WEIGHT_BYTES, k: strips * STRIP };
             product(way, count, s.value_width, a, b, pack::panel_bytes(s.keys, way.number), sums, way.sum_stride, true);
         };
-        let mut tile = Tile {
-            rows: way.kernel.halves(count),
-            panels: 2,
-            a: [queries, queries.add(HALF * way.query_bytes)].map(<*mut u8>::cast_const),
-            a_stride: way.query_bytes,
-            near: Near::A,
-            fetch: panels,
-            segments: &0,
-            segment_count: 1,
-            segment_k: way.width,
-            b: panels,
-            panel_stride: panel_bytes,
-            c: scores,
-            c_stride: STRIP,
-            accumulate: false,
-        };
+        let a = A { ptr: queries, stride: way.query_bytes, k: way.width };
+        let mut tile = tile(way, count, a, panels, panel_bytes, scores, STRIP);
         // Strips that wait for their values, and whether all rows have a top.
         let (mut waiting, mut settled) = (0, false);
         for key in (0..last_seen).step_by(STRIP) {

@@ -476,31 +476,38 @@ pub(in super::super) struct Partition {
 }
 
 impl Partition {
-    /// Of rows that pass by: blocks of few rows, and as many columns as the second cache holds of B's panels.
-    pub(in super::super) fn passing(
+    /// Blocks of rows; where there are too few of them for the threads, columns are divided too. Rows that pass by a matrix kernel come in
+    /// small blocks, and meet no more columns, of so many bytes, than the second cache holds.
+    pub(in super::super) fn new(
         m: usize,
         n: usize,
-        k: usize,
-        number: Number,
+        column_bytes: usize,
+        passing: bool,
         threads: usize,
         kernel: &Kernel,
     ) -> Partition {
-        let most = Partition::new(m, n, PASSING_ROWS, threads, kernel);
-        let held = (HELD_BYTES / (k * number.bytes())).max(2 * TILE_COLUMNS);
-        let columns = n.div_ceil(n.div_ceil(held)).next_multiple_of(TILE_COLUMNS);
-        Partition { rows: most.rows, columns: most.columns.min(columns) }
-    }
-
-    /// Blocks of at most `most` rows; where there are too few of them for the threads, columns are divided too.
-    pub(in super::super) fn new(m: usize, n: usize, most: usize, threads: usize, kernel: &Kernel) -> Partition {
-        let want = if threads == 1 { 1 } else { 3 * threads };
+        let passing = passing && kernel.matrix;
+        let most = if passing { PASSING_ROWS } else { BLOCK_ROWS };
         let least = kernel.rows * 2;
         // Blocks as equal as possible, in whole tiles.
-        let blocks = m.div_ceil(most).max((m / least).min(want).max(1));
+        let blocks = m.div_ceil(most).max((m / least).min(tasks(threads)).max(1));
         let rows = m.div_ceil(blocks).next_multiple_of(kernel.rows).min(m.max(1));
-        let blocks = m.div_ceil(rows);
-        let parts = want.div_ceil(blocks).min(n.div_ceil(2 * TILE_COLUMNS)).max(1);
-        let columns = n.div_ceil(parts).next_multiple_of(TILE_COLUMNS);
+        let mut columns = Partition::columns(n, m.div_ceil(rows), threads);
+        if passing {
+            let held = (HELD_BYTES / column_bytes).max(2 * TILE_COLUMNS);
+            columns = columns.min(n.div_ceil(n.div_ceil(held)).next_multiple_of(TILE_COLUMNS));
+        }
         Partition { rows, columns }
     }
+
+    /// Columns of a task, where so many blocks of rows are to keep the threads busy.
+    pub(in super::super) fn columns(n: usize, blocks: usize, threads: usize) -> usize {
+        let parts = tasks(threads).div_ceil(blocks).min(n.div_ceil(2 * TILE_COLUMNS)).max(1);
+        n.div_ceil(parts).next_multiple_of(TILE_COLUMNS)
+    }
+}
+
+/// Tasks among which no thread waits long for the others.
+fn tasks(threads: usize) -> usize {
+    if threads == 1 { 1 } else { 3 * threads }
 }
