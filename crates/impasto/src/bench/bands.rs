@@ -138,7 +138,7 @@ pub fn bands_time(cpu: &Cpu, size: usize, bands: u64, runs: usize) -> anyhow::Re
             arena_bytes: tiled.arena_bytes,
             pictures,
         },
-        profile: [by_op(&*sessions[0]), by_op(&*sessions[1])],
+        profile: [by_op(&sessions[0].profile()), by_op(&sessions[1].profile())],
     })
 }
 

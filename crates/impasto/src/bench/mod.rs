@@ -17,7 +17,7 @@ mod worker;
 pub use bands::{BandsLeast, BandsMemory, BandsTime, TilesTime, bands_least, bands_memory, bands_time};
 pub use cpu::{CpuBench, CpuLine, cpu};
 pub use kernel::{KernelLine, has_spirv_opt, kernel, module};
-pub use model::{ModelLine, SlowStep, model};
+pub use model::{ModelLine, Step, model};
 pub use plan::{PlanLine, plans};
 pub use stream::{StreamLine, plot, stream};
 pub use worker::{Spread, WorkerLine, worker};

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use impasto_backend::{Backend, Session};
+use impasto_backend::{Backend, StepTime};
 use impasto_graph::{DType, Graph, HostTensor, Plan, Storage};
 use impasto_model::{Family, Numbers, UnetConfig, VaeConfig, unet, vae_decoder};
 use serde::Serialize;
@@ -36,27 +36,24 @@ pub struct ModelLine {
     pub prepare_seconds: f64,
     /// Seconds of the first run.
     pub first_seconds: f64,
-    /// Seconds by kind of op, the longest first.
+    /// Seconds by kind of op, the longest first; each step at its best over all runs.
     pub profile: Vec<(String, f64)>,
-    /// The steps that took longest.
-    pub slowest: Vec<SlowStep>,
+    /// All steps at their best, the longest first.
+    pub steps: Vec<Step>,
 }
 
 /// One step of a network.
 #[derive(Clone, Debug, Serialize)]
-pub struct SlowStep {
+pub struct Step {
     /// Where in the network it stands.
     pub label: String,
     /// Its op.
     pub op: &'static str,
-    /// Seconds in the last run.
+    /// Its shortest time.
     pub seconds: f64,
     /// Useful operations a second, in thousand millions.
     pub gflops: f64,
 }
-
-/// Steps that are shown one by one.
-const SLOWEST: usize = 12;
 
 /// Run the networks of a family for pictures of `size` by `size`; `show` gets each line as it is ready.
 pub fn model(
@@ -90,7 +87,8 @@ fn measure(backend: &dyn Backend, name: String, graph: &Graph, runs: usize) -> a
     let prepare_seconds = start.elapsed().as_secs_f64() - pack_seconds;
     let (inputs, mut outputs) = (random_inputs(&*session)?, room_for_outputs(&*session));
     let inputs: Vec<(&str, &HostTensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
-    let (mut peaks, mut times, mut least) = (vec![], vec![], vec![]);
+    let (mut peaks, mut times) = (vec![], vec![]);
+    let mut best: Vec<StepTime> = vec![];
     for _ in 0..runs.max(1) {
         for _ in 0..3 {
             peaks.push(backend.peak_gflops()?);
@@ -99,8 +97,10 @@ fn measure(backend: &dyn Backend, name: String, graph: &Graph, runs: usize) -> a
         session.run(&inputs, &mut outputs)?;
         times.push(start.elapsed().as_secs_f64());
         let steps = session.profile();
-        least.resize(steps.len(), f64::INFINITY);
-        least.iter_mut().zip(&steps).for_each(|(least, step)| *least = step.seconds.min(*least));
+        match best.is_empty() {
+            true => best = steps,
+            false => best.iter_mut().zip(&steps).for_each(|(best, step)| best.seconds = step.seconds.min(best.seconds)),
+        }
     }
     let first_seconds = times[0];
     anyhow::ensure!(
@@ -109,37 +109,34 @@ fn measure(backend: &dyn Backend, name: String, graph: &Graph, runs: usize) -> a
     );
     let (seconds, peak) = (median(&mut times), median(&mut peaks));
     let gflops = graph.flops() as f64 / seconds / 1e9;
+    best.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     Ok(ModelLine {
         name,
         seconds,
         gflops,
         peak_gflops: peak,
         ratio: gflops / peak,
-        least_seconds: (!least.is_empty()).then(|| least.iter().sum()),
+        least_seconds: (!best.is_empty()).then(|| best.iter().map(|s| s.seconds).sum()),
         arena_bytes: plan.arena_bytes(),
         weight_bytes: plan.weight_bytes(),
         pack_seconds,
         prepare_seconds,
         first_seconds,
-        profile: by_op(&*session),
-        slowest: slowest(&*session),
+        profile: by_op(&best),
+        steps: best.into_iter().map(Step::from).collect(),
     })
 }
 
-fn slowest(session: &dyn Session) -> Vec<SlowStep> {
-    let mut steps = session.profile();
-    steps.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-    let shown = steps.into_iter().take(SLOWEST);
-    let gflops = |flops: u64, seconds: f64| flops as f64 / seconds.max(1e-9) / 1e9;
-    shown
-        .map(|s| SlowStep { gflops: gflops(s.flops, s.seconds), label: s.label, op: s.op, seconds: s.seconds })
-        .collect()
+impl From<StepTime> for Step {
+    fn from(s: StepTime) -> Step {
+        Step { gflops: s.flops as f64 / s.seconds.max(1e-9) / 1e9, label: s.label, op: s.op, seconds: s.seconds }
+    }
 }
 
-/// Seconds of the last run by kind of op.
-pub(super) fn by_op(session: &dyn Session) -> Vec<(String, f64)> {
+/// Seconds by kind of op, the longest first.
+pub(super) fn by_op(steps: &[StepTime]) -> Vec<(String, f64)> {
     let mut sums: HashMap<&str, f64> = HashMap::new();
-    for step in session.profile() {
+    for step in steps {
         *sums.entry(step.op).or_default() += step.seconds;
     }
     let mut list: Vec<(String, f64)> = sums.into_iter().map(|(op, s)| (op.to_string(), s)).collect();

@@ -12,6 +12,9 @@ use serde::Serialize;
 
 use super::{BenchBands, BenchCpu, BenchModel, BenchStream, BenchWorker, Common};
 
+/// Steps of a network that are shown one by one; all of them are in the JSON.
+const STEPS_SHOWN: usize = 12;
+
 /// A line of results. A reader that has gone away has seen enough: no error, no panic.
 pub fn line(line: std::fmt::Arguments) {
     if writeln!(std::io::stdout(), "{line}").is_err() {
@@ -196,9 +199,9 @@ pub fn bench_model(args: &BenchModel) -> anyhow::Result<()> {
             say!("    each step at its best {least:>8.4} s {:>5.1} % of the peak", 100.0 * l.ratio * l.seconds / least);
         }
         for (op, seconds) in &l.profile {
-            say!("    {op:<20} {seconds:>9.4} s {:>5.1} %", 100.0 * seconds / l.seconds);
+            say!("    {op:<20} {seconds:>9.4} s {:>5.1} %", 100.0 * seconds / l.least_seconds.unwrap_or(l.seconds));
         }
-        for s in &l.slowest {
+        for s in l.steps.iter().take(STEPS_SHOWN) {
             say!("    {:<9} {:<60} {:>9.4} s {:>7.0} GFLOP/s", s.op, s.label, s.seconds, s.gflops);
         }
     })
