@@ -69,7 +69,8 @@ impl Isa {
                 Isa::Avx2 => avx2,
                 Isa::Avx512 => avx512,
                 Isa::Avx512Bf16 => avx512 && has!("avx512bf16"),
-                Isa::Amx => avx512 && has!("avx512bf16") && super::gemm::amx::claimed(),
+                // Every processor with matrix tiles has bytes permuted by vectors, too.
+                Isa::Amx => avx512 && has!("avx512bf16") && has!("avx512vbmi") && super::gemm::amx::claimed(),
             }
         }
         #[cfg(not(target_arch = "x86_64"))]

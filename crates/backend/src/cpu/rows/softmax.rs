@@ -168,7 +168,7 @@ unsafe fn avx512_exp2(t: std::arch::x86_64::__m512) -> std::arch::x86_64::__m512
 /// 2 to the power t for a result that becomes a bf16: the error, 1e-4, is small beside that of rounding.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub(in crate::cpu) unsafe fn narrow_exp2(t: std::arch::x86_64::__m512) -> std::arch::x86_64::__m512 {
+unsafe fn narrow_exp2(t: std::arch::x86_64::__m512) -> std::arch::x86_64::__m512 {
     use std::arch::x86_64::*;
     // SAFETY: callers are compiled for these instructions.
     unsafe {
