@@ -39,9 +39,39 @@ fn parts(way: &Way) -> [usize; 4] {
     [
         aligned(QUERIES * way.query_bytes),
         2 * QUERIES * STRIP * 4,
-        QUERIES * WEIGHT_BYTES,
+        2 * QUERIES * WEIGHT_BYTES,
         aligned(QUERIES * way.sum_stride * 4),
     ]
+}
+
+/// Weights of some strips, to be multiplied with their values.
+#[derive(Clone, Copy)]
+struct Chunk {
+    weights: *const u8,
+    first_key: usize,
+    strips: usize,
+}
+
+/// Temporary: variants to be measured, from IMPASTO_LAB, as in `a1p2s8f0`.
+#[derive(Clone, Copy)]
+struct Lab {
+    ahead: bool,
+    pieces: usize,
+    strips: usize,
+    fetch: usize,
+}
+
+fn lab() -> Lab {
+    static LAB: std::sync::OnceLock<Lab> = std::sync::OnceLock::new();
+    *LAB.get_or_init(|| {
+        let text = std::env::var("IMPASTO_LAB").unwrap_or_default();
+        let number = |c: char, or: usize| {
+            let Some(at) = text.find(c) else { return or };
+            text[at + 1..].chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(or)
+        };
+        let strips = number('s', 8).clamp(1, STRIPS);
+        Lab { ahead: number('a', 1) == 1, pieces: number('p', 0), strips, fetch: number('f', 0) }
+    })
 }
 
 /// One block of queries of one head against all keys.
@@ -52,6 +82,7 @@ unsafe fn attend(block: &Block) {
     let Block { s, way, count, panels, own, .. } = *block;
     let [queries, scores, weights, sums] = lay_out(own, parts(way));
     let (scores, sums) = (scores.cast::<f32>(), sums.cast::<f32>());
+    let lab = lab();
     // SAFETY: everything stays inside the operands, the panels and the thread's memory as `parts` says.
     unsafe {
         let scale = s.scale * PER_SCORE;
@@ -63,30 +94,57 @@ unsafe fn attend(block: &Block) {
 
         let [first_seen, last_seen] = block.seen();
         let panel_bytes = pack::panel_bytes(s.width, way.number);
+        let value_bytes = pack::panel_bytes(s.keys, way.number);
         let a = A { ptr: queries, stride: way.query_bytes, k: way.width };
         let tile = tile(way, count, a, panels, panel_bytes, scores, STRIP);
+        let place = |key: usize| scores.add(key / STRIP % 2 * QUERIES * STRIP);
         // The scores of the strip that begins with `key`, in one of two places.
         let score = |key: usize| {
-            let c = scores.add(key / STRIP % 2 * QUERIES * STRIP);
             let b = panels.add(key / PANEL * panel_bytes);
             let panels = STRIP.min(s.keys - key).div_ceil(PANEL);
-            (way.kernel.run)(&Tile { panels, b, fetch: b.wrapping_add(2 * panel_bytes), c, ..tile });
-            c
+            let fetch = b.wrapping_add(2 * panel_bytes);
+            (way.kernel.run)(&Tile { panels, b, fetch, c: place(key), ..tile });
         };
-        let multiply = |first_key: usize, strips: usize| {
-            if strips == 0 {
+        // One of the pieces in which a chunk's products are done.
+        let n = s.value_width + 1;
+        let parts = lab.pieces.max(1);
+        let pieces = n.div_ceil(STRIP) * parts;
+        let piece = |chunk: &Chunk, i: usize| {
+            let (column, part) = (i / parts * STRIP, i % parts);
+            let [from, to] = [part, part + 1].map(|p| chunk.strips * p / parts);
+            if from == to {
                 return;
             }
-            let b = panels.add(way.keys_bytes + first_key * PANEL * way.number.bytes());
-            let a = A { ptr: weights, stride: WEIGHT_BYTES, k: strips * STRIP };
-            let (n, bytes) = (s.value_width + 1, pack::panel_bytes(s.keys, way.number));
-            product(way, count, n, a, b, bytes, sums, way.sum_stride, first_key > 0);
+            let first_key = chunk.first_key + from * STRIP;
+            let b = panels.add(way.keys_bytes + column / PANEL * value_bytes + first_key * PANEL * 2);
+            let a = A { ptr: chunk.weights.add(2 * STRIP * from), stride: WEIGHT_BYTES, k: (to - from) * STRIP };
+            let columns = STRIP.min(n - column);
+            product(way, count, columns, a, b, value_bytes, sums.add(column), way.sum_stride, first_key > 0);
         };
-        // Strips that wait for their values.
-        let mut waiting = 0;
+        // The chunk that waits for its products, how many of its pieces are done, and the strips that wait for being one.
+        let mut chunk = Chunk { weights: std::ptr::null(), first_key: 0, strips: 0 };
+        let (mut done, mut waiting, mut side) = (pieces, 0, 0);
+        if lab.ahead {
+            score(0);
+        }
         for key in (0..last_seen).step_by(STRIP) {
             let keys = STRIP.min(s.keys - key);
-            let scores = score(key);
+            match lab.ahead {
+                true if key + STRIP < last_seen => score(key + STRIP),
+                true => {}
+                false => score(key),
+            }
+            if lab.pieces > 0 {
+                let until = (pieces * (waiting + 1)).div_ceil(lab.strips);
+                (done..until).for_each(|i| piece(&chunk, i));
+                done = done.max(until);
+            }
+            if lab.fetch & 1 == 1 {
+                let next = panels.add((key + 2 * STRIP) / PANEL * panel_bytes);
+                for i in (0..2 * panel_bytes).step_by(64) {
+                    std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(next.wrapping_add(i).cast());
+                }
+            }
             // Where not every row sees the whole strip.
             let seen = (key + STRIP > first_seen).then(|| {
                 std::array::from_fn(|i| {
@@ -94,20 +152,29 @@ unsafe fn attend(block: &Block) {
                     u32::MAX.checked_shr((STRIP - seen) as u32).unwrap_or(0)
                 })
             });
-            let strip = Strip { rows: count, scale, scores, seen };
+            let strip = Strip { rows: count, scale, scores: place(key), seen };
+            let weights = weights.add(side * QUERIES * WEIGHT_BYTES);
             if !offsets.weigh(&strip, weights.add(2 * STRIP * waiting)) {
-                multiply(key - waiting * STRIP, waiting);
-                waiting = 0;
+                (done..pieces).for_each(|i| piece(&chunk, i));
+                chunk = Chunk { weights, first_key: key - waiting * STRIP, strips: waiting };
+                (0..pieces).for_each(|i| piece(&chunk, i));
+                (done, waiting) = (pieces, 0);
                 offsets.lower(&strip, sums, way.sum_stride);
                 offsets.weigh_lowered(&strip, weights);
             }
             waiting += 1;
-            if waiting == STRIPS {
-                multiply(key + STRIP - waiting * STRIP, waiting);
-                waiting = 0;
+            if waiting == lab.strips || key + STRIP >= last_seen {
+                (done..pieces).for_each(|i| piece(&chunk, i));
+                chunk = Chunk { weights, first_key: key + STRIP - waiting * STRIP, strips: waiting };
+                (done, waiting) = (0, 0);
+                if lab.pieces == 0 || key + STRIP >= last_seen {
+                    (0..pieces).for_each(|i| piece(&chunk, i));
+                    done = pieces;
+                } else {
+                    side = 1 - side;
+                }
             }
         }
-        multiply(last_seen.next_multiple_of(STRIP) - waiting * STRIP, waiting);
         panels::store_results(block, sums, |row| offsets.spoiled(row));
     }
 }

@@ -139,11 +139,13 @@ impl Offsets {
         unsafe {
             let scale = _mm512_set1_ps(strip.scale);
             let table = _mm512_loadu_si512(TABLE.as_ptr().cast());
+            // A mask that the compiler knows it makes an instruction of its own.
+            let low_bytes = std::hint::black_box(0x5555_5555_5555_5555);
             let ceiling = _mm512_set1_ps(f32::from(CEILING) + 0.5);
             let mut largest = _mm512_setzero_si512();
             let mut odd = 0;
-            for row in 0..strip.rows {
-                let offset = _mm512_set1_ps(self.by_row[row]);
+            for (row, &offset) in self.by_row.iter().enumerate().take(strip.rows) {
+                let offset = _mm512_set1_ps(offset);
                 let [x, y] = [0, 16].map(|i| {
                     let scores = _mm512_load_ps(strip.scores.add(row * STRIP + i));
                     _mm512_fmadd_ps(scores, scale, offset)
@@ -163,7 +165,7 @@ impl Offsets {
                     odd |= _mm512_mask_cmp_ps_mask::<_CMP_NLE_UQ>(low, x, ceiling)
                         | _mm512_mask_cmp_ps_mask::<_CMP_NLE_UQ>(high, y, ceiling);
                 }
-                _mm512_store_si512(weights.add(row * WEIGHT_BYTES).cast(), powers(exponents, table));
+                _mm512_store_si512(weights.add(row * WEIGHT_BYTES).cast(), powers(exponents, table, low_bytes));
             }
             odd == 0 && _mm512_cmpgt_epu16_mask(largest, _mm512_set1_epi16(CEILING as i16)) == 0
         }
@@ -232,11 +234,10 @@ impl Strip {
 /// 2 to these exponents, in steps above the smallest, as bf16. Zero becomes a number so small that products take it for zero.
 #[inline]
 #[target_feature(enable = "avx512vbmi,avx512bf16,avx512dq,avx512vl")]
-fn powers(exponents: __m512i, table: __m512i) -> __m512i {
-    const LOW_BYTES: u64 = 0x5555_5555_5555_5555;
+fn powers(exponents: __m512i, table: __m512i, low_bytes: u64) -> __m512i {
     let place = _mm512_srli_epi16::<2>(exponents);
     // The mean of the two, rounded up: half of their sum, as a bf16's fraction has one bit less.
-    _mm512_avg_epu16(exponents, _mm512_maskz_permutexvar_epi8(LOW_BYTES, place, table))
+    _mm512_avg_epu16(exponents, _mm512_maskz_permutexvar_epi8(low_bytes, place, table))
 }
 
 /// The key of a strip whose weight stands at a place: two vectors are packed in pieces of four.
