@@ -154,13 +154,13 @@ unsafe fn attend(block: &Block) {
             });
             let strip = Strip { rows: count, scale, scores: place(key), seen };
             let weights = weights.add(side * QUERIES * WEIGHT_BYTES);
-            if !offsets.weigh(&strip, weights.add(2 * STRIP * waiting)) {
+            if !offsets.settled() || !offsets.weigh(&strip, weights.add(2 * STRIP * waiting)) {
                 (done..pieces).for_each(|i| piece(&chunk, i));
                 chunk = Chunk { weights, first_key: key - waiting * STRIP, strips: waiting };
                 (0..pieces).for_each(|i| piece(&chunk, i));
                 (done, waiting) = (pieces, 0);
                 offsets.lower(&strip, sums, way.sum_stride);
-                offsets.weigh_lowered(&strip, weights);
+                offsets.weigh(&strip, weights);
             }
             waiting += 1;
             if waiting == lab.strips || key + STRIP >= last_seen {

@@ -28,8 +28,8 @@ const CEILING: u16 = (127 + 24) * STEPS as u16 - PLACES as u16;
 const LOWERED: f32 = ONE + 16.0 * STEPS;
 /// Scores of rows whose bound is no farther from zero are all weighed by normal numbers under the ceiling.
 const REACH: f32 = 74.0 * STEPS;
-/// Exponents below this are finite, and so are those of the rows of a bound under it.
-const FINITE: f32 = 1e9;
+/// Exponents of rows whose bound is no farther from zero are whole numbers of 32 bits, and offsets to them exact within a few steps.
+const FAR: f32 = 268_435_456.0;
 
 /// By the upper six bits of the fraction, counted from `PLACES` above it: `PLACES - 1` less what 2^f lacks to 1 + f in steps, such that the mean
 /// square of the error is smallest in each. The test below computes it again.
@@ -52,15 +52,19 @@ pub(super) struct Strip {
 const NOTHING: u8 = 0;
 /// Exponents above the ceiling.
 const HIGH: u8 = 1;
-/// The same, also where numbers are infinite or none.
+/// The same in rows of scores of any size, and scores that are infinite or no numbers.
 const ODD: u8 = 2;
 
 /// What is added to the scaled scores of a block's rows, for their weights to be numbers that can be summed.
 pub(super) struct Offsets {
     by_row: [f32; QUERIES],
+    /// What is subtracted from the scores of a row before they are scaled: zero but for rows that are `odd`.
+    tops: [f32; QUERIES],
     /// Rows that have an offset, by bits. A row that has seen nothing but -inf needs none.
     settled: u32,
-    /// Rows that have met what is no number, or +inf.
+    /// Rows whose scores may be of any size, infinite or no numbers.
+    odd: u32,
+    /// Rows that have met what is no number, or a score that would outweigh everything.
     spoiled: u32,
     all: u32,
     look_for: u8,
@@ -74,15 +78,15 @@ impl Offsets {
     #[target_feature(enable = "avx512vbmi,avx512bf16,avx512dq,avx512vl")]
     pub(super) unsafe fn new(rows: usize, squares: &[__m512; 2], longest_key: f32, scale: f32) -> Offsets {
         let mut by_row = [0.0; QUERIES];
-        let (mut settled, mut finite) = (0, 0);
+        let (mut settled, mut known) = (0, 0);
         // A little more than the product of the lengths, since all of this is rounded.
         let longest = _mm512_set1_ps(longest_key * scale.abs() * 1.001);
         for (i, &squares) in squares.iter().enumerate() {
             let bound = _mm512_mul_ps(_mm512_sqrt_ps(squares), longest);
             let near = _mm512_cmp_ps_mask::<_CMP_LE_OQ>(bound, _mm512_set1_ps(REACH));
-            let below = _mm512_cmp_ps_mask::<_CMP_LE_OQ>(bound, _mm512_set1_ps(FINITE));
+            let far = _mm512_cmp_ps_mask::<_CMP_LE_OQ>(bound, _mm512_set1_ps(FAR));
             settled |= u32::from(near) << (16 * i);
-            finite |= u32::from(below) << (16 * i);
+            known |= u32::from(far) << (16 * i);
             // SAFETY: 16 numbers of the array.
             unsafe {
                 let offset = _mm512_maskz_sub_ps(near, _mm512_set1_ps(f32::from(CEILING)), bound);
@@ -90,45 +94,32 @@ impl Offsets {
             }
         }
         let all = u32::MAX >> (QUERIES - rows);
-        let look_for = match (settled & all == all, finite & all == all) {
+        let look_for = match (settled & all == all, known & all == all) {
             (true, _) => NOTHING,
             (false, true) => HIGH,
             (false, false) => ODD,
         };
-        Offsets { by_row, settled, spoiled: 0, all, look_for }
+        Offsets { by_row, tops: [0.0; QUERIES], settled, odd: !known, spoiled: 0, all, look_for }
     }
 
-    /// Scores to weights, in rows of `WEIGHT_BYTES`. `false` if offsets have to be lowered first: then nothing is to be used.
+    /// Whether all rows have what they need.
+    pub(super) fn settled(&self) -> bool {
+        self.settled & self.all == self.all
+    }
+
+    /// Scores to weights, in rows of `WEIGHT_BYTES`. `false` if offsets have to be lowered first, or if that did not help since numbers are none.
     ///
     /// # Safety
     /// The machine has the instructions; the pointers are good for the rows.
     pub(super) unsafe fn weigh(&self, strip: &Strip, weights: *mut u8) -> bool {
         // SAFETY: the caller's.
         unsafe {
-            match self.look_for {
-                NOTHING => self.weigh_seen::<NOTHING>(strip, weights),
-                _ if self.settled & self.all != self.all => false,
-                HIGH => self.weigh_seen::<HIGH>(strip, weights),
-                _ => self.weigh_seen::<ODD>(strip, weights),
-            }
-        }
-    }
-
-    /// The same once offsets are lowered.
-    ///
-    /// # Safety
-    /// As above.
-    pub(super) unsafe fn weigh_lowered(&self, strip: &Strip, weights: *mut u8) {
-        // SAFETY: the caller's.
-        unsafe { self.weigh_seen::<NOTHING>(strip, weights) };
-    }
-
-    unsafe fn weigh_seen<const LOOK_FOR: u8>(&self, strip: &Strip, weights: *mut u8) -> bool {
-        // SAFETY: the caller's.
-        unsafe {
-            match strip.seen {
-                None => self.weigh_rows::<LOOK_FOR, true>(strip, weights),
-                Some(_) => self.weigh_rows::<LOOK_FOR, false>(strip, weights),
+            match (self.look_for, &strip.seen) {
+                (NOTHING, None) => self.weigh_rows::<NOTHING, true>(strip, weights),
+                (NOTHING, _) => self.weigh_rows::<NOTHING, false>(strip, weights),
+                (HIGH, None) => self.weigh_rows::<HIGH, true>(strip, weights),
+                (HIGH, _) => self.weigh_rows::<HIGH, false>(strip, weights),
+                _ => self.weigh_rows::<ODD, false>(strip, weights),
             }
         }
     }
@@ -148,6 +139,8 @@ impl Offsets {
                 let offset = _mm512_set1_ps(offset);
                 let [x, y] = [0, 16].map(|i| {
                     let scores = _mm512_load_ps(strip.scores.add(row * STRIP + i));
+                    let top = _mm512_set1_ps(self.tops[row]);
+                    let scores = if LOOK_FOR == ODD { _mm512_sub_ps(scores, top) } else { scores };
                     _mm512_fmadd_ps(scores, scale, offset)
                 });
                 let seen = if ALL { u32::MAX } else { strip.seen(row) };
@@ -180,32 +173,51 @@ impl Offsets {
         let scale = _mm512_set1_ps(strip.scale);
         let ceiling = _mm512_set1_ps(f32::from(CEILING) + 0.5);
         for row in 0..strip.rows {
-            let seen = strip.seen(row);
-            let [low, high] = [seen as u16, (seen >> 16) as u16];
-            // SAFETY: the caller's.
-            let [left, right] = [0, 16].map(|i| unsafe { _mm512_load_ps(strip.scores.add(row * STRIP + i)) });
-            let nothing = _mm512_set1_ps(f32::NEG_INFINITY);
-            let scaled = [(low, left), (high, right)].map(|(m, x)| _mm512_mask_mul_ps(nothing, m, x, scale));
-            let largest = _mm512_reduce_max_ps(_mm512_max_ps(scaled[0], scaled[1]));
-            let no_numbers = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(scaled[0], scaled[1]);
-            let (bit, old) = (1 << row, self.by_row[row]);
+            let bit = 1 << row;
             let settled = self.settled & bit != 0;
-            let offset = if no_numbers != 0 || largest == f32::INFINITY {
-                self.spoiled |= bit;
-                f32::NEG_INFINITY
+            let seen = strip.seen(row);
+            // SAFETY: the caller's.
+            let scores = [(seen as u16, 0), ((seen >> 16) as u16, 16)]
+                .map(|(mask, i)| (mask, unsafe { _mm512_load_ps(strip.scores.add(row * STRIP + i)) }));
+            // The score of the largest weight.
+            let top = if strip.scale < 0.0 {
+                let [x, y] = scores.map(|(m, x)| _mm512_mask_mov_ps(_mm512_set1_ps(f32::INFINITY), m, x));
+                _mm512_reduce_min_ps(_mm512_min_ps(x, y))
             } else {
-                // Each row by itself, as `weigh` looks for it: its bits must not depend on what else is in the block.
-                let high_up = [(low, left), (high, right)].map(|(mask, x)| {
-                    let exponent = _mm512_fmadd_ps(x, scale, _mm512_set1_ps(old));
-                    _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(mask, exponent, ceiling)
-                });
-                if if settled { high_up == [0; 2] } else { largest == f32::NEG_INFINITY } {
-                    continue;
+                let [x, y] = scores.map(|(m, x)| _mm512_mask_mov_ps(_mm512_set1_ps(f32::NEG_INFINITY), m, x));
+                _mm512_reduce_max_ps(_mm512_max_ps(x, y))
+            };
+            let numbers = scores.iter().all(|&(m, x)| _mm512_mask_cmp_ps_mask::<_CMP_UNORD_Q>(m, x, x) == 0);
+            let scaled = top * strip.scale;
+            // Not `scaled >= 0`: with a scale of zero it is no number.
+            if !numbers || top.is_infinite() && !(scaled < 0.0) {
+                self.spoiled |= bit;
+                self.settled |= bit;
+                continue;
+            }
+            // Each row by itself, as `weigh` looks for it: its bits must not depend on what else is in the block.
+            let (old, old_top) = (self.by_row[row], self.tops[row]);
+            let high = scores.iter().any(|&(mask, x)| {
+                let x = _mm512_sub_ps(x, _mm512_set1_ps(old_top));
+                let exponents = _mm512_fmadd_ps(x, scale, _mm512_set1_ps(old));
+                _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(mask, exponents, ceiling) != 0
+            });
+            let stays = if settled { !high } else { top.is_infinite() };
+            if stays {
+                continue;
+            }
+            let lowered_by = match self.odd & bit != 0 {
+                true => {
+                    (self.by_row[row], self.tops[row]) = (LOWERED, top);
+                    (top - old_top) * strip.scale
                 }
-                LOWERED - largest
+                false => {
+                    self.by_row[row] = LOWERED - scaled;
+                    old - self.by_row[row]
+                }
             };
             if settled {
-                let factor = _mm512_set1_ps(((offset - old) / STEPS).exp2());
+                let factor = _mm512_set1_ps((-lowered_by / STEPS).exp2());
                 for i in (0..sum_stride).step_by(16) {
                     // SAFETY: the caller's.
                     unsafe {
@@ -214,7 +226,6 @@ impl Offsets {
                     }
                 }
             }
-            self.by_row[row] = offset;
             self.settled |= bit;
         }
     }
@@ -243,4 +254,93 @@ fn powers(exponents: __m512i, table: __m512i, low_bytes: u64) -> __m512i {
 /// The key of a strip whose weight stands at a place: two vectors are packed in pieces of four.
 pub(super) fn key_at(place: usize) -> usize {
     place / 8 * 4 + place % 4 + place / 4 % 2 * 16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the vectors compute for every exponent, or nothing where the machine lacks the instructions.
+    fn every_power() -> Option<Vec<u16>> {
+        #[target_feature(enable = "avx512vbmi,avx512bf16,avx512dq,avx512vl")]
+        fn compute() -> Vec<u16> {
+            let mut bits: Vec<u16> = (0..=u16::MAX).collect();
+            for part in bits.chunks_exact_mut(32) {
+                // SAFETY: 32 numbers of 16 bits, and a table of 64 bytes.
+                unsafe {
+                    let (at, table) = (part.as_mut_ptr().cast(), _mm512_loadu_si512(TABLE.as_ptr().cast()));
+                    _mm512_storeu_si512(at, powers(_mm512_loadu_si512(at.cast_const()), table, 0x5555_5555_5555_5555));
+                }
+            }
+            bits
+        }
+        let has = is_x86_feature_detected!("avx512vbmi") && is_x86_feature_detected!("avx512bf16");
+        // SAFETY: these two are the latest of them.
+        has.then(|| unsafe { compute() })
+    }
+
+    /// The weight by the definition above, in plain arithmetic.
+    fn power(exponent: u16) -> u16 {
+        ((u32::from(exponent) + u32::from(TABLE[usize::from(exponent >> 2 & 63)]) + 1) >> 1) as u16
+    }
+
+    fn weight(bits: u16) -> f64 {
+        f64::from(f32::from_bits(u32::from(bits) << 16))
+    }
+
+    /// By how much the weight of a whole exponent is off, at 33 places between those that are rounded to it.
+    fn errors(exponent: u16, bits: u16) -> impl Iterator<Item = f64> {
+        (0..33).map(move |i| {
+            let exact = f64::from(exponent) + (f64::from(i) - 16.0) / 32.0;
+            weight(bits) / ((exact - f64::from(ONE)) / f64::from(STEPS)).exp2() - 1.0
+        })
+    }
+
+    #[test]
+    fn weights_are_as_near_as_is_said() {
+        let vectors = every_power();
+        let (mut largest, mut squares, mut mean, mut n) = (0f64, 0.0, 0.0, 0.0);
+        // From the smallest normal number to the largest that is used.
+        for exponent in 256..=CEILING {
+            for e in errors(exponent, power(exponent)) {
+                (largest, squares, mean, n) = (largest.max(e.abs()), squares + e * e, mean + e, n + 1.0);
+            }
+        }
+        let (root, mean) = ((squares / n).sqrt(), mean / n);
+        println!("weights: error {largest:.5} at most, {root:.5} in the mean square, {mean:.6} in the mean");
+        assert!(largest < 0.006 && root < 0.0019 && mean.abs() < 1e-4, "{largest} {root} {mean}");
+        // Nothing: a number that tiles take for zero.
+        assert!(power(0) < 128);
+        if let Some(vectors) = vectors {
+            for exponent in 0..=u16::MAX {
+                assert_eq!(vectors[usize::from(exponent)], power(exponent), "{exponent}");
+            }
+        }
+    }
+
+    #[test]
+    fn larger_exponents_have_larger_weights() {
+        assert!((1..=CEILING).all(|exponent| power(exponent) >= power(exponent - 1)));
+    }
+
+    /// No other number at any place of the table has a smaller mean square error there.
+    #[test]
+    fn the_table_is_the_best_there_is() {
+        for (place, &best) in TABLE.iter().enumerate() {
+            let cost = |entry: u8| -> f64 {
+                let exponents = (0..4).map(|i| 128 * 256 + 4 * place as u16 + i);
+                let bits = |e: u16| ((u32::from(e) + u32::from(entry) + 1) >> 1) as u16;
+                exponents.flat_map(|e| errors(e, bits(e))).map(|e| e * e).sum()
+            };
+            assert!((0..PLACES).all(|entry| cost(best) <= cost(entry)), "{place}");
+        }
+    }
+
+    #[test]
+    fn every_key_has_a_place() {
+        let mut keys: Vec<usize> = (0..STRIP).map(key_at).collect();
+        assert!(keys.chunks(2).all(|pair| pair[0] % 2 == 0 && pair[1] == pair[0] + 1), "values are packed in pairs");
+        keys.sort_unstable();
+        assert!(keys.into_iter().eq(0..STRIP));
+    }
 }
