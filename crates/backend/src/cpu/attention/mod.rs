@@ -24,6 +24,9 @@ const PACK_KEYS: usize = 512;
 /// Blocks of queries in a task, at most: what a thread sets up for a task then costs little.
 const TASK_BLOCKS: usize = 16;
 
+/// Packed keys and values that stay in the second cache while rows pass by.
+const NEAR_BYTES: usize = 512 << 10;
+
 /// How a shape is computed, and where everything lies in scratch memory.
 #[derive(Clone, Copy)]
 struct Way {
@@ -150,7 +153,9 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
     let heads = s.batch * s.heads;
     let parts = s.keys.div_ceil(PACK_KEYS);
     let blocks = s.queries.div_ceil(way.block);
-    let task_blocks = (heads * blocks / (8 * env.cpu.threads())).clamp(1, TASK_BLOCKS);
+    // Heads that go together through a block's rows, which lie beside each other, where the caches hold the keys of all.
+    let together = if s.heads * way.head_bytes <= NEAR_BYTES { s.heads } else { 1 };
+    let task_blocks = (heads / together * blocks / (8 * env.cpu.threads())).clamp(1, TASK_BLOCKS);
     let tasks = blocks.div_ceil(task_blocks);
     // Of a tensor with so many tokens and numbers in each head: where a token of a head begins.
     let at = move |head: usize, tokens: usize, token: usize, width: usize| {
@@ -167,19 +172,21 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
                 (way.pack)(&Keys { rows, s: &s, way: &way, k, v, range, panels });
             }
         });
-        pool.each(heads * tasks, &|thread, task| {
-            let (head, task) = (task / tasks, task % tasks);
+        pool.each(heads / together * tasks, &|thread, task| {
+            let (head, task) = (task / tasks * together, task % tasks);
             // SAFETY: a task has its own rows and columns of the result, a thread its own scratch memory.
             unsafe {
                 let own = scratch.add(heads * way.head_bytes + thread * way.thread_bytes);
-                let panels = scratch.add(head * way.head_bytes);
                 (way.kernel.begin)();
                 for block in task * task_blocks..blocks.min((task + 1) * task_blocks) {
                     let first = block * way.block;
                     let count = way.block.min(s.queries - first);
-                    let q = q.at(at(head, s.queries, first, s.width));
-                    let out = out.at(at(head, s.queries, first, s.value_width));
-                    (way.attend)(&Block { rows, s: &s, way: &way, q, out, first, count, panels, own });
+                    for head in head..head + together {
+                        let panels = scratch.add(head * way.head_bytes);
+                        let q = q.at(at(head, s.queries, first, s.width));
+                        let out = out.at(at(head, s.queries, first, s.value_width));
+                        (way.attend)(&Block { rows, s: &s, way: &way, q, out, first, count, panels, own });
+                    }
                 }
                 (way.kernel.end)();
             }

@@ -124,6 +124,7 @@ unsafe fn attend(block: &Block) {
         // The chunk that waits for its products, how many of its pieces are done, and the strips that wait for being one.
         let mut chunk = Chunk { weights: std::ptr::null(), first_key: 0, strips: 0 };
         let (mut done, mut waiting, mut side) = (pieces, 0, 0);
+        let mut seen = [0; QUERIES];
         if lab.ahead {
             score(0);
         }
@@ -146,12 +147,14 @@ unsafe fn attend(block: &Block) {
                 }
             }
             // Where not every row sees the whole strip.
-            let seen = (key + STRIP > first_seen).then(|| {
-                std::array::from_fn(|i| {
+            let partly = key + STRIP > first_seen;
+            if partly {
+                for (i, row) in seen.iter_mut().enumerate() {
                     let seen = if s.causal { (first_seen + i).saturating_sub(key).min(keys) } else { keys };
-                    u32::MAX.checked_shr((STRIP - seen) as u32).unwrap_or(0)
-                })
-            });
+                    *row = u32::MAX.checked_shr((STRIP - seen) as u32).unwrap_or(0);
+                }
+            }
+            let seen = partly.then_some(&seen);
             let strip = Strip { rows: count, scale, scores: place(key), seen };
             let weights = weights.add(side * QUERIES * WEIGHT_BYTES);
             if !offsets.settled() || !offsets.weigh(&strip, weights.add(2 * STRIP * waiting)) {

@@ -77,6 +77,8 @@ fn add_squares(sums: __m512, x: __m512i) -> __m512 {
 #[target_feature(enable = "avx512vbmi,avx512bf16,avx512dq,avx512vl")]
 pub(super) unsafe fn load_queries(block: &Block, to: *mut u8) -> [__m512; 2] {
     let Block { s, q, count, .. } = *block;
+    let x_bytes = q.dtype.bytes() as usize;
+    let q_bytes = s.heads * s.width * x_bytes;
     let mut squares = [[_mm512_setzero_ps(); QUERIES / 2]; 2];
     // SAFETY: these rows lie inside the operand.
     unsafe {
@@ -84,6 +86,8 @@ pub(super) unsafe fn load_queries(block: &Block, to: *mut u8) -> [__m512; 2] {
             for k in (0..s.width).step_by(32) {
                 let x = load(q.at(i * s.heads * s.width + k), s.width - k);
                 *sum = add_squares(*sum, x);
+                // The next block's queries are far away by now, and too far apart for the processor to guess them.
+                _mm_prefetch::<_MM_HINT_T0>(q.ptr.wrapping_add(q_bytes * (count + i) + x_bytes * k).cast());
                 _mm512_store_si512(to.add(i * block.way.query_bytes + 2 * k).cast(), x);
             }
         }

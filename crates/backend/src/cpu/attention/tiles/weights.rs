@@ -39,13 +39,13 @@ static TABLE: [u8; 64] = [
 ];
 
 /// The scores of a block's queries for a strip of keys.
-pub(super) struct Strip {
+pub(super) struct Strip<'a> {
     pub(super) rows: usize,
     /// What scores are multiplied with.
     pub(super) scale: f32,
     pub(super) scores: *const f32,
     /// By row, a bit for each key that it sees. None: all rows see all keys.
-    pub(super) seen: Option<[u32; QUERIES]>,
+    pub(super) seen: Option<&'a [u32; QUERIES]>,
 }
 
 /// What there is to look for in the exponents of a block's rows.
@@ -114,7 +114,7 @@ impl Offsets {
     pub(super) unsafe fn weigh(&self, strip: &Strip, weights: *mut u8) -> bool {
         // SAFETY: the caller's.
         unsafe {
-            match (self.look_for, &strip.seen) {
+            match (self.look_for, strip.seen) {
                 (NOTHING, None) => self.weigh_rows::<NOTHING, true>(strip, weights),
                 (NOTHING, _) => self.weigh_rows::<NOTHING, false>(strip, weights),
                 (HIGH, None) => self.weigh_rows::<HIGH, true>(strip, weights),
@@ -236,9 +236,9 @@ impl Offsets {
     }
 }
 
-impl Strip {
+impl Strip<'_> {
     fn seen(&self, row: usize) -> u32 {
-        self.seen.as_ref().map_or(u32::MAX, |seen| seen[row])
+        self.seen.map_or(u32::MAX, |seen| seen[row])
     }
 }
 
