@@ -139,7 +139,9 @@ fn try_out(isa: Isa, report: &mut Report) -> Result<(), String> {
         return Err("the processor or the system does not offer it".into());
     }
     report.stage("product");
-    super::gemm::self_test(isa)
+    super::gemm::self_test(isa)?;
+    report.stage("weights");
+    super::attention::self_test(isa)
 }
 
 /// What was found out about a path.

@@ -6,12 +6,12 @@
 
 use impasto_graph::{Graph, Value};
 
-use super::Cpu;
 use super::gemm::drive::spread;
 use super::gemm::{HALF, Kernel, Near, Number, PANEL, TILE_COLUMNS, Tile, pack};
 use super::memory::ALIGNMENT;
 use super::rows::{Dst, Rows, Src};
 use super::session::{Env, Run};
+use super::{Cpu, Isa};
 use crate::shapes::Heads;
 
 mod rows;
@@ -121,6 +121,16 @@ impl Block<'_> {
             true => [self.first + 1, self.first + self.count].map(|end| (end + offset).min(s.keys)),
             false => [s.keys; 2],
         }
+    }
+}
+
+/// The trial of what a matrix path needs beside its products.
+pub(super) fn self_test(isa: Isa) -> Result<(), String> {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: this runs in the child process that finds out.
+        Isa::Amx => unsafe { tiles::self_test() },
+        _ => Ok(()),
     }
 }
 

@@ -17,6 +17,15 @@ const STRIPS: usize = 8;
 /// Bytes from one row of weights to the next: a line more than needed spreads the rows over the cache's sets.
 const WEIGHT_BYTES: usize = 2 * STRIP * STRIPS + 64;
 
+/// Compute what vectors compute here, and compare it with plain arithmetic: the trial of instructions that products do not use.
+///
+/// # Safety
+/// The machine has the instructions, or this is the process that finds out.
+pub(super) unsafe fn self_test() -> Result<(), String> {
+    // SAFETY: the caller's.
+    unsafe { weights::self_test() }
+}
+
 /// What is different from the way of vector kernels.
 pub(super) fn change(way: &mut Way, s: &Heads) {
     (way.block, way.pack, way.attend) = (QUERIES, panels::pack, attend);
