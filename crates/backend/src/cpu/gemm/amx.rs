@@ -257,6 +257,49 @@ unsafe fn tile<const LOW: bool, const RIGHT: bool>(t: &Tile) {
     }
 }
 
+/// As [`bf16`], for 32 rows, two panels and one segment, with a piece of other work after each product: vectors and tiles compute at the
+/// same time, if what they do stands near each other.
+#[inline(always)]
+pub(in super::super) unsafe fn bf16_beside(t: &Tile, mut work: impl FnMut()) {
+    let c_bytes = 4 * t.c_stride;
+    // SAFETY: as `tile`.
+    unsafe {
+        configure([16, 16]);
+        let c10 = t.c.add(16 * t.c_stride);
+        let sums = [t.c, t.c.add(PANEL), c10, c10.add(PANEL)];
+        if t.accumulate {
+            asm!("tileloadd tmm0, [{c} + {s}*1]", c = in(reg) sums[0], s = in(reg) c_bytes, options(nostack, readonly));
+            asm!("tileloadd tmm1, [{c} + {s}*1]", c = in(reg) sums[1], s = in(reg) c_bytes, options(nostack, readonly));
+            asm!("tileloadd tmm2, [{c} + {s}*1]", c = in(reg) sums[2], s = in(reg) c_bytes, options(nostack, readonly));
+            asm!("tileloadd tmm3, [{c} + {s}*1]", c = in(reg) sums[3], s = in(reg) c_bytes, options(nostack, readonly));
+        } else {
+            asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
+        }
+        let [mut a, mut below] = t.a;
+        let mut b = t.b;
+        let (sa, sb) = (t.a_stride, 64usize);
+        for _ in 0..t.segment_k / 32 {
+            asm!("tileloadd tmm4, [{a} + {sa}*1]", "tileloaddt1 tmm6, [{b} + {sb}*1]", "tdpbf16ps tmm0, tmm4, tmm6",
+                a = in(reg) a, b = in(reg) b, sa = in(reg) sa, sb = in(reg) sb, options(nostack, readonly));
+            work();
+            let right = b.wrapping_add(t.panel_stride);
+            asm!("tileloaddt1 tmm7, [{b} + {sb}*1]", "tdpbf16ps tmm1, tmm4, tmm7",
+                b = in(reg) right, sb = in(reg) sb, options(nostack, readonly));
+            work();
+            asm!("tileloadd tmm5, [{a} + {sa}*1]", "tdpbf16ps tmm2, tmm5, tmm6",
+                a = in(reg) below, sa = in(reg) sa, options(nostack, readonly));
+            work();
+            asm!("tdpbf16ps tmm3, tmm5, tmm7", options(nostack, readonly));
+            work();
+            (a, below, b) = (a.wrapping_add(64), below.wrapping_add(64), b.wrapping_add(1024));
+        }
+        asm!("tilestored [{c} + {s}*1], tmm0", c = in(reg) sums[0], s = in(reg) c_bytes, options(nostack));
+        asm!("tilestored [{c} + {s}*1], tmm1", c = in(reg) sums[1], s = in(reg) c_bytes, options(nostack));
+        asm!("tilestored [{c} + {s}*1], tmm2", c = in(reg) sums[2], s = in(reg) c_bytes, options(nostack));
+        asm!("tilestored [{c} + {s}*1], tmm3", c = in(reg) sums[3], s = in(reg) c_bytes, options(nostack));
+    }
+}
+
 /// Tile products in registers only; returns the operations done.
 pub(super) unsafe fn peak(turns: usize) -> u64 {
     // SAFETY: the machine has tiles; zeros in, zeros out.

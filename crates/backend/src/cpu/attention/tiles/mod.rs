@@ -68,6 +68,7 @@ struct Lab {
     pieces: usize,
     strips: usize,
     fetch: usize,
+    mix: usize,
 }
 
 fn lab() -> Lab {
@@ -79,7 +80,7 @@ fn lab() -> Lab {
             text[at + 1..].chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(or)
         };
         let strips = number('s', 8).clamp(1, STRIPS);
-        Lab { ahead: number('a', 1) == 1, pieces: number('p', 0), strips, fetch: number('f', 0) }
+        Lab { ahead: number('a', 1) == 1, pieces: number('p', 0), strips, fetch: number('f', 0), mix: number('m', 0) }
     })
 }
 
@@ -108,12 +109,13 @@ unsafe fn attend(block: &Block) {
         let tile = tile(way, count, a, panels, panel_bytes, scores, STRIP);
         let place = |key: usize| scores.add(key / STRIP % 2 * QUERIES * STRIP);
         // The scores of the strip that begins with `key`, in one of two places.
-        let score = |key: usize| {
+        let score_tile = |key: usize| {
             let b = panels.add(key / PANEL * panel_bytes);
             let panels = STRIP.min(s.keys - key).div_ceil(PANEL);
             let fetch = b.wrapping_add(2 * panel_bytes);
-            (way.kernel.run)(&Tile { panels, b, fetch, c: place(key), ..tile });
+            Tile { panels, b, fetch, c: place(key), ..tile }
         };
+        let score = |key: usize| (way.kernel.run)(&score_tile(key));
         // One of the pieces in which a chunk's products are done.
         let n = s.value_width + 1;
         let parts = lab.pieces.max(1);
@@ -139,7 +141,13 @@ unsafe fn attend(block: &Block) {
         }
         for key in (0..last_seen).step_by(STRIP) {
             let keys = STRIP.min(s.keys - key);
+            let mix = lab.mix > 0
+                && count == QUERIES
+                && key + STRIP < first_seen
+                && key + STRIP + PANEL < s.keys
+                && offsets.simple();
             match lab.ahead {
+                true if mix => {}
                 true if key + STRIP < last_seen => score(key + STRIP),
                 true => {}
                 false => score(key),
@@ -166,7 +174,9 @@ unsafe fn attend(block: &Block) {
             let seen = partly.then_some(&seen);
             let strip = Strip { rows: count, scale, scores: place(key), seen };
             let weights = weights.add(side * QUERIES * WEIGHT_BYTES);
-            if !offsets.settled() || !offsets.weigh(&strip, weights.add(2 * STRIP * waiting)) {
+            if mix {
+                offsets.weigh_beside(&strip, weights.add(2 * STRIP * waiting), &score_tile(key + STRIP));
+            } else if !offsets.settled() || !offsets.weigh(&strip, weights.add(2 * STRIP * waiting)) {
                 (done..pieces).for_each(|i| piece(&chunk, i));
                 chunk = Chunk { weights, first_key: key - waiting * STRIP, strips: waiting };
                 (0..pieces).for_each(|i| piece(&chunk, i));

@@ -167,6 +167,39 @@ impl Offsets {
         }
     }
 
+    /// Whether nothing has to be looked for.
+    pub(super) fn simple(&self) -> bool {
+        self.look_for == NOTHING
+    }
+
+    /// Weigh all rows of a strip that all see, while a tile of 32 rows is computed.
+    #[target_feature(enable = "avx512vbmi,avx512bf16,avx512dq,avx512vl")]
+    pub(super) unsafe fn weigh_beside(&self, strip: &Strip, weights: *mut u8, tile: &super::Tile) {
+        // SAFETY: the caller's.
+        unsafe {
+            let scale = _mm512_set1_ps(strip.scale);
+            let table = _mm512_loadu_si512(TABLE.as_ptr().cast());
+            let low_bytes = std::hint::black_box(LOW_BYTES);
+            let mut row = 0;
+            let share = QUERIES.div_ceil(tile.segment_k / 8);
+            let mut some = |n: usize| {
+                let until = (row + n).min(QUERIES);
+                while row < until {
+                    let offset = _mm512_set1_ps(*self.by_row.get_unchecked(row));
+                    let scores = strip.scores.add(row * STRIP);
+                    let x = _mm512_fmadd_ps(_mm512_load_ps(scores), scale, offset);
+                    let y = _mm512_fmadd_ps(_mm512_load_ps(scores.add(16)), scale, offset);
+                    let exponents = _mm512_packus_epi32(_mm512_cvtps_epi32(x), _mm512_cvtps_epi32(y));
+                    let powers = powers(exponents, table, low_bytes);
+                    _mm512_store_si512(weights.add(row * WEIGHT_BYTES).cast(), powers);
+                    row += 1;
+                }
+            };
+            super::super::super::gemm::amx::bf16_beside(tile, || some(share));
+            some(QUERIES);
+        }
+    }
+
     /// Give an offset to rows that have none, lower those that the strip's scores ask for, and scale what was summed under them.
     ///
     /// # Safety
