@@ -6,7 +6,7 @@
 use std::arch::asm;
 use std::cell::Cell;
 
-use super::{Near, PANEL, Tile};
+use super::{HALF, Near, PANEL, Tile};
 
 /// The layout that `ldtilecfg` reads.
 #[repr(C, align(64))]
@@ -74,7 +74,11 @@ fn permitted() -> bool {
     false
 }
 
-unsafe fn configure(rows: [usize; 2]) {
+/// Set the thread's tiles up for the rows of the upper and the lower half, unless they are.
+///
+/// # Safety
+/// The machine has tiles, and `begin` was called.
+pub(in super::super) unsafe fn configure(rows: [usize; 2]) {
     if CONFIGURED.get() == rows {
         return;
     }
@@ -257,46 +261,57 @@ unsafe fn tile<const LOW: bool, const RIGHT: bool>(t: &Tile) {
     }
 }
 
-/// As [`bf16`], for 32 rows, two panels and one segment, with a piece of other work after each product: vectors and tiles compute at the
-/// same time, if what they do stands near each other.
+/// As [`bf16`] for 32 rows and one segment, with a piece of other work after each product: vectors and tiles compute at the same time if what
+/// they do stands near each other. `RIGHT`: there are two panels.
+///
+/// # Safety
+/// As [`super::Kernel::run`], and the tiles are configured for 32 rows.
 #[inline(always)]
-pub(in super::super) unsafe fn bf16_beside(t: &Tile, mut work: impl FnMut()) {
+pub(in super::super) unsafe fn bf16_beside<const RIGHT: bool>(t: &Tile, mut work: impl FnMut()) {
     let c_bytes = 4 * t.c_stride;
-    // SAFETY: as `tile`.
+    // SAFETY: as in `tile`.
     unsafe {
-        configure([16, 16]);
-        let c10 = t.c.add(16 * t.c_stride);
-        let sums = [t.c, t.c.add(PANEL), c10, c10.add(PANEL)];
+        let c01 = t.c.add(PANEL);
+        let c10 = t.c.add(HALF * t.c_stride);
+        let c11 = c10.add(PANEL);
         if t.accumulate {
-            asm!("tileloadd tmm0, [{c} + {s}*1]", c = in(reg) sums[0], s = in(reg) c_bytes, options(nostack, readonly));
-            asm!("tileloadd tmm1, [{c} + {s}*1]", c = in(reg) sums[1], s = in(reg) c_bytes, options(nostack, readonly));
-            asm!("tileloadd tmm2, [{c} + {s}*1]", c = in(reg) sums[2], s = in(reg) c_bytes, options(nostack, readonly));
-            asm!("tileloadd tmm3, [{c} + {s}*1]", c = in(reg) sums[3], s = in(reg) c_bytes, options(nostack, readonly));
+            asm!("tileloadd tmm0, [{c} + {s}*1]", c = in(reg) t.c, s = in(reg) c_bytes, options(nostack, readonly));
+            asm!("tileloadd tmm2, [{c} + {s}*1]", c = in(reg) c10, s = in(reg) c_bytes, options(nostack, readonly));
+            if RIGHT {
+                asm!("tileloadd tmm1, [{c} + {s}*1]", c = in(reg) c01, s = in(reg) c_bytes, options(nostack, readonly));
+                asm!("tileloadd tmm3, [{c} + {s}*1]", c = in(reg) c11, s = in(reg) c_bytes, options(nostack, readonly));
+            }
         } else {
             asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
         }
-        let [mut a, mut below] = t.a;
-        let mut b = t.b;
+        let ([mut a, mut below], mut b) = (t.a, t.b);
         let (sa, sb) = (t.a_stride, 64usize);
         for _ in 0..t.segment_k / 32 {
             asm!("tileloadd tmm4, [{a} + {sa}*1]", "tileloaddt1 tmm6, [{b} + {sb}*1]", "tdpbf16ps tmm0, tmm4, tmm6",
                 a = in(reg) a, b = in(reg) b, sa = in(reg) sa, sb = in(reg) sb, options(nostack, readonly));
             work();
-            let right = b.wrapping_add(t.panel_stride);
-            asm!("tileloaddt1 tmm7, [{b} + {sb}*1]", "tdpbf16ps tmm1, tmm4, tmm7",
-                b = in(reg) right, sb = in(reg) sb, options(nostack, readonly));
-            work();
+            if RIGHT {
+                asm!("tileloaddt1 tmm7, [{b} + {sb}*1]", "tdpbf16ps tmm1, tmm4, tmm7",
+                    b = in(reg) b.wrapping_add(t.panel_stride), sb = in(reg) sb, options(nostack, readonly));
+                work();
+            }
             asm!("tileloadd tmm5, [{a} + {sa}*1]", "tdpbf16ps tmm2, tmm5, tmm6",
                 a = in(reg) below, sa = in(reg) sa, options(nostack, readonly));
             work();
-            asm!("tdpbf16ps tmm3, tmm5, tmm7", options(nostack, readonly));
-            work();
+            if RIGHT {
+                asm!("tdpbf16ps tmm3, tmm5, tmm7", options(nostack, readonly));
+                work();
+            }
             (a, below, b) = (a.wrapping_add(64), below.wrapping_add(64), b.wrapping_add(1024));
         }
-        asm!("tilestored [{c} + {s}*1], tmm0", c = in(reg) sums[0], s = in(reg) c_bytes, options(nostack));
-        asm!("tilestored [{c} + {s}*1], tmm1", c = in(reg) sums[1], s = in(reg) c_bytes, options(nostack));
-        asm!("tilestored [{c} + {s}*1], tmm2", c = in(reg) sums[2], s = in(reg) c_bytes, options(nostack));
-        asm!("tilestored [{c} + {s}*1], tmm3", c = in(reg) sums[3], s = in(reg) c_bytes, options(nostack));
+        asm!("tilestored [{c} + {s}*1], tmm0", c = in(reg) t.c, s = in(reg) c_bytes, options(nostack));
+        if RIGHT {
+            asm!("tilestored [{c} + {s}*1], tmm1", c = in(reg) c01, s = in(reg) c_bytes, options(nostack));
+        }
+        asm!("tilestored [{c} + {s}*1], tmm2", c = in(reg) c10, s = in(reg) c_bytes, options(nostack));
+        if RIGHT {
+            asm!("tilestored [{c} + {s}*1], tmm3", c = in(reg) c11, s = in(reg) c_bytes, options(nostack));
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Attention on matrix tiles: 32 queries by strips of 32 keys, whose scores are one tile and stay in the nearest cache.
 
-use super::super::gemm::{PANEL, TILE_COLUMNS, Tile, pack};
-use super::{A, Block, PACK_KEYS, Way, aligned, lay_out, product, tile};
+use super::super::gemm::{HALF, PANEL, TILE_COLUMNS, Tile, amx, pack};
+use super::{A, Block, PACK_KEYS, Way, aligned, lay_out, tile};
 use crate::shapes::Heads;
 use weights::{Offsets, PER_SCORE, Strip};
 
@@ -43,32 +43,22 @@ impl Way {
     }
 }
 
-/// Bytes of a thread's memory: queries, scores of two strips, weights, sums.
+/// Bytes of a thread's memory: queries, scores of three strips, weights, sums.
 fn parts(way: &Way) -> [usize; 4] {
     [
         aligned(QUERIES * way.query_bytes),
-        2 * QUERIES * STRIP * 4,
-        2 * QUERIES * WEIGHT_BYTES,
+        3 * QUERIES * STRIP * 4,
+        QUERIES * WEIGHT_BYTES,
         aligned(QUERIES * way.sum_stride * 4),
     ]
 }
 
-/// Weights of some strips, to be multiplied with their values.
-#[derive(Clone, Copy)]
-struct Chunk {
-    weights: *const u8,
-    first_key: usize,
-    strips: usize,
-}
-
-/// Temporary: variants to be measured, from IMPASTO_LAB, as in `a1p2s8f0`.
+/// Temporary: variants to be measured, from IMPASTO_LAB, as in `d1s8m1`.
 #[derive(Clone, Copy)]
 struct Lab {
-    ahead: bool,
-    pieces: usize,
+    distance: usize,
     strips: usize,
-    fetch: usize,
-    mix: usize,
+    mix: bool,
 }
 
 fn lab() -> Lab {
@@ -79,8 +69,7 @@ fn lab() -> Lab {
             let Some(at) = text.find(c) else { return or };
             text[at + 1..].chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(or)
         };
-        let strips = number('s', 8).clamp(1, STRIPS);
-        Lab { ahead: number('a', 1) == 1, pieces: number('p', 0), strips, fetch: number('f', 0), mix: number('m', 0) }
+        Lab { distance: number('d', 1).clamp(1, 2), strips: number('s', 8).clamp(1, STRIPS), mix: number('m', 1) == 1 }
     })
 }
 
@@ -103,66 +92,44 @@ unsafe fn attend(block: &Block) {
         let mut offsets = Offsets::new(count, &squares, longest, scale);
 
         let [first_seen, last_seen] = block.seen();
-        let panel_bytes = pack::panel_bytes(s.width, way.number);
-        let value_bytes = pack::panel_bytes(s.keys, way.number);
-        let a = A { ptr: queries, stride: way.query_bytes, k: way.width };
-        let tile = tile(way, count, a, panels, panel_bytes, scores, STRIP);
-        let place = |key: usize| scores.add(key / STRIP % 2 * QUERIES * STRIP);
-        // The scores of the strip that begins with `key`, in one of two places.
-        let score_tile = |key: usize| {
-            let b = panels.add(key / PANEL * panel_bytes);
-            let panels = STRIP.min(s.keys - key).div_ceil(PANEL);
-            let fetch = b.wrapping_add(2 * panel_bytes);
-            Tile { panels, b, fetch, c: place(key), ..tile }
-        };
-        let score = |key: usize| (way.kernel.run)(&score_tile(key));
-        // One of the pieces in which a chunk's products are done.
-        let n = s.value_width + 1;
-        let parts = lab.pieces.max(1);
-        let pieces = n.div_ceil(STRIP) * parts;
-        let piece = |chunk: &Chunk, i: usize| {
-            let (column, part) = (i / parts * STRIP, i % parts);
-            let [from, to] = [part, part + 1].map(|p| chunk.strips * p / parts);
-            if from == to {
-                return;
-            }
-            let first_key = chunk.first_key + from * STRIP;
-            let b = panels.add(way.keys_bytes + column / PANEL * value_bytes + first_key * PANEL * 2);
-            let a = A { ptr: chunk.weights.add(2 * STRIP * from), stride: WEIGHT_BYTES, k: (to - from) * STRIP };
-            let columns = STRIP.min(n - column);
-            product(way, count, columns, a, b, value_bytes, sums.add(column), way.sum_stride, first_key > 0);
-        };
-        // The chunk that waits for its products, how many of its pieces are done, and the strips that wait for being one.
-        let mut chunk = Chunk { weights: std::ptr::null(), first_key: 0, strips: 0 };
-        let (mut done, mut waiting, mut side) = (pieces, 0, 0);
-        let mut seen = [0; QUERIES];
-        if lab.ahead {
-            score(0);
+        let whole = count == QUERIES;
+        if whole {
+            amx::configure([HALF; 2]);
         }
+        let run = |tile: &Tile| match (whole, tile.panels) {
+            (true, 2) => amx::bf16_beside::<true>(tile, || {}),
+            (true, _) => amx::bf16_beside::<false>(tile, || {}),
+            _ => (way.kernel.run)(tile),
+        };
+        // The scores of the strip that begins with `key`, in one of three places.
+        let panel_bytes = pack::panel_bytes(s.width, way.number);
+        let a = A { ptr: queries, stride: way.query_bytes, k: way.width };
+        let tile_of = tile(way, count, a, panels, panel_bytes, scores, STRIP);
+        let place = |key: usize| scores.add(key / STRIP % 3 * QUERIES * STRIP);
+        let score = |key: usize| Tile {
+            panels: STRIP.min(s.keys - key).div_ceil(PANEL),
+            b: panels.add(key / PANEL * panel_bytes),
+            c: place(key),
+            ..tile_of
+        };
+        // The values of so many strips, times their weights.
+        let value_bytes = pack::panel_bytes(s.keys, way.number);
+        let multiply = |first_key: usize, strips: usize| {
+            let columns = if strips > 0 { s.value_width + 1 } else { 0 };
+            for column in (0..columns).step_by(STRIP) {
+                let b = panels.add(way.keys_bytes + column / PANEL * value_bytes + first_key * PANEL * 2);
+                let a = A { ptr: weights, stride: WEIGHT_BYTES, k: strips * STRIP };
+                let tile = tile(way, count, a, b, value_bytes, sums.add(column), way.sum_stride);
+                let panels = STRIP.min(columns - column).div_ceil(PANEL);
+                run(&Tile { panels, accumulate: first_key > 0, ..tile });
+            }
+        };
+        let mut seen = [0; QUERIES];
+        // Strips that wait for their values.
+        let mut waiting = 0;
+        (0..last_seen).step_by(STRIP).take(lab.distance).for_each(|key| run(&score(key)));
         for key in (0..last_seen).step_by(STRIP) {
             let keys = STRIP.min(s.keys - key);
-            let mix = lab.mix > 0
-                && count == QUERIES
-                && key + STRIP < first_seen
-                && key + STRIP + PANEL < s.keys
-                && offsets.simple();
-            match lab.ahead {
-                true if mix => {}
-                true if key + STRIP < last_seen => score(key + STRIP),
-                true => {}
-                false => score(key),
-            }
-            if lab.pieces > 0 {
-                let until = (pieces * (waiting + 1)).div_ceil(lab.strips);
-                (done..until).for_each(|i| piece(&chunk, i));
-                done = done.max(until);
-            }
-            if lab.fetch & 1 == 1 {
-                let next = panels.add((key + 2 * STRIP) / PANEL * panel_bytes);
-                for i in (0..2 * panel_bytes).step_by(64) {
-                    std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(next.wrapping_add(i).cast());
-                }
-            }
             // Where not every row sees the whole strip.
             let partly = key + STRIP > first_seen;
             if partly {
@@ -173,28 +140,26 @@ unsafe fn attend(block: &Block) {
             }
             let seen = partly.then_some(&seen);
             let strip = Strip { rows: count, scale, scores: place(key), seen };
-            let weights = weights.add(side * QUERIES * WEIGHT_BYTES);
-            if mix {
-                offsets.weigh_beside(&strip, weights.add(2 * STRIP * waiting), &score_tile(key + STRIP));
-            } else if !offsets.settled() || !offsets.weigh(&strip, weights.add(2 * STRIP * waiting)) {
-                (done..pieces).for_each(|i| piece(&chunk, i));
-                chunk = Chunk { weights, first_key: key - waiting * STRIP, strips: waiting };
-                (0..pieces).for_each(|i| piece(&chunk, i));
-                (done, waiting) = (pieces, 0);
+            let to = weights.add(2 * STRIP * waiting);
+            // A later strip's scores are computed beside this one's weights.
+            let next = key + lab.distance * STRIP;
+            let next = (next < last_seen).then(|| score(next));
+            let beside = next.as_ref().filter(|_| lab.mix && whole && !partly && offsets.settled());
+            let mut weighed = beside.and_then(|tile| offsets.weigh_beside(&strip, to, tile));
+            if weighed.is_none() {
+                next.iter().for_each(&run);
+                weighed = offsets.settled().then(|| offsets.weigh(&strip, to));
+            }
+            if weighed != Some(true) {
+                multiply(key - waiting * STRIP, waiting);
+                waiting = 0;
                 offsets.lower(&strip, sums, way.sum_stride);
                 offsets.weigh(&strip, weights);
             }
             waiting += 1;
             if waiting == lab.strips || key + STRIP >= last_seen {
-                (done..pieces).for_each(|i| piece(&chunk, i));
-                chunk = Chunk { weights, first_key: key + STRIP - waiting * STRIP, strips: waiting };
-                (done, waiting) = (0, 0);
-                if lab.pieces == 0 || key + STRIP >= last_seen {
-                    (0..pieces).for_each(|i| piece(&chunk, i));
-                    done = pieces;
-                } else {
-                    side = 1 - side;
-                }
+                multiply(key + STRIP - waiting * STRIP, waiting);
+                waiting = 0;
             }
         }
         panels::store_results(block, sums, |row| offsets.spoiled(row));

@@ -10,6 +10,8 @@
 
 use std::arch::x86_64::*;
 
+use super::super::super::gemm::Tile;
+use super::super::super::gemm::amx::bf16_beside;
 use super::{QUERIES, STRIP, WEIGHT_BYTES};
 
 /// Steps of an exponent.
@@ -131,72 +133,53 @@ impl Offsets {
     unsafe fn weigh_rows<const LOOK_FOR: u8, const ALL: bool>(&self, strip: &Strip, weights: *mut u8) -> bool {
         // SAFETY: the caller's.
         unsafe {
-            let scale = _mm512_set1_ps(strip.scale);
-            let table = _mm512_loadu_si512(TABLE.as_ptr().cast());
-            // A mask that the compiler knows it makes an instruction of its own.
-            let low_bytes = std::hint::black_box(LOW_BYTES);
-            let ceiling = _mm512_set1_ps(f32::from(CEILING) + 0.5);
-            let mut largest = _mm512_setzero_si512();
-            let mut odd = 0;
-            for (row, &offset) in self.by_row.iter().enumerate().take(strip.rows) {
-                let offset = _mm512_set1_ps(offset);
-                let [x, y] = [0, 16].map(|i| {
-                    let scores = _mm512_load_ps(strip.scores.add(row * STRIP + i));
-                    let top = _mm512_set1_ps(self.tops[row]);
-                    let scores = if LOOK_FOR == ODD { _mm512_sub_ps(scores, top) } else { scores };
-                    _mm512_fmadd_ps(scores, scale, offset)
-                });
-                let seen = if ALL { u32::MAX } else { strip.seen(row) };
-                let [low, high] = [seen as u16, (seen >> 16) as u16];
-                let (left, right) = match ALL {
-                    true => (_mm512_cvtps_epi32(x), _mm512_cvtps_epi32(y)),
-                    false => (_mm512_maskz_cvtps_epi32(low, x), _mm512_maskz_cvtps_epi32(high, y)),
-                };
-                // Exponents below the smallest become zero here. Keys come out in the order of `key_at`.
-                let exponents = _mm512_packus_epi32(left, right);
-                if LOOK_FOR == HIGH {
-                    largest = _mm512_max_epu16(largest, exponents);
-                }
-                if LOOK_FOR == ODD {
-                    odd |= _mm512_mask_cmp_ps_mask::<_CMP_NLE_UQ>(low, x, ceiling)
-                        | _mm512_mask_cmp_ps_mask::<_CMP_NLE_UQ>(high, y, ceiling);
-                }
-                _mm512_store_si512(weights.add(row * WEIGHT_BYTES).cast(), powers(exponents, table, low_bytes));
+            let mut scribe = Scribe::new(strip.scale);
+            for row in 0..strip.rows {
+                scribe.weigh::<LOOK_FOR, ALL>(self, strip, row, weights);
             }
-            odd == 0 && _mm512_cmpgt_epu16_mask(largest, _mm512_set1_epi16(CEILING as i16)) == 0
+            scribe.found_nothing()
         }
     }
 
-    /// Whether nothing has to be looked for.
-    pub(super) fn simple(&self) -> bool {
-        self.look_for == NOTHING
-    }
-
-    /// Weigh all rows of a strip that all see, while a tile of 32 rows is computed.
-    #[target_feature(enable = "avx512vbmi,avx512bf16,avx512dq,avx512vl")]
-    pub(super) unsafe fn weigh_beside(&self, strip: &Strip, weights: *mut u8, tile: &super::Tile) {
+    /// As [`Offsets::weigh`] of 32 rows that see the whole strip, while `tile` is computed, which has 32 rows, too. `None` if this is not the way
+    /// for these rows: then neither is done.
+    ///
+    /// # Safety
+    /// As there, and as of [`bf16_beside`].
+    pub(super) unsafe fn weigh_beside(&self, strip: &Strip, weights: *mut u8, tile: &Tile) -> Option<bool> {
         // SAFETY: the caller's.
         unsafe {
-            let scale = _mm512_set1_ps(strip.scale);
-            let table = _mm512_loadu_si512(TABLE.as_ptr().cast());
-            let low_bytes = std::hint::black_box(LOW_BYTES);
+            match (self.look_for, tile.panels) {
+                (NOTHING, 2) => Some(self.weigh_rows_beside::<NOTHING, true>(strip, weights, tile)),
+                (NOTHING, _) => Some(self.weigh_rows_beside::<NOTHING, false>(strip, weights, tile)),
+                (HIGH, 2) => Some(self.weigh_rows_beside::<HIGH, true>(strip, weights, tile)),
+                _ => None,
+            }
+        }
+    }
+
+    #[target_feature(enable = "avx512vbmi,avx512bf16,avx512dq,avx512vl")]
+    unsafe fn weigh_rows_beside<const LOOK_FOR: u8, const RIGHT: bool>(
+        &self,
+        strip: &Strip,
+        weights: *mut u8,
+        tile: &Tile,
+    ) -> bool {
+        // SAFETY: the caller's.
+        unsafe {
+            let mut scribe = Scribe::new(strip.scale);
             let mut row = 0;
-            let share = QUERIES.div_ceil(tile.segment_k / 8);
-            let mut some = |n: usize| {
-                let until = (row + n).min(QUERIES);
+            let mut go_on = |rows: usize| {
+                let until = QUERIES.min(row + rows);
                 while row < until {
-                    let offset = _mm512_set1_ps(*self.by_row.get_unchecked(row));
-                    let scores = strip.scores.add(row * STRIP);
-                    let x = _mm512_fmadd_ps(_mm512_load_ps(scores), scale, offset);
-                    let y = _mm512_fmadd_ps(_mm512_load_ps(scores.add(16)), scale, offset);
-                    let exponents = _mm512_packus_epi32(_mm512_cvtps_epi32(x), _mm512_cvtps_epi32(y));
-                    let powers = powers(exponents, table, low_bytes);
-                    _mm512_store_si512(weights.add(row * WEIGHT_BYTES).cast(), powers);
+                    scribe.weigh::<LOOK_FOR, true>(self, strip, row, weights);
                     row += 1;
                 }
             };
-            super::super::super::gemm::amx::bf16_beside(tile, || some(share));
-            some(QUERIES);
+            let share = QUERIES.div_ceil(tile.segment_k / 32 * if RIGHT { 4 } else { 2 });
+            bf16_beside::<RIGHT>(tile, || go_on(share));
+            go_on(QUERIES);
+            scribe.found_nothing()
         }
     }
 
@@ -269,6 +252,80 @@ impl Offsets {
     /// Whether a row's result is no number, whatever its sums are.
     pub(super) fn spoiled(&self, row: usize) -> bool {
         self.spoiled >> row & 1 == 1
+    }
+}
+
+/// What weighing rows keeps in registers.
+struct Scribe {
+    scale: __m512,
+    table: __m512i,
+    low_bytes: u64,
+    /// What was looked for: the largest exponents, and whether some are odd.
+    largest: __m512i,
+    odd: u16,
+}
+
+impl Scribe {
+    #[inline]
+    #[target_feature(enable = "avx512vbmi,avx512bf16,avx512dq,avx512vl")]
+    fn new(scale: f32) -> Scribe {
+        Scribe {
+            scale: _mm512_set1_ps(scale),
+            // SAFETY: 64 bytes.
+            table: unsafe { _mm512_loadu_si512(TABLE.as_ptr().cast()) },
+            // A mask that the compiler knows it makes an instruction of its own.
+            low_bytes: std::hint::black_box(LOW_BYTES),
+            largest: _mm512_setzero_si512(),
+            odd: 0,
+        }
+    }
+
+    /// Weigh a row. `ALL`: it sees the whole strip.
+    #[inline]
+    #[target_feature(enable = "avx512vbmi,avx512bf16,avx512dq,avx512vl")]
+    unsafe fn weigh<const LOOK_FOR: u8, const ALL: bool>(
+        &mut self,
+        offsets: &Offsets,
+        strip: &Strip,
+        row: usize,
+        weights: *mut u8,
+    ) {
+        // SAFETY: the caller's.
+        unsafe {
+            let offset = _mm512_set1_ps(*offsets.by_row.get_unchecked(row));
+            let [x, y] = [0, 16].map(|i| {
+                let scores = _mm512_load_ps(strip.scores.add(row * STRIP + i));
+                let scores = match LOOK_FOR {
+                    ODD => _mm512_sub_ps(scores, _mm512_set1_ps(offsets.tops[row])),
+                    _ => scores,
+                };
+                _mm512_fmadd_ps(scores, self.scale, offset)
+            });
+            let seen = if ALL { u32::MAX } else { strip.seen(row) };
+            let [low, high] = [seen as u16, (seen >> 16) as u16];
+            let (left, right) = match ALL {
+                true => (_mm512_cvtps_epi32(x), _mm512_cvtps_epi32(y)),
+                false => (_mm512_maskz_cvtps_epi32(low, x), _mm512_maskz_cvtps_epi32(high, y)),
+            };
+            // Exponents below the smallest become zero here. Keys come out in the order of `key_at`.
+            let exponents = _mm512_packus_epi32(left, right);
+            if LOOK_FOR == HIGH {
+                self.largest = _mm512_max_epu16(self.largest, exponents);
+            }
+            if LOOK_FOR == ODD {
+                let ceiling = _mm512_set1_ps(f32::from(CEILING) + 0.5);
+                self.odd |= _mm512_mask_cmp_ps_mask::<_CMP_NLE_UQ>(low, x, ceiling)
+                    | _mm512_mask_cmp_ps_mask::<_CMP_NLE_UQ>(high, y, ceiling);
+            }
+            let powers = powers(exponents, self.table, self.low_bytes);
+            _mm512_store_si512(weights.add(row * WEIGHT_BYTES).cast(), powers);
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512vbmi,avx512bf16,avx512dq,avx512vl")]
+    fn found_nothing(&self) -> bool {
+        self.odd == 0 && _mm512_cmpgt_epu16_mask(self.largest, _mm512_set1_epi16(CEILING as i16)) == 0
     }
 }
 
