@@ -7,7 +7,7 @@
 use impasto_graph::{Graph, Value};
 
 use super::gemm::drive::spread;
-use super::gemm::{HALF, Kernel, Near, Number, PANEL, TILE_COLUMNS, Tile, pack};
+use super::gemm::{HALF, Kernel, Near, Number, PANEL, Tile, pack};
 use super::memory::ALIGNMENT;
 use super::rows::{Dst, Rows, Src};
 use super::session::{Env, Run};
@@ -210,35 +210,6 @@ struct A {
     ptr: *const u8,
     stride: usize,
     k: usize,
-}
-
-/// `count` rows by `n` columns of sums.
-///
-/// # Safety
-/// The pointers are good; `begin` was called.
-#[allow(clippy::too_many_arguments, reason = "three matrices")]
-unsafe fn product(
-    way: &Way,
-    count: usize,
-    n: usize,
-    a: A,
-    b: *const u8,
-    panel_stride: usize,
-    c: *mut f32,
-    c_stride: usize,
-    accumulate: bool,
-) {
-    for column in (0..n).step_by(TILE_COLUMNS) {
-        for row in (0..count).step_by(way.kernel.rows) {
-            // SAFETY: the caller's.
-            unsafe {
-                let (a, b) = (A { ptr: a.ptr.add(row * a.stride), ..a }, b.add(column / PANEL * panel_stride));
-                let panels = (n - column).min(TILE_COLUMNS).div_ceil(PANEL);
-                let tile = tile(way, count - row, a, b, panel_stride, c.add(row * c_stride + column), c_stride);
-                (way.kernel.run)(&Tile { panels, accumulate, ..tile });
-            }
-        }
-    }
 }
 
 /// The call for as many of `rows` rows as a tile has and two panels.

@@ -1,9 +1,9 @@
 //! Attention on vector kernels: blocks of queries by blocks of keys, each block's scores at once.
 
 use super::super::gemm::drive::convert_row;
-use super::super::gemm::{Kernel, Number, PANEL, pack};
+use super::super::gemm::{Kernel, Number, PANEL, TILE_COLUMNS, Tile, pack};
 use super::super::rows::{Rows, Softmax};
-use super::{A, Block, Keys, Way, aligned, lay_out, product};
+use super::{A, Block, Keys, Way, aligned, lay_out, tile};
 
 /// Keys of a block: their scores for a block of queries stay in the first cache.
 const KEYS: usize = 256;
@@ -116,6 +116,35 @@ unsafe fn weigh(
             match way.number {
                 Number::F32 => scores.add(row * SCORES + seen).write_bytes(0, padded - seen),
                 Number::Bf16 => narrow.add(2 * row * SCORES + seen).write_bytes(0, padded - seen),
+            }
+        }
+    }
+}
+
+/// `count` rows by `n` columns of sums.
+///
+/// # Safety
+/// The pointers are good; `begin` was called.
+#[allow(clippy::too_many_arguments, reason = "three matrices")]
+unsafe fn product(
+    way: &Way,
+    count: usize,
+    n: usize,
+    a: A,
+    b: *const u8,
+    panel_stride: usize,
+    c: *mut f32,
+    c_stride: usize,
+    accumulate: bool,
+) {
+    for column in (0..n).step_by(TILE_COLUMNS) {
+        for row in (0..count).step_by(way.kernel.rows) {
+            // SAFETY: the caller's.
+            unsafe {
+                let (a, b) = (A { ptr: a.ptr.add(row * a.stride), ..a }, b.add(column / PANEL * panel_stride));
+                let panels = (n - column).min(TILE_COLUMNS).div_ceil(PANEL);
+                let tile = tile(way, count - row, a, b, panel_stride, c.add(row * c_stride + column), c_stride);
+                (way.kernel.run)(&Tile { panels, accumulate, ..tile });
             }
         }
     }
