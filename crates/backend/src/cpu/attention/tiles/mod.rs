@@ -43,34 +43,14 @@ impl Way {
     }
 }
 
-/// Bytes of a thread's memory: queries, scores of three strips, weights, sums.
+/// Bytes of a thread's memory: queries, scores of two strips, weights, sums.
 fn parts(way: &Way) -> [usize; 4] {
     [
         aligned(QUERIES * way.query_bytes),
-        3 * QUERIES * STRIP * 4,
+        2 * QUERIES * STRIP * 4,
         QUERIES * WEIGHT_BYTES,
         aligned(QUERIES * way.sum_stride * 4),
     ]
-}
-
-/// Temporary: variants to be measured, from IMPASTO_LAB, as in `d1s8m1`.
-#[derive(Clone, Copy)]
-struct Lab {
-    distance: usize,
-    strips: usize,
-    mix: bool,
-}
-
-fn lab() -> Lab {
-    static LAB: std::sync::OnceLock<Lab> = std::sync::OnceLock::new();
-    *LAB.get_or_init(|| {
-        let text = std::env::var("IMPASTO_LAB").unwrap_or_default();
-        let number = |c: char, or: usize| {
-            let Some(at) = text.find(c) else { return or };
-            text[at + 1..].chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(or)
-        };
-        Lab { distance: number('d', 1).clamp(1, 2), strips: number('s', 8).clamp(1, STRIPS), mix: number('m', 1) == 1 }
-    })
 }
 
 /// One block of queries of one head against all keys.
@@ -81,7 +61,6 @@ unsafe fn attend(block: &Block) {
     let Block { s, way, count, panels, own, .. } = *block;
     let [queries, scores, weights, sums] = lay_out(own, parts(way));
     let (scores, sums) = (scores.cast::<f32>(), sums.cast::<f32>());
-    let lab = lab();
     // SAFETY: everything stays inside the operands, the panels and the thread's memory as `parts` says.
     unsafe {
         let scale = s.scale * PER_SCORE;
@@ -101,11 +80,11 @@ unsafe fn attend(block: &Block) {
             (true, _) => amx::bf16_beside::<false>(tile, || {}),
             _ => (way.kernel.run)(tile),
         };
-        // The scores of the strip that begins with `key`, in one of three places.
+        // The scores of the strip that begins with `key`, in one of two places.
         let panel_bytes = pack::panel_bytes(s.width, way.number);
         let a = A { ptr: queries, stride: way.query_bytes, k: way.width };
         let tile_of = tile(way, count, a, panels, panel_bytes, scores, STRIP);
-        let place = |key: usize| scores.add(key / STRIP % 3 * QUERIES * STRIP);
+        let place = |key: usize| scores.add(key / STRIP % 2 * QUERIES * STRIP);
         let score = |key: usize| Tile {
             panels: STRIP.min(s.keys - key).div_ceil(PANEL),
             b: panels.add(key / PANEL * panel_bytes),
@@ -127,7 +106,7 @@ unsafe fn attend(block: &Block) {
         let mut seen = [0; QUERIES];
         // Strips that wait for their values.
         let mut waiting = 0;
-        (0..last_seen).step_by(STRIP).take(lab.distance).for_each(|key| run(&score(key)));
+        run(&score(0));
         for key in (0..last_seen).step_by(STRIP) {
             let keys = STRIP.min(s.keys - key);
             // Where not every row sees the whole strip.
@@ -141,10 +120,9 @@ unsafe fn attend(block: &Block) {
             let seen = partly.then_some(&seen);
             let strip = Strip { rows: count, scale, scores: place(key), seen };
             let to = weights.add(2 * STRIP * waiting);
-            // A later strip's scores are computed beside this one's weights.
-            let next = key + lab.distance * STRIP;
-            let next = (next < last_seen).then(|| score(next));
-            let beside = next.as_ref().filter(|_| lab.mix && whole && !partly && offsets.settled());
+            // The next strip's scores are computed beside this one's weights.
+            let next = (key + STRIP < last_seen).then(|| score(key + STRIP));
+            let beside = next.as_ref().filter(|_| whole && !partly && offsets.settled());
             let mut weighed = beside.and_then(|tile| offsets.weigh_beside(&strip, to, tile));
             if weighed.is_none() {
                 next.iter().for_each(&run);
@@ -157,7 +135,7 @@ unsafe fn attend(block: &Block) {
                 offsets.weigh(&strip, weights);
             }
             waiting += 1;
-            if waiting == lab.strips || key + STRIP >= last_seen {
+            if waiting == STRIPS || key + STRIP >= last_seen {
                 multiply(key + STRIP - waiting * STRIP, waiting);
                 waiting = 0;
             }

@@ -10,30 +10,48 @@ use super::super::{Block, Keys};
 use super::weights::key_at;
 use super::{QUERIES, STRIP};
 
+/// Element types, for loops that are compiled for each. The graph refuses attention on whole numbers.
+const BF16: u8 = 0;
+const F16: u8 = 1;
+const F32: u8 = 2;
+
 /// The first `n` of 32 numbers as bf16, the others zero.
 ///
 /// # Safety
 /// The machine has the instructions, the row has `n` numbers.
 #[inline]
 #[target_feature(enable = "avx512vbmi,avx512bf16,avx512dq,avx512vl")]
-unsafe fn load(from: Src, n: usize) -> __m512i {
+unsafe fn load<const KIND: u8>(from: Src, n: usize) -> __m512i {
     let mask = if n < 32 { (1u32 << n) - 1 } else { u32::MAX };
     let [low, high] = [mask as u16, (mask >> 16) as u16];
     // SAFETY: what lies beyond the row is masked.
     unsafe {
-        let (left, right) = match from.dtype {
-            DType::BF16 => return _mm512_maskz_loadu_epi16(mask, from.ptr.cast()),
-            DType::F16 => {
+        let (left, right) = match KIND {
+            BF16 => return _mm512_maskz_loadu_epi16(mask, from.ptr.cast()),
+            F16 => {
                 let half = |mask, i| _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, from.ptr.wrapping_add(i).cast()));
                 (half(low, 0), half(high, 32))
             }
-            // The graph refuses attention on whole numbers.
-            DType::F32 | DType::I32 => {
+            _ => {
                 let half = |mask, i| _mm512_maskz_loadu_ps(mask, from.ptr.wrapping_add(i).cast());
                 (half(low, 0), half(high, 64))
             }
         };
         std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(right, left))
+    }
+}
+
+/// The same of any element type.
+#[inline]
+#[target_feature(enable = "avx512vbmi,avx512bf16,avx512dq,avx512vl")]
+unsafe fn load_any(from: Src, n: usize) -> __m512i {
+    // SAFETY: the caller's.
+    unsafe {
+        match from.dtype {
+            DType::BF16 => load::<BF16>(from, n),
+            DType::F16 => load::<F16>(from, n),
+            DType::F32 | DType::I32 => load::<F32>(from, n),
+        }
     }
 }
 
@@ -43,20 +61,19 @@ unsafe fn load(from: Src, n: usize) -> __m512i {
 /// The machine has the instructions, the row has room for `n` numbers.
 #[inline]
 #[target_feature(enable = "avx512vbmi,avx512bf16,avx512dq,avx512vl")]
-unsafe fn store(to: Dst, n: usize, x: __m512) {
+unsafe fn store<const KIND: u8>(to: Dst, n: usize, x: __m512) {
     let mask = if n < 16 { (1u16 << n) - 1 } else { u16::MAX };
     // SAFETY: what lies beyond the row is masked.
     unsafe {
-        match to.dtype {
-            DType::BF16 => {
-                let x = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x));
-                _mm256_mask_storeu_epi16(to.ptr.cast(), mask, x);
-            }
-            DType::F16 => {
-                let x = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x);
-                _mm256_mask_storeu_epi16(to.ptr.cast(), mask, x);
-            }
-            DType::F32 | DType::I32 => _mm512_mask_storeu_ps(to.ptr.cast(), mask, x),
+        let narrow = match KIND {
+            BF16 => std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x)),
+            F16 => _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x),
+            _ => return _mm512_mask_storeu_ps(to.ptr.cast(), mask, x),
+        };
+        // Whole vectors without a mask, which is dear on some processors.
+        match n < 16 {
+            true => _mm256_mask_storeu_epi16(to.ptr.cast(), mask, narrow),
+            false => _mm256_storeu_si256(to.ptr.cast(), narrow),
         }
     }
 }
@@ -76,19 +93,39 @@ fn add_squares(sums: __m512, x: __m512i) -> __m512 {
 /// The machine has the instructions; `to` has room for the queries.
 #[target_feature(enable = "avx512vbmi,avx512bf16,avx512dq,avx512vl")]
 pub(super) unsafe fn load_queries(block: &Block, to: *mut u8) -> [__m512; 2] {
-    let Block { s, q, count, .. } = *block;
-    let x_bytes = q.dtype.bytes() as usize;
-    let q_bytes = s.heads * s.width * x_bytes;
+    // SAFETY: the caller's.
+    unsafe {
+        match block.q.dtype {
+            DType::BF16 => load_rows::<BF16>(block, to),
+            DType::F16 => load_rows::<F16>(block, to),
+            DType::F32 | DType::I32 => load_rows::<F32>(block, to),
+        }
+    }
+}
+
+#[target_feature(enable = "avx512vbmi,avx512bf16,avx512dq,avx512vl")]
+unsafe fn load_rows<const KIND: u8>(block: &Block, to: *mut u8) -> [__m512; 2] {
+    let Block { s, way, q, count, .. } = *block;
+    let row = s.heads * s.width;
     let mut squares = [[_mm512_setzero_ps(); QUERIES / 2]; 2];
     // SAFETY: these rows lie inside the operand.
     unsafe {
         for (i, sum) in squares.as_flattened_mut()[..count].iter_mut().enumerate() {
-            for k in (0..s.width).step_by(32) {
-                let x = load(q.at(i * s.heads * s.width + k), s.width - k);
+            let (from, to) = (q.at(i * row), to.add(i * way.query_bytes));
+            // The next block's queries are far away by now, and too far apart for the processor to guess them.
+            let next = from.ptr.wrapping_add(QUERIES * row * q.dtype.bytes() as usize);
+            let whole = s.width / 32 * 32;
+            for k in (0..whole).step_by(32) {
+                let x = load::<KIND>(from.at(k), 32);
                 *sum = add_squares(*sum, x);
-                // The next block's queries are far away by now, and too far apart for the processor to guess them.
-                _mm_prefetch::<_MM_HINT_T0>(q.ptr.wrapping_add(q_bytes * (count + i) + x_bytes * k).cast());
-                _mm512_store_si512(to.add(i * block.way.query_bytes + 2 * k).cast(), x);
+                _mm512_store_si512(to.add(2 * k).cast(), x);
+                _mm_prefetch::<_MM_HINT_T1>(next.wrapping_add(k * q.dtype.bytes() as usize).cast());
+            }
+            if whole < s.width {
+                let x = load::<KIND>(from.at(whole), s.width - whole);
+                *sum = add_squares(*sum, x);
+                _mm512_store_si512(to.add(2 * whole).cast(), x);
+                _mm_prefetch::<_MM_HINT_T1>(next.wrapping_add(s.width * q.dtype.bytes() as usize - 1).cast());
             }
         }
     }
@@ -123,16 +160,32 @@ fn sums_of_lanes(mut x: [__m512; 16]) -> __m512 {
 /// The machine has the instructions; there are that many sums; nobody else writes these rows.
 #[target_feature(enable = "avx512vbmi,avx512bf16,avx512dq,avx512vl")]
 pub(super) unsafe fn store_results(block: &Block, sums: *const f32, spoiled: impl Fn(usize) -> bool) {
+    // SAFETY: the caller's.
+    unsafe {
+        match block.out.dtype {
+            DType::BF16 => store_rows::<BF16>(block, sums, spoiled),
+            DType::F16 => store_rows::<F16>(block, sums, spoiled),
+            DType::F32 | DType::I32 => store_rows::<F32>(block, sums, spoiled),
+        }
+    }
+}
+
+#[target_feature(enable = "avx512vbmi,avx512bf16,avx512dq,avx512vl")]
+unsafe fn store_rows<const KIND: u8>(block: &Block, sums: *const f32, spoiled: impl Fn(usize) -> bool) {
     let Block { s, way, out, count, .. } = *block;
+    let whole = s.value_width / PANEL * PANEL;
     // SAFETY: these rows lie inside the result.
     unsafe {
         for i in 0..count {
-            let sums = sums.add(i * way.sum_stride);
+            let (sums, out) = (sums.add(i * way.sum_stride), out.at(i * s.heads * s.value_width));
             let total = *sums.add(s.value_width);
             let factor = _mm512_set1_ps(if spoiled(i) { f32::NAN } else { 1.0 / total });
-            for column in (0..s.value_width).step_by(PANEL) {
-                let x = _mm512_mul_ps(_mm512_load_ps(sums.add(column)), factor);
-                store(out.at(i * s.heads * s.value_width + column), s.value_width - column, x);
+            for column in (0..whole).step_by(PANEL) {
+                store::<KIND>(out.at(column), PANEL, _mm512_mul_ps(_mm512_load_ps(sums.add(column)), factor));
+            }
+            if whole < s.value_width {
+                let x = _mm512_mul_ps(_mm512_load_ps(sums.add(whole)), factor);
+                store::<KIND>(out.at(whole), s.value_width - whole, x);
             }
         }
     }
@@ -156,7 +209,7 @@ pub(super) unsafe fn pack(keys: &Keys) {
             for k in (0..s.width).step_by(32) {
                 let mut rows = [_mm512_setzero_si512(); PANEL];
                 for (i, row) in rows.iter_mut().take(range.end - key).enumerate() {
-                    *row = load(keys.k.at((key + i) * k_stride + k), s.width - k);
+                    *row = load_any(keys.k.at((key + i) * k_stride + k), s.width - k);
                 }
                 for (i, row) in turned(rows).into_iter().enumerate() {
                     squares = add_squares(squares, row);
@@ -180,7 +233,7 @@ pub(super) unsafe fn pack(keys: &Keys) {
                     let n = if key < range.end { columns } else { 0 };
                     let from = if key < range.end { keys.v.at(key * v_stride + column) } else { keys.v };
                     let one = if columns < 32 { 1u32 << columns } else { 0 };
-                    _mm512_mask_set1_epi16(load(from, n), one, ONE)
+                    _mm512_mask_set1_epi16(load_any(from, n), one, ONE)
                 };
                 let (a, b) = (row(key), row(key + 1));
                 let to = values.add(column / PANEL * panel_bytes + place / 2 * 64);
