@@ -35,20 +35,40 @@ impl Spot {
     ///
     /// # Safety
     /// There is one.
-    unsafe fn go_on(&mut self, panel_bytes: usize, columns: usize) {
+    unsafe fn go_right(&mut self, panel_bytes: usize, columns: usize) {
         self.columns = columns;
         self.tile.panels = columns.div_ceil(PANEL);
         self.tile.b = self.tile.b.wrapping_add(TILE_COLUMNS / PANEL * panel_bytes);
+        // SAFETY: the caller's.
+        unsafe { self.shift([TILE_COLUMNS, 0], |e| e.bytes) };
+    }
+
+    /// Go to the next whole tile of the same line, whose sums have this place.
+    ///
+    /// # Safety
+    /// There is one.
+    unsafe fn go_down(&mut self, rows: usize, sums: *mut f32) {
+        self.tile.c = sums;
+        self.tile.a = self.tile.a.map(|a| a.wrapping_add(rows * self.tile.a_stride));
+        // SAFETY: the caller's.
+        unsafe { self.shift([0, rows], |e| rows * e.stride) };
+    }
+
+    /// Shift result and residual by columns, and by rows; `bytes` says by how many bytes that is.
+    ///
+    /// # Safety
+    /// There are such columns and rows.
+    unsafe fn shift(&mut self, [columns, rows]: [usize; 2], bytes: impl Fn(&Expected) -> usize) {
         for e in &mut self.tile.expected {
-            [e.out, e.residual] = [e.out, e.residual].map(|p| p.wrapping_add(e.bytes));
+            let bytes = bytes(e);
+            [e.out, e.residual] = [e.out, e.residual].map(|p| p.wrapping_add(bytes));
         }
-        for part in self.parts.iter_mut().flatten() {
-            let finish = &mut part.finish;
+        for Part { finish, .. } in self.parts.iter_mut().flatten() {
             // SAFETY: the caller's.
             unsafe {
-                finish.bias = finish.bias.map(|b| b.add(TILE_COLUMNS));
-                finish.out.0 = finish.out.0.at(TILE_COLUMNS);
-                finish.residual = finish.residual.map(|(r, stride)| (r.at(TILE_COLUMNS), stride));
+                finish.bias = finish.bias.map(|b| b.add(columns));
+                finish.out.0 = finish.out.0.at(columns + rows * finish.out.1);
+                finish.residual = finish.residual.map(|(r, stride)| (r.at(columns + rows * stride), stride));
             }
         }
     }
@@ -115,7 +135,7 @@ impl Product {
                 spot.tile.fetch_lines = lines;
                 for column in n.clone().step_by(TILE_COLUMNS) {
                     if column > n.start {
-                        spot.go_on(self.panel_bytes(), columns(column));
+                        spot.go_right(self.panel_bytes(), columns(column));
                         spot.tile.fetch = spot.tile.fetch.wrapping_add(part);
                     }
                     spot.compute(self);
@@ -144,20 +164,31 @@ impl Product {
             let column = n.start + strip * TILE_COLUMNS;
             let columns = TILE_COLUMNS.min(n.end - column);
             let next = turn(i + 1).unwrap_or((strip, chunk));
-            for tile in 0..tiles {
-                // Sums that wait for the next chunk have a place each; else one place will do.
+            // Sums that wait for the next chunk have a place each; else one place will do.
+            let place = |tile: usize| {
                 let place = match (count > 1, taps) {
                     (false, _) => 0,
                     (true, true) => tile,
                     (true, false) => strip * tiles + tile,
                 };
-                let sums = sums.wrapping_add(place * self.kernel.rows * TILE_COLUMNS);
-                let patch = Patch { sums, parts: pieces.of_tile(tile), column, columns };
-                let fetch = self.part(n.start + next.0 * TILE_COLUMNS, &next.1, tile, fetch_lines);
+                sums.wrapping_add(place * self.kernel.rows * TILE_COLUMNS)
+            };
+            let spot_of = |tile: usize| {
+                let patch = Patch { sums: place(tile), parts: pieces.of_tile(tile), column, columns };
                 // SAFETY: everything stays inside the block, the panels, the sums and the target.
+                unsafe { Spot::new(self, a, &chunk, near, &patch, target) }
+            };
+            let mut spot = spot_of(0);
+            for tile in 0..tiles {
+                // SAFETY: as above.
                 unsafe {
-                    let mut spot = Spot::new(self, a, &chunk, near, &patch, target);
-                    (spot.tile.fetch, spot.tile.fetch_lines) = (fetch, fetch_lines);
+                    match tile {
+                        0 => {}
+                        _ if a.lines == 1 && tile + 1 < tiles => spot.go_down(self.kernel.rows, place(tile)),
+                        _ => spot = spot_of(tile),
+                    }
+                    spot.tile.fetch = self.part(n.start + next.0 * TILE_COLUMNS, &next.1, tile, fetch_lines);
+                    spot.tile.fetch_lines = fetch_lines;
                     spot.compute(self);
                 }
             }
