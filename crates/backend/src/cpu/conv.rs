@@ -10,7 +10,8 @@
 use impasto_graph::{Graph, Op, Value};
 
 use super::Cpu;
-use super::gemm::drive::{BLOCK_ROWS, Block, Partition, Product, Room, Target, convert, spread, sums_bytes};
+use super::gemm::drive::{BLOCK_ROWS, Block, Product, Target, convert, spread, sums_bytes};
+use super::gemm::share::{Partition, Room};
 use super::gemm::{Kernel, Number, pack};
 use super::rows::Src;
 use super::session::{Env, Run, size};
@@ -30,7 +31,9 @@ struct Way {
     feed: Feed,
     number: Number,
     kernel: Kernel,
-    /// Output rows and columns of a block.
+    /// Pictures of a block: small ones are multiplied together, since the panels would come by for each of them again.
+    pictures: usize,
+    /// Output rows and columns of a block; of gathered rows, pictures and pixels.
     block: [usize; 2],
     /// Columns of the product in one task.
     columns: usize,
@@ -73,26 +76,32 @@ impl Way {
         let whole_channels = s.channels.is_multiple_of(32);
         // Matrix tiles have 16 rows; a line that fills them badly wastes what gathering costs.
         let fills = !kernel.matrix || s.out_width.next_multiple_of(16) * 8 <= s.out_width * 9;
+        let column_bytes = pack::padded_k(s.k(), number) * number.bytes();
+        let passes = number.dtype() == s.x_type && whole_channels && Partition::passes(s.n, column_bytes, &kernel);
         let feed = match () {
-            () if s.is_pointwise() && number.dtype() == s.x_type && whole_channels => Feed::Direct,
+            () if s.is_pointwise() && passes => Feed::Direct,
             () if s.is_pointwise() || !whole_channels || !fills || s.out_width < 4 => Feed::Gathered,
             () => Feed::Bands,
         };
         let pixels = s.out_height * s.out_width;
         let threads = cpu.threads().div_ceil(s.batch);
-        let column_bytes = pack::padded_k(s.k(), number) * number.bytes();
-        let partition = Partition::new(pixels, s.n, column_bytes, feed == Feed::Direct, threads, &kernel);
+        let small = kernel.matrix && feed == Feed::Gathered && s.batch * pixels <= BLOCK_ROWS;
+        let pictures = if small { s.batch } else { 1 };
+        let partition = match small {
+            true => Partition::small(pixels, s.n, cpu.threads()),
+            false => Partition::new(pixels, s.n, column_bytes, feed == Feed::Direct, threads, &kernel),
+        };
         let mut columns = partition.columns;
         let segments = if feed == Feed::Bands { s.taps() } else { 1 };
         let segment_k = if feed == Feed::Bands { s.channels } else { pack::padded_k(s.k(), number) };
         let (block, pixel_bytes, line_bytes, band_bytes);
         match feed {
             Feed::Direct | Feed::Gathered => {
-                block = [1, partition.rows];
+                block = [pictures, partition.rows];
                 pixel_bytes =
                     if feed == Feed::Direct { s.k() * number.bytes() } else { spread(segment_k * number.bytes()) };
-                line_bytes = 0;
-                band_bytes = if feed == Feed::Direct { 0 } else { partition.rows * pixel_bytes };
+                line_bytes = partition.rows * pixel_bytes;
+                band_bytes = if feed == Feed::Direct { 0 } else { pictures * line_bytes };
             }
             Feed::Bands => {
                 pixel_bytes = s.channels * number.bytes();
@@ -114,12 +123,18 @@ impl Way {
             feed,
             number,
             kernel,
+            pictures,
             block,
             columns,
             pixel_bytes,
             line_bytes,
             segment_k,
-            room: Room::new(band_bytes, sums_bytes(&kernel, number, block, s.n, segments, segment_k), s.n),
+            room: Room::new(
+                band_bytes,
+                sums_bytes(&kernel, number, block, columns, segments, segment_k),
+                pictures,
+                s.n,
+            ),
         }
     }
 }
@@ -152,12 +167,18 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
         }
         _ => vec![0],
     };
-    // Lines and pixels that are cut into blocks; without bands a picture is one long line.
+    // Lines and pixels that are cut into blocks; without bands a picture is one long line, and small pictures are lines of one.
     let (lines, pixels) = match way.feed {
         Feed::Bands => (s.out_height, s.out_width),
-        _ => (1, s.out_height * s.out_width),
+        _ => (way.pictures, s.out_height * s.out_width),
     };
-    let counts = [s.n.div_ceil(way.columns), s.batch, lines.div_ceil(way.block[0]), pixels.div_ceil(way.block[1])];
+    let bias_stride_near = if bias_stride > 0 && way.pictures > 1 { Room::bias_stride(s.n) } else { 0 };
+    let counts = [
+        s.n.div_ceil(way.columns),
+        s.batch / way.pictures,
+        lines.div_ceil(way.block[0]),
+        pixels.div_ceil(way.block[1]),
+    ];
     Box::new(move |pool| {
         pool.each(counts.iter().product(), &|thread, task| {
             // Neighbouring tasks share their columns: the panels are still in the cache.
@@ -173,7 +194,9 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
             unsafe {
                 let scratch = scratch.add(thread * way.room.bytes());
                 let image = x.at(picture * s.height * s.width * s.channels);
-                let bias = bias.map(|b| way.room.bias(scratch, product.rows, b.at(picture * bias_stride), &n));
+                let biases = if bias_stride_near > 0 { way.pictures } else { 1 };
+                let bias =
+                    bias.map(|b| way.room.bias(scratch, product.rows, b.at(picture * bias_stride), biases, s.n, &n));
                 let ptr = match way.feed {
                     Feed::Direct => image.at(x0 * s.channels).ptr,
                     Feed::Bands => {
@@ -181,8 +204,9 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
                         scratch.cast_const()
                     }
                     Feed::Gathered => {
-                        for i in 0..width {
-                            gather(&s, &product, image, x0 + i, scratch.add(i * way.pixel_bytes));
+                        for i in 0..height * width {
+                            let image = image.at(i / width * s.height * s.width * s.channels);
+                            gather(&s, &product, image, x0 + i % width, scratch.add(i * way.pixel_bytes));
                         }
                         scratch.cast_const()
                     }
@@ -192,18 +216,20 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
                     row_stride: way.pixel_bytes * if way.feed == Feed::Bands { s.stride } else { 1 },
                     lines: height,
                     line_rows: width,
-                    line_stride: way.line_bytes * s.stride,
+                    line_stride: way.line_bytes * if way.feed == Feed::Bands { s.stride } else { 1 },
                     segments: &segments,
                     segment_k: way.segment_k,
                     passing: way.feed == Feed::Direct,
                 };
                 let target = Target {
                     bias,
+                    bias_stride: bias_stride_near,
                     activation: s.fused.activation,
                     residual: residual.map(|r| r.at(first * s.n)),
                     out: out.at(first * s.n),
                     row_stride: s.n,
                     line_stride: pixels * s.n,
+                    streamed: false,
                 };
                 product.block(&block, n, way.room.sums(scratch), &target);
             }

@@ -62,18 +62,9 @@ pub(super) fn geglu(env: &Env, value: Value) -> Run {
     let task_rows = (TASK / n).max(1);
     Box::new(move |pool| {
         pool.each(m.div_ceil(task_rows), &|_, task| {
-            let (mut values, mut gates) = ([0.0; CHUNK], [0.0; CHUNK]);
             for row in task * task_rows..m.min((task + 1) * task_rows) {
-                for at in (0..n).step_by(CHUNK) {
-                    let len = CHUNK.min(n - at);
-                    // SAFETY: the chunk lies in both tensors, and only this task writes it.
-                    unsafe {
-                        (rows.load)(x.at(row * 2 * n + at), &mut values[..len]);
-                        (rows.load)(x.at(row * 2 * n + n + at), &mut gates[..len]);
-                        (rows.geglu)(&mut values[..len], &gates[..len]);
-                        (rows.store)(&values[..len], out.at(row * n + at));
-                    }
-                }
+                // SAFETY: the row lies in both tensors, and only this task writes it.
+                unsafe { (rows.geglu)(x.at(row * 2 * n), x.at(row * 2 * n + n), n, out.at(row * n)) };
             }
         });
     })

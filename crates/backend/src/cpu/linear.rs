@@ -2,12 +2,18 @@
 
 use impasto_graph::{DType, Graph, Op, Value};
 
-use super::gemm::drive::{Block, Partition, Product, Room, Target, convert_row, spread, sums_bytes};
+use super::gemm::drive::{Block, Product, Target, convert_row, spread, sums_bytes};
+use super::gemm::share::{Partition, Room};
 use super::gemm::{Kernel, Number, PANEL, pack};
 use super::rows::{Dst, Src};
-use super::session::{Env, Run};
+use super::session::{Env, Run, size};
 use super::{Cpu, memory::ALIGNMENT};
 use crate::shapes::epilogue;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+/// Results of this size are not in the second cache any more when they are read.
+const STREAMED_BYTES: usize = 4 << 20;
 
 /// A product of `m` rows by groups of rows that share a bias (pictures).
 #[derive(Clone, Copy)]
@@ -39,10 +45,11 @@ impl Way {
         let number = cpu.number();
         let kernel = Kernel::of(cpu.isa(), number);
         let padded = pack::padded_k(s.k, number);
-        let direct = number.dtype() == s.a_type && padded == s.k;
+        let column_bytes = padded * number.bytes();
+        let direct = number.dtype() == s.a_type && padded == s.k && Partition::passes(s.n, column_bytes, &kernel);
         let threads = cpu.threads().div_ceil(s.groups);
-        let partition = Partition::new(s.m, s.n, padded * number.bytes(), direct, threads, &kernel);
-        let row_bytes = spread(padded * number.bytes());
+        let partition = Partition::new(s.m, s.n, column_bytes, direct, threads, &kernel);
+        let row_bytes = spread(column_bytes);
         Way {
             number,
             kernel,
@@ -51,7 +58,8 @@ impl Way {
             row_bytes,
             room: Room::new(
                 if direct { 0 } else { partition.rows * row_bytes },
-                sums_bytes(&kernel, number, [1, partition.rows], s.n, 1, padded),
+                sums_bytes(&kernel, number, [1, partition.rows], partition.columns, 1, padded),
+                1,
                 s.n,
             ),
         }
@@ -82,6 +90,11 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
     let (a, out, scratch) = (env.src(node.inputs[0]), env.dst(value), env.scratch());
     let way = Way::new(env.cpu, &s);
     let product = Product { kernel: way.kernel, rows: env.cpu.rows(), number: way.number, panels, k: s.k };
+    // Held rows write a strip of columns, then the next: each line would be fetched from far away to be overwritten.
+    let row_bytes = s.n * size(out.dtype);
+    let lines = row_bytes.is_multiple_of(LINE) && (out.ptr as usize).is_multiple_of(LINE);
+    let streamed =
+        way.kernel.matrix && !way.direct && residual.is_none() && lines && s.groups * s.m * row_bytes >= STREAMED_BYTES;
     Box::new(move |pool| {
         let (row_blocks, column_blocks) = (s.m.div_ceil(way.partition.rows), s.n.div_ceil(way.partition.columns));
         pool.each(s.groups * row_blocks * column_blocks, &|thread, task| {
@@ -98,14 +111,16 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
             unsafe {
                 let scratch = scratch.add(thread * way.room.bytes());
                 let first_bias = if s.groups > 1 { group * s.n } else { 0 };
-                let bias = bias.map(|b| way.room.bias(scratch, product.rows, b.at(first_bias), &n));
+                let bias = bias.map(|b| way.room.bias(scratch, product.rows, b.at(first_bias), 1, s.n, &n));
                 let target = Target {
                     bias,
+                    bias_stride: 0,
                     activation: fused.activation,
                     residual: residual.map(|r| r.at(first * s.n)),
                     out: out.at(first * s.n),
                     row_stride: s.n,
                     line_stride: 0,
+                    streamed,
                 };
                 multiply_rows(&product, &way, a.at(first * s.k), s.k, m, n, scratch, &target);
             }
@@ -210,11 +225,13 @@ pub(super) mod matmul {
                     unsafe {
                         let target = Target {
                             bias: None,
+                            bias_stride: 0,
                             activation: None,
                             residual: None,
                             out: out.at((entry * s.m + m0) * s.n),
                             row_stride: s.n,
                             line_stride: 0,
+                            streamed: false,
                         };
                         let scratch = panels.add(packed + thread * way.room.bytes());
                         multiply_rows(&product, &way, a.at((entry * s.m + m0) * s.k), s.k, m, n, scratch, &target);

@@ -68,31 +68,26 @@ fn times_power_of_two(p: f32, n: f32) -> f32 {
     p * first * second
 }
 
+/// Minus ln 2 in two parts: the first has few bits, so that its product is exact.
+const LN_2: [f32; 2] = [-0.693_359_4, 2.121_944_4e-4];
+/// `(e^r - 1 - r) / r^2` near zero, the highest power first.
+const EXP: [f32; 6] = [1.987_569_1e-4, 1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5e-1];
+
 #[inline(always)]
 fn exp<const L: u8>(x: f32) -> f32 {
     // Beyond these the result is 0 or infinite. NaN passes through both.
     let x = min(89.0, max(-104.0, x));
     let whole = round(x * std::f32::consts::LOG2_E);
-    // ln 2 in two parts: the first has few bits, so that its product is exact.
-    let r = fma::<L>(whole, -0.693_359_4, x);
-    let r = fma::<L>(whole, 2.121_944_4e-4, r);
-    let mut p = 1.987_569_1e-4_f32;
-    p = fma::<L>(p, r, 1.398_2e-3);
-    p = fma::<L>(p, r, 8.333_452e-3);
-    p = fma::<L>(p, r, 4.166_579_6e-2);
-    p = fma::<L>(p, r, 1.666_666_5e-1);
-    p = fma::<L>(p, r, 5e-1);
+    let r = fma::<L>(whole, LN_2[0], x);
+    let r = fma::<L>(whole, LN_2[1], r);
+    let p = EXP[1..].iter().fold(EXP[0], |p, &c| fma::<L>(p, r, c));
     times_power_of_two(fma::<L>(p * r, r, r) + 1.0, whole)
 }
 
+/// The hyperbolic tangent, where `sigmoid` is that of `-2 |x|`.
 #[inline(always)]
-fn sigmoid<const L: u8>(x: f32) -> f32 {
-    1.0 / (1.0 + exp::<L>(-x))
-}
-
-#[inline(always)]
-fn tanh<const L: u8>(x: f32) -> f32 {
-    // Near zero the quotient below cancels: a polynomial takes over.
+fn tanh<const L: u8>(x: f32, sigmoid: f32) -> f32 {
+    // Near zero the difference below cancels: a polynomial takes over.
     let square = x * x;
     let mut p = -5.703_305e-3_f32;
     p = fma::<L>(p, square, 2.063_924_6e-2);
@@ -100,24 +95,8 @@ fn tanh<const L: u8>(x: f32) -> f32 {
     p = fma::<L>(p, square, 1.333_144_2e-1);
     p = fma::<L>(p, square, -3.333_323e-1);
     let small = fma::<L>(p * square, x, x);
-    let e = exp::<L>(2.0 * x.abs());
-    let large = (1.0 - 2.0 / (e + 1.0)).copysign(x);
+    let large = (1.0 - 2.0 * sigmoid).copysign(x);
     if x.abs() < 0.625 { small } else { large }
-}
-
-/// `x` times the share of the bell curve below it, by the complementary error function of Abramowitz and Stegun 7.1.26
-/// (error below 2e-7): without a difference of two nearly equal numbers, small results stay right.
-#[inline(always)]
-pub(crate) fn gelu<const L: u8>(x: f32) -> f32 {
-    let a = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
-    let t = 1.0 / fma::<L>(0.327_591_1, a, 1.0);
-    let mut p = 1.061_405_4_f32;
-    p = fma::<L>(p, t, -1.453_152_1);
-    p = fma::<L>(p, t, 1.421_413_8);
-    p = fma::<L>(p, t, -0.284_496_72);
-    p = fma::<L>(p, t, 0.254_829_6);
-    let tail = 0.5 * p * t * exp::<L>(-a * a);
-    x * if x < 0.0 { tail } else { 1.0 - tail }
 }
 
 #[inline(always)]
@@ -127,19 +106,169 @@ fn each(x: &mut [f32], f: impl Fn(f32) -> f32) {
     }
 }
 
+/// Numbers that a function is applied to at a time: they stay in registers.
+const PART: usize = 64;
+
+/// `x = f(x, sigmoid(g(x)))` for each element.
+#[inline(always)]
+fn each_by_sigmoid<const L: u8>(x: &mut [f32], g: impl Fn(f32) -> f32, f: impl Fn(f32, f32) -> f32) {
+    let mut whole = x.chunks_exact_mut(PART);
+    for x in whole.by_ref() {
+        // The length is known here: no loop is left.
+        part_by_sigmoid::<L>(&mut x[..PART], &g, &f);
+    }
+    part_by_sigmoid::<L>(whole.into_remainder(), &g, &f);
+}
+
+#[inline(always)]
+fn part_by_sigmoid<const L: u8>(x: &mut [f32], g: &impl Fn(f32) -> f32, f: &impl Fn(f32, f32) -> f32) {
+    let mut room = [0.0; PART];
+    let sigmoids = &mut room[..x.len()];
+    for (s, &x) in sigmoids.iter_mut().zip(&*x) {
+        *s = -g(x);
+    }
+    exp_all::<L>(sigmoids);
+    for s in sigmoids.iter_mut() {
+        *s += 1.0;
+    }
+    invert_all::<L>(sigmoids);
+    for (x, &s) in x.iter_mut().zip(&*sigmoids) {
+        *x = f(*x, s);
+    }
+}
+
+/// Each `x` times the share of the bell curve below it, by the complementary error function of Abramowitz and Stegun 7.1.26
+/// (error below 2e-7): without a difference of two nearly equal numbers, small results stay right.
+#[inline(always)]
+fn gelu<const L: u8>(x: &mut [f32]) {
+    let mut whole = x.chunks_exact_mut(PART);
+    for x in whole.by_ref() {
+        gelu_part::<L>(&mut x[..PART]);
+    }
+    gelu_part::<L>(whole.into_remainder());
+}
+
+#[inline(always)]
+fn gelu_part<const L: u8>(x: &mut [f32]) {
+    let mut room = [[0.0; PART]; 2];
+    let [ts, bells] = room.each_mut().map(|room| &mut room[..x.len()]);
+    for ((t, bell), &x) in ts.iter_mut().zip(bells.iter_mut()).zip(&*x) {
+        let a = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
+        *t = fma::<L>(0.327_591_1, a, 1.0);
+        *bell = -a * a;
+    }
+    invert_all::<L>(ts);
+    exp_all::<L>(bells);
+    for ((x, &t), &bell) in x.iter_mut().zip(&*ts).zip(&*bells) {
+        let mut p = 1.061_405_4_f32;
+        p = fma::<L>(p, t, -1.453_152_1);
+        p = fma::<L>(p, t, 1.421_413_8);
+        p = fma::<L>(p, t, -0.284_496_72);
+        p = fma::<L>(p, t, 0.254_829_6);
+        let tail = 0.5 * p * t * bell;
+        *x *= if *x < 0.0 { tail } else { 1.0 - tail };
+    }
+}
+
+/// One divided by each element, within two units in the last place.
+#[inline(always)]
+fn invert_all<const L: u8>(x: &mut [f32]) {
+    #[cfg(target_arch = "x86_64")]
+    if L >= AVX512 {
+        // SAFETY: this level is compiled for machines with these instructions.
+        return unsafe { lanes::each::<true>(x) };
+    }
+    each(x, |x| 1.0 / x);
+}
+
+/// [`exp`] of each element.
+#[inline(always)]
+fn exp_all<const L: u8>(x: &mut [f32]) {
+    #[cfg(target_arch = "x86_64")]
+    if L >= AVX512 {
+        // SAFETY: as above.
+        return unsafe { lanes::each::<false>(x) };
+    }
+    each(x, exp::<L>);
+}
+
+/// Where 512-bit vectors have instructions that no loop is compiled to.
+#[cfg(target_arch = "x86_64")]
+mod lanes {
+    use std::arch::x86_64::*;
+
+    use super::{EXP, LN_2};
+
+    /// The inverse of each element (`INVERT`) or its exponential. Each is computed in the same way wherever it stands: a picture in bands
+    /// must have the bits of the whole.
+    #[inline(always)]
+    pub(super) unsafe fn each<const INVERT: bool>(x: &mut [f32]) {
+        let mut whole = x.chunks_exact_mut(16);
+        for x in whole.by_ref() {
+            // SAFETY: the caller vouches for the instructions; the chunk has 16 numbers.
+            unsafe { _mm512_storeu_ps(x.as_mut_ptr(), one::<INVERT>(_mm512_loadu_ps(x.as_ptr()))) };
+        }
+        let rest = whole.into_remainder();
+        if !rest.is_empty() {
+            let mask = u16::MAX >> (16 - rest.len());
+            // SAFETY: as above; other lanes are neither read nor written.
+            unsafe {
+                let v = one::<INVERT>(_mm512_maskz_loadu_ps(mask, rest.as_ptr()));
+                _mm512_mask_storeu_ps(rest.as_mut_ptr(), mask, v);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn one<const INVERT: bool>(v: __m512) -> __m512 {
+        // SAFETY: the caller's.
+        unsafe { if INVERT { invert(v) } else { exp(v) } }
+    }
+
+    #[inline(always)]
+    unsafe fn invert(d: __m512) -> __m512 {
+        // SAFETY: the caller's.
+        unsafe {
+            let near = _mm512_rcp14_ps(d);
+            // One step of Newton's method; not where the inverse of infinity would meet infinity.
+            let small = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(d, _mm512_set1_ps(1e30));
+            let error = _mm512_fnmadd_ps(d, near, _mm512_set1_ps(1.0));
+            _mm512_mask_fmadd_ps(near, small, error, near)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn exp(x: __m512) -> __m512 {
+        // SAFETY: the caller's.
+        unsafe {
+            // NaN passes through both, since it stands second.
+            let x = _mm512_min_ps(_mm512_set1_ps(89.0), _mm512_max_ps(_mm512_set1_ps(-104.0), x));
+            let whole = _mm512_roundscale_ps::<0x08>(_mm512_mul_ps(x, _mm512_set1_ps(std::f32::consts::LOG2_E)));
+            let r = _mm512_fmadd_ps(whole, _mm512_set1_ps(LN_2[0]), x);
+            let r = _mm512_fmadd_ps(whole, _mm512_set1_ps(LN_2[1]), r);
+            let mut p = _mm512_set1_ps(EXP[0]);
+            for c in &EXP[1..] {
+                p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(*c));
+            }
+            let p = _mm512_add_ps(_mm512_fmadd_ps(_mm512_mul_ps(p, r), r, r), _mm512_set1_ps(1.0));
+            _mm512_scalef_ps(p, whole)
+        }
+    }
+}
+
 /// Apply a function to each element.
 #[inline(always)]
 pub(crate) fn unary<const L: u8>(function: Unary, x: &mut [f32]) {
     match function {
-        Unary::Silu => each(x, |v| v * sigmoid::<L>(v)),
-        Unary::Gelu => each(x, gelu::<L>),
+        Unary::Silu => each_by_sigmoid::<L>(x, |v| v, |v, s| v * s),
+        Unary::Gelu => gelu::<L>(x),
         // (1 + tanh y) / 2 is the sigmoid of 2 y.
-        Unary::GeluTanh => each(x, |v| v * sigmoid::<L>(1.595_769 * fma::<L>(0.044_715 * v * v, v, v))),
-        Unary::QuickGelu => each(x, |v| v * sigmoid::<L>(1.702 * v)),
+        Unary::GeluTanh => each_by_sigmoid::<L>(x, |v| 1.595_769 * fma::<L>(0.044_715 * v * v, v, v), |v, s| v * s),
+        Unary::QuickGelu => each_by_sigmoid::<L>(x, |v| 1.702 * v, |v, s| v * s),
         Unary::Relu => each(x, |v| max(0.0, v)),
-        Unary::Sigmoid => each(x, sigmoid::<L>),
-        Unary::Tanh => each(x, tanh::<L>),
-        Unary::Exp => each(x, exp::<L>),
+        Unary::Sigmoid => each_by_sigmoid::<L>(x, |v| v, |_, s| s),
+        Unary::Tanh => each_by_sigmoid::<L>(x, |v| -2.0 * v.abs(), tanh::<L>),
+        Unary::Exp => exp_all::<L>(x),
         Unary::Neg => each(x, |v| -v),
         Unary::Abs => each(x, f32::abs),
         Unary::Sqrt => each(x, f32::sqrt),
@@ -202,7 +331,9 @@ mod tests {
         for i in 0..6000 {
             let x = i as f64 * step;
             for (sign, phi) in [(1.0, integral), (-1.0, 1.0 - integral)] {
-                let got = gelu::<FUSED>((sign * x) as f32) as f64;
+                let mut got = [(sign * x) as f32];
+                unary::<FUSED>(Unary::Gelu, &mut got);
+                let got = got[0] as f64;
                 assert!((got - sign * x * phi).abs() < 3e-7 * x.max(1.0), "gelu({})", sign * x);
             }
             integral += step / 6.0 * (density(x) + 4.0 * density(x + step / 2.0) + density(x + step));

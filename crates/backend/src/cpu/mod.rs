@@ -185,7 +185,7 @@ impl Capabilities for Cpu {
             Op::Conv2d { .. } => conv::scratch_bytes(self, graph, value),
             Op::Attention { .. } => attention::scratch_bytes(self, graph, value),
             Op::GroupNorm { .. } => norm::group_norm_scratch(self, graph, value),
-            Op::LineStatistics { .. } | Op::Normalise { .. } => norm::lines_scratch(self, graph, value),
+            Op::LineStatistics { .. } => norm::lines_scratch(self, graph, value),
             Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::Softmax => norm::by_row_scratch(self, graph, value),
             _ => 0,
         }

@@ -8,7 +8,7 @@ use impasto_graph::{Graph, Op, Unary, Value};
 use super::Cpu;
 use super::memory::ALIGNMENT;
 use super::pool::Pool;
-use super::rows::{Dst, Rows, Softmax, Src};
+use super::rows::{Dst, Norm, Rows, Softmax, Src};
 use super::session::{Env, Ptr, Run};
 use crate::shapes::Image;
 
@@ -64,7 +64,7 @@ pub(super) fn group_norm(env: &Env, value: Value) -> Run {
             let own = Ptr::new(scratch.add(4 * (stats_len + factors_len)));
             all_statistics(pool, rows, &i, x, stats, own);
             all_factors(rows, &i, eps, stats, [gamma, beta], factors);
-            normalise_all(pool, rows, &i, activation, x, factors, out, own);
+            normalise_all(pool, rows, &i, activation, x, factors, out);
         }
     })
 }
@@ -89,9 +89,9 @@ pub(super) fn normalise(env: &Env, value: Value) -> Run {
     let Op::Normalise { activation } = env.graph.node(value).op else { unreachable!("called for norms") };
     let (i, rows) = (Image::of(env.graph, value), env.cpu.rows());
     let (x, factors) = (env.operand(value, 0), Ptr::new(env.operand(value, 1).ptr.cast_mut()));
-    let (out, own) = (env.dst(value), env.scratch());
-    // SAFETY: result and scratch memory have the planned sizes; factors are `f32`.
-    Box::new(move |pool| unsafe { normalise_all(pool, rows, &i, activation, x, factors, out, own) })
+    let out = env.dst(value);
+    // SAFETY: the result has the planned size; factors are `f32`.
+    Box::new(move |pool| unsafe { normalise_all(pool, rows, &i, activation, x, factors, out) })
 }
 
 /// Mean and M2 of each group of each line.
@@ -102,11 +102,11 @@ unsafe fn all_statistics(pool: &Pool, rows: &Rows, i: &Image, x: Src, stats: Ptr
     pool.each(i.batch * i.lines, &|thread, line| {
         // SAFETY: the line lies in the tensor, its statistics in their own place, which no other task writes.
         unsafe {
-            let [sums, means, row] = own(scratch, i, thread);
+            let [sums, means, room] = own(scratch, i, thread);
             let x = x.at(line * i.pixels * i.channels);
             let to = stats.add(4 * line * i.groups * 2).cast::<f32>();
             let to = std::slice::from_raw_parts_mut(to, i.groups * 2);
-            of_line(rows, x, i.pixels, i.channels / i.groups, sums, means, row, to);
+            of_line(rows, x, i.pixels, i.channels / i.groups, sums, means, room, to);
         }
     });
 }
@@ -142,8 +142,7 @@ unsafe fn all_factors(rows: &Rows, i: &Image, eps: f32, stats: Ptr, [gamma, beta
 /// Every pixel by the factors of its picture.
 ///
 /// # Safety
-/// `x` and `out` are the image, which may be the same; `factors` has three rows for each picture, `scratch` the rows of each thread.
-#[allow(clippy::too_many_arguments, reason = "an image, what is done to it, and where it goes")]
+/// `x` and `out` are the image, which may be the same; `factors` has three rows for each picture.
 unsafe fn normalise_all(
     pool: &Pool,
     rows: &Rows,
@@ -152,23 +151,17 @@ unsafe fn normalise_all(
     x: Src,
     factors: Ptr,
     out: Dst,
-    scratch: Ptr,
 ) {
     let c = i.channels;
-    pool.each(i.batch * i.lines, &|thread, line| {
+    pool.each(i.batch * i.lines, &|_, line| {
         // SAFETY: each task has its own line of the result, which may be the operand's own.
         unsafe {
-            let [_, _, row] = own(scratch, i, thread);
             let factors = factors.add(4 * (line / i.lines) * 3 * c).cast::<f32>();
             let factors = std::slice::from_raw_parts(factors, 3 * c);
-            for pixel in line * i.pixels..(line + 1) * i.pixels {
-                (rows.load)(x.at(pixel * c), row);
-                (rows.normalise)(row, [&factors[..c], &factors[c..2 * c], &factors[2 * c..]]);
-                if let Some(activation) = activation {
-                    (rows.unary)(activation, row);
-                }
-                (rows.store)(row, out.at(pixel * c));
-            }
+            let (mean, rest) = factors.split_at(c);
+            let (scale, shift) = rest.split_at(c);
+            let at = line * i.pixels * c;
+            (rows.normalise)(x.at(at), out.at(at), i.pixels, &Norm { mean, scale, shift, activation });
         }
     });
 }
@@ -185,27 +178,20 @@ unsafe fn of_line(
     group: usize,
     sums: &mut [f32],
     means: &mut [f32],
-    row: &mut [f32],
+    room: &mut [f32],
     to: &mut [f32],
 ) {
-    let c = row.len();
     let count = (pixels * group) as f32;
     // SAFETY: the caller's.
     unsafe {
         sums.fill(0.0);
-        for pixel in 0..pixels {
-            (rows.load)(x.at(pixel * c), row);
-            (rows.add_to)(sums, row);
-        }
+        (rows.add_rows)(sums, x, pixels, room);
         for (g, to) in to.chunks_exact_mut(2).enumerate() {
             to[0] = (rows.sum)(&sums[g * group..(g + 1) * group]) / count;
             means[g * group..(g + 1) * group].fill(to[0]);
         }
         sums.fill(0.0);
-        for pixel in 0..pixels {
-            (rows.load)(x.at(pixel * c), row);
-            (rows.add_squares_to)(sums, row, means);
-        }
+        (rows.add_squares)(sums, x, pixels, means, room);
         for (g, to) in to.chunks_exact_mut(2).enumerate() {
             to[1] = (rows.sum)(&sums[g * group..(g + 1) * group]);
         }

@@ -117,12 +117,28 @@ fn linear_layers_of_awkward_sizes() {
 #[test]
 fn linear_layers_of_great_depth() {
     let mut exam = Exam::new("linear, deep");
-    cases(4, |i, rng| {
-        let (x, k) = if i % 2 == 0 { (DType::BF16, 4096) } else { (DType::F32, 4200) };
-        let storage = dense(rng);
-        let case = linear_of(x, &[rng.pick(&[33, 150])], 270, k, storage, rng);
+    let depths = [(DType::BF16, 270, 4096), (DType::F32, 270, 4200), (DType::BF16, 390, 1280), (DType::F32, 60, 2624)];
+    cases(2 * depths.len(), |i, rng| {
+        let ((x, n, k), storage) = (depths[i / 2], dense(rng));
+        let case = linear_of(x, &[rng.pick(&[33, 150, 450])], n, k, storage, rng);
         exam.check(&case, bar(&case), rng);
     });
+}
+
+/// So large that results go past the caches, in whole lines of bf16 and of f32.
+#[test]
+fn linear_layers_with_large_results() {
+    let mut exam = Exam::new("linear, large");
+    for (n, dtype) in [(2080, DType::BF16), (1056, DType::F32)] {
+        cases(1, |_, rng| {
+            let x = Operand::Input(vec![1030, 1056], DType::BF16);
+            let w = Operand::Param(vec![n, 1056], Storage::Dense(DType::BF16));
+            let fused = Fused { bias: true, activation: None, residual: false };
+            let operands = vec![x, w, vector(n, rng)];
+            let case = Case::new(single(Op::Linear { fused }, operands, Some(dtype), rng), rng);
+            exam.check(&case, Bar::TIGHT, rng);
+        });
+    }
 }
 
 #[test]
@@ -251,6 +267,11 @@ fn convolutions_of_awkward_sizes() {
         // Less than the image.
         Conv { upsample: 2, padding: [-1, 1, -1, 1], ..same(1, [8, 17], [32, 64]) },
         Conv { padding: [-2, -3, 1, -1], ..same(2, [9, 12], [40, 33]) },
+        // Small pictures that are multiplied together, with depths that are cut and that are not.
+        same(2, [8, 8], [160, 50]),
+        same(3, [8, 8], [160, 70]),
+        same(3, [7, 8], [320, 70]),
+        same(2, [8, 8], [320, 33]),
         // The kernel is the image.
         Conv { kernel: [7, 5], padding: [0; 4], ..same(2, [7, 5], [16, 33]) },
     ];

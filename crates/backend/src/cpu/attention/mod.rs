@@ -7,7 +7,7 @@
 use impasto_graph::{Graph, Value};
 
 use super::gemm::drive::spread;
-use super::gemm::{HALF, Kernel, Near, Number, PANEL, Tile, pack};
+use super::gemm::{Expected, HALF, Kernel, Near, Number, PANEL, Tile, pack};
 use super::memory::ALIGNMENT;
 use super::rows::{Dst, Rows, Src};
 use super::session::{Env, Run};
@@ -221,6 +221,8 @@ fn tile(way: &Way, rows: usize, a: A, b: *const u8, panel_stride: usize, c: *mut
         a_stride: a.stride,
         near: Near::A,
         fetch: b,
+        fetch_lines: 4,
+        expected: [Expected::NOTHING; 2],
         segments: &0,
         segment_count: 1,
         segment_k: a.k,

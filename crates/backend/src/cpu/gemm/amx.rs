@@ -6,7 +6,7 @@
 use std::arch::asm;
 use std::cell::Cell;
 
-use super::{HALF, Near, PANEL, Tile};
+use super::{Expected, HALF, Near, PANEL, Tile};
 
 /// The layout that `ldtilecfg` reads.
 #[repr(C, align(64))]
@@ -105,17 +105,22 @@ pub(super) unsafe fn bf16(t: &Tile) {
     unsafe {
         configure(t.rows);
         match (t.rows[1] > 0, t.panels > 1) {
-            (true, true) => tile::<true, true>(t),
-            (true, false) => tile::<true, false>(t),
-            (false, true) => tile::<false, true>(t),
-            (false, false) => tile::<false, false>(t),
+            (true, true) => match t.fetch_lines {
+                8 => tile::<true, true, 8>(t),
+                4 => tile::<true, true, 4>(t),
+                3 => tile::<true, true, 3>(t),
+                _ => tile::<true, true, 2>(t),
+            },
+            (true, false) => tile::<true, false, 2>(t),
+            (false, true) => tile::<false, true, 2>(t),
+            (false, false) => tile::<false, false, 2>(t),
         }
     }
 }
 
 /// Steps of 32 numbers at the beginning of each segment for which the operand that is used again soon is left in the nearest
-/// cache: 20 KB of it, since two threads may share that cache.
-const NEAR_STEPS: usize = 10;
+/// cache: 24 KB of it, half of that cache, since two threads may share it.
+const NEAR_STEPS: usize = 12;
 
 /// How a step loads A and B: by the nearest cache, or past it. What is not used again soon would only drive out what is.
 #[derive(Clone, Copy)]
@@ -133,13 +138,49 @@ struct Place {
     fetch: *const u8,
 }
 
-/// Go on by `steps` times 32 numbers of `k`, fetching four lines with each. A's upper and lower half pass through tiles 4 and 5,
-/// B's left and right panel through 6 and 7, the sums are in 0 to 3. `LOW`: there is a lower half. `RIGHT`: there are two panels.
-#[inline(always)]
-unsafe fn advance<const LOW: bool, const RIGHT: bool>(t: &Tile, at: &mut Place, steps: usize, loads: Loads) {
-    if steps == 0 {
-        return;
+/// What two requests for lines of a result go to, and as many for what is added to it: one row of `f32`, two of bf16.
+#[derive(Clone, Copy)]
+struct Request {
+    out: *const u8,
+    residual: *const u8,
+    /// Bytes to the second line, and to the next request's first.
+    second: usize,
+    next: usize,
+}
+
+/// The rows that are still to be asked for.
+struct Requests {
+    halves: [Expected; 2],
+    /// Where there is nothing to ask for: a line that is near in any case.
+    idle: *const u8,
+}
+
+impl Requests {
+    /// The request that the next step begins with, and for how many of `steps` it goes on.
+    #[inline(always)]
+    fn take(&mut self, steps: usize) -> (Request, usize) {
+        let Some(e) = self.halves.iter_mut().find(|e| e.rows > 0) else {
+            return (Request { out: self.idle, residual: self.idle, second: 0, next: 0 }, steps);
+        };
+        let (second, rows) = if e.bytes <= 64 { (e.stride, 2) } else { (64, 1) };
+        let request = Request { out: e.out, residual: e.residual, second, next: rows * e.stride };
+        let count = steps.min(e.rows.div_ceil(rows));
+        [e.out, e.residual] = [e.out, e.residual].map(|p| p.wrapping_add(count * request.next));
+        e.rows = e.rows.saturating_sub(count * rows);
+        (request, count)
     }
+}
+
+/// Go on by `steps` times 32 numbers of `k`, fetching so many `LINES` with each. A's upper and lower half pass through tiles 4 and 5, B's left
+/// and right panel through 6 and 7, the sums are in 0 to 3. `LOW`: there is a lower half. `RIGHT`: there are two panels.
+#[inline(always)]
+unsafe fn advance<const LOW: bool, const RIGHT: bool, const LINES: usize>(
+    t: &Tile,
+    at: &mut Place,
+    steps: usize,
+    loads: Loads,
+    request: Request,
+) {
     macro_rules! through_k {
         ($($line:expr),* $(,)?) => {
             asm!(
@@ -147,9 +188,13 @@ unsafe fn advance<const LOW: bool, const RIGHT: bool>(t: &Tile, at: &mut Place, 
                 $($line,)*
                 "prefetcht1 [{fetch}]",
                 "prefetcht1 [{fetch} + 64]",
-                "prefetcht1 [{fetch} + 128]",
-                "prefetcht1 [{fetch} + 192]",
-                "add {fetch}, 256",
+                "prefetchw [{out}]",
+                "prefetchw [{out} + {second}]",
+                "prefetcht0 [{residual}]",
+                "prefetcht0 [{residual} + {second}]",
+                "add {out}, {next}",
+                "add {residual}, {next}",
+                "add {fetch}, {fetched}",
                 "add {a}, 64",
                 "add {below}, 64",
                 "add {b}, 1024",
@@ -161,6 +206,11 @@ unsafe fn advance<const LOW: bool, const RIGHT: bool>(t: &Tile, at: &mut Place, 
                 b = inout(reg) at.b,
                 right = inout(reg) at.b.wrapping_add(t.panel_stride) => _,
                 fetch = inout(reg) at.fetch,
+                fetched = const 64 * LINES,
+                out = inout(reg) request.out => _,
+                residual = inout(reg) request.residual => _,
+                second = in(reg) request.second,
+                next = in(reg) request.next,
                 sa = in(reg) t.a_stride,
                 sb = in(reg) 64usize,
                 n = inout(reg) steps => _,
@@ -168,21 +218,36 @@ unsafe fn advance<const LOW: bool, const RIGHT: bool>(t: &Tile, at: &mut Place, 
             )
         };
     }
+    // Two lines are fetched by every step, the further ones are spread over it.
     macro_rules! four_sums {
         ($load_a:literal, $load_b:literal) => {
+            match LINES {
+                8 => four_sums!(
+                    $load_a, $load_b,
+                    ["prefetcht1 [{fetch} + 128]", "prefetcht1 [{fetch} + 192]", "prefetcht1 [{fetch} + 256]"],
+                    ["prefetcht1 [{fetch} + 320]", "prefetcht1 [{fetch} + 384]", "prefetcht1 [{fetch} + 448]"]
+                ),
+                4 => four_sums!($load_a, $load_b, ["prefetcht1 [{fetch} + 128]"], ["prefetcht1 [{fetch} + 192]"]),
+                3 => four_sums!($load_a, $load_b, ["prefetcht1 [{fetch} + 128]"], []),
+                _ => four_sums!($load_a, $load_b, [], []),
+            }
+        };
+        ($load_a:literal, $load_b:literal, [$($first:literal),*], [$($second:literal),*]) => {
             through_k!(
                 concat!($load_a, " tmm4, [{a} + {sa}*1]"),
                 concat!($load_b, " tmm6, [{b} + {sb}*1]"),
                 "tdpbf16ps tmm0, tmm4, tmm6",
+                $($first,)*
                 concat!($load_b, " tmm7, [{right} + {sb}*1]"),
                 "tdpbf16ps tmm1, tmm4, tmm7",
+                $($second,)*
                 concat!($load_a, " tmm5, [{below} + {sa}*1]"),
                 "tdpbf16ps tmm2, tmm5, tmm6",
                 "tdpbf16ps tmm3, tmm5, tmm7",
             )
         };
     }
-    // SAFETY: the caller vouches for the rows of A and the panels of B; fetching reads nothing.
+    // SAFETY: the caller vouches for the rows of A and the panels of B; fetching and asking read nothing.
     unsafe {
         match (LOW, RIGHT, loads) {
             (true, true, Loads::NearA) => four_sums!("tileloadd", "tileloaddt1"),
@@ -261,11 +326,12 @@ fn quarters(t: &Tile) -> [*mut f32; 4] {
 }
 
 #[inline(always)]
-unsafe fn tile<const LOW: bool, const RIGHT: bool>(t: &Tile) {
+unsafe fn tile<const LOW: bool, const RIGHT: bool, const LINES: usize>(t: &Tile) {
     // SAFETY: the caller vouches for C, the rows of A and the panels of B; the tiles are configured for the number of rows.
     unsafe {
         open_sums::<LOW, RIGHT>(t);
         let mut at = Place { a: t.a[0], below: t.a[1], b: t.b, fetch: t.fetch };
+        let mut requests = Requests { halves: t.expected, idle: t.c.cast() };
         let steps = t.segment_k / 32;
         let near = steps.min(NEAR_STEPS);
         let loads = match t.near {
@@ -274,8 +340,13 @@ unsafe fn tile<const LOW: bool, const RIGHT: bool>(t: &Tile) {
         };
         for s in 0..t.segment_count {
             [at.a, at.below] = t.a.map(|a| a.add(*t.segments.add(s)));
-            advance::<LOW, RIGHT>(t, &mut at, near, loads);
-            advance::<LOW, RIGHT>(t, &mut at, steps - near, Loads::PastBoth);
+            for (mut left, loads) in [(near, loads), (steps - near, Loads::PastBoth)] {
+                while left > 0 {
+                    let (request, count) = requests.take(left);
+                    advance::<LOW, RIGHT, LINES>(t, &mut at, count, loads, request);
+                    left -= count;
+                }
+            }
         }
         store_sums::<LOW, RIGHT>(t);
     }

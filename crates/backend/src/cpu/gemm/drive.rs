@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{HALF, Kernel, Near, Number, PANEL, TILE_COLUMNS, Tile, pack};
+use super::{Expected, HALF, Kernel, Near, Number, PANEL, TILE_COLUMNS, Tile, pack};
 use crate::cpu::memory::ALIGNMENT;
 use crate::cpu::rows::{Dst, Finish, Rows, Src};
 use impasto_graph::Unary;
@@ -11,10 +11,10 @@ use impasto_graph::Unary;
 pub(in super::super) const BLOCK_ROWS: usize = 256;
 /// Columns whose sums are kept in scratch memory while the chunks of `k` go by.
 const BLOCK_COLUMNS: usize = 256;
-/// Rows of a block that a matrix kernel takes from the tensor itself.
-const PASSING_ROWS: usize = 128;
-/// Bytes of panels that stay in the second cache while such rows pass by.
-const HELD_BYTES: usize = 900 << 10;
+
+/// Numbers of the longest rows that a matrix kernel takes as a whole, and of the chunks that it takes longer ones in.
+pub(super) const LONGEST_ROW: usize = 2560;
+const ROW_CHUNK: usize = 1280;
 
 /// Row lengths that are a multiple of 512 bytes put many rows into the same cache sets; a line more spreads them.
 pub(in super::super) fn spread(bytes: usize) -> usize {
@@ -71,8 +71,9 @@ pub(in super::super) struct Block<'a> {
 /// Where the results of a block go.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Target {
-    /// One for each column of the whole product; `f32`.
+    /// One for each column of the whole product, and so many further for the next line; `f32`.
     pub(in super::super) bias: Option<*const f32>,
+    pub(in super::super) bias_stride: usize,
     pub(in super::super) activation: Option<Unary>,
     /// At the block's first row and column 0.
     pub(in super::super) residual: Option<Src>,
@@ -81,12 +82,28 @@ pub(in super::super) struct Target {
     pub(in super::super) row_stride: usize,
     /// Elements from one line to the next.
     pub(in super::super) line_stride: usize,
+    /// Whole lines are written past the caches: each would be fetched only to be overwritten, and nobody reads it soon.
+    pub(in super::super) streamed: bool,
 }
 
 impl Target {
     /// The element where a piece's results begin.
     fn place(&self, p: &Piece, column: usize) -> usize {
         p.line * self.line_stride + p.x * self.row_stride + column
+    }
+
+    /// What a matrix kernel is to ask for on the way to a tile's sums.
+    pub(super) fn expected(&self, p: &Piece, column: usize, columns: usize) -> Expected {
+        if self.streamed {
+            return Expected::NOTHING;
+        }
+        let (at, size) = (self.place(p, column), self.out.dtype.bytes() as usize);
+        let out = self.out.ptr.wrapping_add(at * size).cast_const();
+        let residual = match self.residual {
+            Some(r) if r.dtype == self.out.dtype => r.ptr.wrapping_add(at * size),
+            _ => out,
+        };
+        Expected { rows: p.rows, out, residual, stride: self.row_stride * size, bytes: columns * size }
     }
 
     /// Ask for the lines that a tile will write, before it is computed: they arrive meanwhile.
@@ -130,22 +147,22 @@ unsafe impl Sync for Product {}
 
 /// A part of `k` that is gone through before the next: some whole segments, or a part of one.
 #[derive(Clone, Copy)]
-struct Chunk {
+pub(super) struct Chunk {
     /// First segment, and how many.
-    segment: usize,
-    segments: usize,
+    pub(super) segment: usize,
+    pub(super) segments: usize,
     /// Bytes into each row's segments.
-    a_offset: usize,
+    pub(super) a_offset: usize,
     /// Numbers of each segment.
-    k: usize,
+    pub(super) k: usize,
     /// Numbers of `k` in the chunks before.
-    done: usize,
+    pub(super) done: usize,
 }
 
 impl Chunk {
-    fn all(a: &Block, kernel: &Kernel, number: Number) -> impl Iterator<Item = Chunk> + Clone + use<> {
+    pub(super) fn all(a: &Block, kernel: &Kernel, number: Number) -> impl Iterator<Item = Chunk> + Clone + use<> {
         let (count, segment_k) = (a.segments.len(), a.segment_k);
-        let (group, part) = chunk_size(count, segment_k, kernel.chunk, number);
+        let (group, part) = chunk_size(count, segment_k, kernel, number);
         (0..count).step_by(group).flat_map(move |segment| {
             let segments = group.min(count - segment);
             (0..segment_k).step_by(part).map(move |k| Chunk {
@@ -160,7 +177,12 @@ impl Chunk {
 }
 
 /// Segments of a chunk, and numbers of each of them.
-fn chunk_size(segments: usize, segment_k: usize, chunk: usize, number: Number) -> (usize, usize) {
+fn chunk_size(segments: usize, segment_k: usize, kernel: &Kernel, number: Number) -> (usize, usize) {
+    let chunk = match kernel.matrix && segments == 1 {
+        true if segment_k <= LONGEST_ROW => segment_k,
+        true => ROW_CHUNK,
+        false => kernel.chunk,
+    };
     let group = (chunk / segment_k).clamp(1, segments);
     let part = segment_k.div_ceil(segment_k.div_ceil(chunk)).next_multiple_of(number.granule());
     (group, part)
@@ -176,17 +198,22 @@ pub(in super::super) fn sums_bytes(
     segment_k: usize,
 ) -> usize {
     let tile = kernel.rows * TILE_COLUMNS * 4;
-    if chunk_size(segments, segment_k, kernel.chunk, number) == (segments, segment_k) {
+    if chunk_size(segments, segment_k, kernel, number) == (segments, segment_k) {
         return tile;
     }
-    let strips = if kernel.matrix { 1 } else { n.div_ceil(TILE_COLUMNS).min(BLOCK_COLUMNS / TILE_COLUMNS) };
+    let strips = match kernel.matrix {
+        // Taps lie in the same pixels: all of them meet a strip of panels before the next one comes.
+        true if segments > 1 => 1,
+        true => n.div_ceil(TILE_COLUMNS),
+        false => n.div_ceil(TILE_COLUMNS).min(BLOCK_COLUMNS / TILE_COLUMNS),
+    };
     Pieces::new(lines, line_rows, kernel).tiles() * strips * tile
 }
 
 /// How the lines of a block are cut into tiles. A matrix kernel's tile has two halves of up to 16 rows, which may lie on
 /// different lines; a vector kernel's is one piece, and the pieces of a line are as equal as can be.
 #[derive(Clone, Copy)]
-struct Pieces {
+pub(super) struct Pieces {
     lines: usize,
     line_rows: usize,
     /// Pieces of a line.
@@ -196,24 +223,24 @@ struct Pieces {
 
 /// Some rows of one line.
 #[derive(Clone, Copy)]
-struct Piece {
+pub(super) struct Piece {
     line: usize,
     x: usize,
     rows: usize,
 }
 
 impl Pieces {
-    fn new(lines: usize, line_rows: usize, kernel: &Kernel) -> Pieces {
+    pub(super) fn new(lines: usize, line_rows: usize, kernel: &Kernel) -> Pieces {
         let most = if kernel.matrix { HALF } else { kernel.rows };
         Pieces { lines, line_rows, per_line: line_rows.div_ceil(most), matrix: kernel.matrix }
     }
 
-    fn tiles(&self) -> usize {
+    pub(super) fn tiles(&self) -> usize {
         (self.lines * self.per_line).div_ceil(if self.matrix { 2 } else { 1 })
     }
 
     /// The pieces of a tile; a matrix kernel's last tile may have one only.
-    fn of_tile(&self, tile: usize) -> [Option<Piece>; 2] {
+    pub(super) fn of_tile(&self, tile: usize) -> [Option<Piece>; 2] {
         match self.matrix {
             true => [self.get(2 * tile), self.get(2 * tile + 1)],
             false => [self.get(tile), None],
@@ -232,11 +259,11 @@ impl Pieces {
 
 /// A tile of C: where its sums lie, its rows and its columns.
 #[derive(Clone, Copy)]
-struct Patch {
-    sums: *mut f32,
-    parts: [Option<Piece>; 2],
-    column: usize,
-    columns: usize,
+pub(super) struct Patch {
+    pub(super) sums: *mut f32,
+    pub(super) parts: [Option<Piece>; 2],
+    pub(super) column: usize,
+    pub(super) columns: usize,
 }
 
 impl Product {
@@ -295,59 +322,11 @@ impl Product {
         }
     }
 
-    /// A matrix kernel takes long chunks, since its sums are dear to spill. Rows that pass by meet all panels, which the second cache
-    /// holds; rows that it holds meet one strip of panels after the other.
-    ///
-    /// # Safety
-    /// As [`Product::block`].
-    unsafe fn matrix_block(&self, a: &Block, n: Range<usize>, sums: *mut f32, target: &Target) {
-        let pieces = Pieces::new(a.lines, a.line_rows, &self.kernel);
-        let depth = a.segments.len() * a.segment_k;
-        // SAFETY: everything stays inside the block, the panels, the sums and the target.
-        let compute = |chunk: &Chunk, patch: Patch, near: Near, fetch: *const u8| unsafe {
-            let last = chunk.done + chunk.k * chunk.segments == depth;
-            (self.kernel.run)(&Tile { near, fetch, accumulate: chunk.done > 0, ..self.tile(a, chunk, &patch) });
-            if last {
-                self.finish(&patch, target);
-            }
-        };
-        let strips = n.clone().step_by(TILE_COLUMNS).map(|column| (column, TILE_COLUMNS.min(n.end - column)));
-        if a.passing {
-            let all = Chunk { segment: 0, segments: a.segments.len(), a_offset: 0, k: a.segment_k, done: 0 };
-            // The next rows arrive meanwhile, a part with each strip.
-            let (rows_bytes, count) = (self.kernel.rows * a.row_stride, strips.clone().count());
-            for tile in 0..pieces.tiles() {
-                let parts = pieces.of_tile(tile);
-                for (strip, (column, columns)) in strips.clone().enumerate() {
-                    let fetch = a.ptr.wrapping_add((tile + 1) * rows_bytes + strip * rows_bytes / count);
-                    compute(&all, Patch { sums, parts, column, columns }, Near::A, fetch);
-                }
-            }
-        } else {
-            let near = if a.segments.len() > 1 { Near::A } else { Near::B };
-            let chunks = Chunk::all(a, &self.kernel, self.number);
-            let chunked = chunks.clone().count() > 1;
-            for (column, columns) in strips {
-                for chunk in chunks.clone() {
-                    let after = chunk.done + chunk.k * chunk.segments;
-                    let next = if after < depth { (column, after) } else { (column + TILE_COLUMNS, 0) };
-                    for tile in 0..pieces.tiles() {
-                        // Sums that wait for the next chunk have a place each; else one place will do.
-                        let place = if chunked { tile * self.kernel.rows * TILE_COLUMNS } else { 0 };
-                        let (sums, parts) = (sums.wrapping_add(place), pieces.of_tile(tile));
-                        let fetch = self.part(next, tile, chunk.k * chunk.segments);
-                        compute(&chunk, Patch { sums, parts, column, columns }, near, fetch);
-                    }
-                }
-            }
-        }
-    }
-
     /// The call of the micro kernel for a tile and a chunk of `k`.
     ///
     /// # Safety
     /// They are inside the block and B.
-    unsafe fn tile(&self, a: &Block, chunk: &Chunk, patch: &Patch) -> Tile {
+    pub(super) unsafe fn tile(&self, a: &Block, chunk: &Chunk, patch: &Patch) -> Tile {
         // SAFETY: the caller's.
         unsafe {
             let start = |p: &Option<Piece>| {
@@ -362,6 +341,8 @@ impl Product {
                 a_stride: a.row_stride,
                 near: Near::A,
                 fetch: b,
+                fetch_lines: 4,
+                expected: [Expected::NOTHING; 2],
                 segments: a.segments.as_ptr().add(chunk.segment),
                 segment_count: chunk.segments,
                 segment_k: chunk.k,
@@ -383,15 +364,7 @@ impl Product {
         unsafe { self.panels.add(column / PANEL * self.panel_bytes() + k * PANEL * self.number.bytes()) }
     }
 
-    /// What a tile fetches while it works: a part of the two panels that come next, from a column and a number of `k` on, of which `k`
-    /// numbers will be needed. Eight tiles fetch all of it; behind the last panel the fetching has no effect.
-    fn part(&self, (column, from): (usize, usize), tile: usize, k: usize) -> *const u8 {
-        let bytes = PANEL * self.number.bytes();
-        let panel = column / PANEL + tile % 8 / 4;
-        self.panels.wrapping_add(panel * self.panel_bytes() + (from + tile % 4 * k / 4) * bytes)
-    }
-
-    fn panel_bytes(&self) -> usize {
+    pub(super) fn panel_bytes(&self) -> usize {
         pack::panel_bytes(self.k, self.number)
     }
 
@@ -399,115 +372,56 @@ impl Product {
     ///
     /// # Safety
     /// As [`Product::block`].
-    unsafe fn finish(&self, patch: &Patch, target: &Target) {
-        for (half, p) in patch.parts.iter().enumerate() {
-            let Some(p) = p else { continue };
-            let at = target.place(p, patch.column);
+    pub(super) unsafe fn finish(&self, patch: &Patch, target: &Target) {
+        let sums = (patch.sums, patch.columns);
+        for part in self.parts(patch, target).iter().flatten() {
             // SAFETY: the caller's.
-            unsafe {
-                let finish = Finish {
-                    bias: target.bias.map(|b| b.add(patch.column)),
-                    activation: target.activation,
-                    residual: target.residual.map(|r| (r.at(at), target.row_stride)),
-                    out: (target.out.at(at), target.row_stride),
-                };
-                (self.rows.finish)(
-                    patch.sums.add(half * HALF * TILE_COLUMNS),
-                    TILE_COLUMNS,
-                    p.rows,
-                    patch.columns,
-                    &finish,
-                );
-            }
+            unsafe { self.finish_part(part, sums) };
         }
     }
-}
 
-/// A thread's scratch memory for a product, in bytes: rows of A, sums, bias, one after the other.
-#[derive(Clone, Copy)]
-pub(in super::super) struct Room {
-    rows: usize,
-    sums: usize,
-    bias: usize,
-}
-
-impl Room {
-    /// Room for `rows` bytes of A and `sums` bytes of sums, and for the bias of `n` columns.
-    pub(in super::super) fn new(rows: usize, sums: usize, n: usize) -> Room {
-        let align = |bytes: usize| bytes.next_multiple_of(ALIGNMENT as usize);
-        Room { rows: align(rows), sums: align(sums), bias: align(n.next_multiple_of(TILE_COLUMNS) * 4) }
+    /// What is to be done with the rows of a tile: both halves in one go, where they follow each other.
+    pub(super) fn parts(&self, patch: &Patch, target: &Target) -> [Option<Part>; 2] {
+        let part = |p: &Piece, rows: usize, at: usize| {
+            let place = target.place(p, patch.column);
+            // SAFETY: bias, residual and result have these rows and columns.
+            let finish = unsafe {
+                Finish {
+                    bias: target.bias.map(|b| b.add(p.line * target.bias_stride + patch.column)),
+                    activation: target.activation,
+                    residual: target.residual.map(|r| (r.at(place), target.row_stride)),
+                    out: (target.out.at(place), target.row_stride),
+                    streamed: target.streamed,
+                }
+            };
+            Part { first: at, rows, finish }
+        };
+        match &patch.parts {
+            [Some(p), Some(q)] if p.rows == HALF && p.line == q.line => [Some(part(p, p.rows + q.rows, 0)), None],
+            [p, q] => [p.as_ref().map(|p| part(p, p.rows, 0)), q.as_ref().map(|q| part(q, q.rows, HALF))],
+        }
     }
 
-    /// All of it.
-    pub(in super::super) fn bytes(&self) -> usize {
-        self.rows + self.sums + self.bias
-    }
-
-    /// The sums, in a thread's own memory.
-    ///
     /// # Safety
-    /// `own` has the bytes of this room.
-    pub(in super::super) unsafe fn sums(&self, own: *mut u8) -> *mut f32 {
-        // SAFETY: the caller's.
-        unsafe { own.add(self.rows).cast() }
-    }
-
-    /// Load the columns `n` of a bias that begins at `from`; the result is where column 0 would be.
-    ///
-    /// # Safety
-    /// `own` has the bytes of this room, `from` all columns of a bias.
-    pub(in super::super) unsafe fn bias(&self, own: *mut u8, rows: &Rows, from: Src, n: &Range<usize>) -> *const f32 {
+    /// As [`Product::block`]; the sums of a tile, and how many of its columns.
+    pub(super) unsafe fn finish_part(&self, part: &Part, (sums, columns): (*mut f32, usize)) {
         // SAFETY: the caller's.
         unsafe {
-            let room = own.add(self.rows + self.sums).cast::<f32>();
-            (rows.load)(from.at(n.start), std::slice::from_raw_parts_mut(room.add(n.start), n.len()));
-            room
+            let sums = sums.add(part.first * TILE_COLUMNS);
+            let mut finish = part.finish;
+            if finish.activation.is_some() {
+                (self.rows.activate)(sums, TILE_COLUMNS, part.rows, columns, &finish);
+                finish.bias = None;
+            }
+            (self.rows.finish)(sums, TILE_COLUMNS, part.rows, columns, &finish);
         }
     }
 }
 
-/// How the rows and columns of a product are given to threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Partition {
-    /// Rows of a block.
-    pub(in super::super) rows: usize,
-    /// Columns of a task.
-    pub(in super::super) columns: usize,
-}
-
-impl Partition {
-    /// Blocks of rows; where there are too few of them for the threads, columns are divided too. Rows that pass by a matrix kernel come in
-    /// small blocks, and meet no more columns, of so many bytes, than the second cache holds.
-    pub(in super::super) fn new(
-        m: usize,
-        n: usize,
-        column_bytes: usize,
-        passing: bool,
-        threads: usize,
-        kernel: &Kernel,
-    ) -> Partition {
-        let passing = passing && kernel.matrix;
-        let most = if passing { PASSING_ROWS } else { BLOCK_ROWS };
-        let least = kernel.rows * 2;
-        // Blocks as equal as possible, in whole tiles.
-        let blocks = m.div_ceil(most).max((m / least).min(tasks(threads)).max(1));
-        let rows = m.div_ceil(blocks).next_multiple_of(kernel.rows).min(m.max(1));
-        let mut columns = Partition::columns(n, m.div_ceil(rows), threads);
-        if passing {
-            let held = (HELD_BYTES / column_bytes).max(2 * TILE_COLUMNS);
-            columns = columns.min(n.div_ceil(n.div_ceil(held)).next_multiple_of(TILE_COLUMNS));
-        }
-        Partition { rows, columns }
-    }
-
-    /// Columns of a task, where so many blocks of rows are to keep the threads busy.
-    pub(in super::super) fn columns(n: usize, blocks: usize, threads: usize) -> usize {
-        let parts = tasks(threads).div_ceil(blocks).min(n.div_ceil(2 * TILE_COLUMNS)).max(1);
-        n.div_ceil(parts).next_multiple_of(TILE_COLUMNS)
-    }
-}
-
-/// Tasks among which no thread waits long for the others.
-fn tasks(threads: usize) -> usize {
-    if threads == 1 { 1 } else { 3 * threads }
+/// Rows of a tile that follow each other, and what is done to them when their sums are complete.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    first: usize,
+    rows: usize,
+    pub(super) finish: Finish,
 }

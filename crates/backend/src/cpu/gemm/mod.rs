@@ -20,8 +20,10 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 pub(super) mod drive;
+mod matrix;
 pub(super) mod pack;
 mod portable;
+pub(super) mod share;
 
 use impasto_graph::DType;
 
@@ -72,6 +74,23 @@ pub(super) enum Near {
     B,
 }
 
+/// Rows of a result, and of what is added to it, that a tile will need.
+#[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for matrix kernels"))]
+pub(super) struct Expected {
+    pub(super) rows: usize,
+    pub(super) out: *const u8,
+    pub(super) residual: *const u8,
+    /// Bytes from one row to the next, and of a row.
+    pub(super) stride: usize,
+    pub(super) bytes: usize,
+}
+
+impl Expected {
+    pub(super) const NOTHING: Expected =
+        Expected { rows: 0, out: std::ptr::null(), residual: std::ptr::null(), stride: 0, bytes: 0 };
+}
+
 /// One call of a micro kernel.
 #[derive(Clone, Copy)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some fields are for matrix kernels"))]
@@ -86,8 +105,11 @@ pub(super) struct Tile {
     pub(super) a_stride: usize,
     /// What to keep in the nearest cache; a matrix kernel leads the rest past it.
     pub(super) near: Near,
-    /// What a matrix kernel fetches into the second cache on the way: four lines for each 32 of `k`.
+    /// What a matrix kernel fetches into the second cache on the way, and how many lines for each 32 of `k`: 2, 3, 4 or 8.
     pub(super) fetch: *const u8,
+    pub(super) fetch_lines: usize,
+    /// What it asks for on the way, since it is needed when the sums are complete: by half.
+    pub(super) expected: [Expected; 2],
     /// Byte offsets of the segments of `k` from a row's start.
     pub(super) segments: *const usize,
     pub(super) segment_count: usize,
@@ -224,6 +246,8 @@ pub(super) fn self_test(isa: Isa) -> Result<(), String> {
                         a_stride: k * number.bytes(),
                         near: Near::A,
                         fetch: panels,
+                        fetch_lines: 4,
+                        expected: [Expected::NOTHING; 2],
                         segments: &0,
                         segment_count: 1,
                         segment_k: k,

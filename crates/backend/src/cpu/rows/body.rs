@@ -5,8 +5,8 @@ use half::{bf16, f16};
 use impasto_graph::{DType, Unary};
 
 #[cfg(target_arch = "x86_64")]
-use super::super::math::AVX512_BF16;
-use super::{Dst, Finish, LANES, Src};
+use super::super::math::{AVX512, AVX512_BF16};
+use super::{Dst, Finish, LANES, Norm, Src};
 use crate::cpu::math;
 
 #[inline(always)]
@@ -52,6 +52,21 @@ fn round_row<const L: u8>(x: &[f32], out: &mut [u16]) {
         return;
     }
     out.iter_mut().zip(x).for_each(|(o, &x)| *o = to_bf16(x));
+}
+
+/// A row of a whole tile to bf16.
+#[inline(always)]
+fn round_wide<const L: u8>(x: &[f32; WIDE]) -> [u16; WIDE] {
+    #[cfg(target_arch = "x86_64")]
+    if L >= AVX512_BF16 {
+        use std::arch::x86_64::{__m512bh, _mm512_cvtne2ps_pbh, _mm512_loadu_ps};
+        // SAFETY: this level is compiled for machines with these instructions; all 32 bit patterns are numbers.
+        return unsafe {
+            let [low, high] = [0, 16].map(|i| _mm512_loadu_ps(x.as_ptr().add(i)));
+            std::mem::transmute::<__m512bh, [u16; WIDE]>(_mm512_cvtne2ps_pbh(high, low))
+        };
+    }
+    x.map(to_bf16)
 }
 
 #[inline(always)]
@@ -113,17 +128,77 @@ pub(super) unsafe fn scale_shift<const L: u8>(x: &mut [f32], scale: &[f32], shif
     }
 }
 
+/// Numbers of a row that are worked on at a time: they stay in registers.
+const PART: usize = 64;
+
 #[inline(always)]
-pub(super) unsafe fn normalise<const L: u8>(x: &mut [f32], [mean, scale, shift]: [&[f32]; 3]) {
-    for (((x, &m), &a), &b) in x.iter_mut().zip(mean).zip(scale).zip(shift) {
-        *x = math::fma::<L>(*x - m, a, b);
+pub(super) unsafe fn normalise<const L: u8>(x: Src, out: Dst, count: usize, norm: &Norm) {
+    let (n, mut room) = (norm.mean.len(), [0.0; PART]);
+    let whole = n / PART * PART;
+    for row in 0..count {
+        // SAFETY: the caller vouches for the rows.
+        unsafe {
+            for at in (0..whole).step_by(PART) {
+                // The length is known here: no loop is left.
+                let norm = part_of(norm, at, PART);
+                normalise_part::<L>(x.at(row * n + at), out.at(row * n + at), &norm, &mut room[..PART]);
+            }
+            if whole < n {
+                let norm = part_of(norm, whole, n - whole);
+                normalise_part::<L>(x.at(row * n + whole), out.at(row * n + whole), &norm, &mut room[..n - whole]);
+            }
+        }
+    }
+}
+
+/// The same for some of the columns.
+#[inline(always)]
+fn part_of<'a>(norm: &Norm<'a>, at: usize, columns: usize) -> Norm<'a> {
+    let part = |x: &'a [f32]| &x[at..at + columns];
+    Norm { mean: part(norm.mean), scale: part(norm.scale), shift: part(norm.shift), ..*norm }
+}
+
+#[inline(always)]
+unsafe fn normalise_part<const L: u8>(x: Src, out: Dst, norm: &Norm, part: &mut [f32]) {
+    // SAFETY: the caller's.
+    unsafe {
+        load::<L>(x, part);
+        for (((x, &m), &a), &b) in part.iter_mut().zip(norm.mean).zip(norm.scale).zip(norm.shift) {
+            *x = math::fma::<L>(*x - m, a, b);
+        }
+        if let Some(activation) = norm.activation {
+            unary::<L>(activation, part);
+        }
+        store::<L>(part, out);
     }
 }
 
 #[inline(always)]
-pub(super) unsafe fn geglu<const L: u8>(value: &mut [f32], gate: &[f32]) {
-    for (v, &g) in value.iter_mut().zip(gate) {
-        *v *= math::gelu::<L>(g);
+pub(super) unsafe fn geglu<const L: u8>(values: Src, gates: Src, n: usize, out: Dst) {
+    let mut room = [[0.0; PART]; 2];
+    let whole = n / PART * PART;
+    // SAFETY: the caller vouches for `n` elements each.
+    unsafe {
+        for at in (0..whole).step_by(PART) {
+            let room = room.each_mut().map(|room| &mut room[..PART]);
+            geglu_part::<L>(values.at(at), gates.at(at), out.at(at), room);
+        }
+        let room = room.each_mut().map(|room| &mut room[..n - whole]);
+        geglu_part::<L>(values.at(whole), gates.at(whole), out.at(whole), room);
+    }
+}
+
+#[inline(always)]
+unsafe fn geglu_part<const L: u8>(values: Src, gates: Src, out: Dst, [value, gate]: [&mut [f32]; 2]) {
+    // SAFETY: the caller's.
+    unsafe {
+        load::<L>(values, value);
+        load::<L>(gates, gate);
+        unary::<L>(Unary::Gelu, gate);
+        for (v, &g) in value.iter_mut().zip(&*gate) {
+            *v *= g;
+        }
+        store::<L>(value, out);
     }
 }
 
@@ -154,43 +229,74 @@ pub(super) unsafe fn sum_squares<const L: u8>(x: &[f32], shift: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) unsafe fn add_to<const L: u8>(sums: &mut [f32], x: &[f32]) {
+fn add_to<const L: u8>(sums: &mut [f32], x: &[f32]) {
     for (s, &v) in sums.iter_mut().zip(x) {
         *s += v;
     }
 }
 
+/// A row as `f32`: where it lies if it is that already, else in `room`.
 #[inline(always)]
-pub(super) unsafe fn add_squares_to<const L: u8>(sums: &mut [f32], x: &[f32], means: &[f32]) {
-    for ((s, &v), &m) in sums.iter_mut().zip(x).zip(means) {
-        *s = math::fma::<L>(v - m, v - m, *s);
+unsafe fn row_of<const L: u8>(x: Src, room: &mut [f32]) -> &[f32] {
+    // SAFETY: the caller vouches for as many numbers as there is room.
+    unsafe {
+        match x.dtype {
+            DType::F32 => slice(x.ptr, room.len()),
+            _ => {
+                load::<L>(x, room);
+                room
+            }
+        }
+    }
+}
+
+#[inline(always)]
+pub(super) unsafe fn add_rows<const L: u8>(sums: &mut [f32], x: Src, count: usize, room: &mut [f32]) {
+    for row in 0..count {
+        // SAFETY: the caller vouches for the rows.
+        add_to::<L>(sums, unsafe { row_of::<L>(x.at(row * room.len()), room) });
+    }
+}
+
+#[inline(always)]
+pub(super) unsafe fn add_squares<const L: u8>(sums: &mut [f32], x: Src, count: usize, means: &[f32], room: &mut [f32]) {
+    for row in 0..count {
+        // SAFETY: the caller vouches for the rows.
+        let x = unsafe { row_of::<L>(x.at(row * room.len()), room) };
+        for ((s, &v), &m) in sums.iter_mut().zip(x).zip(means) {
+            *s = math::fma::<L>(v - m, v - m, *s);
+        }
+    }
+}
+
+#[inline(always)]
+pub(super) unsafe fn activate<const L: u8>(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish) {
+    let Some(activation) = f.activation else { return };
+    for row in 0..rows {
+        // SAFETY: the caller vouches for `rows x columns` sums and the bias.
+        unsafe {
+            let c = std::slice::from_raw_parts_mut(c.add(row * stride), columns);
+            if let Some(bias) = f.bias {
+                add_to::<L>(c, std::slice::from_raw_parts(bias, columns));
+            }
+            unary::<L>(activation, c);
+        }
     }
 }
 
 #[inline(always)]
 pub(super) unsafe fn finish<const L: u8>(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish) {
+    let types = (f.out.0.dtype, f.residual.map(|(r, _)| r.dtype));
     // SAFETY: the caller vouches for `rows x columns` sums and the same of residual and result.
     unsafe {
-        let mut bias = f.bias;
-        if let Some(activation) = f.activation {
-            for row in 0..rows {
-                let c = std::slice::from_raw_parts_mut(c.add(row * stride), columns);
-                if let Some(bias) = f.bias {
-                    add_to::<L>(c, std::slice::from_raw_parts(bias, columns));
-                }
-                unary::<L>(activation, c);
-            }
-            bias = None;
-        }
-        let types = (f.out.0.dtype, f.residual.map(|(r, _)| r.dtype));
         match types {
             // The types that networks use, in rows of a known length.
-            (DType::BF16, None) if columns == WIDE => finish_wide::<L, true, 0>(c, stride, rows, bias, f),
-            (DType::BF16, Some(DType::BF16)) if columns == WIDE => finish_wide::<L, true, 2>(c, stride, rows, bias, f),
-            (DType::BF16, Some(DType::F32)) if columns == WIDE => finish_wide::<L, true, 1>(c, stride, rows, bias, f),
-            (DType::F32, None) if columns == WIDE => finish_wide::<L, false, 0>(c, stride, rows, bias, f),
-            (DType::F32, Some(DType::F32)) if columns == WIDE => finish_wide::<L, false, 1>(c, stride, rows, bias, f),
-            _ => finish_any::<L>(c, stride, rows, columns, bias, f),
+            (DType::BF16, None) if columns == WIDE => finish_wide::<L, true, 0>(c, stride, rows, f),
+            (DType::BF16, Some(DType::BF16)) if columns == WIDE => finish_wide::<L, true, 2>(c, stride, rows, f),
+            (DType::BF16, Some(DType::F32)) if columns == WIDE => finish_wide::<L, true, 1>(c, stride, rows, f),
+            (DType::F32, None) if columns == WIDE => finish_wide::<L, false, 0>(c, stride, rows, f),
+            (DType::F32, Some(DType::F32)) if columns == WIDE => finish_wide::<L, false, 1>(c, stride, rows, f),
+            _ => finish_any::<L>(c, stride, rows, columns, f),
         }
     }
 }
@@ -204,12 +310,11 @@ unsafe fn finish_wide<const L: u8, const NARROW: bool, const RESIDUAL: u8>(
     c: *mut f32,
     stride: usize,
     rows: usize,
-    bias: Option<*const f32>,
     f: &Finish,
 ) {
     // SAFETY: the caller's.
     unsafe {
-        let bias = bias.map_or([0.0; WIDE], |b| b.cast::<[f32; WIDE]>().read());
+        let bias = f.bias.map_or([0.0; WIDE], |b| b.cast::<[f32; WIDE]>().read());
         let (out, out_stride) = f.out;
         let (residual, residual_stride) = f.residual.unwrap_or((out.src(), 0));
         for row in 0..rows {
@@ -229,31 +334,42 @@ unsafe fn finish_wide<const L: u8, const NARROW: bool, const RESIDUAL: u8>(
                 }
             }
             if NARROW {
-                let mut narrow = [0; WIDE];
-                round_row::<L>(&v, &mut narrow);
-                out.ptr.cast::<u16>().add(row * out_stride).cast::<[u16; WIDE]>().write(narrow);
+                let to = out.ptr.cast::<u16>().add(row * out_stride).cast::<[u16; WIDE]>();
+                put::<L, _>(to, round_wide::<L>(&v), f.streamed);
             } else {
-                out.ptr.cast::<f32>().add(row * out_stride).cast::<[f32; WIDE]>().write(v);
+                put::<L, _>(out.ptr.cast::<f32>().add(row * out_stride).cast(), v, f.streamed);
             }
         }
     }
 }
 
+/// Write a row of a tile, which is one or two cache lines; past the caches if it is `streamed`.
 #[inline(always)]
-unsafe fn finish_any<const L: u8>(
-    c: *mut f32,
-    stride: usize,
-    rows: usize,
-    columns: usize,
-    bias: Option<*const f32>,
-    f: &Finish,
-) {
+unsafe fn put<const L: u8, T>(to: *mut T, row: T, streamed: bool) {
+    // SAFETY: the caller vouches for the place, and that what is streamed is whole lines.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        if L >= AVX512 && streamed {
+            use std::arch::x86_64::{__m512i, _mm512_loadu_si512, _mm512_stream_si512};
+            for line in 0..size_of::<T>() / size_of::<__m512i>() {
+                let from = (&raw const row).cast::<__m512i>().add(line);
+                _mm512_stream_si512(to.cast::<__m512i>().add(line), _mm512_loadu_si512(from));
+            }
+            return;
+        }
+        let _ = streamed;
+        to.write(row);
+    }
+}
+
+#[inline(always)]
+unsafe fn finish_any<const L: u8>(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish) {
     // SAFETY: the caller's.
     unsafe {
         let mut buffer = [0.0; WIDE];
         for row in 0..rows {
             let c = std::slice::from_raw_parts_mut(c.add(row * stride), columns);
-            if let Some(bias) = bias {
+            if let Some(bias) = f.bias {
                 add_to::<L>(c, std::slice::from_raw_parts(bias, columns));
             }
             if let Some((residual, stride)) = f.residual {

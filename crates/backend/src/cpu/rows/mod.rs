@@ -77,6 +77,17 @@ pub(crate) struct Finish {
     pub(crate) residual: Option<(Src, usize)>,
     /// First row, and elements from one row to the next.
     pub(crate) out: (Dst, usize),
+    /// Whole tiles go past the caches, where the machine can: the rows are then whole cache lines.
+    pub(crate) streamed: bool,
+}
+
+/// What a norm does to each column of its rows: `activation((x - mean) * scale + shift)`.
+#[derive(Clone, Copy)]
+pub(crate) struct Norm<'a> {
+    pub(crate) mean: &'a [f32],
+    pub(crate) scale: &'a [f32],
+    pub(crate) shift: &'a [f32],
+    pub(crate) activation: Option<Unary>,
 }
 
 /// Rows of scores that become weights `2^(scale (score - top))`, `top` being the largest score so far.
@@ -110,19 +121,21 @@ pub(crate) struct Rows {
     pub(crate) unary: unsafe fn(Unary, &mut [f32]),
     /// `x = x * scale + shift`, element by element.
     pub(crate) scale_shift: unsafe fn(&mut [f32], &[f32], &[f32]),
-    /// `x = (x - mean) * scale + shift`, element by element, by `[mean, scale, shift]`.
-    pub(crate) normalise: unsafe fn(&mut [f32], [&[f32]; 3]),
-    /// `value * gelu(gate)`, into `value`.
-    pub(crate) geglu: unsafe fn(&mut [f32], &[f32]),
+    /// Rows through a norm whose factors are known.
+    pub(crate) normalise: unsafe fn(Src, Dst, usize, &Norm),
+    /// `value * gelu(gate)` of `n` values and as many gates.
+    pub(crate) geglu: unsafe fn(Src, Src, usize, Dst),
     /// Sum of the elements.
     pub(crate) sum: unsafe fn(&[f32]) -> f32,
     /// Sum of the squares of `x - shift`.
     pub(crate) sum_squares: unsafe fn(&[f32], f32) -> f32,
-    /// `sums += x`.
-    pub(crate) add_to: unsafe fn(&mut [f32], &[f32]),
-    /// `sums += (x - means)^2`.
-    pub(crate) add_squares_to: unsafe fn(&mut [f32], &[f32], &[f32]),
-    /// `rows x columns` sums (`stride` apart, at most 32 columns) through their epilogue into a tensor.
+    /// `sums += x` for each of so many rows, with room for one of them.
+    pub(crate) add_rows: unsafe fn(&mut [f32], Src, usize, &mut [f32]),
+    /// `sums += (x - means)^2` for each of so many rows, with room for one of them.
+    pub(crate) add_squares: unsafe fn(&mut [f32], Src, usize, &[f32], &mut [f32]),
+    /// `activation(sum + bias)` of `rows x columns` sums (`stride` apart, at most 32 columns), in their place.
+    pub(crate) activate: unsafe fn(*mut f32, usize, usize, usize, &Finish),
+    /// `sum + bias + residual` of as many into a tensor: apart from activations, since this is most of what short products cost.
     pub(crate) finish: unsafe fn(*mut f32, usize, usize, usize, &Finish),
     /// Rows of scores to weights, each with its running maximum and total.
     pub(crate) softmax: unsafe fn(&Softmax),
@@ -149,12 +162,15 @@ macro_rules! rows {
                 to_bf16 = body::load_bf16(src: Src, out: &mut [bf16]);
                 unary = body::unary(function: Unary, x: &mut [f32]);
                 scale_shift = body::scale_shift(x: &mut [f32], scale: &[f32], shift: &[f32]);
-                normalise = body::normalise(x: &mut [f32], by: [&[f32]; 3]);
-                geglu = body::geglu(value: &mut [f32], gate: &[f32]);
+                normalise = body::normalise(x: Src, out: Dst, count: usize, norm: &Norm);
+                geglu = body::geglu(values: Src, gates: Src, n: usize, out: Dst);
                 sum = body::sum(x: &[f32]) -> f32;
                 sum_squares = body::sum_squares(x: &[f32], shift: f32) -> f32;
-                add_to = body::add_to(sums: &mut [f32], x: &[f32]);
-                add_squares_to = body::add_squares_to(sums: &mut [f32], x: &[f32], means: &[f32]);
+                add_rows = body::add_rows(sums: &mut [f32], x: Src, count: usize, room: &mut [f32]);
+                add_squares = body::add_squares(
+                    sums: &mut [f32], x: Src, count: usize, means: &[f32], room: &mut [f32]
+                );
+                activate = body::activate(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish);
                 finish = body::finish(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish);
                 softmax = softmax::softmax(s: &Softmax);
                 scale = body::scale(x: &mut [f32], factor: f32);
