@@ -69,7 +69,8 @@ impl Isa {
                 Isa::Avx2 => avx2,
                 Isa::Avx512 => avx512,
                 Isa::Avx512Bf16 => avx512 && has!("avx512bf16"),
-                Isa::Amx => avx512 && has!("avx512bf16") && super::gemm::amx::claimed(),
+                // Every processor with matrix tiles has bytes permuted by vectors, too.
+                Isa::Amx => avx512 && has!("avx512bf16") && has!("avx512vbmi") && super::gemm::amx::claimed(),
             }
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -138,7 +139,9 @@ fn try_out(isa: Isa, report: &mut Report) -> Result<(), String> {
         return Err("the processor or the system does not offer it".into());
     }
     report.stage("product");
-    super::gemm::self_test(isa)
+    super::gemm::self_test(isa)?;
+    report.stage("weights");
+    super::attention::self_test(isa)
 }
 
 /// What was found out about a path.

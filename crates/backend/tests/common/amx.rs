@@ -92,9 +92,12 @@ unsafe fn step(registers: &mut [i64; 23], tiles: &mut Tiles) -> Option<()> {
     }
 }
 
-/// `c += a b`, pairs of bf16, sums in f32.
+/// `c += a b`, pairs of bf16, sums in f32. Numbers too small to be normal are taken for zero.
 fn multiply(tiles: &mut Tiles, c: usize, a: usize, b: usize) {
-    let number = |row: &[u8; 64], i: usize| f32::from_bits(u32::from_le_bytes([0, 0, row[2 * i], row[2 * i + 1]]));
+    let number = |row: &[u8; 64], i: usize| {
+        let x = f32::from_bits(u32::from_le_bytes([0, 0, row[2 * i], row[2 * i + 1]]));
+        if x.is_subnormal() { 0.0 } else { x }
+    };
     assert!(tiles.rows[c] == tiles.rows[a] && tiles.rows[b] * 4 == tiles.columns[a], "tiles of shapes that do not fit");
     for m in 0..tiles.rows[c] {
         for n in 0..tiles.columns[c] / 4 {

@@ -16,7 +16,8 @@ pub fn every() -> usize {
 fn emulated(isa: Isa, options: &CpuOptions) -> Option<Cpu> {
     // Each trap costs a microsecond or two: one number of threads will do.
     let once = options.precision == Precision::Bf16 && options.threads == Some(2);
-    let helps = isa == Isa::Amx && Isa::Avx512Bf16.claimed() && once;
+    let vectors = Isa::Avx512Bf16.claimed() && std::arch::is_x86_feature_detected!("avx512vbmi");
+    let helps = isa == Isa::Amx && vectors && once;
     helps.then(|| {
         super::amx::install();
         // SAFETY: the processor has the vectors, and the handler has the tiles.

@@ -4,6 +4,7 @@
 //! `IMPASTO_TEST_SEED` repeats a run; `--nocapture` shows how far each path was off at worst.
 
 mod arithmetic;
+mod attention;
 #[path = "../common/mod.rs"]
 mod common;
 mod leaks;

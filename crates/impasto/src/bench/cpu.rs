@@ -57,8 +57,8 @@ fn conv(g: &mut Graph, dtype: DType, c: usize, height: usize, width: usize) -> R
     g.conv2d(x, w, Window::pad(1), Epilogue::new())
 }
 
-fn attention(g: &mut Graph, dtype: DType, heads: usize, width: usize, tokens: usize) -> Result<Value, GraphError> {
-    let [q, k, v] = ["q", "k", "v"].map(|name| g.input(name, [1, tokens, heads * width], dtype));
+fn attention(g: &mut Graph, dtype: DType, heads: usize, width: usize, keys: usize) -> Result<Value, GraphError> {
+    let [q, k, v] = [("q", 4096), ("k", keys), ("v", keys)].map(|(name, n)| g.input(name, [1, n, heads * width], dtype));
     g.attention(q?, k?, v?, heads, false)
 }
 
@@ -73,6 +73,7 @@ const CASES: &[Case] = &[
     Case { name: "conv_128_512x512", build: |g, d, s| conv(g, d, 128, s.of(512, 32), 512) },
     Case { name: "attention_8x40_4096", build: |g, d, s| attention(g, d, s.of(8, 8), 40, 4096) },
     Case { name: "attention_10x64_4096", build: |g, d, s| attention(g, d, s.of(10, 10), 64, 4096) },
+    Case { name: "attention_8x40_4096x77", build: |g, d, _| attention(g, d, 8, 40, 77) },
 ];
 
 /// What to measure.

@@ -6,12 +6,12 @@
 
 use impasto_graph::{Graph, Value};
 
-use super::Cpu;
-use super::gemm::drive::{convert_row, spread};
-use super::gemm::{Expected, HALF, Kernel, Near, Number, PANEL, TILE_COLUMNS, Tile, pack};
+use super::gemm::drive::spread;
+use super::gemm::{Expected, HALF, Kernel, Near, Number, PANEL, Tile, pack};
 use super::memory::ALIGNMENT;
 use super::rows::{Dst, Rows, Src};
-use super::session::{Env, Ptr, Run};
+use super::session::{Env, Run};
+use super::{Cpu, Isa};
 use crate::shapes::Heads;
 
 mod rows;
@@ -21,6 +21,12 @@ mod tiles;
 /// Keys that are packed in one task.
 const PACK_KEYS: usize = 512;
 
+/// Blocks of queries in a task, at most: what a thread sets up for a task then costs little.
+const TASK_BLOCKS: usize = 16;
+
+/// Packed keys and values that stay in the second cache while rows pass by.
+const NEAR_BYTES: usize = 512 << 10;
+
 /// How a shape is computed, and where everything lies in scratch memory.
 #[derive(Clone, Copy)]
 struct Way {
@@ -28,15 +34,17 @@ struct Way {
     kernel: Kernel,
     /// Queries of a block.
     block: usize,
-    /// Panels of one head's keys, and of its values.
+    /// Panels of one head's keys, of its values, and of all that is packed of a head.
     keys_bytes: usize,
     values_bytes: usize,
+    head_bytes: usize,
     /// Bytes from one row of queries to the next.
     query_bytes: usize,
     /// Width of a head as products go through it: a matrix kernel needs all of the padding, pairs need to be whole.
     width: usize,
     /// Numbers from one row of sums to the next.
     sum_stride: usize,
+    pack: unsafe fn(&Keys),
     attend: unsafe fn(&Block),
     /// Scratch memory of a thread.
     thread_bytes: usize,
@@ -52,27 +60,38 @@ impl Way {
             block: rows::queries(&kernel),
             keys_bytes: pack::packed_bytes(s.keys, s.width, number),
             values_bytes: pack::packed_bytes(s.value_width, s.keys, number),
+            head_bytes: 0,
             query_bytes: spread(pack::padded_k(s.width, number) * number.bytes()),
             width: match number {
                 Number::Bf16 if !kernel.matrix => s.width.next_multiple_of(2),
                 _ => pack::padded_k(s.width, number),
             },
             sum_stride: s.value_width.next_multiple_of(PANEL),
+            pack: rows::pack,
             attend: rows::attend,
             thread_bytes: 0,
         };
+        way.head_bytes = way.keys_bytes + way.values_bytes;
         way.thread_bytes = rows::parts(&way).iter().sum();
         #[cfg(target_arch = "x86_64")]
         if kernel.matrix {
-            (way.block, way.attend) = (tiles::QUERIES, tiles::attend);
-            way.thread_bytes = tiles::parts(&way).iter().sum();
+            tiles::change(&mut way, s);
         }
         way
     }
+}
 
-    fn head_bytes(&self) -> usize {
-        self.keys_bytes + self.values_bytes
-    }
+/// A range of one head's keys and values, to be packed.
+struct Keys<'a> {
+    rows: &'a Rows,
+    s: &'a Heads,
+    way: &'a Way,
+    /// The first key and the first value of the head.
+    k: Src,
+    v: Src,
+    range: std::ops::Range<usize>,
+    /// Where the head's panels lie.
+    panels: *mut u8,
 }
 
 /// One block of queries of one head, to be compared with all keys.
@@ -80,10 +99,10 @@ struct Block<'a> {
     rows: &'a Rows,
     s: &'a Heads,
     way: &'a Way,
+    /// The first query of the block, and the first row of its result.
     q: Src,
     out: Dst,
-    head: usize,
-    /// The first query, and how many.
+    /// The number of the first query, and how many.
     first: usize,
     count: usize,
     /// The packed keys and values of the head.
@@ -93,22 +112,6 @@ struct Block<'a> {
 }
 
 impl Block<'_> {
-    /// Write the queries in the compute type.
-    ///
-    /// # Safety
-    /// `to` has room for them.
-    unsafe fn load_queries(&self, to: *mut u8) {
-        let (s, stride) = (self.s, self.s.heads * self.s.width);
-        // SAFETY: these rows lie inside the operand.
-        unsafe {
-            let q = self.q.at((self.head / s.heads * s.queries + self.first) * stride + self.head % s.heads * s.width);
-            for i in 0..self.count {
-                let to = to.add(i * self.way.query_bytes);
-                convert_row(self.rows, self.way.number, q.at(i * stride), s.width, to);
-            }
-        }
-    }
-
     /// The first key that the block's first query does not see, and the first that none of them sees.
     fn seen(&self) -> [usize; 2] {
         let s = self.s;
@@ -119,23 +122,15 @@ impl Block<'_> {
             false => [s.keys; 2],
         }
     }
+}
 
-    /// Divide rows of sums by their totals and write them.
-    ///
-    /// # Safety
-    /// There are that many sums; nobody else writes these rows.
-    unsafe fn store(&self, sums: *mut f32, total: impl Fn(usize) -> f32) {
-        let (s, stride) = (self.s, self.s.heads * self.s.value_width);
-        // SAFETY: these rows lie inside the result.
-        unsafe {
-            let at = (self.head / s.heads * s.queries + self.first) * stride + self.head % s.heads * s.value_width;
-            let out = self.out.at(at);
-            for i in 0..self.count {
-                let row = std::slice::from_raw_parts_mut(sums.add(i * self.way.sum_stride), s.value_width);
-                (self.rows.scale)(row, 1.0 / total(i));
-                (self.rows.store)(row, out.at(i * stride));
-            }
-        }
+/// The trial of what a matrix path needs beside its products.
+pub(super) fn self_test(isa: Isa) -> Result<(), String> {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: this runs in the child process that finds out.
+        Isa::Amx => unsafe { tiles::self_test() },
+        _ => Ok(()),
     }
 }
 
@@ -156,7 +151,7 @@ fn aligned(bytes: usize) -> usize {
 pub(super) fn scratch_bytes(cpu: &Cpu, graph: &Graph, value: Value) -> u64 {
     let s = Heads::of(graph, value);
     let way = Way::new(cpu, &s);
-    (s.batch * s.heads * way.head_bytes() + cpu.threads() * way.thread_bytes) as u64
+    (s.batch * s.heads * way.head_bytes + cpu.threads() * way.thread_bytes) as u64
 }
 
 pub(super) fn prepare(env: &Env, value: Value) -> Run {
@@ -168,71 +163,45 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
     let heads = s.batch * s.heads;
     let parts = s.keys.div_ceil(PACK_KEYS);
     let blocks = s.queries.div_ceil(way.block);
+    // Heads that go together through a block's rows, which lie beside each other, where the caches hold the keys of all.
+    let together = if s.heads * way.head_bytes <= NEAR_BYTES { s.heads } else { 1 };
+    let task_blocks = (heads / together * blocks / (8 * env.cpu.threads())).clamp(1, TASK_BLOCKS);
+    let tasks = blocks.div_ceil(task_blocks);
+    // Of a tensor with so many tokens and numbers in each head: where a token of a head begins.
+    let at = move |head: usize, tokens: usize, token: usize, width: usize| {
+        ((head / s.heads * tokens + token) * s.heads + head % s.heads) * width
+    };
     Box::new(move |pool| {
         pool.each(heads * parts, &|_, task| {
             let (head, part) = (task / parts, task % parts);
-            let keys = part * PACK_KEYS..s.keys.min((part + 1) * PACK_KEYS);
+            let range = part * PACK_KEYS..s.keys.min((part + 1) * PACK_KEYS);
             // SAFETY: a task packs its own keys; sizes are those of `scratch_bytes`.
-            unsafe { pack_keys(rows, &s, &way, k, v, head, keys, scratch) };
+            unsafe {
+                let (k, v) = (k.at(at(head, s.keys, 0, s.width)), v.at(at(head, s.keys, 0, s.value_width)));
+                let panels = scratch.add(head * way.head_bytes);
+                (way.pack)(&Keys { rows, s: &s, way: &way, k, v, range, panels });
+            }
         });
-        pool.each(heads * blocks, &|thread, task| {
-            let (head, block) = (task / blocks, task % blocks);
-            let first = block * way.block;
-            let count = way.block.min(s.queries - first);
+        pool.each(heads / together * tasks, &|thread, task| {
+            let (head, task) = (task / tasks * together, task % tasks);
             // SAFETY: a task has its own rows and columns of the result, a thread its own scratch memory.
             unsafe {
-                let own = scratch.add(heads * way.head_bytes() + thread * way.thread_bytes);
-                let panels = scratch.add(head * way.head_bytes());
+                let own = scratch.add(heads * way.head_bytes + thread * way.thread_bytes);
                 (way.kernel.begin)();
-                (way.attend)(&Block { rows, s: &s, way: &way, q, out, head, first, count, panels, own });
+                for block in task * task_blocks..blocks.min((task + 1) * task_blocks) {
+                    let first = block * way.block;
+                    let count = way.block.min(s.queries - first);
+                    for head in head..head + together {
+                        let panels = scratch.add(head * way.head_bytes);
+                        let q = q.at(at(head, s.queries, first, s.width));
+                        let out = out.at(at(head, s.queries, first, s.value_width));
+                        (way.attend)(&Block { rows, s: &s, way: &way, q, out, first, count, panels, own });
+                    }
+                }
                 (way.kernel.end)();
             }
         });
     })
-}
-
-/// Pack a range of one head's keys and values.
-///
-/// # Safety
-/// The range begins at a multiple of 32 and of the panel; nobody else packs it.
-#[allow(clippy::too_many_arguments, reason = "two operands, a head and a range of keys")]
-unsafe fn pack_keys(
-    rows: &Rows,
-    s: &Heads,
-    way: &Way,
-    k: Src,
-    v: Src,
-    head: usize,
-    keys: std::ops::Range<usize>,
-    scratch: Ptr,
-) {
-    let (picture, head_of) = (head / s.heads, head % s.heads);
-    let (k_stride, v_stride) = (s.heads * s.width, s.heads * s.value_width);
-    // SAFETY: everything stays inside the operands and the head's panels.
-    unsafe {
-        let k = k.at(picture * s.keys * k_stride + head_of * s.width);
-        let v = v.at(picture * s.keys * v_stride + head_of * s.value_width);
-        let panels = scratch.add(head * way.head_bytes());
-        for key in keys.clone().step_by(PANEL) {
-            let to = panels.add(key / PANEL * pack::panel_bytes(s.width, way.number));
-            let columns = PANEL.min(keys.end - key);
-            pack::pack_rows(rows, way.number, k.at(key * k_stride), k_stride, columns, s.width, to);
-        }
-        let padded = match keys.end == s.keys {
-            true => pack::padded_k(s.keys, way.number),
-            false => keys.end,
-        };
-        for column in (0..s.value_width).step_by(PANEL) {
-            let to = panels.add(way.keys_bytes + column / PANEL * pack::panel_bytes(s.keys, way.number));
-            let columns = PANEL.min(s.value_width - column);
-            pack::pack_columns(rows, way.number, v.at(column), v_stride, columns, keys.start, keys.len(), to);
-            for c in 0..PANEL {
-                // Columns that do not exist are zero everywhere, the others behind the last key.
-                let from = if c < columns { keys.end } else { keys.start };
-                pack::write_column(to, way.number, c, from, std::iter::repeat_n(0.0, padded - from));
-            }
-        }
-    }
 }
 
 /// Rows of A in the compute type.
@@ -241,35 +210,6 @@ struct A {
     ptr: *const u8,
     stride: usize,
     k: usize,
-}
-
-/// `count` rows by `n` columns of sums.
-///
-/// # Safety
-/// The pointers are good; `begin` was called.
-#[allow(clippy::too_many_arguments, reason = "three matrices")]
-unsafe fn product(
-    way: &Way,
-    count: usize,
-    n: usize,
-    a: A,
-    b: *const u8,
-    panel_stride: usize,
-    c: *mut f32,
-    c_stride: usize,
-    accumulate: bool,
-) {
-    for column in (0..n).step_by(TILE_COLUMNS) {
-        for row in (0..count).step_by(way.kernel.rows) {
-            // SAFETY: the caller's.
-            unsafe {
-                let (a, b) = (A { ptr: a.ptr.add(row * a.stride), ..a }, b.add(column / PANEL * panel_stride));
-                let panels = (n - column).min(TILE_COLUMNS).div_ceil(PANEL);
-                let tile = tile(way, count - row, a, b, panel_stride, c.add(row * c_stride + column), c_stride);
-                (way.kernel.run)(&Tile { panels, accumulate, ..tile });
-            }
-        }
-    }
 }
 
 /// The call for as many of `rows` rows as a tile has and two panels.

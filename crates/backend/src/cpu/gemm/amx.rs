@@ -6,7 +6,7 @@
 use std::arch::asm;
 use std::cell::Cell;
 
-use super::{Expected, Near, PANEL, Tile};
+use super::{Expected, HALF, Near, PANEL, Tile};
 
 /// The layout that `ldtilecfg` reads.
 #[repr(C, align(64))]
@@ -74,7 +74,11 @@ fn permitted() -> bool {
     false
 }
 
-unsafe fn configure(rows: [usize; 2]) {
+/// Set the thread's tiles up for the rows of the upper and the lower half, unless they are.
+///
+/// # Safety
+/// The machine has tiles, and `begin` was called.
+pub(in super::super) unsafe fn configure(rows: [usize; 2]) {
     if CONFIGURED.get() == rows {
         return;
     }
@@ -272,30 +276,60 @@ unsafe fn advance<const LOW: bool, const RIGHT: bool, const LINES: usize>(
     }
 }
 
+/// The sums of `t` into tiles 0 to 3, or zeros.
+#[inline(always)]
+unsafe fn open_sums<const LOW: bool, const RIGHT: bool>(t: &Tile) {
+    if !t.accumulate {
+        // SAFETY: the tiles are configured.
+        unsafe { asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem)) };
+        return;
+    }
+    let ([c00, c01, c10, c11], s) = (quarters(t), 4 * t.c_stride);
+    // SAFETY: offsets lie inside C: 32 rows by 32 columns, as far as `LOW` and `RIGHT` say.
+    unsafe {
+        asm!("tileloadd tmm0, [{c} + {s}*1]", c = in(reg) c00, s = in(reg) s, options(nostack, readonly));
+        if RIGHT {
+            asm!("tileloadd tmm1, [{c} + {s}*1]", c = in(reg) c01, s = in(reg) s, options(nostack, readonly));
+        }
+        if LOW {
+            asm!("tileloadd tmm2, [{c} + {s}*1]", c = in(reg) c10, s = in(reg) s, options(nostack, readonly));
+        }
+        if LOW && RIGHT {
+            asm!("tileloadd tmm3, [{c} + {s}*1]", c = in(reg) c11, s = in(reg) s, options(nostack, readonly));
+        }
+    }
+}
+
+/// Tiles 0 to 3 to where the sums of `t` are.
+#[inline(always)]
+unsafe fn store_sums<const LOW: bool, const RIGHT: bool>(t: &Tile) {
+    let ([c00, c01, c10, c11], s) = (quarters(t), 4 * t.c_stride);
+    // SAFETY: as in `open_sums`.
+    unsafe {
+        asm!("tilestored [{c} + {s}*1], tmm0", c = in(reg) c00, s = in(reg) s, options(nostack));
+        if RIGHT {
+            asm!("tilestored [{c} + {s}*1], tmm1", c = in(reg) c01, s = in(reg) s, options(nostack));
+        }
+        if LOW {
+            asm!("tilestored [{c} + {s}*1], tmm2", c = in(reg) c10, s = in(reg) s, options(nostack));
+        }
+        if LOW && RIGHT {
+            asm!("tilestored [{c} + {s}*1], tmm3", c = in(reg) c11, s = in(reg) s, options(nostack));
+        }
+    }
+}
+
+/// Where the sums of the four tiles begin.
+#[inline(always)]
+fn quarters(t: &Tile) -> [*mut f32; 4] {
+    [0, PANEL, HALF * t.c_stride, HALF * t.c_stride + PANEL].map(|at| t.c.wrapping_add(at))
+}
+
 #[inline(always)]
 unsafe fn tile<const LOW: bool, const RIGHT: bool, const LINES: usize>(t: &Tile) {
-    let c_bytes = 4 * t.c_stride;
-    // SAFETY: offsets lie inside C (32 rows by 32 columns, as far as `LOW` and `RIGHT` say), the rows of A and the
-    // panels of B; the tiles are configured for the number of rows.
+    // SAFETY: the caller vouches for C, the rows of A and the panels of B; the tiles are configured for the number of rows.
     unsafe {
-        let c01 = t.c.add(PANEL);
-        let c10 = t.c.add(16 * t.c_stride);
-        let c11 = c10.add(PANEL);
-        if t.accumulate {
-            asm!("tileloadd tmm0, [{c} + {s}*1]", c = in(reg) t.c, s = in(reg) c_bytes, options(nostack, readonly));
-            if RIGHT {
-                asm!("tileloadd tmm1, [{c} + {s}*1]", c = in(reg) c01, s = in(reg) c_bytes, options(nostack, readonly));
-            }
-            if LOW {
-                asm!("tileloadd tmm2, [{c} + {s}*1]", c = in(reg) c10, s = in(reg) c_bytes, options(nostack, readonly));
-            }
-            if LOW && RIGHT {
-                asm!("tileloadd tmm3, [{c} + {s}*1]", c = in(reg) c11, s = in(reg) c_bytes, options(nostack, readonly));
-            }
-        } else {
-            asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
-        }
-
+        open_sums::<LOW, RIGHT>(t);
         let mut at = Place { a: t.a[0], below: t.a[1], b: t.b, fetch: t.fetch };
         let mut requests = Requests { halves: t.expected, idle: t.c.cast() };
         let steps = t.segment_k / 32;
@@ -314,17 +348,51 @@ unsafe fn tile<const LOW: bool, const RIGHT: bool, const LINES: usize>(t: &Tile)
                 }
             }
         }
+        store_sums::<LOW, RIGHT>(t);
+    }
+}
 
-        asm!("tilestored [{c} + {s}*1], tmm0", c = in(reg) t.c, s = in(reg) c_bytes, options(nostack));
-        if RIGHT {
-            asm!("tilestored [{c} + {s}*1], tmm1", c = in(reg) c01, s = in(reg) c_bytes, options(nostack));
+/// As [`bf16`] for 32 rows and one segment, with a piece of other work after each product: vectors and tiles compute at the same time if what
+/// they do stands near each other. `RIGHT`: there are two panels.
+///
+/// # Safety
+/// As [`super::Kernel::run`], and the tiles are configured for 32 rows.
+#[inline(always)]
+pub(in super::super) unsafe fn bf16_beside<const RIGHT: bool>(t: &Tile, mut work: impl FnMut()) {
+    // SAFETY: as in `tile`.
+    unsafe {
+        open_sums::<true, RIGHT>(t);
+        let ([mut a, mut below], mut b) = (t.a, t.b);
+        let (sa, sb) = (t.a_stride, 64usize);
+        for _ in 0..t.segment_k / 32 {
+            asm!(
+                "tileloadd tmm4, [{a} + {sa}*1]",
+                "tileloaddt1 tmm6, [{b} + {sb}*1]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                a = in(reg) a, b = in(reg) b, sa = in(reg) sa, sb = in(reg) sb, options(nostack, readonly)
+            );
+            work();
+            if RIGHT {
+                asm!(
+                    "tileloaddt1 tmm7, [{b} + {sb}*1]",
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    b = in(reg) b.wrapping_add(t.panel_stride), sb = in(reg) sb, options(nostack, readonly)
+                );
+                work();
+            }
+            asm!(
+                "tileloadd tmm5, [{a} + {sa}*1]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                a = in(reg) below, sa = in(reg) sa, options(nostack, readonly)
+            );
+            work();
+            if RIGHT {
+                asm!("tdpbf16ps tmm3, tmm5, tmm7", options(nostack, readonly));
+                work();
+            }
+            (a, below, b) = (a.wrapping_add(64), below.wrapping_add(64), b.wrapping_add(1024));
         }
-        if LOW {
-            asm!("tilestored [{c} + {s}*1], tmm2", c = in(reg) c10, s = in(reg) c_bytes, options(nostack));
-        }
-        if LOW && RIGHT {
-            asm!("tilestored [{c} + {s}*1], tmm3", c = in(reg) c11, s = in(reg) c_bytes, options(nostack));
-        }
+        store_sums::<true, RIGHT>(t);
     }
 }
 

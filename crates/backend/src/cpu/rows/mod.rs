@@ -150,9 +150,6 @@ const LANES: usize = 16;
 mod body;
 mod softmax;
 
-#[cfg(target_arch = "x86_64")]
-pub(super) use softmax::narrow_exp2;
-
 /// Compile every inner loop for one instruction set.
 macro_rules! rows {
     ($name:ident, $level:expr $(, $feature:literal)?) => {

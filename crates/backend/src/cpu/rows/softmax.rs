@@ -19,6 +19,7 @@ fn raise<const L: u8>(old: f32, largest: f32, scale: f32) -> (f32, f32) {
 }
 
 /// What is subtracted from scores: a row that has seen nothing but -inf has no top, any finite number will do.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn shift(top: f32) -> f32 {
     if top == f32::NEG_INFINITY { 0.0 } else { top }
@@ -47,8 +48,10 @@ pub(super) unsafe fn softmax<const L: u8>(s: &Softmax) {
             }
             let largest = lanes.into_iter().fold(f32::NEG_INFINITY, math::max);
             let (top, factor) = raise::<L>(*s.tops.add(row), largest, s.scale);
-            for v in x.iter_mut() {
-                *v = math::exp2::<L>((*v - shift(top)) * s.scale);
+            // `exp2` does not go down to zero: a row of nothing but -inf would have weights, and a result.
+            match top == f32::NEG_INFINITY {
+                true => x.fill(0.0),
+                false => x.iter_mut().for_each(|v| *v = math::exp2::<L>((*v - top) * s.scale)),
             }
             *s.tops.add(row) = top;
             *s.factors.add(row) = factor;
@@ -168,7 +171,7 @@ unsafe fn avx512_exp2(t: std::arch::x86_64::__m512) -> std::arch::x86_64::__m512
 /// 2 to the power t for a result that becomes a bf16: the error, 1e-4, is small beside that of rounding.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub(in crate::cpu) unsafe fn narrow_exp2(t: std::arch::x86_64::__m512) -> std::arch::x86_64::__m512 {
+unsafe fn narrow_exp2(t: std::arch::x86_64::__m512) -> std::arch::x86_64::__m512 {
     use std::arch::x86_64::*;
     // SAFETY: callers are compiled for these instructions.
     unsafe {

@@ -1,0 +1,145 @@
+//! Attention on matrix tiles: 32 queries by strips of 32 keys, whose scores are one tile and stay in the nearest cache.
+
+use super::super::gemm::{HALF, PANEL, TILE_COLUMNS, Tile, amx, pack};
+use super::{A, Block, PACK_KEYS, Way, aligned, lay_out, tile};
+use crate::shapes::Heads;
+use weights::{Offsets, PER_SCORE, Strip};
+
+mod panels;
+mod weights;
+
+/// Queries of a block: the rows of a tile.
+const QUERIES: usize = 32;
+/// Keys of a strip: the columns of a tile.
+const STRIP: usize = TILE_COLUMNS;
+/// Strips whose weights are collected before the values are multiplied with them.
+const STRIPS: usize = 8;
+/// Bytes from one row of weights to the next: a line more than needed spreads the rows over the cache's sets.
+const WEIGHT_BYTES: usize = 2 * STRIP * STRIPS + 64;
+
+/// Compute what vectors compute here, and compare it with plain arithmetic: the trial of instructions that products do not use.
+///
+/// # Safety
+/// The machine has the instructions, or this is the process that finds out.
+pub(super) unsafe fn self_test() -> Result<(), String> {
+    // SAFETY: the caller's.
+    unsafe { weights::self_test() }
+}
+
+/// What is different from the way of vector kernels.
+pub(super) fn change(way: &mut Way, s: &Heads) {
+    (way.block, way.pack, way.attend) = (QUERIES, panels::pack, attend);
+    // A column more: the totals of the weights.
+    way.values_bytes = pack::packed_bytes(s.value_width + 1, s.keys, way.number);
+    way.sum_stride = (s.value_width + 1).next_multiple_of(PANEL);
+    way.head_bytes = way.keys_bytes + way.values_bytes + aligned(s.keys.div_ceil(PACK_KEYS) * 4);
+    way.thread_bytes = parts(way).iter().sum();
+}
+
+impl Way {
+    /// Where it is written, of a head, how long the longest key is in the part that begins with `key`.
+    fn longest_key(&self, panels: *mut u8, key: usize) -> *mut f32 {
+        panels.wrapping_add(self.keys_bytes + self.values_bytes).cast::<f32>().wrapping_add(key / PACK_KEYS)
+    }
+}
+
+/// Bytes of a thread's memory: queries, scores of two strips, weights, sums.
+fn parts(way: &Way) -> [usize; 4] {
+    [
+        aligned(QUERIES * way.query_bytes),
+        2 * QUERIES * STRIP * 4,
+        QUERIES * WEIGHT_BYTES,
+        aligned(QUERIES * way.sum_stride * 4),
+    ]
+}
+
+/// One block of queries of one head against all keys.
+///
+/// # Safety
+/// The keys are packed; nobody else writes these rows; the machine has tiles.
+unsafe fn attend(block: &Block) {
+    let Block { s, way, count, panels, own, .. } = *block;
+    let [queries, scores, weights, sums] = lay_out(own, parts(way));
+    let (scores, sums) = (scores.cast::<f32>(), sums.cast::<f32>());
+    // SAFETY: everything stays inside the operands, the panels and the thread's memory as `parts` says.
+    unsafe {
+        let scale = s.scale * PER_SCORE;
+        let squares = panels::load_queries(block, queries);
+        let lengths = (0..s.keys).step_by(PACK_KEYS).map(|key| *way.longest_key(panels.cast_mut(), key));
+        // By bits, so that what is no number counts as the longest.
+        let longest = lengths.fold(0.0f32, |a, b| f32::from_bits(a.to_bits().max(b.to_bits())));
+        let mut offsets = Offsets::new(count, &squares, longest, scale);
+
+        let [first_seen, last_seen] = block.seen();
+        let whole = count == QUERIES;
+        if whole {
+            amx::configure([HALF; 2]);
+        }
+        let run = |tile: &Tile| match (whole, tile.panels) {
+            (true, 2) => amx::bf16_beside::<true>(tile, || {}),
+            (true, _) => amx::bf16_beside::<false>(tile, || {}),
+            _ => (way.kernel.run)(tile),
+        };
+        // The scores of the strip that begins with `key`, in one of two places.
+        let panel_bytes = pack::panel_bytes(s.width, way.number);
+        let a = A { ptr: queries, stride: way.query_bytes, k: way.width };
+        let tile_of = tile(way, count, a, panels, panel_bytes, scores, STRIP);
+        let place = |key: usize| scores.add(key / STRIP % 2 * QUERIES * STRIP);
+        let score = |key: usize| Tile {
+            panels: STRIP.min(s.keys - key).div_ceil(PANEL),
+            b: panels.add(key / PANEL * panel_bytes),
+            c: place(key),
+            ..tile_of
+        };
+        // The values of so many strips, times their weights.
+        let value_bytes = pack::panel_bytes(s.keys, way.number);
+        let multiply = |first_key: usize, strips: usize| {
+            let columns = if strips > 0 { s.value_width + 1 } else { 0 };
+            for column in (0..columns).step_by(STRIP) {
+                let b = panels.add(way.keys_bytes + column / PANEL * value_bytes + first_key * PANEL * 2);
+                let a = A { ptr: weights, stride: WEIGHT_BYTES, k: strips * STRIP };
+                let tile = tile(way, count, a, b, value_bytes, sums.add(column), way.sum_stride);
+                let panels = STRIP.min(columns - column).div_ceil(PANEL);
+                run(&Tile { panels, accumulate: first_key > 0, ..tile });
+            }
+        };
+        let mut seen = [0; QUERIES];
+        // Strips that wait for their values.
+        let mut waiting = 0;
+        run(&score(0));
+        for key in (0..last_seen).step_by(STRIP) {
+            let keys = STRIP.min(s.keys - key);
+            // Where not every row sees the whole strip.
+            let partly = key + STRIP > first_seen;
+            if partly {
+                for (i, row) in seen.iter_mut().enumerate() {
+                    let seen = if s.causal { (first_seen + i).saturating_sub(key).min(keys) } else { keys };
+                    *row = u32::MAX.checked_shr((STRIP - seen) as u32).unwrap_or(0);
+                }
+            }
+            let seen = partly.then_some(&seen);
+            let strip = Strip { rows: count, scale, scores: place(key), seen };
+            let to = weights.add(2 * STRIP * waiting);
+            // The next strip's scores are computed beside this one's weights.
+            let next = (key + STRIP < last_seen).then(|| score(key + STRIP));
+            let beside = next.as_ref().filter(|_| whole && !partly && offsets.settled());
+            let mut weighed = beside.and_then(|tile| offsets.weigh_beside(&strip, to, tile));
+            if weighed.is_none() {
+                next.iter().for_each(&run);
+                weighed = offsets.settled().then(|| offsets.weigh(&strip, to));
+            }
+            if weighed != Some(true) {
+                multiply(key - waiting * STRIP, waiting);
+                waiting = 0;
+                offsets.lower(&strip, sums, way.sum_stride);
+                offsets.weigh(&strip, weights);
+            }
+            waiting += 1;
+            if waiting == STRIPS || key + STRIP >= last_seen {
+                multiply(key + STRIP - waiting * STRIP, waiting);
+                waiting = 0;
+            }
+        }
+        panels::store_results(block, sums, |row| offsets.spoiled(row));
+    }
+}
