@@ -58,7 +58,8 @@ fn conv(g: &mut Graph, dtype: DType, c: usize, height: usize, width: usize) -> R
 }
 
 fn attention(g: &mut Graph, dtype: DType, heads: usize, width: usize, keys: usize) -> Result<Value, GraphError> {
-    let [q, k, v] = [("q", 4096), ("k", keys), ("v", keys)].map(|(name, n)| g.input(name, [1, n, heads * width], dtype));
+    let [q, k, v] =
+        [("q", 4096), ("k", keys), ("v", keys)].map(|(name, n)| g.input(name, [1, n, heads * width], dtype));
     g.attention(q?, k?, v?, heads, false)
 }
 
