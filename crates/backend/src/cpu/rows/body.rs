@@ -122,9 +122,14 @@ pub(super) unsafe fn unary<const L: u8>(function: Unary, x: &mut [f32]) {
 }
 
 #[inline(always)]
-pub(super) unsafe fn scale_shift<const L: u8>(x: &mut [f32], scale: &[f32], shift: &[f32]) {
+pub(super) unsafe fn normalise_row<const L: u8>(
+    x: &mut [f32],
+    [mean, inverse]: [f32; 2],
+    scale: &[f32],
+    shift: &[f32],
+) {
     for ((x, &a), &b) in x.iter_mut().zip(scale).zip(shift) {
-        *x = math::fma::<L>(*x, a, b);
+        *x = math::fma::<L>((*x - mean) * inverse, a, b);
     }
 }
 
