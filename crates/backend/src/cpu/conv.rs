@@ -46,14 +46,12 @@ struct Way {
     room: Room,
 }
 
-/// Bytes of a band that stays in the second cache while a matrix kernel goes through the panels; and of one that may, if it is the whole
-/// picture: then the panels come by only once.
-const BAND_BYTES: usize = 640 << 10;
-const WHOLE_BAND_BYTES: usize = 900 << 10;
+/// Bytes of a band that stays in the second cache while a matrix kernel goes through the panels.
+const BAND_BYTES: usize = 1000 << 10;
 
 /// Output rows and columns of a block whose band stays in the second cache, of a shape that copies few pixels twice and fills the tiles.
 fn band_block(s: &Window, pixel_bytes: usize) -> [usize; 2] {
-    if s.under(s.out_height, 0) * s.under(s.out_width, 1) * pixel_bytes <= WHOLE_BAND_BYTES {
+    if s.under(s.out_height, 0) * s.under(s.out_width, 1) * pixel_bytes <= BAND_BYTES {
         return [s.out_height, s.out_width];
     }
     let shapes = (1..=s.out_width.div_ceil(64)).map(|parts| {

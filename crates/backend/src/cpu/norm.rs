@@ -272,11 +272,11 @@ unsafe fn one_row(rows: &Rows, op: &Op, row: &mut [f32], scale: &[f32], shift: &
             Op::LayerNorm { eps } => {
                 let mean = (rows.sum)(row) / n;
                 let inverse = 1.0 / ((rows.sum_squares)(row, mean) / n + eps).sqrt();
-                (rows.normalise_row)(row, [mean, inverse], scale, shift);
+                (rows.normalise_row)(row, mean, inverse, scale, shift);
             }
             Op::RmsNorm { eps } => {
                 let inverse = 1.0 / ((rows.sum_squares)(row, 0.0) / n + eps).sqrt();
-                (rows.normalise_row)(row, [0.0, inverse], scale, shift);
+                (rows.normalise_row)(row, 0.0, inverse, scale, shift);
             }
             _ => {
                 let (mut top, mut total, mut factor) = (f32::NEG_INFINITY, 0.0, 1.0);

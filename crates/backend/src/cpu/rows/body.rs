@@ -7,7 +7,7 @@ use impasto_graph::{DType, Unary};
 #[cfg(target_arch = "x86_64")]
 use super::super::math::{AVX512, AVX512_BF16};
 use super::{Dst, Finish, LANES, Norm, Src};
-use crate::cpu::math;
+use crate::cpu::math::{self, PART, Room};
 
 #[inline(always)]
 unsafe fn slice<'a, T>(ptr: *const u8, n: usize) -> &'a [T] {
@@ -122,23 +122,15 @@ pub(super) unsafe fn unary<const L: u8>(function: Unary, x: &mut [f32]) {
 }
 
 #[inline(always)]
-pub(super) unsafe fn normalise_row<const L: u8>(
-    x: &mut [f32],
-    [mean, inverse]: [f32; 2],
-    scale: &[f32],
-    shift: &[f32],
-) {
+pub(super) unsafe fn normalise_row<const L: u8>(x: &mut [f32], mean: f32, inverse: f32, scale: &[f32], shift: &[f32]) {
     for ((x, &a), &b) in x.iter_mut().zip(scale).zip(shift) {
         *x = math::fma::<L>((*x - mean) * inverse, a, b);
     }
 }
 
-/// Numbers of a row that are worked on at a time: they stay in registers.
-const PART: usize = 64;
-
 #[inline(always)]
 pub(super) unsafe fn normalise<const L: u8>(x: Src, out: Dst, count: usize, norm: &Norm) {
-    let (n, mut room) = (norm.mean.len(), [0.0; PART]);
+    let (n, mut room) = (norm.mean.len(), Room([0.0; PART]));
     let whole = n / PART * PART;
     for row in 0..count {
         // SAFETY: the caller vouches for the rows.
@@ -146,11 +138,11 @@ pub(super) unsafe fn normalise<const L: u8>(x: Src, out: Dst, count: usize, norm
             for at in (0..whole).step_by(PART) {
                 // The length is known here: no loop is left.
                 let norm = part_of(norm, at, PART);
-                normalise_part::<L>(x.at(row * n + at), out.at(row * n + at), &norm, &mut room[..PART]);
+                normalise_part::<L>(x.at(row * n + at), out.at(row * n + at), &norm, &mut room.0[..PART]);
             }
             if whole < n {
                 let norm = part_of(norm, whole, n - whole);
-                normalise_part::<L>(x.at(row * n + whole), out.at(row * n + whole), &norm, &mut room[..n - whole]);
+                normalise_part::<L>(x.at(row * n + whole), out.at(row * n + whole), &norm, &mut room.0[..n - whole]);
             }
         }
     }
@@ -180,15 +172,15 @@ unsafe fn normalise_part<const L: u8>(x: Src, out: Dst, norm: &Norm, part: &mut 
 
 #[inline(always)]
 pub(super) unsafe fn geglu<const L: u8>(values: Src, gates: Src, n: usize, out: Dst) {
-    let mut room = [[0.0; PART]; 2];
+    let mut room = [Room([0.0; PART]); 2];
     let whole = n / PART * PART;
     // SAFETY: the caller vouches for `n` elements each.
     unsafe {
         for at in (0..whole).step_by(PART) {
-            let room = room.each_mut().map(|room| &mut room[..PART]);
+            let room = room.each_mut().map(|room| &mut room.0[..PART]);
             geglu_part::<L>(values.at(at), gates.at(at), out.at(at), room);
         }
-        let room = room.each_mut().map(|room| &mut room[..n - whole]);
+        let room = room.each_mut().map(|room| &mut room.0[..n - whole]);
         geglu_part::<L>(values.at(whole), gates.at(whole), out.at(whole), room);
     }
 }

@@ -119,8 +119,8 @@ pub(crate) struct Rows {
     pub(crate) to_bf16: unsafe fn(Src, &mut [bf16]),
     /// A function of each element.
     pub(crate) unary: unsafe fn(Unary, &mut [f32]),
-    /// `x = (x - mean) * inverse * scale + shift`, with one `[mean, inverse]` for the row, and a scale and shift for each column.
-    pub(crate) normalise_row: unsafe fn(&mut [f32], [f32; 2], &[f32], &[f32]),
+    /// `x = (x - mean) * inverse * scale + shift`, with one mean and inverse for the row, a scale and shift for each column.
+    pub(crate) normalise_row: unsafe fn(&mut [f32], f32, f32, &[f32], &[f32]),
     /// Rows through a norm whose factors are known.
     pub(crate) normalise: unsafe fn(Src, Dst, usize, &Norm),
     /// `value * gelu(gate)` of `n` values and as many gates.
@@ -161,7 +161,9 @@ macro_rules! rows {
                 store = body::store(x: &[f32], dst: Dst);
                 to_bf16 = body::load_bf16(src: Src, out: &mut [bf16]);
                 unary = body::unary(function: Unary, x: &mut [f32]);
-                normalise_row = body::normalise_row(x: &mut [f32], by: [f32; 2], scale: &[f32], shift: &[f32]);
+                normalise_row = body::normalise_row(
+                    x: &mut [f32], mean: f32, inverse: f32, scale: &[f32], shift: &[f32]
+                );
                 normalise = body::normalise(x: Src, out: Dst, count: usize, norm: &Norm);
                 geglu = body::geglu(values: Src, gates: Src, n: usize, out: Dst);
                 sum = body::sum(x: &[f32]) -> f32;
