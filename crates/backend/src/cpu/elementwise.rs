@@ -2,7 +2,7 @@
 
 use impasto_graph::{Binary, DType, Graph, Op, Value};
 
-use super::math::Room;
+use super::math::Aligned;
 use super::rows::{Dst, Rows, Src};
 use super::session::{Env, Run};
 use crate::shapes::{broadcast_strides, merge};
@@ -26,7 +26,7 @@ pub(super) fn map(env: &Env, value: Value) -> Run {
     let n = env.graph.ty(value).elements() as usize;
     Box::new(move |pool| {
         pool.each(n.div_ceil(TASK), &|_, task| {
-            let mut buffer = Room([0.0; CHUNK]);
+            let mut buffer = Aligned([0.0; CHUNK]);
             for at in (task * TASK..n.min((task + 1) * TASK)).step_by(CHUNK) {
                 let part = &mut buffer.0[..CHUNK.min(n - at)];
                 // SAFETY: the chunk lies in both tensors, and only this task writes it.
@@ -98,7 +98,7 @@ pub(super) fn binary(env: &Env, value: Value) -> Run {
     Box::new(move |pool| {
         pool.each(m.div_ceil(rows_per_task) * per_row, &|_, task| {
             let (block, part) = (task / per_row, task % per_row);
-            let [mut x, mut y] = [Room([0.0; CHUNK]); 2];
+            let [mut x, mut y] = [Aligned([0.0; CHUNK]); 2];
             let (x, y) = (&mut x.0, &mut y.0);
             for row in block * rows_per_task..m.min((block + 1) * rows_per_task) {
                 let (mut rest, mut from_a, mut from_b) = (row, 0, 0);

@@ -112,7 +112,7 @@ pub(crate) const PART: usize = 64;
 /// Room for such numbers. Where it began within a cache line, vectors on their way through it took twice as long.
 #[repr(align(64))]
 #[derive(Clone, Copy)]
-pub(crate) struct Room<const N: usize>(pub(crate) [f32; N]);
+pub(crate) struct Aligned<const N: usize>(pub(crate) [f32; N]);
 
 /// `x = f(x, sigmoid(g(x)))` for each element.
 #[inline(always)]
@@ -127,7 +127,7 @@ fn each_by_sigmoid<const L: u8>(x: &mut [f32], g: impl Fn(f32) -> f32, f: impl F
 
 #[inline(always)]
 fn part_by_sigmoid<const L: u8>(x: &mut [f32], g: &impl Fn(f32) -> f32, f: &impl Fn(f32, f32) -> f32) {
-    let mut room = Room([0.0; PART]);
+    let mut room = Aligned([0.0; PART]);
     let sigmoids = &mut room.0[..x.len()];
     for (s, &x) in sigmoids.iter_mut().zip(&*x) {
         *s = -g(x);
@@ -155,7 +155,7 @@ fn gelu<const L: u8>(x: &mut [f32]) {
 
 #[inline(always)]
 fn gelu_part<const L: u8>(x: &mut [f32]) {
-    let mut room = [Room([0.0; PART]); 2];
+    let mut room = [Aligned([0.0; PART]); 2];
     let [ts, bells] = room.each_mut().map(|room| &mut room.0[..x.len()]);
     for ((t, bell), &x) in ts.iter_mut().zip(bells.iter_mut()).zip(&*x) {
         let a = x.abs() * std::f32::consts::FRAC_1_SQRT_2;

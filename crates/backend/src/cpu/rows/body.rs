@@ -7,7 +7,7 @@ use impasto_graph::{DType, Unary};
 #[cfg(target_arch = "x86_64")]
 use super::super::math::{AVX512, AVX512_BF16};
 use super::{Dst, Finish, LANES, Norm, Src};
-use crate::cpu::math::{self, PART, Room};
+use crate::cpu::math::{self, Aligned, PART};
 
 #[inline(always)]
 unsafe fn slice<'a, T>(ptr: *const u8, n: usize) -> &'a [T] {
@@ -130,7 +130,7 @@ pub(super) unsafe fn normalise_row<const L: u8>(x: &mut [f32], mean: f32, invers
 
 #[inline(always)]
 pub(super) unsafe fn normalise<const L: u8>(x: Src, out: Dst, count: usize, norm: &Norm) {
-    let (n, mut room) = (norm.mean.len(), Room([0.0; PART]));
+    let (n, mut room) = (norm.mean.len(), Aligned([0.0; PART]));
     let whole = n / PART * PART;
     for row in 0..count {
         // SAFETY: the caller vouches for the rows.
@@ -172,7 +172,7 @@ unsafe fn normalise_part<const L: u8>(x: Src, out: Dst, norm: &Norm, part: &mut 
 
 #[inline(always)]
 pub(super) unsafe fn geglu<const L: u8>(values: Src, gates: Src, n: usize, out: Dst) {
-    let mut room = [Room([0.0; PART]); 2];
+    let mut room = [Aligned([0.0; PART]); 2];
     let whole = n / PART * PART;
     // SAFETY: the caller vouches for `n` elements each.
     unsafe {
