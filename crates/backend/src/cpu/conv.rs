@@ -170,7 +170,11 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
         Feed::Bands => (s.out_height, s.out_width),
         _ => (way.pictures, s.out_height * s.out_width),
     };
-    let bias_stride_near = if bias_stride > 0 && way.pictures > 1 { Room::bias_stride(s.n) } else { 0 };
+    // Biases of a block, one for each of its lines if there is more than one.
+    let biases = if bias_stride > 0 { way.pictures } else { 1 };
+    let line_bias = if biases > 1 { Room::bias_stride(s.n) } else { 0 };
+    // From one row of A to the next: bands have all pixels, the others only those that are needed.
+    let stride = if way.feed == Feed::Bands { s.stride } else { 1 };
     let counts = [
         s.n.div_ceil(way.columns),
         s.batch / way.pictures,
@@ -192,7 +196,6 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
             unsafe {
                 let scratch = scratch.add(thread * way.room.bytes());
                 let image = x.at(picture * s.height * s.width * s.channels);
-                let biases = if bias_stride_near > 0 { way.pictures } else { 1 };
                 let bias =
                     bias.map(|b| way.room.bias(scratch, product.rows, b.at(picture * bias_stride), biases, s.n, &n));
                 let ptr = match way.feed {
@@ -211,17 +214,17 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
                 };
                 let block = Block {
                     ptr,
-                    row_stride: way.pixel_bytes * if way.feed == Feed::Bands { s.stride } else { 1 },
+                    row_stride: way.pixel_bytes * stride,
                     lines: height,
                     line_rows: width,
-                    line_stride: way.line_bytes * if way.feed == Feed::Bands { s.stride } else { 1 },
+                    line_stride: way.line_bytes * stride,
                     segments: &segments,
                     segment_k: way.segment_k,
                     passing: way.feed == Feed::Direct,
                 };
                 let target = Target {
                     bias,
-                    bias_stride: bias_stride_near,
+                    bias_stride: line_bias,
                     activation: s.fused.activation,
                     residual: residual.map(|r| r.at(first * s.n)),
                     out: out.at(first * s.n),

@@ -10,8 +10,6 @@ use super::session::{Env, Run, size};
 use super::{Cpu, memory::ALIGNMENT};
 use crate::shapes::epilogue;
 
-/// Bytes of a cache line.
-const LINE: usize = 64;
 /// Results of this size are not in the second cache any more when they are read.
 const STREAMED_BYTES: usize = 4 << 20;
 
@@ -92,7 +90,7 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
     let product = Product { kernel: way.kernel, rows: env.cpu.rows(), number: way.number, panels, k: s.k };
     // Held rows write a strip of columns, then the next: each line would be fetched from far away to be overwritten.
     let row_bytes = s.n * size(out.dtype);
-    let lines = row_bytes.is_multiple_of(LINE) && (out.ptr as usize).is_multiple_of(LINE);
+    let lines = [row_bytes, out.ptr as usize].iter().all(|at| at.is_multiple_of(ALIGNMENT as usize));
     let streamed =
         way.kernel.matrix && !way.direct && residual.is_none() && lines && s.groups * s.m * row_bytes >= STREAMED_BYTES;
     Box::new(move |pool| {

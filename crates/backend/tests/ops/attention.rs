@@ -7,9 +7,7 @@ use super::common::case::Case;
 use super::common::exam::{Bar, Exam};
 use super::common::rng::cases;
 use super::operands::{Operand, any_dtype, input, single};
-
-/// As in `products`: weights are rounded to bf16 in an order that the reference does not know.
-const BAR: Bar = Bar { f32: 1e-5, bf16: 8e-3, exact: 3e-2 };
+use super::products::ATTENTION;
 
 #[test]
 fn sizes_around_tiles() {
@@ -25,7 +23,7 @@ fn sizes_around_tiles() {
         let scale = rng.pick(&[1.0, -0.5, 0.0, 4.0]) / (d as f32).sqrt();
         let op = Op::Attention { heads, scale, causal: s >= t && rng.chance(50) };
         let case = Case::new(single(op, operands.into(), any_dtype(rng), rng), rng);
-        exam.check(&case, BAR, rng);
+        exam.check(&case, ATTENTION, rng);
     });
 }
 
@@ -49,7 +47,7 @@ fn scores_of_every_size() {
         case.set("x0", (0..t * d).map(|j| at(j, rng.pick(&[1.0, -1.0]) * sizes[j / d])).collect::<Vec<_>>());
         let most = rng.pick(&[0, 1, 8]);
         case.set("x1", (0..s * d).map(|j| at(j, rng.between(0, 2 * most) as f64 - most as f64)).collect::<Vec<_>>());
-        exam.check(&case, BAR, rng);
+        exam.check(&case, ATTENTION, rng);
     });
 }
 
@@ -68,6 +66,6 @@ fn odd_numbers_in_every_operand() {
         let n = 2 * if name == "x0" { t } else { s } * 2 * d;
         let (at, odd) = (rng.below(n), rng.pick(&[f64::NAN, f64::INFINITY, f64::NEG_INFINITY]));
         case.set(name, (0..n).map(|j| if j == at { odd } else { rng.normal() }).collect::<Vec<_>>());
-        exam.check(&case, Bar { bf16: 1e-2, ..BAR }, rng);
+        exam.check(&case, Bar { bf16: 1e-2, ..ATTENTION }, rng);
     });
 }

@@ -92,7 +92,7 @@ impl Target {
         p.line * self.line_stride + p.x * self.row_stride + column
     }
 
-    /// What a matrix kernel is to ask for on the way to a tile's sums.
+    /// What a tile will write when its sums are complete, and read for it.
     pub(super) fn expected(&self, p: &Piece, column: usize, columns: usize) -> Expected {
         if self.streamed {
             return Expected::NOTHING;
@@ -104,27 +104,6 @@ impl Target {
             _ => out,
         };
         Expected { rows: p.rows, out, residual, stride: self.row_stride * size, bytes: columns * size }
-    }
-
-    /// Ask for the lines that a tile will write, before it is computed: they arrive meanwhile.
-    fn expect(&self, at: usize, rows: usize, columns: usize) {
-        #[cfg(target_arch = "x86_64")]
-        for row in 0..rows {
-            use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
-            let at = at + row * self.row_stride;
-            let lines = |dtype: impasto_graph::DType| (0..columns * dtype.bytes() as usize).step_by(64);
-            // SAFETY: a prefetch reads and writes nothing.
-            unsafe {
-                let out = self.out.ptr.wrapping_add(at * self.out.dtype.bytes() as usize);
-                lines(self.out.dtype).for_each(|i| _mm_prefetch::<_MM_HINT_ET0>(out.wrapping_add(i).cast()));
-                if let Some(residual) = self.residual {
-                    let residual_at = residual.ptr.wrapping_add(at * residual.dtype.bytes() as usize);
-                    lines(residual.dtype).for_each(|i| _mm_prefetch::<_MM_HINT_T0>(residual_at.wrapping_add(i).cast()));
-                }
-            }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = (at, rows, columns);
     }
 }
 
@@ -310,7 +289,7 @@ impl Product {
                         let last = i + 1 == chunk_count;
                         if last {
                             let pieces = patch.parts.iter().flatten();
-                            pieces.for_each(|p| target.expect(target.place(p, column), p.rows, patch.columns));
+                            pieces.for_each(|p| target.expected(p, column, patch.columns).ask());
                         }
                         (self.kernel.run)(&Tile { accumulate: i > 0, ..self.tile(a, &chunk, &patch) });
                         if last {

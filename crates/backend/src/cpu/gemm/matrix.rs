@@ -159,8 +159,9 @@ impl Product {
             let (strip, chunk) = if taps { (i / count, i % count) } else { (i % strips, i / strips) };
             chunks.clone().nth(chunk).map(|chunk| (strip, chunk))
         };
-        let (fetch_lines, mut i) = (fetch_lines(tiles), 0);
-        while let Some((strip, chunk)) = turn(i).filter(|_| i < strips * count) {
+        let fetch_lines = fetch_lines(tiles);
+        for i in 0..strips * count {
+            let Some((strip, chunk)) = turn(i) else { break };
             let column = n.start + strip * TILE_COLUMNS;
             let columns = TILE_COLUMNS.min(n.end - column);
             let next = turn(i + 1).unwrap_or((strip, chunk));
@@ -192,7 +193,6 @@ impl Product {
                     spot.compute(self);
                 }
             }
-            i += 1;
         }
     }
 

@@ -76,7 +76,7 @@ pub(super) enum Near {
 
 /// Rows of a result, and of what is added to it, that a tile will need.
 #[derive(Clone, Copy)]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for matrix kernels"))]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only this processor is asked"))]
 pub(super) struct Expected {
     pub(super) rows: usize,
     pub(super) out: *const u8,
@@ -89,6 +89,21 @@ pub(super) struct Expected {
 impl Expected {
     pub(super) const NOTHING: Expected =
         Expected { rows: 0, out: std::ptr::null(), residual: std::ptr::null(), stride: 0, bytes: 0 };
+
+    /// Ask for all of it before the tile is computed: it arrives meanwhile. A matrix kernel asks bit by bit instead.
+    fn ask(&self) {
+        #[cfg(target_arch = "x86_64")]
+        for at in (0..self.rows).flat_map(|row| (0..self.bytes).step_by(64).map(move |i| row * self.stride + i)) {
+            use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a prefetch reads and writes nothing.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_ET0>(self.out.wrapping_add(at).cast());
+                if self.residual != self.out {
+                    _mm_prefetch::<_MM_HINT_T0>(self.residual.wrapping_add(at).cast());
+                }
+            }
+        }
+    }
 }
 
 /// One call of a micro kernel.

@@ -39,34 +39,24 @@ pub(super) fn to_bf16(x: f32) -> u16 {
 fn round_row<const L: u8>(x: &[f32], out: &mut [u16]) {
     #[cfg(target_arch = "x86_64")]
     if L >= AVX512_BF16 {
-        // SAFETY: this level is compiled for machines with these instructions; both slices have 16 numbers more.
+        // SAFETY: this level is compiled for machines with these instructions; all of `n` lies in both slices.
         unsafe {
             use std::arch::x86_64::*;
-            let whole = x.len().min(out.len()) / 16 * 16;
-            for i in (0..whole).step_by(16) {
-                let rounded = _mm512_cvtneps_pbh(_mm512_loadu_ps(x.as_ptr().add(i)));
-                out.as_mut_ptr().add(i).cast::<__m256bh>().write_unaligned(rounded);
+            let n = x.len().min(out.len());
+            let [pairs, whole] = [n / 32 * 32, n / 16 * 16];
+            let load = |i: usize| _mm512_loadu_ps(x.as_ptr().add(i));
+            for i in (0..pairs).step_by(32) {
+                let rounded = _mm512_cvtne2ps_pbh(load(i + 16), load(i));
+                out.as_mut_ptr().add(i).cast::<__m512bh>().write_unaligned(rounded);
+            }
+            if pairs < whole {
+                out.as_mut_ptr().add(pairs).cast::<__m256bh>().write_unaligned(_mm512_cvtneps_pbh(load(pairs)));
             }
             out[whole..].iter_mut().zip(&x[whole..]).for_each(|(o, &x)| *o = to_bf16(x));
         }
         return;
     }
     out.iter_mut().zip(x).for_each(|(o, &x)| *o = to_bf16(x));
-}
-
-/// A row of a whole tile to bf16.
-#[inline(always)]
-fn round_wide<const L: u8>(x: &[f32; WIDE]) -> [u16; WIDE] {
-    #[cfg(target_arch = "x86_64")]
-    if L >= AVX512_BF16 {
-        use std::arch::x86_64::{__m512bh, _mm512_cvtne2ps_pbh, _mm512_loadu_ps};
-        // SAFETY: this level is compiled for machines with these instructions; all 32 bit patterns are numbers.
-        return unsafe {
-            let [low, high] = [0, 16].map(|i| _mm512_loadu_ps(x.as_ptr().add(i)));
-            std::mem::transmute::<__m512bh, [u16; WIDE]>(_mm512_cvtne2ps_pbh(high, low))
-        };
-    }
-    x.map(to_bf16)
 }
 
 #[inline(always)]
@@ -332,7 +322,9 @@ unsafe fn finish_wide<const L: u8, const NARROW: bool, const RESIDUAL: u8>(
             }
             if NARROW {
                 let to = out.ptr.cast::<u16>().add(row * out_stride).cast::<[u16; WIDE]>();
-                put::<L, _>(to, round_wide::<L>(&v), f.streamed);
+                let mut narrow = [0; WIDE];
+                round_row::<L>(&v, &mut narrow);
+                put::<L, _>(to, narrow, f.streamed);
             } else {
                 put::<L, _>(out.ptr.cast::<f32>().add(row * out_stride).cast(), v, f.streamed);
             }
