@@ -82,6 +82,8 @@ pub(in super::super) struct Target {
     pub(in super::super) row_stride: usize,
     /// Elements from one line to the next.
     pub(in super::super) line_stride: usize,
+    /// Each tile has a panel of values and one of their gates, and becomes one panel of results. Such a product begins with a whole tile.
+    pub(in super::super) gated: bool,
     /// Whole lines are written past the caches: each would be fetched only to be overwritten, and nobody reads it soon.
     pub(in super::super) streamed: bool,
 }
@@ -89,7 +91,7 @@ pub(in super::super) struct Target {
 impl Target {
     /// The element where a piece's results begin.
     fn place(&self, p: &Piece, column: usize) -> usize {
-        p.line * self.line_stride + p.x * self.row_stride + column
+        p.line * self.line_stride + p.x * self.row_stride + if self.gated { column / 2 } else { column }
     }
 
     /// What a tile will write when its sums are complete, and read for it.
@@ -103,7 +105,8 @@ impl Target {
             Some(r) if r.dtype == self.out.dtype => r.ptr.wrapping_add(at * size),
             _ => out,
         };
-        Expected { rows: p.rows, out, residual, stride: self.row_stride * size, bytes: columns * size }
+        let results = if self.gated { columns - PANEL } else { columns };
+        Expected { rows: p.rows, out, residual, stride: self.row_stride * size, bytes: results * size }
     }
 }
 
@@ -370,6 +373,7 @@ impl Product {
                     activation: target.activation,
                     residual: target.residual.map(|r| (r.at(place), target.row_stride)),
                     out: (target.out.at(place), target.row_stride),
+                    gated: target.gated,
                     streamed: target.streamed,
                 }
             };
@@ -388,6 +392,9 @@ impl Product {
         unsafe {
             let sums = sums.add(part.first * TILE_COLUMNS);
             let mut finish = part.finish;
+            if finish.gated {
+                return (self.rows.gate)(sums, TILE_COLUMNS, part.rows, columns - PANEL, &finish);
+            }
             if finish.activation.is_some() {
                 (self.rows.activate)(sums, TILE_COLUMNS, part.rows, columns, &finish);
                 finish.bias = None;

@@ -54,7 +54,7 @@ impl Spot {
         unsafe { self.shift([0, rows], |e| rows * e.stride) };
     }
 
-    /// Shift result and residual by columns, and by rows; `bytes` says by how many bytes that is.
+    /// Shift by columns of the product, and by rows; `bytes` says by how many bytes that is.
     ///
     /// # Safety
     /// There are such columns and rows.
@@ -64,11 +64,12 @@ impl Spot {
             [e.out, e.residual] = [e.out, e.residual].map(|p| p.wrapping_add(bytes));
         }
         for Part { finish, .. } in self.parts.iter_mut().flatten() {
+            let results = if finish.gated { columns / 2 } else { columns };
             // SAFETY: the caller's.
             unsafe {
                 finish.bias = finish.bias.map(|b| b.add(columns));
-                finish.out.0 = finish.out.0.at(columns + rows * finish.out.1);
-                finish.residual = finish.residual.map(|(r, stride)| (r.at(columns + rows * stride), stride));
+                finish.out.0 = finish.out.0.at(results + rows * finish.out.1);
+                finish.residual = finish.residual.map(|(r, stride)| (r.at(results + rows * stride), stride));
             }
         }
     }

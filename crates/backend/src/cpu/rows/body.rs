@@ -370,6 +370,75 @@ unsafe fn finish_any<const L: u8>(c: *mut f32, stride: usize, rows: usize, colum
     }
 }
 
+/// Columns of values in a tile, and of their gates.
+const GATED: usize = WIDE / 2;
+
+#[inline(always)]
+pub(super) unsafe fn gate<const L: u8>(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish) {
+    // SAFETY: the caller vouches for `rows` whole rows of sums, a whole bias, and `columns` of residual and result.
+    unsafe {
+        match (f.out.0.dtype, f.residual) {
+            // The types that networks use.
+            (DType::BF16, None) if columns == GATED => gate_rows::<L, BF16_ROW>(c, stride, rows, columns, f),
+            (DType::F32, None) if columns == GATED => gate_rows::<L, F32_ROW>(c, stride, rows, columns, f),
+            _ => gate_rows::<L, ANY_ROW>(c, stride, rows, columns, f),
+        }
+    }
+}
+
+/// How a row of results is stored: whole as bf16, whole as f32, or as it comes.
+const BF16_ROW: u8 = 0;
+const F32_ROW: u8 = 1;
+const ANY_ROW: u8 = 2;
+
+#[inline(always)]
+unsafe fn gate_rows<const L: u8, const KIND: u8>(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish) {
+    // SAFETY: the caller's.
+    unsafe {
+        let bias = f.bias.map_or([0.0; WIDE], |b| b.cast::<[f32; WIDE]>().read());
+        for row in 0..rows {
+            let residual = f.residual.map(|(r, stride)| r.at(row * stride));
+            gate_row::<L, KIND>(c.add(row * stride), &bias, residual, columns, f.out.0.at(row * f.out.1));
+        }
+    }
+}
+
+/// A row of 32 sums to so many results.
+#[inline(always)]
+unsafe fn gate_row<const L: u8, const KIND: u8>(
+    c: *const f32,
+    bias: &[f32; WIDE],
+    residual: Option<Src>,
+    columns: usize,
+    out: Dst,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let (mut values, mut gates) = ([0.0; GATED], [0.0; GATED]);
+        for i in 0..GATED {
+            values[i] = *c.add(i) + bias[i];
+            gates[i] = *c.add(GATED + i) + bias[GATED + i];
+        }
+        unary::<L>(Unary::Gelu, &mut gates);
+        for i in 0..GATED {
+            values[i] *= gates[i];
+        }
+        match KIND {
+            BF16_ROW => round_row::<L>(&values, slice_mut(out.ptr, GATED)),
+            F32_ROW => out.ptr.cast::<[f32; GATED]>().write_unaligned(values),
+            _ => {
+                let values = &mut values[..columns];
+                if let Some(residual) = residual {
+                    let gates = &mut gates[..columns];
+                    load::<L>(residual, gates);
+                    add_to::<L>(values, gates);
+                }
+                store::<L>(values, out);
+            }
+        }
+    }
+}
+
 #[inline(always)]
 pub(super) unsafe fn scale<const L: u8>(x: &mut [f32], factor: f32) {
     for v in x {

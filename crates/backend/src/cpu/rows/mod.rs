@@ -67,7 +67,7 @@ impl Dst {
     }
 }
 
-/// What is done to a tile of sums before it is stored: `activation(sum + bias) + residual`.
+/// What is done to a tile of sums before it is stored: `activation(sum + bias) + residual`, or the same of values and their gates.
 #[derive(Clone, Copy)]
 pub(crate) struct Finish {
     /// One for each column, or none.
@@ -77,6 +77,8 @@ pub(crate) struct Finish {
     pub(crate) residual: Option<(Src, usize)>,
     /// First row, and elements from one row to the next.
     pub(crate) out: (Dst, usize),
+    /// The tile has 16 columns of values, then their gates.
+    pub(crate) gated: bool,
     /// Whole tiles go past the caches, where the machine can: the rows are then whole cache lines.
     pub(crate) streamed: bool,
 }
@@ -137,6 +139,8 @@ pub(crate) struct Rows {
     pub(crate) activate: unsafe fn(*mut f32, usize, usize, usize, &Finish),
     /// `sum + bias + residual` of as many into a tensor: apart from activations, since this is most of what short products cost.
     pub(crate) finish: unsafe fn(*mut f32, usize, usize, usize, &Finish),
+    /// `(sum + bias) * gelu(sum + bias) + residual` of `rows` rows of values and their gates, 16 columns each, into so many columns of a tensor.
+    pub(crate) gate: unsafe fn(*mut f32, usize, usize, usize, &Finish),
     /// Rows of scores to weights, each with its running maximum and total.
     pub(crate) softmax: unsafe fn(&Softmax),
     /// `x *= factor`.
@@ -174,6 +178,7 @@ macro_rules! rows {
                 );
                 activate = body::activate(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish);
                 finish = body::finish(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish);
+                gate = body::gate(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish);
                 softmax = softmax::softmax(s: &Softmax);
                 scale = body::scale(x: &mut [f32], factor: f32);
             );
