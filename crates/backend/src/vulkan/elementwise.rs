@@ -1,9 +1,8 @@
 //! Arithmetic on each element. Ops that follow each other, and of which nobody else needs what lies between, become one kernel.
 
 use impasto_graph::{DType, Graph, Op, Value};
-use impasto_kernel::KernelError;
-use impasto_vulkan::Part;
 
+use super::gated::gate;
 use super::kernels::elementwise::{self, Term, Walked};
 use super::kernels::groups_of_lines;
 use super::session::{Env, Run, Runs};
@@ -11,15 +10,7 @@ use crate::shapes::{broadcast_strides, merge};
 
 pub(super) fn geglu(env: &Env, value: Value) -> Runs {
     let x = env.operand(value, 0);
-    Ok(vec![gate(env, env.part(x), env.ty(x).dtype, None, value)?])
-}
-
-/// GEGLU of a tensor, plus another, into a value.
-pub(super) fn gate(env: &Env, x: Part, from: DType, residual: Option<Value>, value: Value) -> Result<Run, KernelError> {
-    let (ty, added) = (env.ty(value), residual.map(|r| env.ty(r).dtype));
-    let kernel = elementwise::geglu(ty.rows() as u32, ty.channels() as u32, from, added, ty.dtype)?;
-    let parts = [x].into_iter().chain(residual.into_iter().chain([value]).map(|v| env.part(v))).collect();
-    Ok(Run { kernel, parts, groups: groups_of_lines(ty.elements()) })
+    Ok(vec![gate((env.part(x), env.ty(x).dtype), None, env.part(value), env.ty(value))?])
 }
 
 /// A cast of whole numbers to whole numbers, which do not pass through a float: 2^24 and above would be rounded.

@@ -1,12 +1,13 @@
 //! Linear layers and products of two computed matrices, and how every product is run.
 
-use impasto_graph::{Capabilities, DType, Graph, Op, TensorType, Value};
+use impasto_graph::{Graph, Op, Value};
 use impasto_vulkan::Part;
 
+use super::VulkanProfile;
+use super::gated::Ungated;
 use super::kernels::gemm::{Bias, Gemm, Left};
 use super::kernels::matrices::Tiled;
 use super::session::{Env, Run, Runs};
-use super::{VulkanProfile, elementwise};
 use crate::shapes::{Window, epilogue};
 
 /// A linear layer, a convolution or a product of two computed matrices.
@@ -51,25 +52,11 @@ pub(super) fn gemm(device: &VulkanProfile, graph: &Graph, value: Value) -> Gemm 
     let bias = bias.map(|ty| Bias { dtype: ty.dtype, rows: (ty.shape.len() == 2).then_some(rows as u32) });
     let residual = residual.map(|r| graph.ty(r).dtype);
     let plain = Gemm { bias, activation: fused.activation, residual, ..plain };
-    match (&node.op, ungated(device, graph, value)) {
+    match (&node.op, Ungated::of(device, graph, value)) {
         (Op::Conv2d { .. }, _) => super::conv::over_pixels(plain, Window::of(graph, value)),
-        (_, Some(between)) => Gemm { residual: None, out: between.dtype, ..plain },
+        (_, Some(ungated)) => Gemm { residual: None, out: ungated.dtype, ..plain },
         _ => plain,
     }
-}
-
-/// What a linear layer that ends with GEGLU keeps in scratch memory: its product, from which a second kernel makes the result.
-pub(super) fn ungated(device: &VulkanProfile, graph: &Graph, value: Value) -> Option<TensorType> {
-    let node = graph.node(value);
-    let Op::Linear { geglu: true, .. } = node.op else { return None };
-    // As it would be stored between two ops; but a result in more than 16 bits is made of as many.
-    let dtype = if device.number() == node.ty.dtype { node.ty.dtype } else { DType::F32 };
-    Some(TensorType::new([node.ty.rows(), 2 * node.ty.channels()], dtype))
-}
-
-/// Bytes of it, so that what lies behind it is aligned.
-fn ungated_bytes(device: &VulkanProfile, graph: &Graph, value: Value) -> u64 {
-    ungated(device, graph, value).map_or(0, |ty| ty.bytes().next_multiple_of(device.alignment()))
 }
 
 /// How a product is cut for the device's matrix units, if it has them and they can.
@@ -77,38 +64,42 @@ fn tiled(device: &VulkanProfile, gemm: &Gemm) -> Option<Tiled> {
     device.units().and_then(|units| Tiled::new(gemm, units))
 }
 
+/// Bytes for parts of sums.
+pub(super) fn sums_bytes(device: &VulkanProfile, gemm: &Gemm) -> u64 {
+    tiled(device, gemm).map_or(0, |tiled| tiled.scratch_bytes())
+}
+
 pub(super) fn scratch(device: &VulkanProfile, graph: &Graph, value: Value) -> u64 {
-    let tiled = tiled(device, &gemm(device, graph, value)).map_or(0, |tiled| tiled.scratch_bytes());
-    ungated_bytes(device, graph, value) + tiled
+    match Ungated::of(device, graph, value) {
+        Some(ungated) => ungated.scratch(device, &gemm(device, graph, value)),
+        None => sums_bytes(device, &gemm(device, graph, value)),
+    }
 }
 
 /// The runs of a product.
 pub(super) fn prepare(env: &Env, value: Value) -> Runs {
-    let device = env.vulkan.profile();
-    let Some(between) = ungated(device, env.graph, value) else {
-        let operands = env.graph.node(value).inputs[2..].iter();
-        return product(env, value, operands.map(|&v| env.part(v)).collect(), env.part(value));
-    };
-    let Op::Linear { fused, .. } = env.graph.node(value).op else { unreachable!("only linear layers have gates") };
-    let (bias, residual) = epilogue(env.graph, value, fused);
-    let sums = env.scratch(0, between.bytes());
-    let mut runs = product(env, value, bias.into_iter().map(|v| env.part(v)).collect(), sums.clone())?;
-    runs.push(elementwise::gate(env, sums, between.dtype, residual, value)?);
-    Ok(runs)
-}
-
-/// The runs of a product with these operands behind its factors, into `out`.
-fn product(env: &Env, value: Value, mut rest: Vec<Part>, out: Part) -> Runs {
     let device = env.vulkan.profile();
     let gemm = gemm(device, env.graph, value);
     let inputs = &env.graph.node(value).inputs;
     let weights = !matches!(env.graph.node(value).op, Op::MatMul { .. });
     let right = if weights { env.packed(inputs[1]).0 } else { env.part(inputs[1]) };
     let factors = [env.part(inputs[0]), right];
-    rest.push(out);
-    let Some(tiled) = tiled(device, &gemm) else {
-        let parts = [factors.to_vec(), rest].concat();
-        return Ok(vec![Run { kernel: gemm.kernel()?, parts, groups: gemm.groups() }]);
-    };
-    tiled.runs(factors, rest, &env.scratch(ungated_bytes(device, env.graph, value), tiled.scratch_bytes()))
+    match Ungated::of(device, env.graph, value) {
+        Some(ungated) => ungated.runs(env, value, &gemm, factors),
+        None => {
+            let rest = inputs[2..].iter().chain([&value]).map(|&v| env.part(v)).collect();
+            product(device, &gemm, factors, rest, &env.scratch(0, sums_bytes(device, &gemm)))
+        }
+    }
+}
+
+/// The runs of a product of these factors: then bias, residual and result, and a place for parts of sums.
+pub(super) fn product(device: &VulkanProfile, gemm: &Gemm, factors: [Part; 2], rest: Vec<Part>, sums: &Part) -> Runs {
+    match tiled(device, gemm) {
+        Some(tiled) => tiled.runs(factors, rest, sums),
+        None => {
+            let parts = [factors.to_vec(), rest].concat();
+            Ok(vec![Run { kernel: gemm.kernel()?, parts, groups: gemm.groups() }])
+        }
+    }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use impasto_graph::{Capabilities, DType, Graph, Limits, Op, Used, Value, Weight};
 use impasto_vulkan::{Description, Features};
 
+use super::gated::Ungated;
 use super::kernels::matrices::Units;
 use super::{VulkanOptions, attention, linear, norm, units, weights};
 use crate::{BackendError, Profile, WeightSource};
@@ -129,7 +130,7 @@ impl Capabilities for VulkanProfile {
                 return Err(format!("its weights have {need} bytes, a kernel can reach {limit}"));
             }
         }
-        if let Some(ty) = linear::ungated(self, graph, value) {
+        if let Some(ty) = Ungated::of(self, graph, value).map(|ungated| ungated.ty()) {
             let limit = self.limits().max_binding;
             if ty.elements() > u32::MAX.into() || ty.bytes() > limit {
                 return Err(format!(
