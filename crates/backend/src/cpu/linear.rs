@@ -91,8 +91,11 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
     // Held rows write a strip of columns, then the next: each line would be fetched from far away to be overwritten.
     let row_bytes = s.n * size(out.dtype);
     let lines = [row_bytes, out.ptr as usize].iter().all(|at| at.is_multiple_of(ALIGNMENT as usize));
-    let streamed =
-        way.kernel.matrix && !way.direct && residual.is_none() && lines && s.groups * s.m * row_bytes >= STREAMED_BYTES;
+    let streamed = way.kernel.is_matrix()
+        && !way.direct
+        && residual.is_none()
+        && lines
+        && s.groups * s.m * row_bytes >= STREAMED_BYTES;
     Box::new(move |pool| {
         let (row_blocks, column_blocks) = (s.m.div_ceil(way.partition.rows), s.n.div_ceil(way.partition.columns));
         pool.each(s.groups * row_blocks * column_blocks, &|thread, task| {

@@ -81,6 +81,30 @@ pub(crate) struct Finish {
     pub(crate) streamed: bool,
 }
 
+/// The endings of a whole tile that networks use: its result, and what is added to it, are narrow (bf16) or wide (f32).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Narrow,
+    NarrowPlusNarrow,
+    NarrowPlusWide,
+    Wide,
+    WidePlusWide,
+}
+
+impl Finish {
+    /// If this is one of them. An activation is not part of it.
+    pub(crate) fn ending(&self) -> Option<Ending> {
+        match (self.out.0.dtype, self.residual.map(|(r, _)| r.dtype)) {
+            (DType::BF16, None) => Some(Ending::Narrow),
+            (DType::BF16, Some(DType::BF16)) => Some(Ending::NarrowPlusNarrow),
+            (DType::BF16, Some(DType::F32)) => Some(Ending::NarrowPlusWide),
+            (DType::F32, None) => Some(Ending::Wide),
+            (DType::F32, Some(DType::F32)) => Some(Ending::WidePlusWide),
+            _ => None,
+        }
+    }
+}
+
 /// What a norm does to each column of its rows: `activation((x - mean) * scale + shift)`.
 #[derive(Clone, Copy)]
 pub(crate) struct Norm<'a> {
@@ -147,7 +171,7 @@ pub(crate) struct Rows {
 /// from one instruction set to another.
 const LANES: usize = 16;
 
-mod body;
+pub(crate) mod body;
 mod softmax;
 
 /// Compile every inner loop for one instruction set.
