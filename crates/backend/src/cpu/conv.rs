@@ -73,7 +73,7 @@ impl Way {
         let kernel = Kernel::of(cpu.isa(), number);
         let whole_channels = s.channels.is_multiple_of(32);
         // Matrix tiles have 16 rows; a line that fills them badly wastes what gathering costs.
-        let fills = !kernel.matrix || s.out_width.next_multiple_of(16) * 8 <= s.out_width * 9;
+        let fills = !kernel.is_matrix() || s.out_width.next_multiple_of(16) * 8 <= s.out_width * 9;
         let column_bytes = pack::padded_k(s.k(), number) * number.bytes();
         let passes = number.dtype() == s.x_type && whole_channels && Partition::passes(s.n, column_bytes, &kernel);
         let feed = match () {
@@ -83,7 +83,7 @@ impl Way {
         };
         let pixels = s.out_height * s.out_width;
         let threads = cpu.threads().div_ceil(s.batch);
-        let small = kernel.matrix && feed == Feed::Gathered && s.batch * pixels <= BLOCK_ROWS;
+        let small = kernel.is_matrix() && feed == Feed::Gathered && s.batch * pixels <= BLOCK_ROWS;
         let pictures = if small { s.batch } else { 1 };
         let partition = match small {
             true => Partition::small(pixels, s.n, cpu.threads()),
@@ -103,7 +103,7 @@ impl Way {
             }
             Feed::Bands => {
                 pixel_bytes = s.channels * number.bytes();
-                block = if kernel.matrix {
+                block = if kernel.is_matrix() {
                     let block = band_block(s, pixel_bytes);
                     // Where there are too few blocks for the threads, columns are divided: all rows share a block's panels.
                     let blocks = s.out_height.div_ceil(block[0]) * s.out_width.div_ceil(block[1]);

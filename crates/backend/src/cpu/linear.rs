@@ -104,8 +104,11 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
     let row_bytes = s.results * size(out.dtype);
     // A tile of values and gates may be half a line of results.
     let lines = !s.gated && [row_bytes, out.ptr as usize].iter().all(|at| at.is_multiple_of(ALIGNMENT as usize));
-    let streamed =
-        way.kernel.matrix && !way.direct && residual.is_none() && lines && s.groups * s.m * row_bytes >= STREAMED_BYTES;
+    let streamed = way.kernel.is_matrix()
+        && !way.direct
+        && residual.is_none()
+        && lines
+        && s.groups * s.m * row_bytes >= STREAMED_BYTES;
     let biases = if s.gated { 2 * s.results } else { s.results };
     Box::new(move |pool| {
         let (row_blocks, column_blocks) = (s.m.div_ceil(way.partition.rows), s.n.div_ceil(way.partition.columns));

@@ -7,7 +7,7 @@
 use impasto_graph::{Graph, Value};
 
 use super::gemm::drive::spread;
-use super::gemm::{Expected, HALF, Kernel, Near, Number, PANEL, Tile, pack};
+use super::gemm::{HALF, Kernel, Near, Number, PANEL, Tile, pack};
 use super::memory::ALIGNMENT;
 use super::rows::{Dst, Rows, Src};
 use super::session::{Env, Run};
@@ -63,7 +63,7 @@ impl Way {
             head_bytes: 0,
             query_bytes: spread(pack::padded_k(s.width, number) * number.bytes()),
             width: match number {
-                Number::Bf16 if !kernel.matrix => s.width.next_multiple_of(2),
+                Number::Bf16 if !kernel.is_matrix() => s.width.next_multiple_of(2),
                 _ => pack::padded_k(s.width, number),
             },
             sum_stride: s.value_width.next_multiple_of(PANEL),
@@ -74,7 +74,7 @@ impl Way {
         way.head_bytes = way.keys_bytes + way.values_bytes;
         way.thread_bytes = rows::parts(&way).iter().sum();
         #[cfg(target_arch = "x86_64")]
-        if kernel.matrix {
+        if kernel.is_matrix() {
             tiles::change(&mut way, s);
         }
         way
@@ -222,7 +222,6 @@ fn tile(way: &Way, rows: usize, a: A, b: *const u8, panel_stride: usize, c: *mut
         near: Near::A,
         fetch: b,
         fetch_lines: 4,
-        expected: [Expected::NOTHING; 2],
         segments: &0,
         segment_count: 1,
         segment_k: a.k,

@@ -4,9 +4,15 @@
 //! their contents survive between the blocks of one function.
 
 use std::arch::asm;
+use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 use std::cell::Cell;
 
-use super::{Expected, HALF, Near, PANEL, Tile};
+use impasto_graph::DType;
+
+use super::{HALF, Near, PANEL, Part, TILE_COLUMNS, Tile};
+use crate::cpu::math::AVX512_BF16;
+use crate::cpu::rows::Ending;
+use crate::cpu::rows::body::Row;
 
 /// The layout that `ldtilecfg` reads.
 #[repr(C, align(64))]
@@ -101,19 +107,24 @@ pub(super) unsafe fn end() {
 }
 
 pub(super) unsafe fn bf16(t: &Tile) {
+    // SAFETY: the caller's.
+    unsafe { bf16_ending(t, &[None; 2], None) }
+}
+
+/// See [`super::Beside`].
+pub(super) unsafe fn bf16_ending(t: &Tile, parts: &[Option<Part>; 2], waiting: Option<&Part>) {
+    let ending = waiting.or(parts[0].as_ref()).and_then(|part| part.finish.ending());
     // SAFETY: the caller vouches for the instructions and the pointers.
     unsafe {
         configure(t.rows);
-        match (t.rows[1] > 0, t.panels > 1) {
-            (true, true) => match t.fetch_lines {
-                8 => tile::<true, true, 8>(t),
-                4 => tile::<true, true, 4>(t),
-                3 => tile::<true, true, 3>(t),
-                _ => tile::<true, true, 2>(t),
-            },
-            (true, false) => tile::<true, false, 2>(t),
-            (false, true) => tile::<false, true, 2>(t),
-            (false, false) => tile::<false, false, 2>(t),
+        match ending {
+            Some(Ending::NarrowPlusNarrow) => tile::<true, 2, false>(t, parts, waiting),
+            Some(Ending::NarrowPlusWide) => tile::<true, 4, false>(t, parts, waiting),
+            Some(Ending::Wide) => tile::<false, 0, false>(t, parts, waiting),
+            Some(Ending::WidePlusWide) => tile::<false, 4, false>(t, parts, waiting),
+            Some(Ending::NarrowGated) => tile::<true, 0, true>(t, parts, waiting),
+            Some(Ending::WideGated) => tile::<false, 0, true>(t, parts, waiting),
+            Some(Ending::Narrow) | None => tile::<true, 0, false>(t, parts, waiting),
         }
     }
 }
@@ -123,156 +134,202 @@ pub(super) unsafe fn bf16(t: &Tile) {
 const NEAR_STEPS: usize = 12;
 
 /// How a step loads A and B: by the nearest cache, or past it. What is not used again soon would only drive out what is.
-#[derive(Clone, Copy)]
-enum Loads {
-    NearA,
-    NearB,
-    PastBoth,
-}
+const NEAR_A: u8 = 0;
+const NEAR_B: u8 = 1;
+const PAST_BOTH: u8 = 2;
 
-/// Where a tile has come to: A's upper and lower half, B's left panel, and what is fetched on the way.
+/// Where a tile has come to: A's upper and lower half, B's left and right panel, and what is fetched on the way.
 struct Place {
     a: *const u8,
     below: *const u8,
     b: *const u8,
+    right: *const u8,
     fetch: *const u8,
 }
 
-/// What two requests for lines of a result go to, and as many for what is added to it: one row of `f32`, two of bf16.
-#[derive(Clone, Copy)]
-struct Request {
-    out: *const u8,
-    residual: *const u8,
-    /// Bytes to the second line, and to the next request's first.
-    second: usize,
-    next: usize,
-}
+impl Place {
+    fn new(t: &Tile) -> Place {
+        Place { a: t.a[0], below: t.a[1], b: t.b, right: t.b.wrapping_add(t.panel_stride), fetch: t.fetch }
+    }
 
-/// The rows that are still to be asked for.
-struct Requests {
-    halves: [Expected; 2],
-    /// Where there is nothing to ask for: a line that is near in any case.
-    idle: *const u8,
-}
-
-impl Requests {
-    /// The request that the next step begins with, and for how many of `steps` it goes on.
+    /// Go to the beginning of a segment of `k`; its panels follow those of the one before.
+    ///
+    /// # Safety
+    /// There is one.
     #[inline(always)]
-    fn take(&mut self, steps: usize) -> (Request, usize) {
-        let Some(e) = self.halves.iter_mut().find(|e| e.rows > 0) else {
-            return (Request { out: self.idle, residual: self.idle, second: 0, next: 0 }, steps);
-        };
-        let (second, rows) = if e.bytes <= 64 { (e.stride, 2) } else { (64, 1) };
-        let request = Request { out: e.out, residual: e.residual, second, next: rows * e.stride };
-        let count = steps.min(e.rows.div_ceil(rows));
-        [e.out, e.residual] = [e.out, e.residual].map(|p| p.wrapping_add(count * request.next));
-        e.rows = e.rows.saturating_sub(count * rows);
-        (request, count)
+    unsafe fn go_to(&mut self, t: &Tile, segment: usize) {
+        // SAFETY: the caller's.
+        [self.a, self.below] = t.a.map(|a| unsafe { a.add(*t.segments.add(segment)) });
+    }
+
+    /// Go on by 32 numbers of `k`, for which so many lines were fetched.
+    #[inline(always)]
+    fn go_on(&mut self, lines: usize) {
+        [self.a, self.below] = [self.a, self.below].map(|a| a.wrapping_add(64));
+        [self.b, self.right] = [self.b, self.right].map(|b| b.wrapping_add(1024));
+        self.fetch = self.fetch.wrapping_add(64 * lines);
     }
 }
 
-/// Go on by `steps` times 32 numbers of `k`, fetching so many `LINES` with each. A's upper and lower half pass through tiles 4 and 5, B's left
-/// and right panel through 6 and 7, the sums are in 0 to 3. `LOW`: there is a lower half. `RIGHT`: there are two panels.
+/// Rows of a result that are still to be asked for, and of what is added to it; by bytes.
+#[derive(Clone, Copy)]
+struct Expected {
+    rows: usize,
+    out: *const u8,
+    residual: *const u8,
+    strides: [usize; 2],
+}
+
+impl Expected {
+    fn new(part: &Option<Part>) -> Expected {
+        let size = |dtype: DType| dtype.bytes() as usize;
+        match part {
+            // What goes past the caches is not fetched to be overwritten.
+            Some(Part { rows, finish, .. }) if !finish.streamed => {
+                let (out, stride) = finish.out;
+                let (residual, residual_stride) = finish.residual.unwrap_or((out.src(), stride));
+                let strides = [stride * size(out.dtype), residual_stride * size(residual.dtype)];
+                Expected { rows: *rows, out: out.ptr, residual: residual.ptr, strides }
+            }
+            _ => Expected { rows: 0, out: std::ptr::null(), residual: std::ptr::null(), strides: [0; 2] },
+        }
+    }
+}
+
+/// What a tile does between its products, a row at a time: ask for its own result, whose lines arrive meanwhile, and finish the tile before.
+struct Turns {
+    expected: [Expected; 2],
+    row: Row,
+    left: usize,
+}
+
+impl Turns {
+    /// `NARROW`, `RESIDUAL` and `GATED` as in [`Row::finish`].
+    ///
+    /// # Safety
+    /// The rows are there.
+    #[inline(always)]
+    unsafe fn take<const NARROW: bool, const RESIDUAL: usize, const GATED: bool>(&mut self) {
+        let e = &mut self.expected[0];
+        if e.rows > 0 {
+            ask_to_write(e.out);
+            if !NARROW && !GATED {
+                ask_to_write(e.out.wrapping_add(64));
+            }
+            if RESIDUAL > 0 {
+                fetch_near(e.residual);
+            }
+            if RESIDUAL == 4 {
+                fetch_near(e.residual.wrapping_add(64));
+            }
+            (e.out, e.residual) = (e.out.wrapping_add(e.strides[0]), e.residual.wrapping_add(e.strides[1]));
+            e.rows -= 1;
+            if e.rows == 0 {
+                self.expected.swap(0, 1);
+            }
+        }
+        if self.left > 0 {
+            self.left -= 1;
+            // SAFETY: the caller vouches for the rows.
+            unsafe { self.row.finish::<AVX512_BF16, NARROW, RESIDUAL, GATED>(TILE_COLUMNS) };
+        }
+    }
+
+    /// Finish the rows that had no turn.
+    #[inline(always)]
+    unsafe fn finish_all<const NARROW: bool, const RESIDUAL: usize, const GATED: bool>(&mut self) {
+        for _ in 0..self.left {
+            // SAFETY: the caller's.
+            unsafe { self.row.finish::<AVX512_BF16, NARROW, RESIDUAL, GATED>(TILE_COLUMNS) };
+        }
+        self.left = 0;
+    }
+}
+
+/// Fetch a line that will be overwritten into the nearest cache.
 #[inline(always)]
-unsafe fn advance<const LOW: bool, const RIGHT: bool, const LINES: usize>(
+fn ask_to_write(line: *const u8) {
+    // SAFETY: reads and writes nothing; the processors that have tiles have it.
+    unsafe { asm!("prefetchw [{}]", in(reg) line, options(nostack, readonly, preserves_flags)) };
+}
+
+#[inline(always)]
+fn fetch_near(line: *const u8) {
+    // SAFETY: reads and writes nothing.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
+}
+
+/// Go on by `steps` times 32 numbers of `k`. A's upper and lower half pass through tiles 4 and 5, B's left and right panel through 6 and 7, the
+/// sums are in 0 to 3. `OFTEN`: a turn after each product, else after each step.
+#[inline(always)]
+unsafe fn advance<const LOADS: u8, const OFTEN: bool, const NARROW: bool, const RESIDUAL: usize, const GATED: bool>(
     t: &Tile,
     at: &mut Place,
     steps: usize,
-    loads: Loads,
-    request: Request,
+    turns: &mut Turns,
 ) {
-    macro_rules! through_k {
-        ($($line:expr),* $(,)?) => {
-            asm!(
-                "2:",
-                $($line,)*
-                "prefetcht1 [{fetch}]",
-                "prefetcht1 [{fetch} + 64]",
-                "prefetchw [{out}]",
-                "prefetchw [{out} + {second}]",
-                "prefetcht0 [{residual}]",
-                "prefetcht0 [{residual} + {second}]",
-                "add {out}, {next}",
-                "add {residual}, {next}",
-                "add {fetch}, {fetched}",
-                "add {a}, 64",
-                "add {below}, 64",
-                "add {b}, 1024",
-                "add {right}, 1024",
-                "dec {n}",
-                "jnz 2b",
-                a = inout(reg) at.a,
-                below = inout(reg) at.below,
-                b = inout(reg) at.b,
-                right = inout(reg) at.b.wrapping_add(t.panel_stride) => _,
-                fetch = inout(reg) at.fetch,
-                fetched = const 64 * LINES,
-                out = inout(reg) request.out => _,
-                residual = inout(reg) request.residual => _,
-                second = in(reg) request.second,
-                next = in(reg) request.next,
-                sa = in(reg) t.a_stride,
-                sb = in(reg) 64usize,
-                n = inout(reg) steps => _,
-                options(nostack, readonly)
-            )
-        };
-    }
-    // Two lines are fetched by every step, the further ones are spread over it.
     macro_rules! four_sums {
         ($load_a:literal, $load_b:literal) => {
-            match LINES {
-                8 => four_sums!(
-                    $load_a, $load_b,
-                    ["prefetcht1 [{fetch} + 128]", "prefetcht1 [{fetch} + 192]", "prefetcht1 [{fetch} + 256]"],
-                    ["prefetcht1 [{fetch} + 320]", "prefetcht1 [{fetch} + 384]", "prefetcht1 [{fetch} + 448]"]
-                ),
-                4 => four_sums!($load_a, $load_b, ["prefetcht1 [{fetch} + 128]"], ["prefetcht1 [{fetch} + 192]"]),
-                3 => four_sums!($load_a, $load_b, ["prefetcht1 [{fetch} + 128]"], []),
-                _ => four_sums!($load_a, $load_b, [], []),
+            for _ in 0..steps {
+                asm!(
+                    concat!($load_a, " tmm4, [{a} + {sa}*1]"),
+                    concat!($load_b, " tmm6, [{b} + {sb}*1]"),
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "prefetcht1 [{fetch}]",
+                    "prefetcht1 [{fetch} + 64]",
+                    a = in(reg) at.a, b = in(reg) at.b, sa = in(reg) t.a_stride, sb = in(reg) 64usize, fetch = in(reg) at.fetch,
+                    options(nostack, readonly)
+                );
+                if OFTEN {
+                    turns.take::<NARROW, RESIDUAL, GATED>();
+                }
+                asm!(
+                    concat!($load_b, " tmm7, [{b} + {sb}*1]"),
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    b = in(reg) at.right, sb = in(reg) 64usize,
+                    options(nostack, readonly)
+                );
+                // Two lines are fetched by every step, the further ones are spread over it.
+                if t.fetch_lines > 2 {
+                    fetch_lines(at.fetch, 2, t.fetch_lines.min(5));
+                }
+                if OFTEN {
+                    turns.take::<NARROW, RESIDUAL, GATED>();
+                }
+                asm!(
+                    concat!($load_a, " tmm5, [{a} + {sa}*1]"),
+                    "tdpbf16ps tmm2, tmm5, tmm6",
+                    a = in(reg) at.below, sa = in(reg) t.a_stride,
+                    options(nostack, readonly)
+                );
+                if t.fetch_lines > 5 {
+                    fetch_lines(at.fetch, 5, 8);
+                }
+                if OFTEN {
+                    turns.take::<NARROW, RESIDUAL, GATED>();
+                }
+                asm!("tdpbf16ps tmm3, tmm5, tmm7", options(nostack, nomem));
+                turns.take::<NARROW, RESIDUAL, GATED>();
+                at.go_on(t.fetch_lines);
             }
-        };
-        ($load_a:literal, $load_b:literal, [$($first:literal),*], [$($second:literal),*]) => {
-            through_k!(
-                concat!($load_a, " tmm4, [{a} + {sa}*1]"),
-                concat!($load_b, " tmm6, [{b} + {sb}*1]"),
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                $($first,)*
-                concat!($load_b, " tmm7, [{right} + {sb}*1]"),
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                $($second,)*
-                concat!($load_a, " tmm5, [{below} + {sa}*1]"),
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-            )
         };
     }
     // SAFETY: the caller vouches for the rows of A and the panels of B; fetching and asking read nothing.
     unsafe {
-        match (LOW, RIGHT, loads) {
-            (true, true, Loads::NearA) => four_sums!("tileloadd", "tileloaddt1"),
-            (true, true, Loads::NearB) => four_sums!("tileloaddt1", "tileloadd"),
-            (true, true, Loads::PastBoth) => four_sums!("tileloaddt1", "tileloaddt1"),
-            (true, false, _) => through_k!(
-                "tileloadd tmm4, [{a} + {sa}*1]",
-                "tileloaddt1 tmm6, [{b} + {sb}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{below} + {sa}*1]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-            ),
-            (false, true, _) => through_k!(
-                "tileloadd tmm4, [{a} + {sa}*1]",
-                "tileloadd tmm6, [{b} + {sb}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm7, [{right} + {sb}*1]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-            ),
-            (false, false, _) => through_k!(
-                "tileloadd tmm4, [{a} + {sa}*1]",
-                "tileloadd tmm6, [{b} + {sb}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-            ),
+        match LOADS {
+            NEAR_A => four_sums!("tileloadd", "tileloaddt1"),
+            NEAR_B => four_sums!("tileloaddt1", "tileloadd"),
+            _ => four_sums!("tileloaddt1", "tileloaddt1"),
         }
+    }
+}
+
+/// Fetch some of the lines behind an address into the second cache.
+#[inline(always)]
+fn fetch_lines(at: *const u8, from: usize, to: usize) {
+    for line in from..to {
+        // SAFETY: reads and writes nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.wrapping_add(64 * line).cast()) };
     }
 }
 
@@ -325,27 +382,96 @@ fn quarters(t: &Tile) -> [*mut f32; 4] {
     [0, PANEL, HALF * t.c_stride, HALF * t.c_stride + PANEL].map(|at| t.c.wrapping_add(at))
 }
 
+/// `NARROW`, `RESIDUAL` and `GATED` as in [`Row::finish`].
+#[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn tile<const NARROW: bool, const RESIDUAL: usize, const GATED: bool>(
+    t: &Tile,
+    parts: &[Option<Part>; 2],
+    waiting: Option<&Part>,
+) {
+    // SAFETY: the caller vouches for C, the rows of A, the panels of B, and the tile that waits; the tiles are configured for the number of rows.
+    unsafe {
+        let mut turns = Turns {
+            expected: [Expected::new(&parts[0]), Expected::new(&parts[1])],
+            row: waiting.map_or(Row::NOWHERE, |part| Row::new(part.sums, &part.finish)),
+            left: waiting.map_or(0, |part| part.rows),
+        };
+        match (t.rows[1] > 0, t.panels > 1) {
+            (true, true) => whole_tile::<NARROW, RESIDUAL, GATED>(t, turns),
+            (low, right) => {
+                turns.finish_all::<NARROW, RESIDUAL, GATED>();
+                match (low, right) {
+                    (true, _) => tile_at_end::<true, false>(t),
+                    (false, true) => tile_at_end::<false, true>(t),
+                    (false, false) => tile_at_end::<false, false>(t),
+                }
+            }
+        }
+    }
+}
+
 #[inline(always)]
-unsafe fn tile<const LOW: bool, const RIGHT: bool, const LINES: usize>(t: &Tile) {
-    // SAFETY: the caller vouches for C, the rows of A and the panels of B; the tiles are configured for the number of rows.
+unsafe fn whole_tile<const NARROW: bool, const RESIDUAL: usize, const GATED: bool>(t: &Tile, mut turns: Turns) {
+    let steps = t.segment_k / 32;
+    let near = steps.min(NEAR_STEPS);
+    // Rows that have no turn after a step have one after a product.
+    let often = steps * t.segment_count < 2 * HALF;
+    let mut at = Place::new(t);
+    // SAFETY: the caller's.
+    unsafe {
+        open_sums::<true, true>(t);
+        for s in 0..t.segment_count {
+            at.go_to(t, s);
+            match (t.near, often) {
+                (Near::A, true) => advance::<NEAR_A, true, NARROW, RESIDUAL, GATED>(t, &mut at, near, &mut turns),
+                (Near::A, false) => advance::<NEAR_A, false, NARROW, RESIDUAL, GATED>(t, &mut at, near, &mut turns),
+                (Near::B, true) => advance::<NEAR_B, true, NARROW, RESIDUAL, GATED>(t, &mut at, near, &mut turns),
+                (Near::B, false) => advance::<NEAR_B, false, NARROW, RESIDUAL, GATED>(t, &mut at, near, &mut turns),
+            }
+            match often {
+                true => advance::<PAST_BOTH, true, NARROW, RESIDUAL, GATED>(t, &mut at, steps - near, &mut turns),
+                false => advance::<PAST_BOTH, false, NARROW, RESIDUAL, GATED>(t, &mut at, steps - near, &mut turns),
+            }
+        }
+        // Their place may be the one of this tile's sums.
+        turns.finish_all::<NARROW, RESIDUAL, GATED>();
+        store_sums::<true, true>(t);
+    }
+}
+
+/// A tile at the end of rows or columns, which has fewer than four sums.
+#[inline(always)]
+unsafe fn tile_at_end<const LOW: bool, const RIGHT: bool>(t: &Tile) {
+    let mut at = Place::new(t);
+    let (sa, sb) = (t.a_stride, 64usize);
+    // SAFETY: the caller's.
     unsafe {
         open_sums::<LOW, RIGHT>(t);
-        let mut at = Place { a: t.a[0], below: t.a[1], b: t.b, fetch: t.fetch };
-        let mut requests = Requests { halves: t.expected, idle: t.c.cast() };
-        let steps = t.segment_k / 32;
-        let near = steps.min(NEAR_STEPS);
-        let loads = match t.near {
-            Near::A => Loads::NearA,
-            Near::B => Loads::NearB,
-        };
         for s in 0..t.segment_count {
-            [at.a, at.below] = t.a.map(|a| a.add(*t.segments.add(s)));
-            for (mut left, loads) in [(near, loads), (steps - near, Loads::PastBoth)] {
-                while left > 0 {
-                    let (request, count) = requests.take(left);
-                    advance::<LOW, RIGHT, LINES>(t, &mut at, count, loads, request);
-                    left -= count;
+            at.go_to(t, s);
+            for _ in 0..t.segment_k / 32 {
+                asm!(
+                    "tileloadd tmm4, [{a} + {sa}*1]",
+                    "tileloadd tmm6, [{b} + {sb}*1]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    a = in(reg) at.a, b = in(reg) at.b, sa = in(reg) sa, sb = in(reg) sb, options(nostack, readonly)
+                );
+                if RIGHT {
+                    asm!(
+                        "tileloadd tmm7, [{b} + {sb}*1]",
+                        "tdpbf16ps tmm1, tmm4, tmm7",
+                        b = in(reg) at.right, sb = in(reg) sb, options(nostack, readonly)
+                    );
                 }
+                if LOW {
+                    asm!(
+                        "tileloadd tmm5, [{a} + {sa}*1]",
+                        "tdpbf16ps tmm2, tmm5, tmm6",
+                        a = in(reg) at.below, sa = in(reg) sa, options(nostack, readonly)
+                    );
+                }
+                fetch_lines(at.fetch, 0, 2);
+                at.go_on(2);
             }
         }
         store_sums::<LOW, RIGHT>(t);

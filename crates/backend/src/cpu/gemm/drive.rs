@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Expected, HALF, Kernel, Near, Number, PANEL, TILE_COLUMNS, Tile, pack};
+use super::{HALF, Kernel, Near, Number, PANEL, Part, TILE_COLUMNS, Tile, pack};
 use crate::cpu::memory::ALIGNMENT;
 use crate::cpu::rows::{Dst, Finish, Rows, Src};
 use impasto_graph::Unary;
@@ -93,21 +93,6 @@ impl Target {
     fn place(&self, p: &Piece, column: usize) -> usize {
         p.line * self.line_stride + p.x * self.row_stride + if self.gated { column / 2 } else { column }
     }
-
-    /// What a tile will write when its sums are complete, and read for it.
-    pub(super) fn expected(&self, p: &Piece, column: usize, columns: usize) -> Expected {
-        if self.streamed {
-            return Expected::NOTHING;
-        }
-        let (at, size) = (self.place(p, column), self.out.dtype.bytes() as usize);
-        let out = self.out.ptr.wrapping_add(at * size).cast_const();
-        let residual = match self.residual {
-            Some(r) if r.dtype == self.out.dtype => r.ptr.wrapping_add(at * size),
-            _ => out,
-        };
-        let results = if self.gated { columns - PANEL } else { columns };
-        Expected { rows: p.rows, out, residual, stride: self.row_stride * size, bytes: results * size }
-    }
 }
 
 /// The operand B and the machinery for it.
@@ -160,7 +145,7 @@ impl Chunk {
 
 /// Segments of a chunk, and numbers of each of them.
 fn chunk_size(segments: usize, segment_k: usize, kernel: &Kernel, number: Number) -> (usize, usize) {
-    let chunk = match kernel.matrix && segments == 1 {
+    let chunk = match kernel.is_matrix() && segments == 1 {
         true if segment_k <= LONGEST_ROW => segment_k,
         true => ROW_CHUNK,
         false => kernel.chunk,
@@ -183,7 +168,7 @@ pub(in super::super) fn sums_bytes(
     if chunk_size(segments, segment_k, kernel, number) == (segments, segment_k) {
         return tile;
     }
-    let strips = match kernel.matrix {
+    let strips = match kernel.is_matrix() {
         // Taps lie in the same pixels: all of them meet a strip of panels before the next one comes.
         true if segments > 1 => 1,
         true => n.div_ceil(TILE_COLUMNS),
@@ -213,8 +198,8 @@ pub(super) struct Piece {
 
 impl Pieces {
     pub(super) fn new(lines: usize, line_rows: usize, kernel: &Kernel) -> Pieces {
-        let most = if kernel.matrix { HALF } else { kernel.rows };
-        Pieces { lines, line_rows, per_line: line_rows.div_ceil(most), matrix: kernel.matrix }
+        let most = if kernel.is_matrix() { HALF } else { kernel.rows };
+        Pieces { lines, line_rows, per_line: line_rows.div_ceil(most), matrix: kernel.is_matrix() }
     }
 
     pub(super) fn tiles(&self) -> usize {
@@ -258,7 +243,7 @@ impl Product {
         // SAFETY: the caller's.
         unsafe {
             (self.kernel.begin)();
-            match self.kernel.matrix {
+            match self.kernel.is_matrix() {
                 true => self.matrix_block(a, n, sums, target),
                 false => self.vector_block(a, n, sums, target),
             }
@@ -290,14 +275,10 @@ impl Product {
                             columns: TILE_COLUMNS.min(n.end - column),
                         };
                         let last = i + 1 == chunk_count;
-                        if last {
-                            let pieces = patch.parts.iter().flatten();
-                            pieces.for_each(|p| target.expected(p, column, patch.columns).ask());
-                        }
+                        let parts = if last { self.parts(&patch, target) } else { [None; 2] };
+                        parts.iter().flatten().for_each(|part| part.ask(patch.columns));
                         (self.kernel.run)(&Tile { accumulate: i > 0, ..self.tile(a, &chunk, &patch) });
-                        if last {
-                            self.finish(&patch, target);
-                        }
+                        parts.iter().flatten().for_each(|part| self.finish(part, patch.columns));
                     }
                 }
             }
@@ -324,7 +305,6 @@ impl Product {
                 near: Near::A,
                 fetch: b,
                 fetch_lines: 4,
-                expected: [Expected::NOTHING; 2],
                 segments: a.segments.as_ptr().add(chunk.segment),
                 segment_count: chunk.segments,
                 segment_k: chunk.k,
@@ -350,64 +330,46 @@ impl Product {
         pack::panel_bytes(self.k, self.number)
     }
 
-    /// Bring a tile's sums through their epilogue into the target.
-    ///
-    /// # Safety
-    /// As [`Product::block`].
-    pub(super) unsafe fn finish(&self, patch: &Patch, target: &Target) {
-        let sums = (patch.sums, patch.columns);
-        for part in self.parts(patch, target).iter().flatten() {
-            // SAFETY: the caller's.
-            unsafe { self.finish_part(part, sums) };
-        }
-    }
-
     /// What is to be done with the rows of a tile: both halves in one go, where they follow each other.
     pub(super) fn parts(&self, patch: &Patch, target: &Target) -> [Option<Part>; 2] {
         let part = |p: &Piece, rows: usize, at: usize| {
             let place = target.place(p, patch.column);
-            // SAFETY: bias, residual and result have these rows and columns.
-            let finish = unsafe {
-                Finish {
+            // SAFETY: the sums have these rows; bias, residual and result have them and these columns.
+            unsafe {
+                let finish = Finish {
                     bias: target.bias.map(|b| b.add(p.line * target.bias_stride + patch.column)),
                     activation: target.activation,
                     residual: target.residual.map(|r| (r.at(place), target.row_stride)),
                     out: (target.out.at(place), target.row_stride),
                     gated: target.gated,
                     streamed: target.streamed,
-                }
-            };
-            Part { first: at, rows, finish }
+                };
+                Part { sums: patch.sums.add(at * TILE_COLUMNS), rows, finish }
+            }
+        };
+        let follows = |p: &Piece, q: &Piece| {
+            let next = target.place(p, 0) + p.rows * target.row_stride;
+            p.rows == HALF && target.place(q, 0) == next && (p.line == q.line || target.bias_stride == 0)
         };
         match &patch.parts {
-            [Some(p), Some(q)] if p.rows == HALF && p.line == q.line => [Some(part(p, p.rows + q.rows, 0)), None],
+            [Some(p), Some(q)] if follows(p, q) => [Some(part(p, p.rows + q.rows, 0)), None],
             [p, q] => [p.as_ref().map(|p| part(p, p.rows, 0)), q.as_ref().map(|q| part(q, q.rows, HALF))],
         }
     }
 
+    /// Bring the complete sums of a part, which has so many columns, into the target.
+    ///
     /// # Safety
-    /// As [`Product::block`]; the sums of a tile, and how many of its columns.
-    pub(super) unsafe fn finish_part(&self, part: &Part, (sums, columns): (*mut f32, usize)) {
+    /// As [`Product::block`].
+    pub(super) unsafe fn finish(&self, part: &Part, columns: usize) {
+        let mut finish = part.finish;
         // SAFETY: the caller's.
         unsafe {
-            let sums = sums.add(part.first * TILE_COLUMNS);
-            let mut finish = part.finish;
-            if finish.gated {
-                return (self.rows.gate)(sums, TILE_COLUMNS, part.rows, columns - PANEL, &finish);
-            }
             if finish.activation.is_some() {
-                (self.rows.activate)(sums, TILE_COLUMNS, part.rows, columns, &finish);
+                (self.rows.activate)(part.sums, TILE_COLUMNS, part.rows, columns, &finish);
                 finish.bias = None;
             }
-            (self.rows.finish)(sums, TILE_COLUMNS, part.rows, columns, &finish);
+            (self.rows.finish)(part.sums, TILE_COLUMNS, part.rows, columns, &finish);
         }
     }
-}
-
-/// Rows of a tile that follow each other, and what is done to them when their sums are complete.
-#[derive(Clone, Copy)]
-pub(super) struct Part {
-    first: usize,
-    rows: usize,
-    pub(super) finish: Finish,
 }

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::drive::{Block, Chunk, Part, Patch, Pieces, Product, Target};
-use super::{Expected, Near, PANEL, TILE_COLUMNS, Tile};
+use super::drive::{Block, Chunk, Patch, Pieces, Product, Target};
+use super::{Beside, Near, PANEL, Part, TILE_COLUMNS, Tile};
 
 /// A tile of C with everything that is done for it. Short products are many: from one strip of columns to the next little is reckoned anew.
 struct Spot {
@@ -18,14 +18,10 @@ impl Spot {
     /// The patch is inside the block, B and the target.
     unsafe fn new(product: &Product, a: &Block, chunk: &Chunk, near: Near, patch: &Patch, target: &Target) -> Spot {
         let last = chunk.done + chunk.k * chunk.segments == a.segments.len() * a.segment_k;
-        let expected = patch.parts.map(|p| match p {
-            Some(p) if last => target.expected(&p, patch.column, patch.columns),
-            _ => Expected::NOTHING,
-        });
         // SAFETY: the caller's.
         let tile = unsafe { product.tile(a, chunk, patch) };
         Spot {
-            tile: Tile { near, expected, accumulate: chunk.done > 0, ..tile },
+            tile: Tile { near, accumulate: chunk.done > 0, ..tile },
             parts: if last { product.parts(patch, target) } else { [None; 2] },
             columns: patch.columns,
         }
@@ -40,7 +36,7 @@ impl Spot {
         self.tile.panels = columns.div_ceil(PANEL);
         self.tile.b = self.tile.b.wrapping_add(TILE_COLUMNS / PANEL * panel_bytes);
         // SAFETY: the caller's.
-        unsafe { self.shift([TILE_COLUMNS, 0], |e| e.bytes) };
+        unsafe { self.shift(TILE_COLUMNS, 0) };
     }
 
     /// Go to the next whole tile of the same line, whose sums have this place.
@@ -49,20 +45,17 @@ impl Spot {
     /// There is one.
     unsafe fn go_down(&mut self, rows: usize, sums: *mut f32) {
         self.tile.c = sums;
+        self.parts.iter_mut().flatten().for_each(|part| part.sums = sums);
         self.tile.a = self.tile.a.map(|a| a.wrapping_add(rows * self.tile.a_stride));
         // SAFETY: the caller's.
-        unsafe { self.shift([0, rows], |e| rows * e.stride) };
+        unsafe { self.shift(0, rows) };
     }
 
-    /// Shift by columns of the product, and by rows; `bytes` says by how many bytes that is.
+    /// Shift by columns of the product, and by rows.
     ///
     /// # Safety
     /// There are such columns and rows.
-    unsafe fn shift(&mut self, [columns, rows]: [usize; 2], bytes: impl Fn(&Expected) -> usize) {
-        for e in &mut self.tile.expected {
-            let bytes = bytes(e);
-            [e.out, e.residual] = [e.out, e.residual].map(|p| p.wrapping_add(bytes));
-        }
+    unsafe fn shift(&mut self, columns: usize, rows: usize) {
         for Part { finish, .. } in self.parts.iter_mut().flatten() {
             let results = if finish.gated { columns / 2 } else { columns };
             // SAFETY: the caller's.
@@ -73,17 +66,37 @@ impl Spot {
             }
         }
     }
+}
 
+/// Computes tile after tile. Rows of a whole tile are finished while the next one is computed: vectors and tiles work at the same time.
+struct Series<'a> {
+    product: &'a Product,
+    run: Beside,
+    waiting: Option<Part>,
+}
+
+impl Series<'_> {
     /// # Safety
-    /// As [`Product::block`].
-    unsafe fn compute(&self, product: &Product) {
+    /// As [`Product::block`]; sums that wait for another chunk have places of their own.
+    unsafe fn compute(&mut self, spot: &Spot) {
         // SAFETY: the caller's.
         unsafe {
-            (product.kernel.run)(&self.tile);
-            for part in self.parts.iter().flatten() {
-                product.finish_part(part, (self.tile.c, self.columns));
+            (self.run)(&spot.tile, &spot.parts, self.waiting.as_ref());
+            self.waiting = None;
+            match &spot.parts {
+                [Some(part), None] if spot.columns == TILE_COLUMNS && part.may_wait() => self.waiting = Some(*part),
+                parts => parts.iter().flatten().for_each(|part| self.product.finish(part, spot.columns)),
             }
         }
+    }
+
+    /// Finish what waits.
+    ///
+    /// # Safety
+    /// As [`Product::block`].
+    unsafe fn end(self) {
+        // SAFETY: the caller's.
+        self.waiting.iter().for_each(|part| unsafe { self.product.finish(part, TILE_COLUMNS) });
     }
 }
 
@@ -104,12 +117,15 @@ impl Product {
     /// # Safety
     /// As [`Product::block`].
     pub(super) unsafe fn matrix_block(&self, a: &Block, n: Range<usize>, sums: *mut f32, target: &Target) {
+        let Some(run) = self.kernel.matrix else { return };
+        let mut series = Series { product: self, run, waiting: None };
         // SAFETY: the caller's.
         unsafe {
             match a.passing {
-                true => self.passing_rows(a, n, sums, target),
-                false => self.held_rows(a, n, sums, target),
+                true => self.passing_rows(a, n, sums, target, &mut series),
+                false => self.held_rows(a, n, sums, target, &mut series),
             }
+            series.end();
             if target.streamed {
                 // What goes past the caches is not ordered with what others write and read.
                 #[cfg(target_arch = "x86_64")]
@@ -120,7 +136,7 @@ impl Product {
 
     /// # Safety
     /// As [`Product::block`].
-    unsafe fn passing_rows(&self, a: &Block, n: Range<usize>, sums: *mut f32, target: &Target) {
+    unsafe fn passing_rows(&self, a: &Block, n: Range<usize>, sums: *mut f32, target: &Target, series: &mut Series) {
         let pieces = Pieces::new(a.lines, a.line_rows, &self.kernel);
         let all = Chunk { segment: 0, segments: a.segments.len(), a_offset: 0, k: a.segment_k, done: 0 };
         let columns = |column: usize| TILE_COLUMNS.min(n.end - column);
@@ -139,7 +155,7 @@ impl Product {
                         spot.go_right(self.panel_bytes(), columns(column));
                         spot.tile.fetch = spot.tile.fetch.wrapping_add(part);
                     }
-                    spot.compute(self);
+                    series.compute(&spot);
                 }
             }
         }
@@ -147,7 +163,7 @@ impl Product {
 
     /// # Safety
     /// As [`Product::block`].
-    unsafe fn held_rows(&self, a: &Block, n: Range<usize>, sums: *mut f32, target: &Target) {
+    unsafe fn held_rows(&self, a: &Block, n: Range<usize>, sums: *mut f32, target: &Target, series: &mut Series) {
         let pieces = Pieces::new(a.lines, a.line_rows, &self.kernel);
         let (strips, tiles) = (n.len().div_ceil(TILE_COLUMNS), pieces.tiles());
         // Taps lie in the same pixels: all of them meet a strip of panels before the next strip comes. Of rows only a chunk is near: it
@@ -191,7 +207,7 @@ impl Product {
                     }
                     spot.tile.fetch = self.part(n.start + next.0 * TILE_COLUMNS, &next.1, tile, fetch_lines);
                     spot.tile.fetch_lines = fetch_lines;
-                    spot.compute(self);
+                    series.compute(&spot);
                 }
             }
         }

@@ -28,6 +28,7 @@ pub(super) mod share;
 use impasto_graph::DType;
 
 use super::Isa;
+use super::rows::Finish;
 
 /// Columns of a packed panel.
 pub(super) const PANEL: usize = 16;
@@ -74,33 +75,39 @@ pub(super) enum Near {
     B,
 }
 
-/// Rows of a result, and of what is added to it, that a tile will need.
+/// Rows of a tile that follow each other, and what is done to them when their sums are complete.
 #[derive(Clone, Copy)]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only this processor is asked"))]
-pub(super) struct Expected {
+pub(super) struct Part {
+    pub(super) sums: *mut f32,
     pub(super) rows: usize,
-    pub(super) out: *const u8,
-    pub(super) residual: *const u8,
-    /// Bytes from one row to the next, and of a row.
-    pub(super) stride: usize,
-    pub(super) bytes: usize,
+    pub(super) finish: Finish,
 }
 
-impl Expected {
-    pub(super) const NOTHING: Expected =
-        Expected { rows: 0, out: std::ptr::null(), residual: std::ptr::null(), stride: 0, bytes: 0 };
+impl Part {
+    /// Whether a matrix kernel can finish it beside other products.
+    fn may_wait(&self) -> bool {
+        self.finish.activation.is_none() && self.finish.ending().is_some()
+    }
 
-    /// Ask for all of it before the tile is computed: it arrives meanwhile. A matrix kernel asks bit by bit instead.
-    fn ask(&self) {
+    /// Ask for the lines of the result of so many columns, and of what is added to it, before the tile is computed: they arrive meanwhile. A
+    /// matrix kernel asks bit by bit instead.
+    fn ask(&self, columns: usize) {
         #[cfg(target_arch = "x86_64")]
-        for at in (0..self.rows).flat_map(|row| (0..self.bytes).step_by(64).map(move |i| row * self.stride + i)) {
+        {
             use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
+            let lines = |dtype: DType, stride: usize| {
+                let (size, columns) = (dtype.bytes() as usize, self.finish.results(columns));
+                (0..self.rows)
+                    .flat_map(move |row| (0..columns * size).step_by(64).map(move |i| row * stride * size + i))
+            };
+            let (out, stride) = self.finish.out;
             // SAFETY: a prefetch reads and writes nothing.
-            unsafe {
-                _mm_prefetch::<_MM_HINT_ET0>(self.out.wrapping_add(at).cast());
-                if self.residual != self.out {
-                    _mm_prefetch::<_MM_HINT_T0>(self.residual.wrapping_add(at).cast());
-                }
+            lines(out.dtype, stride)
+                .for_each(|at| unsafe { _mm_prefetch::<_MM_HINT_ET0>(out.ptr.wrapping_add(at).cast_const().cast()) });
+            if let Some((residual, stride)) = self.finish.residual {
+                // SAFETY: as above.
+                lines(residual.dtype, stride)
+                    .for_each(|at| unsafe { _mm_prefetch::<_MM_HINT_T0>(residual.ptr.wrapping_add(at).cast()) });
             }
         }
     }
@@ -123,8 +130,6 @@ pub(super) struct Tile {
     /// What a matrix kernel fetches into the second cache on the way, and how many lines for each 32 of `k`: 2, 3, 4 or 8.
     pub(super) fetch: *const u8,
     pub(super) fetch_lines: usize,
-    /// What it asks for on the way, since it is needed when the sums are complete: by half.
-    pub(super) expected: [Expected; 2],
     /// Byte offsets of the segments of `k` from a row's start.
     pub(super) segments: *const usize,
     pub(super) segment_count: usize,
@@ -149,8 +154,8 @@ pub(super) struct Kernel {
     pub(super) rows: usize,
     /// Preferred length of a chunk of `k`.
     pub(super) chunk: usize,
-    /// A matrix kernel: tiles come in halves of 16 rows.
-    pub(super) matrix: bool,
+    /// A matrix kernel's tiles come in halves of 16 rows. It computes one and finishes another between its products.
+    pub(super) matrix: Option<Beside>,
     /// Compute a tile.
     ///
     /// # Safety
@@ -161,17 +166,28 @@ pub(super) struct Kernel {
     pub(super) end: unsafe fn(),
 }
 
+/// Compute a tile, ask for what its parts will need, and meanwhile finish a whole tile before it, whose sums may have the same place.
+///
+/// # Safety
+/// As [`Kernel::run`].
+pub(super) type Beside = unsafe fn(&Tile, &[Option<Part>; 2], Option<&Part>);
+
 unsafe fn nothing() {}
 
 impl Kernel {
     /// The kernel of an instruction path for a compute type.
     pub(super) fn of(isa: Isa, number: Number) -> Kernel {
-        let plain = |rows, chunk, run| Kernel { rows, chunk, matrix: false, run, begin: nothing, end: nothing };
+        let plain = |rows, chunk, run| Kernel { rows, chunk, matrix: None, run, begin: nothing, end: nothing };
         match (isa, number) {
             #[cfg(target_arch = "x86_64")]
-            (Isa::Amx, Number::Bf16) => {
-                Kernel { rows: 32, chunk: 4096, matrix: true, run: amx::bf16, begin: amx::begin, end: amx::end }
-            }
+            (Isa::Amx, Number::Bf16) => Kernel {
+                rows: 32,
+                chunk: 4096,
+                matrix: Some(amx::bf16_ending),
+                run: amx::bf16,
+                begin: amx::begin,
+                end: amx::end,
+            },
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512Bf16, Number::Bf16) => plain(avx512::ROWS, 1024, avx512::bf16),
             #[cfg(target_arch = "x86_64")]
@@ -187,10 +203,14 @@ impl Kernel {
         }
     }
 
+    pub(super) fn is_matrix(&self) -> bool {
+        self.matrix.is_some()
+    }
+
     /// The rows of a tile where `rows` are left.
     pub(super) fn halves(&self, rows: usize) -> [usize; 2] {
         let rows = rows.min(self.rows);
-        let upper = if self.matrix { rows.min(HALF) } else { rows };
+        let upper = if self.is_matrix() { rows.min(HALF) } else { rows };
         [upper, rows - upper]
     }
 
@@ -262,7 +282,6 @@ pub(super) fn self_test(isa: Isa) -> Result<(), String> {
                         near: Near::A,
                         fetch: panels,
                         fetch_lines: 4,
-                        expected: [Expected::NOTHING; 2],
                         segments: &0,
                         segment_count: 1,
                         segment_k: k,

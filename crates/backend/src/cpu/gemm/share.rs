@@ -122,8 +122,8 @@ impl Partition {
         threads: usize,
         kernel: &Kernel,
     ) -> Partition {
-        let chunked = kernel.matrix && column_bytes > LONGEST_ROW * Number::Bf16.bytes();
-        let most = match kernel.matrix {
+        let chunked = kernel.is_matrix() && column_bytes > LONGEST_ROW * Number::Bf16.bytes();
+        let most = match kernel.is_matrix() {
             true if passing => PASSING_ROWS,
             true if !chunked => {
                 (HELD_ROWS_BYTES / column_bytes / kernel.rows * kernel.rows).clamp(2 * kernel.rows, 2 * BLOCK_ROWS)
@@ -135,7 +135,7 @@ impl Partition {
         let blocks = m.div_ceil(most).max((m / least).min(tasks(threads)).max(1));
         let rows = m.div_ceil(blocks).next_multiple_of(kernel.rows).min(m.max(1));
         let mut columns = Partition::columns(n, m.div_ceil(rows), threads);
-        let most = match kernel.matrix {
+        let most = match kernel.is_matrix() {
             true if passing => (HELD_BYTES / column_bytes).max(2 * TILE_COLUMNS),
             true if chunked => CHUNKED_COLUMNS,
             _ => n,
@@ -147,7 +147,7 @@ impl Partition {
     /// Whether rows in the compute type are best taken from the tensor itself: by a matrix kernel short ones, and those that meet few
     /// columns. Of others a block is copied first, which the second cache then holds better.
     pub(in super::super) fn passes(n: usize, column_bytes: usize, kernel: &Kernel) -> bool {
-        !kernel.matrix || column_bytes <= SHORT_ROW_BYTES || n * column_bytes <= HELD_BYTES
+        !kernel.is_matrix() || column_bytes <= SHORT_ROW_BYTES || n * column_bytes <= HELD_BYTES
     }
 
     /// The rows of small pictures, all of them together: each task copies them again.

@@ -6,7 +6,7 @@ use impasto_graph::{DType, Unary};
 
 #[cfg(target_arch = "x86_64")]
 use super::super::math::{AVX512, AVX512_BF16};
-use super::{Dst, Finish, LANES, Norm, Src};
+use super::{Dst, Ending, Finish, GATES, LANES, Norm, Src};
 use crate::cpu::math::{self, Aligned, PART};
 
 #[inline(always)]
@@ -176,16 +176,13 @@ pub(super) unsafe fn geglu<const L: u8>(values: Src, gates: Src, n: usize, out: 
 }
 
 #[inline(always)]
-unsafe fn geglu_part<const L: u8>(values: Src, gates: Src, out: Dst, [value, gate]: [&mut [f32]; 2]) {
+unsafe fn geglu_part<const L: u8>(values: Src, gates: Src, out: Dst, [some, theirs]: [&mut [f32]; 2]) {
     // SAFETY: the caller's.
     unsafe {
-        load::<L>(values, value);
-        load::<L>(gates, gate);
-        unary::<L>(Unary::Gelu, gate);
-        for (v, &g) in value.iter_mut().zip(&*gate) {
-            *v *= g;
-        }
-        store::<L>(value, out);
+        load::<L>(values, some);
+        load::<L>(gates, theirs);
+        gate::<L>(some, theirs);
+        store::<L>(some, out);
     }
 }
 
@@ -273,27 +270,122 @@ pub(super) unsafe fn activate<const L: u8>(c: *mut f32, stride: usize, rows: usi
 
 #[inline(always)]
 pub(super) unsafe fn finish<const L: u8>(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish) {
-    let types = (f.out.0.dtype, f.residual.map(|(r, _)| r.dtype));
     // SAFETY: the caller vouches for `rows x columns` sums and the same of residual and result.
     unsafe {
-        match types {
-            // The types that networks use, in rows of a known length.
-            (DType::BF16, None) if columns == WIDE => finish_wide::<L, true, 0>(c, stride, rows, f),
-            (DType::BF16, Some(DType::BF16)) if columns == WIDE => finish_wide::<L, true, 2>(c, stride, rows, f),
-            (DType::BF16, Some(DType::F32)) if columns == WIDE => finish_wide::<L, true, 1>(c, stride, rows, f),
-            (DType::F32, None) if columns == WIDE => finish_wide::<L, false, 0>(c, stride, rows, f),
-            (DType::F32, Some(DType::F32)) if columns == WIDE => finish_wide::<L, false, 1>(c, stride, rows, f),
-            _ => finish_any::<L>(c, stride, rows, columns, f),
+        match f.ending().filter(|_| columns == WIDE) {
+            Some(Ending::Narrow) => finish_wide::<L, true, 0, false>(c, stride, rows, f),
+            Some(Ending::NarrowPlusNarrow) => finish_wide::<L, true, 2, false>(c, stride, rows, f),
+            Some(Ending::NarrowPlusWide) => finish_wide::<L, true, 4, false>(c, stride, rows, f),
+            Some(Ending::Wide) => finish_wide::<L, false, 0, false>(c, stride, rows, f),
+            Some(Ending::WidePlusWide) => finish_wide::<L, false, 4, false>(c, stride, rows, f),
+            Some(Ending::NarrowGated) => finish_wide::<L, true, 0, true>(c, stride, rows, f),
+            Some(Ending::WideGated) => finish_wide::<L, false, 0, true>(c, stride, rows, f),
+            None => finish_any::<L>(c, stride, rows, columns, f),
         }
     }
 }
 
 /// Columns of a whole tile.
-const WIDE: usize = 32;
+pub(crate) const WIDE: usize = 32;
 
-/// A whole tile. `NARROW`: the result is bf16, else f32. `RESIDUAL`: 0 none, 1 f32, 2 bf16.
+/// Where the next row of a whole tile comes from and goes to.
+pub(crate) struct Row {
+    sums: *const f32,
+    bias: [f32; WIDE],
+    residual: *const u8,
+    out: *mut u8,
+    streamed: bool,
+    /// Bytes to the next row of residual and result.
+    strides: [usize; 2],
+}
+
+impl Row {
+    /// For tiles without rows.
+    pub(crate) const NOWHERE: Row = Row {
+        sums: std::ptr::null(),
+        bias: [0.0; WIDE],
+        residual: std::ptr::null(),
+        out: std::ptr::null_mut(),
+        streamed: false,
+        strides: [0; 2],
+    };
+
+    /// The first one.
+    ///
+    /// # Safety
+    /// The bias has its columns.
+    #[inline(always)]
+    pub(crate) unsafe fn new(sums: *const f32, f: &Finish) -> Row {
+        let (out, stride) = f.out;
+        let (residual, residual_stride) = f.residual.unwrap_or((out.src(), stride));
+        Row {
+            sums,
+            // SAFETY: the caller's.
+            bias: f.bias.map_or([0.0; WIDE], |b| unsafe { b.cast::<[f32; WIDE]>().read() }),
+            residual: residual.ptr,
+            out: out.ptr,
+            streamed: f.streamed,
+            strides: [residual_stride * residual.dtype.bytes() as usize, stride * out.dtype.bytes() as usize],
+        }
+    }
+
+    /// Write it, and go to the next, whose sums are `stride` further. `NARROW`: the result is bf16, else f32. `RESIDUAL`: the bytes of a number
+    /// that is added, or 0. `GATED`: the row has values and their gates, and nothing is added.
+    ///
+    /// # Safety
+    /// There is such a row of sums, residual and result.
+    #[inline(always)]
+    pub(crate) unsafe fn finish<const L: u8, const NARROW: bool, const RESIDUAL: usize, const GATED: bool>(
+        &mut self,
+        stride: usize,
+    ) {
+        // SAFETY: the caller's.
+        unsafe {
+            let mut v = self.sums.cast::<[f32; WIDE]>().read();
+            for (v, &bias) in v.iter_mut().zip(&self.bias) {
+                *v += bias;
+            }
+            if RESIDUAL == 4 {
+                let r = self.residual.cast::<[f32; WIDE]>().read();
+                for i in 0..WIDE {
+                    v[i] += r[i];
+                }
+            } else if RESIDUAL == 2 {
+                let r = self.residual.cast::<[u16; WIDE]>().read();
+                for i in 0..WIDE {
+                    v[i] += from_bf16(r[i]);
+                }
+            }
+            if GATED {
+                let (values, gates) = v.split_at_mut(GATES);
+                gate::<L>(values, gates);
+                let dtype = if NARROW { DType::BF16 } else { DType::F32 };
+                store::<L>(values, Dst { ptr: self.out, dtype });
+            } else if NARROW {
+                let mut narrow = [0; WIDE];
+                round_row::<L>(&v, &mut narrow);
+                put::<L, [u16; WIDE]>(self.out.cast(), narrow, self.streamed);
+            } else {
+                put::<L, [f32; WIDE]>(self.out.cast(), v, self.streamed);
+            }
+            self.sums = self.sums.add(stride);
+        }
+        self.residual = self.residual.wrapping_add(self.strides[0]);
+        self.out = self.out.wrapping_add(self.strides[1]);
+    }
+}
+
+/// Values times the GELU of their gates, which is left in their place.
 #[inline(always)]
-unsafe fn finish_wide<const L: u8, const NARROW: bool, const RESIDUAL: u8>(
+fn gate<const L: u8>(values: &mut [f32], gates: &mut [f32]) {
+    math::unary::<L>(Unary::Gelu, gates);
+    for (v, &g) in values.iter_mut().zip(&*gates) {
+        *v *= g;
+    }
+}
+
+#[inline(always)]
+unsafe fn finish_wide<const L: u8, const NARROW: bool, const RESIDUAL: usize, const GATED: bool>(
     c: *mut f32,
     stride: usize,
     rows: usize,
@@ -301,33 +393,9 @@ unsafe fn finish_wide<const L: u8, const NARROW: bool, const RESIDUAL: u8>(
 ) {
     // SAFETY: the caller's.
     unsafe {
-        let bias = f.bias.map_or([0.0; WIDE], |b| b.cast::<[f32; WIDE]>().read());
-        let (out, out_stride) = f.out;
-        let (residual, residual_stride) = f.residual.unwrap_or((out.src(), 0));
-        for row in 0..rows {
-            let mut v = c.add(row * stride).cast::<[f32; WIDE]>().read();
-            for i in 0..WIDE {
-                v[i] += bias[i];
-            }
-            if RESIDUAL == 1 {
-                let r = residual.ptr.cast::<f32>().add(row * residual_stride).cast::<[f32; WIDE]>().read();
-                for i in 0..WIDE {
-                    v[i] += r[i];
-                }
-            } else if RESIDUAL == 2 {
-                let r = residual.ptr.cast::<u16>().add(row * residual_stride).cast::<[u16; WIDE]>().read();
-                for i in 0..WIDE {
-                    v[i] += from_bf16(r[i]);
-                }
-            }
-            if NARROW {
-                let to = out.ptr.cast::<u16>().add(row * out_stride).cast::<[u16; WIDE]>();
-                let mut narrow = [0; WIDE];
-                round_row::<L>(&v, &mut narrow);
-                put::<L, _>(to, narrow, f.streamed);
-            } else {
-                put::<L, _>(out.ptr.cast::<f32>().add(row * out_stride).cast(), v, f.streamed);
-            }
+        let mut row = Row::new(c, f);
+        for _ in 0..rows {
+            row.finish::<L, NARROW, RESIDUAL, GATED>(stride);
         }
     }
 }
@@ -356,85 +424,23 @@ unsafe fn finish_any<const L: u8>(c: *mut f32, stride: usize, rows: usize, colum
     // SAFETY: the caller's.
     unsafe {
         let mut buffer = [0.0; WIDE];
+        // Values have a whole panel, whatever their gates have.
+        let (results, all) = (f.results(columns), if f.gated { WIDE } else { columns });
         for row in 0..rows {
-            let c = std::slice::from_raw_parts_mut(c.add(row * stride), columns);
+            let c = std::slice::from_raw_parts_mut(c.add(row * stride), all);
             if let Some(bias) = f.bias {
                 add_to::<L>(c, std::slice::from_raw_parts(bias, columns));
             }
+            if f.gated {
+                let (values, gates) = c.split_at_mut(GATES);
+                gate::<L>(values, gates);
+            }
+            let c = &mut c[..results];
             if let Some((residual, stride)) = f.residual {
-                load::<L>(residual.at(row * stride), &mut buffer[..columns]);
-                add_to::<L>(c, &buffer);
+                load::<L>(residual.at(row * stride), &mut buffer[..results]);
+                add_to::<L>(c, &buffer[..results]);
             }
             store::<L>(c, f.out.0.at(row * f.out.1));
-        }
-    }
-}
-
-/// Columns of values in a tile, and of their gates.
-const GATED: usize = WIDE / 2;
-
-#[inline(always)]
-pub(super) unsafe fn gate<const L: u8>(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish) {
-    // SAFETY: the caller vouches for `rows` whole rows of sums, a whole bias, and `columns` of residual and result.
-    unsafe {
-        match (f.out.0.dtype, f.residual) {
-            // The types that networks use.
-            (DType::BF16, None) if columns == GATED => gate_rows::<L, BF16_ROW>(c, stride, rows, columns, f),
-            (DType::F32, None) if columns == GATED => gate_rows::<L, F32_ROW>(c, stride, rows, columns, f),
-            _ => gate_rows::<L, ANY_ROW>(c, stride, rows, columns, f),
-        }
-    }
-}
-
-/// How a row of results is stored: whole as bf16, whole as f32, or as it comes.
-const BF16_ROW: u8 = 0;
-const F32_ROW: u8 = 1;
-const ANY_ROW: u8 = 2;
-
-#[inline(always)]
-unsafe fn gate_rows<const L: u8, const KIND: u8>(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish) {
-    // SAFETY: the caller's.
-    unsafe {
-        let bias = f.bias.map_or([0.0; WIDE], |b| b.cast::<[f32; WIDE]>().read());
-        for row in 0..rows {
-            let residual = f.residual.map(|(r, stride)| r.at(row * stride));
-            gate_row::<L, KIND>(c.add(row * stride), &bias, residual, columns, f.out.0.at(row * f.out.1));
-        }
-    }
-}
-
-/// A row of 32 sums to so many results.
-#[inline(always)]
-unsafe fn gate_row<const L: u8, const KIND: u8>(
-    c: *const f32,
-    bias: &[f32; WIDE],
-    residual: Option<Src>,
-    columns: usize,
-    out: Dst,
-) {
-    // SAFETY: the caller's.
-    unsafe {
-        let (mut values, mut gates) = ([0.0; GATED], [0.0; GATED]);
-        for i in 0..GATED {
-            values[i] = *c.add(i) + bias[i];
-            gates[i] = *c.add(GATED + i) + bias[GATED + i];
-        }
-        unary::<L>(Unary::Gelu, &mut gates);
-        for i in 0..GATED {
-            values[i] *= gates[i];
-        }
-        match KIND {
-            BF16_ROW => round_row::<L>(&values, slice_mut(out.ptr, GATED)),
-            F32_ROW => out.ptr.cast::<[f32; GATED]>().write_unaligned(values),
-            _ => {
-                let values = &mut values[..columns];
-                if let Some(residual) = residual {
-                    let gates = &mut gates[..columns];
-                    load::<L>(residual, gates);
-                    add_to::<L>(values, gates);
-                }
-                store::<L>(values, out);
-            }
         }
     }
 }

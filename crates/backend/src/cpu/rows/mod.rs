@@ -67,7 +67,7 @@ impl Dst {
     }
 }
 
-/// What is done to a tile of sums before it is stored: `activation(sum + bias) + residual`, or the same of values and their gates.
+/// What is done to a tile of sums before it is stored: `activation(sum + bias) + residual`.
 #[derive(Clone, Copy)]
 pub(crate) struct Finish {
     /// One for each column, or none.
@@ -77,10 +77,47 @@ pub(crate) struct Finish {
     pub(crate) residual: Option<(Src, usize)>,
     /// First row, and elements from one row to the next.
     pub(crate) out: (Dst, usize),
-    /// The tile has 16 columns of values, then their gates.
+    /// The tile has columns of values, then their gates from [`GATES`] on: the result is `value * gelu(gate) + residual`.
     pub(crate) gated: bool,
     /// Whole tiles go past the caches, where the machine can: the rows are then whole cache lines.
     pub(crate) streamed: bool,
+}
+
+/// Where the gates begin in a tile that has them: as many columns as their values have.
+pub(crate) const GATES: usize = 16;
+
+/// The endings of a whole tile that networks use: its result, and what is added to it, are narrow (bf16) or wide (f32).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Narrow,
+    NarrowPlusNarrow,
+    NarrowPlusWide,
+    Wide,
+    WidePlusWide,
+    NarrowGated,
+    WideGated,
+}
+
+impl Finish {
+    /// If this is one of them. An activation is not part of it.
+    pub(crate) fn ending(&self) -> Option<Ending> {
+        match (self.out.0.dtype, self.residual.map(|(r, _)| r.dtype)) {
+            (DType::BF16, None) if self.gated => Some(Ending::NarrowGated),
+            (DType::F32, None) if self.gated => Some(Ending::WideGated),
+            _ if self.gated => None,
+            (DType::BF16, None) => Some(Ending::Narrow),
+            (DType::BF16, Some(DType::BF16)) => Some(Ending::NarrowPlusNarrow),
+            (DType::BF16, Some(DType::F32)) => Some(Ending::NarrowPlusWide),
+            (DType::F32, None) => Some(Ending::Wide),
+            (DType::F32, Some(DType::F32)) => Some(Ending::WidePlusWide),
+            _ => None,
+        }
+    }
+
+    /// How many columns of the result so many of a tile become.
+    pub(crate) fn results(&self, columns: usize) -> usize {
+        if self.gated { columns - GATES } else { columns }
+    }
 }
 
 /// What a norm does to each column of its rows: `activation((x - mean) * scale + shift)`.
@@ -139,8 +176,6 @@ pub(crate) struct Rows {
     pub(crate) activate: unsafe fn(*mut f32, usize, usize, usize, &Finish),
     /// `sum + bias + residual` of as many into a tensor: apart from activations, since this is most of what short products cost.
     pub(crate) finish: unsafe fn(*mut f32, usize, usize, usize, &Finish),
-    /// `(sum + bias) * gelu(sum + bias) + residual` of `rows` rows of values and their gates, 16 columns each, into so many columns of a tensor.
-    pub(crate) gate: unsafe fn(*mut f32, usize, usize, usize, &Finish),
     /// Rows of scores to weights, each with its running maximum and total.
     pub(crate) softmax: unsafe fn(&Softmax),
     /// `x *= factor`.
@@ -151,7 +186,7 @@ pub(crate) struct Rows {
 /// from one instruction set to another.
 const LANES: usize = 16;
 
-mod body;
+pub(crate) mod body;
 mod softmax;
 
 /// Compile every inner loop for one instruction set.
@@ -178,7 +213,6 @@ macro_rules! rows {
                 );
                 activate = body::activate(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish);
                 finish = body::finish(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish);
-                gate = body::gate(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish);
                 softmax = softmax::softmax(s: &Softmax);
                 scale = body::scale(x: &mut [f32], factor: f32);
             );
