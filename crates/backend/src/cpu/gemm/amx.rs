@@ -9,6 +9,7 @@ use std::cell::Cell;
 
 use impasto_graph::DType;
 
+use super::ahead::Ahead;
 use super::{HALF, Near, PANEL, Part, TILE_COLUMNS, Tile};
 use crate::cpu::math::AVX512_BF16;
 use crate::cpu::rows::Ending;
@@ -108,21 +109,21 @@ pub(super) unsafe fn end() {
 
 pub(super) unsafe fn bf16(t: &Tile) {
     // SAFETY: the caller's.
-    unsafe { bf16_ending(t, &[None; 2], None) }
+    unsafe { bf16_ending(t, &[None; 2], None, &mut Ahead::new(&mut std::iter::empty(), 0, 0)) }
 }
 
 /// See [`super::Beside`].
-pub(super) unsafe fn bf16_ending(t: &Tile, parts: &[Option<Part>; 2], waiting: Option<&Part>) {
+pub(super) unsafe fn bf16_ending(t: &Tile, parts: &[Option<Part>; 2], waiting: Option<&Part>, ahead: &mut Ahead) {
     let ending = waiting.or(parts[0].as_ref()).and_then(|part| part.finish.ending());
     // SAFETY: the caller vouches for the instructions and the pointers.
     unsafe {
         configure(t.rows);
         match ending {
-            Some(Ending::NarrowPlusNarrow) => tile::<true, 2>(t, parts, waiting),
-            Some(Ending::NarrowPlusWide) => tile::<true, 4>(t, parts, waiting),
-            Some(Ending::Wide) => tile::<false, 0>(t, parts, waiting),
-            Some(Ending::WidePlusWide) => tile::<false, 4>(t, parts, waiting),
-            Some(Ending::Narrow) | None => tile::<true, 0>(t, parts, waiting),
+            Some(Ending::NarrowPlusNarrow) => tile::<true, 2>(t, parts, waiting, ahead),
+            Some(Ending::NarrowPlusWide) => tile::<true, 4>(t, parts, waiting, ahead),
+            Some(Ending::Wide) => tile::<false, 0>(t, parts, waiting, ahead),
+            Some(Ending::WidePlusWide) => tile::<false, 4>(t, parts, waiting, ahead),
+            Some(Ending::Narrow) | None => tile::<true, 0>(t, parts, waiting, ahead),
         }
     }
 }
@@ -265,6 +266,7 @@ unsafe fn advance<const LOADS: u8, const OFTEN: bool, const NARROW: bool, const 
     at: &mut Place,
     steps: usize,
     turns: &mut Turns,
+    ahead: &mut Ahead,
 ) {
     macro_rules! four_sums {
         ($load_a:literal, $load_b:literal) => {
@@ -308,6 +310,9 @@ unsafe fn advance<const LOADS: u8, const OFTEN: bool, const NARROW: bool, const 
                 }
                 asm!("tdpbf16ps tmm3, tmm5, tmm7", options(nostack, nomem));
                 turns.take::<NARROW, RESIDUAL>();
+                if !OFTEN {
+                    ahead.step();
+                }
                 at.go_on(t.fetch_lines);
             }
         };
@@ -382,7 +387,12 @@ fn quarters(t: &Tile) -> [*mut f32; 4] {
 
 /// `NARROW` and `RESIDUAL` as in [`Row::finish`].
 #[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn tile<const NARROW: bool, const RESIDUAL: usize>(t: &Tile, parts: &[Option<Part>; 2], waiting: Option<&Part>) {
+unsafe fn tile<const NARROW: bool, const RESIDUAL: usize>(
+    t: &Tile,
+    parts: &[Option<Part>; 2],
+    waiting: Option<&Part>,
+    ahead: &mut Ahead,
+) {
     // SAFETY: the caller vouches for C, the rows of A, the panels of B, and the tile that waits; the tiles are configured for the number of rows.
     unsafe {
         let mut turns = Turns {
@@ -391,7 +401,7 @@ unsafe fn tile<const NARROW: bool, const RESIDUAL: usize>(t: &Tile, parts: &[Opt
             left: waiting.map_or(0, |part| part.rows),
         };
         match (t.rows[1] > 0, t.panels > 1) {
-            (true, true) => whole_tile::<NARROW, RESIDUAL>(t, turns),
+            (true, true) => whole_tile::<NARROW, RESIDUAL>(t, turns, ahead),
             (low, right) => {
                 turns.finish_all::<NARROW, RESIDUAL>();
                 match (low, right) {
@@ -405,7 +415,7 @@ unsafe fn tile<const NARROW: bool, const RESIDUAL: usize>(t: &Tile, parts: &[Opt
 }
 
 #[inline(always)]
-unsafe fn whole_tile<const NARROW: bool, const RESIDUAL: usize>(t: &Tile, mut turns: Turns) {
+unsafe fn whole_tile<const NARROW: bool, const RESIDUAL: usize>(t: &Tile, mut turns: Turns, ahead: &mut Ahead) {
     let steps = t.segment_k / 32;
     let near = steps.min(NEAR_STEPS);
     // Rows that have no turn after a step have one after a product.
@@ -417,14 +427,14 @@ unsafe fn whole_tile<const NARROW: bool, const RESIDUAL: usize>(t: &Tile, mut tu
         for s in 0..t.segment_count {
             at.go_to(t, s);
             match (t.near, often) {
-                (Near::A, true) => advance::<NEAR_A, true, NARROW, RESIDUAL>(t, &mut at, near, &mut turns),
-                (Near::A, false) => advance::<NEAR_A, false, NARROW, RESIDUAL>(t, &mut at, near, &mut turns),
-                (Near::B, true) => advance::<NEAR_B, true, NARROW, RESIDUAL>(t, &mut at, near, &mut turns),
-                (Near::B, false) => advance::<NEAR_B, false, NARROW, RESIDUAL>(t, &mut at, near, &mut turns),
+                (Near::A, true) => advance::<NEAR_A, true, NARROW, RESIDUAL>(t, &mut at, near, &mut turns, ahead),
+                (Near::A, false) => advance::<NEAR_A, false, NARROW, RESIDUAL>(t, &mut at, near, &mut turns, ahead),
+                (Near::B, true) => advance::<NEAR_B, true, NARROW, RESIDUAL>(t, &mut at, near, &mut turns, ahead),
+                (Near::B, false) => advance::<NEAR_B, false, NARROW, RESIDUAL>(t, &mut at, near, &mut turns, ahead),
             }
             match often {
-                true => advance::<PAST_BOTH, true, NARROW, RESIDUAL>(t, &mut at, steps - near, &mut turns),
-                false => advance::<PAST_BOTH, false, NARROW, RESIDUAL>(t, &mut at, steps - near, &mut turns),
+                true => advance::<PAST_BOTH, true, NARROW, RESIDUAL>(t, &mut at, steps - near, &mut turns, ahead),
+                false => advance::<PAST_BOTH, false, NARROW, RESIDUAL>(t, &mut at, steps - near, &mut turns, ahead),
             }
         }
         // Their place may be the one of this tile's sums.
