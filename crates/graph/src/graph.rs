@@ -47,11 +47,13 @@ pub struct Output {
     pub value: Value,
 }
 
-/// What a product does before it stores an element: `activation(sum + bias) + residual`, in an element type.
+/// What a product does before it stores an element: `activation(sum + bias) + residual`, in an element type. Of a linear layer the activation
+/// may be GEGLU, which makes one column of two.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Epilogue {
     bias: Option<Value>,
     activation: Option<Unary>,
+    geglu: bool,
     residual: Option<Value>,
     dtype: Option<DType>,
 }
@@ -70,6 +72,12 @@ impl Epilogue {
     /// Then apply a function.
     pub fn activation(self, activation: Unary) -> Self {
         Epilogue { activation: Some(activation), ..self }
+    }
+
+    /// Then multiply the first half of the columns with the exact GELU of the second half: the result of a linear layer with weights
+    /// `(2n, k)` is `(.., n)`.
+    pub fn geglu(self) -> Self {
+        Epilogue { geglu: true, ..self }
     }
 
     /// Then add a tensor of the result's shape. The result has its element type, unless one is asked for.
@@ -332,14 +340,22 @@ impl Graph {
 
     /// `x (.., k)` times `w (n, k)` transposed, with an epilogue.
     pub fn linear(&mut self, x: Value, w: Value, then: Epilogue) -> Result<Value, GraphError> {
-        self.push(Op::Linear { fused: then.fused() }, &then.operands(x, w), then.dtype)
+        self.push(Op::Linear { fused: then.fused(), geglu: then.geglu }, &then.operands(x, w), then.dtype)
     }
 
     /// `x (batch, h, w, c)` with `w (n, c, kh, kw)`, with an epilogue.
     pub fn conv2d(&mut self, x: Value, w: Value, window: Window, then: Epilogue) -> Result<Value, GraphError> {
         let Window { stride, padding, upsample } = window;
         let op = Op::Conv2d { stride, padding, upsample, fused: then.fused() };
-        self.push(op, &then.operands(x, w), then.dtype)
+        let operands = then.operands(x, w);
+        if then.geglu && operands.iter().all(|v| v.index() < self.nodes.len()) {
+            return Err(self.shape_error(
+                &op,
+                &operands,
+                "geglu ends linear layers only; behind a convolution use the op of that name".into(),
+            ));
+        }
+        self.push(op, &operands, then.dtype)
     }
 
     /// `a (.., m, k)` times `b (.., k, n)`.

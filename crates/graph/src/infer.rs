@@ -135,15 +135,25 @@ fn vector(what: &str, ty: &TensorType, n: usize) -> Result<(), String> {
 fn result(op: &Op, inputs: &[&TensorType]) -> Result<(Vec<usize>, DType), String> {
     match op {
         Op::Input { .. } | Op::Param { .. } => Err("is a source and states its own type".into()),
-        Op::Linear { fused } => {
+        Op::Linear { fused, geglu } => {
             let (x, w) = (inputs[0], inputs[1]);
             rank("w", w, 2, "(n, k)")?;
             if x.shape.is_empty() || x.channels() != w.shape[1] {
                 return Err(format!("the last dimension of x must be k = {} as in w (n, k)", w.shape[1]));
             }
             let mut shape = x.shape.clone();
-            *shape.last_mut().expect("x has a last dimension") = w.shape[0];
-            fuse(*fused, inputs, shape)
+            let n = match *geglu {
+                false => w.shape[0],
+                true if fused.activation.is_some() => {
+                    return Err("geglu is the activation; there can be no other".into());
+                }
+                true if w.shape[0] % 2 == 1 => {
+                    return Err("the n of w (n, k) must be even for geglu: a value and a gate half".into());
+                }
+                true => w.shape[0] / 2,
+            };
+            *shape.last_mut().expect("x has a last dimension") = n;
+            fuse(*fused, w.shape[0], inputs, shape)
         }
         Op::MatMul { transpose_b } => matmul(inputs[0], inputs[1], *transpose_b),
         Op::Conv2d { stride, padding, upsample, fused } => {
@@ -169,7 +179,7 @@ fn result(op: &Op, inputs: &[&TensorType]) -> Result<(Vec<usize>, DType), String
             };
             let h = side(x.shape[1], top, bottom, w.shape[2])?;
             let v = side(x.shape[2], left, right, w.shape[3])?;
-            fuse(*fused, inputs, vec![x.shape[0], h, v, w.shape[0]])
+            fuse(*fused, w.shape[0], inputs, vec![x.shape[0], h, v, w.shape[0]])
         }
         Op::Attention { heads, .. } => {
             let (q, k, v) = (inputs[0], inputs[1], inputs[2]);
@@ -334,9 +344,8 @@ fn result(op: &Op, inputs: &[&TensorType]) -> Result<(Vec<usize>, DType), String
     }
 }
 
-/// The epilogue's operands against the shape of the product.
-fn fuse(fused: Fused, inputs: &[&TensorType], shape: Vec<usize>) -> Result<(Vec<usize>, DType), String> {
-    let n = *shape.last().expect("a product has a last dimension");
+/// The epilogue's operands against the `n` columns of the product and the shape of the result.
+fn fuse(fused: Fused, n: usize, inputs: &[&TensorType], shape: Vec<usize>) -> Result<(Vec<usize>, DType), String> {
     let mut rest = inputs[2..].iter();
     if fused.bias {
         let bias = rest.next().expect("roles were counted");

@@ -68,8 +68,9 @@ pub enum Op {
     Param { name: String, storage: Storage },
 
     // Products: nearly all of the time is spent here.
-    /// `x (.., k)` times the parameter `w (n, k)`, transposed: `(.., n)`.
-    Linear { fused: Fused },
+    /// `x (.., k)` times the parameter `w (n, k)`, transposed: `(.., n)`. With `geglu`, `w (2n, k)` and a bias of `2n`: the first half of
+    /// the columns times the exact GELU of the second half, without another activation.
+    Linear { fused: Fused, geglu: bool },
     /// `a (.., m, k)` times `b (.., k, n)`, or `b (.., n, k)` transposed: `(.., m, n)`.
     MatMul { transpose_b: bool },
     /// `x (batch, h, w, c)` with the parameter `w (n, c, kh, kw)`: `(batch, h', w', n)`. The input is first enlarged
@@ -187,7 +188,7 @@ impl Op {
     pub fn roles(&self) -> Option<Vec<&'static str>> {
         Some(match self {
             Op::Input { .. } | Op::Param { .. } => vec![],
-            Op::Linear { fused } | Op::Conv2d { fused, .. } => fused.roles(&["x", "w"]),
+            Op::Linear { fused, .. } | Op::Conv2d { fused, .. } => fused.roles(&["x", "w"]),
             Op::MatMul { .. } | Op::Binary(_) => vec!["a", "b"],
             Op::Attention { .. } => vec!["q", "k", "v"],
             Op::GroupNorm { .. } | Op::LayerNorm { .. } => vec!["x", "gamma", "beta"],
@@ -227,7 +228,7 @@ impl Op {
     /// Useful floating-point operations of a product (multiplications and additions), 0 for the rest.
     pub fn flops(&self, inputs: &[&TensorType], out: &TensorType) -> u64 {
         match self {
-            Op::Linear { .. } => 2 * out.elements() * inputs[1].shape[1] as u64,
+            Op::Linear { .. } => 2 * out.rows() as u64 * inputs[1].elements(),
             Op::MatMul { .. } => 2 * out.elements() * inputs[0].channels() as u64,
             Op::Conv2d { .. } => 2 * out.elements() * inputs[1].shape[1..].iter().product::<usize>() as u64,
             Op::Attention { .. } => {

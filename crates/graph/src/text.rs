@@ -101,7 +101,9 @@ fn attributes(op: &Op) -> Vec<(&'static str, Attribute)> {
     use Attribute::{Float, Int, Ints, Signed, Word};
     let act = |a: &Option<Unary>| a.map(|a| ("act", Word(a.name())));
     match op {
-        Op::Linear { fused } => act(&fused.activation).into_iter().collect(),
+        Op::Linear { fused, geglu } => {
+            act(&fused.activation).into_iter().chain(geglu.then_some(("geglu", Int(1)))).collect()
+        }
         Op::MatMul { transpose_b } => vec![("transpose_b", Int(usize::from(*transpose_b)))],
         Op::Conv2d { stride, padding, upsample, fused } => {
             let mut list = vec![("stride", Int(*stride)), ("pad", Signed(*padding)), ("upsample", Int(*upsample))];
@@ -446,7 +448,10 @@ impl<'a> Given<'a> {
 
     fn op(&mut self, name: &str, fused: Fused) -> Result<Op, GraphError> {
         Ok(match name {
-            "linear" => Op::Linear { fused: Fused { activation: self.activation()?, ..fused } },
+            "linear" => {
+                let geglu = if self.given.contains_key("geglu") { self.flag("geglu")? } else { false };
+                Op::Linear { fused: Fused { activation: self.activation()?, ..fused }, geglu }
+            }
             "matmul" => Op::MatMul { transpose_b: self.flag("transpose_b")? },
             "conv2d" => {
                 let (stride, upsample) = (self.int("stride")?, self.int("upsample")?);

@@ -1,7 +1,7 @@
 //! Operands that do not fit. Whoever writes a model learns from each error which op it was, what it was given, and what
 //! does not fit.
 
-use impasto_graph::{DType, Data, Graph, GraphError, HostTensor, Op, Storage, Value};
+use impasto_graph::{DType, Data, Epilogue, Graph, GraphError, HostTensor, Op, Storage, Value, Window};
 
 /// One op on operands of these types (`"param f32[3]"` for a parameter), and what the error must say of it.
 type Wrong = (&'static [&'static str], &'static str, &'static str);
@@ -19,6 +19,10 @@ const PRODUCTS: &[Wrong] = &[
     (&["f32[2,3]", "param f32[4,3]", "i32[2,4]"], "linear(%0, %1, residual=%2)", "i32"),
     (&["f32[2,3]", "param f32[4,3]"], "linear(%0, %1) : i32[2,4]", "floats"),
     (&["f32[2,3]"], "linear(%0)", "operands"),
+    (&["f32[2,3]", "param f32[5,3]"], "linear(%0, %1) geglu=1", "even"),
+    (&["f32[2,3]", "param f32[4,3]"], "linear(%0, %1) act=silu geglu=1", "no other"),
+    (&["f32[2,3]", "param f32[4,3]", "f32[2]"], "linear(%0, %1, bias=%2) geglu=1", "bias must be (4)"),
+    (&["f32[2,3]", "param f32[4,3]", "f32[2,4]"], "linear(%0, %1, residual=%2) geglu=1", "[2, 2]"),
     (&["f32[2,3]", "f32[4,5]"], "matmul(%0, %1) transpose_b=0", "3 in a, 4 in b"),
     (&["f32[2,3]", "f32[4,5]"], "matmul(%0, %1) transpose_b=1", "3 in a, 5 in b"),
     (&["f32[3]", "f32[3]"], "matmul(%0, %1) transpose_b=0", "dimensions"),
@@ -147,6 +151,20 @@ fn an_error_says_where_in_the_model_it_is() -> Result<(), GraphError> {
     assert_eq!(
         error.to_string(),
         "decoder.mid.fc1: linear(x f32[2,3], w f32[4,5]): the last dimension of x must be k = 5 as in w (n, k)"
+    );
+    Ok(())
+}
+
+/// GEGLU makes one column of two, which only a linear layer does as its end.
+#[test]
+fn a_convolution_does_not_end_with_geglu() -> Result<(), GraphError> {
+    let mut graph = Graph::new();
+    let x = graph.input("x", [1, 8, 8, 3], DType::F32)?;
+    let w = graph.param("conv.weight", [4, 3, 1, 1], Storage::Dense(DType::F16))?;
+    let error = graph.conv2d(x, w, Window::pad(0), Epilogue::new().geglu()).expect_err("it is a convolution");
+    assert_eq!(
+        error.to_string(),
+        "conv: conv2d(x f32[1,8,8,3], w f32[4,3,1,1]): geglu ends linear layers only; behind a convolution use the op of that name"
     );
     Ok(())
 }

@@ -230,10 +230,11 @@ fn random_graphs_hold_every_op() {
         seen.extend(graph.nodes().iter().map(|n| match &n.op {
             Op::Unary(_) => "unary",
             Op::Binary(_) => "binary",
+            Op::Linear { geglu: true, .. } => "linear with geglu",
             op => op.name(),
         }));
     });
     let every = "affine attention binary cast concat conv2d embedding geglu group_norm input layer_norm line_statistics \
-                 linear matmul norm_factors normalise pad param permute reshape rms_norm rotary slice softmax timestep_embedding unary upsample";
+                 linear linear with geglu matmul norm_factors normalise pad param permute reshape rms_norm rotary slice softmax timestep_embedding unary upsample";
     assert_eq!(seen.into_iter().collect::<Vec<_>>().join(" "), every);
 }

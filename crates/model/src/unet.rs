@@ -210,8 +210,7 @@ fn transformer_layer(net: &mut Net, heads: usize, x: Value, context: Value) -> R
     let h = net.layer_norm("norm2", x)?;
     let x = attention(&mut net.at("attn2"), heads, x, h, context)?;
     let h = net.layer_norm("norm3", x)?;
-    let h = net.linear("ff.net.0.proj", h, 8 * c, Epilogue::new())?;
-    let h = net.graph.geglu(h)?; // (batch, tokens, 4 c)
+    let h = net.linear("ff.net.0.proj", h, 8 * c, Epilogue::new().geglu())?; // (batch, tokens, 4 c)
     net.linear("ff.net.2", h, c, Epilogue::new().residual(x))
 }
 

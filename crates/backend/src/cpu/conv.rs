@@ -167,7 +167,7 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
         kernel: way.kernel,
         rows: env.cpu.rows(),
         number: way.number,
-        panels: env.panels(node.inputs[1]),
+        panels: env.panels(node.inputs[1], false),
         k: s.k(),
     };
 
@@ -257,6 +257,7 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
                         out: out.at(first * s.n),
                         row_stride: s.n,
                         line_stride: pixels * s.n,
+                        gated: false,
                         streamed: false,
                     };
                     let numbers = next.as_ref().map_or(0, Band::numbers);
@@ -366,7 +367,7 @@ unsafe fn gather(s: &Window, product: &Product, image: Src, pixel: usize, to: *m
 /// An operand may be overwritten only if it is read element by element, at the same place as it is written.
 pub(super) fn may_overwrite(graph: &Graph, value: Value, operand: usize) -> bool {
     let node = graph.node(value);
-    let (Op::Conv2d { fused, .. } | Op::Linear { fused }) = node.op else { return false };
+    let (Op::Conv2d { fused, .. } | Op::Linear { fused, .. }) = node.op else { return false };
     let residual = fused.residual && operand + 1 == node.inputs.len();
     residual && size(graph.ty(node.inputs[operand]).dtype) == size(node.ty.dtype)
 }

@@ -22,7 +22,10 @@ struct Shape {
     groups: usize,
     /// Rows of a group.
     m: usize,
+    /// Columns of the panels, and of the result: half as many, and without padding, where `gated`.
     n: usize,
+    results: usize,
+    gated: bool,
     k: usize,
     a_type: DType,
 }
@@ -91,9 +94,18 @@ fn shape(graph: &Graph, value: Value) -> Shape {
     let (x, w) = (graph.ty(node.inputs[0]), graph.ty(node.inputs[1]));
     // A bias for each picture: rows of different pictures must not share a block.
     let per_picture =
-        matches!(&node.op, Op::Linear { fused } if fused.bias && graph.ty(node.inputs[2]).shape.len() == 2);
+        matches!(&node.op, Op::Linear { fused, .. } if fused.bias && graph.ty(node.inputs[2]).shape.len() == 2);
     let groups = if per_picture { x.shape[0] } else { 1 };
-    Shape { groups, m: x.rows() / groups, n: w.shape[0], k: w.shape[1], a_type: x.dtype }
+    let gated = matches!(node.op, Op::Linear { geglu: true, .. });
+    Shape {
+        groups,
+        m: x.rows() / groups,
+        n: pack::columns(w.shape[0], gated),
+        results: graph.ty(value).channels(),
+        gated,
+        k: w.shape[1],
+        a_type: x.dtype,
+    }
 }
 
 pub(super) fn scratch_bytes(cpu: &Cpu, graph: &Graph, value: Value) -> u64 {
@@ -102,22 +114,24 @@ pub(super) fn scratch_bytes(cpu: &Cpu, graph: &Graph, value: Value) -> u64 {
 
 pub(super) fn prepare(env: &Env, value: Value) -> Run {
     let node = env.graph.node(value);
-    let Op::Linear { fused } = node.op else { unreachable!("called for linear layers") };
+    let Op::Linear { fused, .. } = node.op else { unreachable!("called for linear layers") };
     let s = shape(env.graph, value);
-    let panels = env.panels(node.inputs[1]);
+    let panels = env.panels(node.inputs[1], s.gated);
     let (bias, residual) = epilogue(env.graph, value, fused);
     let [bias, residual] = [bias, residual].map(|operand| operand.map(|v| env.src(v)));
     let (a, out, scratch) = (env.src(node.inputs[0]), env.dst(value), env.scratch());
     let way = Way::new(env.cpu, &s);
     let product = Product { kernel: way.kernel, rows: env.cpu.rows(), number: way.number, panels, k: s.k };
     // Held rows write a strip of columns, then the next: each line would be fetched from far away to be overwritten.
-    let row_bytes = s.n * size(out.dtype);
-    let lines = [row_bytes, out.ptr as usize].iter().all(|at| at.is_multiple_of(ALIGNMENT as usize));
+    let row_bytes = s.results * size(out.dtype);
+    // A tile of values and gates may be half a line of results.
+    let lines = !s.gated && [row_bytes, out.ptr as usize].iter().all(|at| at.is_multiple_of(ALIGNMENT as usize));
     let streamed = way.kernel.is_matrix()
         && way.feed != Feed::Passing
         && residual.is_none()
         && lines
         && s.groups * s.m * row_bytes >= STREAMED_BYTES;
+    let biases = if s.gated { 2 * s.results } else { s.results };
     Box::new(move |pool| {
         let (row_blocks, column_blocks) = (s.m.div_ceil(way.task_rows()), s.n.div_ceil(way.partition.columns));
         pool.each(s.groups * row_blocks * column_blocks, &|thread, task| {
@@ -133,16 +147,20 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
             // those that `scratch_bytes` and the plan agreed on.
             unsafe {
                 let scratch = scratch.add(thread * way.room.bytes());
-                let first_bias = if s.groups > 1 { group * s.n } else { 0 };
-                let bias = bias.map(|b| way.room.bias(scratch, product.rows, b.at(first_bias), 1, s.n, &n));
+                let first_bias = if s.groups > 1 { group * biases } else { 0 };
+                let bias = bias.map(|b| b.at(first_bias)).map(|b| match s.gated {
+                    true => way.room.gated_bias(scratch, product.rows, b, s.results, &n),
+                    false => way.room.bias(scratch, product.rows, b, 1, s.n, &n),
+                });
                 let target = Target {
                     bias,
                     bias_stride: 0,
                     activation: fused.activation,
-                    residual: residual.map(|r| r.at(first * s.n)),
-                    out: out.at(first * s.n),
-                    row_stride: s.n,
+                    residual: residual.map(|r| r.at(first * s.results)),
+                    out: out.at(first * s.results),
+                    row_stride: s.results,
                     line_stride: 0,
+                    gated: s.gated,
                     streamed,
                 };
                 multiply_rows(&product, &way, a.at(first * s.k), s.k, m, n, scratch, &target);
@@ -211,7 +229,7 @@ pub(super) mod matmul {
         let rank = a.shape.len();
         let batch = a.shape[..rank - 2].iter().product();
         let (m, n, k) = (a.shape[rank - 2], out.channels(), a.channels());
-        (Shape { groups: 1, m, n, k, a_type: a.dtype }, batch)
+        (Shape { groups: 1, m, n, results: n, gated: false, k, a_type: a.dtype }, batch)
     }
 
     fn packed_bytes(cpu: &Cpu, s: &Shape) -> usize {
@@ -264,6 +282,7 @@ pub(super) mod matmul {
                             out: out.at((entry * s.m + m0) * s.n),
                             row_stride: s.n,
                             line_stride: 0,
+                            gated: false,
                             streamed: false,
                         };
                         let scratch = panels.add(packed + thread * way.room.bytes());

@@ -92,9 +92,10 @@ impl Env<'_> {
         }
     }
 
-    /// The packed panels of a parameter.
-    pub(super) fn panels(&self, param: Value) -> *const u8 {
-        self.weights.find(self.segment, param_name(self.graph, param), Way::Panels).ptr
+    /// The packed panels of a parameter, with gates among them or without.
+    pub(super) fn panels(&self, param: Value, gated: bool) -> *const u8 {
+        let way = if gated { Way::GatedPanels } else { Way::Panels };
+        self.weights.find(self.segment, param_name(self.graph, param), way).ptr
     }
 
     /// The scratch memory of a step.

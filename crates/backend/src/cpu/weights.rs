@@ -31,8 +31,17 @@ struct Kept {
 pub(super) enum Way {
     /// As panels, the weights of a product.
     Panels,
+    /// As panels of values and of their gates, the weights of a product that ends with GEGLU.
+    GatedPanels,
     Table,
     Tensor,
+}
+
+impl Way {
+    /// Whether its element type is that of products.
+    fn is_packed(self) -> bool {
+        matches!(self, Way::Panels | Way::GatedPanels)
+    }
 }
 
 /// Parameters in memory: those that stay, and where those lie that take turns.
@@ -55,9 +64,9 @@ fn table_dtype(storage: Storage) -> DType {
     }
 }
 
-fn packed_bytes(cpu: &Cpu, ty: &TensorType) -> u64 {
+fn packed_bytes(cpu: &Cpu, ty: &TensorType, gated: bool) -> u64 {
     let (n, k) = product_shape(ty);
-    pack::packed_bytes(n, k, cpu.number()) as u64
+    pack::packed_bytes(pack::columns(n, gated), k, cpu.number()) as u64
 }
 
 /// The ways in which a parameter is kept, with the element type and the bytes that each takes.
@@ -66,7 +75,10 @@ fn ways(cpu: &Cpu, graph: &Graph, param: Value, used: Used) -> Vec<(Way, DType, 
     let table = table_dtype(storage(graph, param));
     let mut all = vec![];
     if used.as_weights {
-        all.push((Way::Panels, cpu.number().dtype(), packed_bytes(cpu, ty)));
+        all.push((Way::Panels, cpu.number().dtype(), packed_bytes(cpu, ty, false)));
+    }
+    if used.as_gated {
+        all.push((Way::GatedPanels, cpu.number().dtype(), packed_bytes(cpu, ty, true)));
     }
     if used.as_table {
         all.push((Way::Table, table, ty.elements() * table.bytes()));
@@ -106,7 +118,8 @@ unsafe fn fill(
     let given = read(source, name, ty, storage(graph, weight.value))?;
     for ((way, dtype, _), &to) in ways(cpu, graph, weight.value, weight.used).into_iter().zip(places) {
         match way {
-            Way::Panels => pack_product(cpu, &given, ty, to),
+            Way::Panels => pack_product(cpu, &given, ty, false, to),
+            Way::GatedPanels => pack_product(cpu, &given, ty, true, to),
             // SAFETY: the caller's.
             Way::Table | Way::Tensor => unsafe { copy_plain(&given, dtype, ty, to) },
         }
@@ -210,7 +223,7 @@ impl CpuWeights {
             let problem = |problem: &str| Err(BackendError::Param { name: name.into(), problem: problem.into() });
             for (way, ..) in ways(cpu, graph, w.value, w.used) {
                 match self.kept.get(&(name.to_owned(), way)) {
-                    Some(kept) if kept.ty == *ty && (way != Way::Panels || self.number == cpu.number()) => {}
+                    Some(kept) if kept.ty == *ty && (!way.is_packed() || self.number == cpu.number()) => {}
                     Some(_) => return problem("is packed for another shape or precision"),
                     None => return problem("is not packed for this use"),
                 }
@@ -229,27 +242,27 @@ impl CpuWeights {
 }
 
 /// Pack the weights of a product, a panel at a time on whichever thread is free.
-fn pack_product(cpu: &Cpu, given: &ParamBytes, ty: &TensorType, room: Ptr) {
+fn pack_product(cpu: &Cpu, given: &ParamBytes, ty: &TensorType, gated: bool, room: Ptr) {
     let (n, k) = product_shape(ty);
     let (channels, taps) = (ty.shape[1], ty.shape[2..].iter().product::<usize>());
     let number = cpu.number();
     // One row of the file for each thread, kept from panel to panel.
     let buffers: Vec<Mutex<Vec<f32>>> = (0..cpu.threads()).map(|_| Mutex::new(vec![0.0; k])).collect();
-    cpu.pool().each(n.div_ceil(PANEL), &|thread, panel| {
+    cpu.pool().each(pack::columns(n, gated).div_ceil(PANEL), &|thread, panel| {
         let mut row = buffers[thread].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let columns = PANEL.min(n - panel * PANEL);
+        let columns = pack::columns_of_panel(panel, n, gated);
         // SAFETY: each task writes its own panel, and the memory was made for all of them.
         unsafe {
             let to = room.add(panel * pack::panel_bytes(k, number));
-            for column in 0..columns {
-                dequantise(given, (panel * PANEL + column) * k, &mut row);
+            for (column, from) in columns.clone().enumerate() {
+                dequantise(given, from * k, &mut row);
                 for tap in 0..taps {
                     // The file has (channel, tap), a convolution goes through (tap, channel).
                     let values = (0..channels).map(|c| row[c * taps + tap]);
                     pack::write_column(to, number, column, tap * channels, values);
                 }
             }
-            pack::zero_padding(to, number, columns, k);
+            pack::zero_padding(to, number, columns.len(), k);
         }
     });
 }

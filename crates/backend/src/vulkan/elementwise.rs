@@ -2,16 +2,15 @@
 
 use impasto_graph::{DType, Graph, Op, Value};
 
+use super::gated::gate;
 use super::kernels::elementwise::{self, Term, Walked};
 use super::kernels::groups_of_lines;
 use super::session::{Env, Run, Runs};
 use crate::shapes::{broadcast_strides, merge};
 
 pub(super) fn geglu(env: &Env, value: Value) -> Runs {
-    let ty = env.ty(value);
-    let from = env.ty(env.operand(value, 0)).dtype;
-    let kernel = elementwise::geglu(ty.rows() as u32, ty.channels() as u32, from, ty.dtype)?;
-    Ok(env.run(value, kernel, groups_of_lines(ty.elements())))
+    let x = env.operand(value, 0);
+    Ok(vec![gate((env.part(x), env.ty(x).dtype), None, env.part(value), env.ty(value))?])
 }
 
 /// A cast of whole numbers to whole numbers, which do not pass through a float: 2^24 and above would be rounded.

@@ -1,8 +1,10 @@
 //! Linear layers and products of two computed matrices, and how every product is run.
 
 use impasto_graph::{Graph, Op, Value};
+use impasto_vulkan::Part;
 
 use super::VulkanProfile;
+use super::gated::Ungated;
 use super::kernels::gemm::{Bias, Gemm, Left};
 use super::kernels::matrices::Tiled;
 use super::session::{Env, Run, Runs};
@@ -41,7 +43,7 @@ pub(super) fn gemm(device: &VulkanProfile, graph: &Graph, value: Value) -> Gemm 
             };
         }
         Op::Conv2d { fused, .. } => (fused, node.ty.shape[1] * node.ty.shape[2]),
-        Op::Linear { fused } => (fused, left.rows() / left.shape[0]),
+        Op::Linear { fused, .. } => (fused, left.rows() / left.shape[0]),
         _ => unreachable!("called for products"),
     };
     let (bias, residual) = epilogue(graph, value, fused);
@@ -50,8 +52,9 @@ pub(super) fn gemm(device: &VulkanProfile, graph: &Graph, value: Value) -> Gemm 
     let bias = bias.map(|ty| Bias { dtype: ty.dtype, rows: (ty.shape.len() == 2).then_some(rows as u32) });
     let residual = residual.map(|r| graph.ty(r).dtype);
     let plain = Gemm { bias, activation: fused.activation, residual, ..plain };
-    match node.op {
-        Op::Conv2d { .. } => super::conv::over_pixels(plain, Window::of(graph, value)),
+    match (&node.op, Ungated::of(device, graph, value)) {
+        (Op::Conv2d { .. }, _) => super::conv::over_pixels(plain, Window::of(graph, value)),
+        (_, Some(ungated)) => Gemm { residual: None, out: ungated.dtype, ..plain },
         _ => plain,
     }
 }
@@ -61,21 +64,42 @@ fn tiled(device: &VulkanProfile, gemm: &Gemm) -> Option<Tiled> {
     device.units().and_then(|units| Tiled::new(gemm, units))
 }
 
+/// Bytes for parts of sums.
+pub(super) fn sums_bytes(device: &VulkanProfile, gemm: &Gemm) -> u64 {
+    tiled(device, gemm).map_or(0, |tiled| tiled.scratch_bytes())
+}
+
 pub(super) fn scratch(device: &VulkanProfile, graph: &Graph, value: Value) -> u64 {
-    tiled(device, &gemm(device, graph, value)).map_or(0, |tiled| tiled.scratch_bytes())
+    match Ungated::of(device, graph, value) {
+        Some(ungated) => ungated.scratch(device, &gemm(device, graph, value)),
+        None => sums_bytes(device, &gemm(device, graph, value)),
+    }
 }
 
 /// The runs of a product.
 pub(super) fn prepare(env: &Env, value: Value) -> Runs {
-    let gemm = gemm(env.vulkan.profile(), env.graph, value);
+    let device = env.vulkan.profile();
+    let gemm = gemm(device, env.graph, value);
     let inputs = &env.graph.node(value).inputs;
     let weights = !matches!(env.graph.node(value).op, Op::MatMul { .. });
     let right = if weights { env.packed(inputs[1]).0 } else { env.part(inputs[1]) };
     let factors = [env.part(inputs[0]), right];
-    let rest = inputs[2..].iter().chain([&value]).map(|&v| env.part(v)).collect();
-    let Some(tiled) = tiled(env.vulkan.profile(), &gemm) else {
-        let parts = [factors.to_vec(), rest].concat();
-        return Ok(vec![Run { kernel: gemm.kernel()?, parts, groups: gemm.groups() }]);
-    };
-    tiled.runs(factors, rest, &env.scratch(0, tiled.scratch_bytes()))
+    match Ungated::of(device, env.graph, value) {
+        Some(ungated) => ungated.runs(env, value, &gemm, factors),
+        None => {
+            let rest = inputs[2..].iter().chain([&value]).map(|&v| env.part(v)).collect();
+            product(device, &gemm, factors, rest, &env.scratch(0, sums_bytes(device, &gemm)))
+        }
+    }
+}
+
+/// The runs of a product of these factors: then bias, residual and result, and a place for parts of sums.
+pub(super) fn product(device: &VulkanProfile, gemm: &Gemm, factors: [Part; 2], rest: Vec<Part>, sums: &Part) -> Runs {
+    match tiled(device, gemm) {
+        Some(tiled) => tiled.runs(factors, rest, sums),
+        None => {
+            let parts = [factors.to_vec(), rest].concat();
+            Ok(vec![Run { kernel: gemm.kernel()?, parts, groups: gemm.groups() }])
+        }
+    }
 }

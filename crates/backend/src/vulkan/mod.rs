@@ -8,6 +8,7 @@ mod attention;
 mod bench;
 mod conv;
 mod elementwise;
+mod gated;
 pub mod kernels;
 mod linear;
 mod lists;

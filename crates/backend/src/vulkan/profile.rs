@@ -5,6 +5,7 @@ use std::sync::Arc;
 use impasto_graph::{Capabilities, DType, Graph, Limits, Op, Used, Value, Weight};
 use impasto_vulkan::{Description, Features};
 
+use super::gated::Ungated;
 use super::kernels::matrices::Units;
 use super::{VulkanOptions, attention, linear, norm, units, weights};
 use crate::{BackendError, Profile, WeightSource};
@@ -129,6 +130,14 @@ impl Capabilities for VulkanProfile {
                 return Err(format!("its weights have {need} bytes, a kernel can reach {limit}"));
             }
         }
+        if let Some(ty) = Ungated::of(self, graph, value).map(|ungated| ungated.ty()) {
+            let limit = self.limits().max_binding;
+            if ty.elements() > u32::MAX.into() || ty.bytes() > limit {
+                return Err(format!(
+                    "its product before GEGLU is {ty}, more than a kernel can count or reach ({limit} bytes)"
+                ));
+            }
+        }
         Ok(())
     }
 
@@ -145,7 +154,7 @@ impl Capabilities for VulkanProfile {
     fn may_overwrite(&self, graph: &Graph, value: Value, operand: usize) -> bool {
         let node = graph.node(value);
         match node.op {
-            Op::Linear { fused } | Op::Conv2d { fused, .. } => fused.residual && operand + 1 == node.inputs.len(),
+            Op::Linear { fused, .. } | Op::Conv2d { fused, .. } => fused.residual && operand + 1 == node.inputs.len(),
             // Each invocation reads an element, or the statistics of its row, before it writes there.
             Op::GroupNorm { .. }
             | Op::Normalise { .. }

@@ -56,7 +56,7 @@ fn table_dtype(device: &VulkanProfile, storage: Storage) -> DType {
 fn ways(device: &VulkanProfile, graph: &Graph, param: Value, used: Used) -> Vec<(Way, DType, u64)> {
     let ty = graph.ty(param);
     let all = [
-        (used.as_weights, Way::Weights, device.number()),
+        (used.as_weights || used.as_gated, Way::Weights, device.number()),
         (used.as_table, Way::Table, table_dtype(device, storage(graph, param))),
         (used.as_tensor, Way::Tensor, ty.dtype),
     ];

@@ -71,10 +71,19 @@ fn compute(op: &Op, inputs: &[&Exact], ty: &TensorType, round_factors: bool) -> 
     };
     match op {
         Op::Input { .. } | Op::Param { .. } => unreachable!("sources are given"),
-        Op::Linear { fused } => {
+        Op::Linear { fused, geglu } => {
             let (n, k) = (inputs[1].shape[0], inputs[1].shape[1]);
             let sums = times_transposed(&factor(inputs[0]), &factor(inputs[1]), n, k);
-            fuse(*fused, sums, inputs, ty)
+            match geglu {
+                false => fuse(*fused, sums, inputs, ty),
+                true => {
+                    let columns: Vec<usize> = ty.shape[..ty.shape.len() - 1].iter().copied().chain([n]).collect();
+                    let biased = Fused { residual: false, ..*fused };
+                    let data = fuse(biased, sums, inputs, &TensorType::new(columns.clone(), DType::F32));
+                    let gated = gated(&Exact { shape: columns, data });
+                    fuse(Fused { bias: false, ..*fused }, gated, inputs, ty)
+                }
+            }
         }
         Op::MatMul { transpose_b } => matmul(inputs, ty, *transpose_b, &factor),
         Op::Conv2d { stride, padding, upsample, fused } => {
@@ -146,10 +155,7 @@ fn compute(op: &Op, inputs: &[&Exact], ty: &TensorType, round_factors: bool) -> 
             places.map(|at| binary(*f, broadcast(inputs[0], &at), broadcast(inputs[1], &at))).collect()
         }
         Op::Affine { scale, shift } => x.iter().map(|x| x * *scale as f64 + *shift as f64).collect(),
-        Op::Geglu => by_row(inputs[0], |row| {
-            let (value, gate) = row.split_at(row.len() / 2);
-            value.iter().zip(gate).map(|(v, g)| v * unary(Unary::Gelu, *g)).collect()
-        }),
+        Op::Geglu => gated(inputs[0]),
         Op::Cast | Op::Reshape { .. } => x.to_vec(),
         Op::Upsample { factor } => gather(inputs[0], ty, |at| Some(vec![at[0], at[1] / factor, at[2] / factor, at[3]])),
         Op::Pad { before, .. } => gather(inputs[0], ty, |at| {
@@ -320,6 +326,13 @@ fn softmax(row: &[f64]) -> Vec<f64> {
 
 fn by_row(x: &Exact, f: impl Fn(&[f64]) -> Vec<f64>) -> Vec<f64> {
     x.data.chunks(x.shape.last().copied().unwrap_or(1)).flat_map(f).collect()
+}
+
+fn gated(x: &Exact) -> Vec<f64> {
+    by_row(x, |row| {
+        let (value, gate) = row.split_at(row.len() / 2);
+        value.iter().zip(gate).map(|(v, g)| v * unary(Unary::Gelu, *g)).collect()
+    })
 }
 
 fn rotary(inputs: &[&Exact], heads: usize, pairs: Pairs) -> Vec<f64> {

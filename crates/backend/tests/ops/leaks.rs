@@ -22,12 +22,13 @@ fn products_spread_no_odd_numbers() {
     let input = |shape: &[usize]| Operand::Input(shape.to_vec(), DType::F32);
     let param = |shape: &[usize]| Operand::Param(shape.to_vec(), impasto_graph::Storage::Dense(DType::F32));
     let fused = Fused::default();
-    cases(60, |i, rng| {
+    cases(75, |i, rng| {
         let (m, n, k) = (rng.pick(&[1, 5, 17, 67]), rng.pick(&[1, 5, 33, 270]), rng.pick(&[1, 7, 33, 96]));
         let (h, v) = (rng.pick(&[1, 5, 9]), rng.pick(&[1, 6, 17]));
         let conv = Op::Conv2d { stride: rng.between(1, 2), padding: [1; 4], upsample: rng.between(1, 2), fused };
-        let (op, operands) = match i % 4 {
-            0 => (Op::Linear { fused }, vec![input(&[m, k]), param(&[n, k])]),
+        let (op, operands) = match i % 5 {
+            0 => (Op::Linear { fused, geglu: false }, vec![input(&[m, k]), param(&[n, k])]),
+            4 => (Op::Linear { fused, geglu: true }, vec![input(&[m, k]), param(&[2 * n, k])]),
             1 => (Op::MatMul { transpose_b: false }, vec![input(&[m, k]), input(&[k, n])]),
             2 => (Op::MatMul { transpose_b: true }, vec![input(&[m, k]), input(&[n, k])]),
             _ => (conv, vec![input(&[2, h, v, k]), param(&[n, k, 3, 3])]),

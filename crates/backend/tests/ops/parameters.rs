@@ -15,7 +15,8 @@ fn parameters_are_operands_like_any_other() {
     let fused = Fused { bias: true, activation: None, residual: true };
     let conv = Op::Conv2d { stride: 1, padding: [1; 4], upsample: 1, fused };
     let ops: Vec<(Op, &[&[usize]])> = vec![
-        (Op::Linear { fused }, &[&[3, 5, 32], &[33, 32], &[3, 33], &[3, 5, 33]]),
+        (Op::Linear { fused, geglu: false }, &[&[3, 5, 32], &[33, 32], &[3, 33], &[3, 5, 33]]),
+        (Op::Linear { fused, geglu: true }, &[&[3, 5, 32], &[66, 32], &[3, 66], &[3, 5, 33]]),
         (Op::MatMul { transpose_b: false }, &[&[2, 5, 7], &[2, 7, 33]]),
         (Op::MatMul { transpose_b: true }, &[&[2, 5, 7], &[2, 33, 7]]),
         (conv, &[&[2, 5, 7, 32], &[33, 32, 3, 3], &[2, 33], &[2, 5, 7, 33]]),

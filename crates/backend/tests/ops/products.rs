@@ -1,6 +1,6 @@
 //! Linear layers, matrix products, convolutions, attention.
 
-use impasto_graph::{DType, Fused, Node, Op, Storage, Unary};
+use impasto_graph::{DType, Epilogue, Fused, Node, Op, Storage, Unary};
 
 use super::common::case::Case;
 use super::common::exam::{Bar, Exam};
@@ -36,7 +36,7 @@ fn epilogue(shape: &[usize], rng: &mut Rng) -> (Fused, Vec<Operand>) {
 
 /// An exponential makes the rounding of a large sum a large relative error.
 fn bar(case: &Case) -> Bar {
-    let grows = |n: &Node| matches!(n.op, Op::Linear { fused } | Op::Conv2d { fused, .. } if fused.activation == Some(Unary::Exp));
+    let grows = |n: &Node| matches!(n.op, Op::Linear { fused, .. } | Op::Conv2d { fused, .. } if fused.activation == Some(Unary::Exp));
     match case.graph.nodes().iter().any(grows) {
         true => Bar { exact: f64::INFINITY, ..Bar::TIGHT },
         false => Bar::TIGHT,
@@ -66,7 +66,7 @@ fn linear_of(x: DType, rows: &[usize], n: usize, k: usize, storage: Storage, rng
     let mut operands = vec![x, Operand::Param(vec![n, k], storage)];
     operands.extend(rest);
     let dtype = any_dtype(rng);
-    fill(single(Op::Linear { fused }, operands, dtype, rng), fused, rng)
+    fill(single(Op::Linear { fused, geglu: false }, operands, dtype, rng), fused, rng)
 }
 
 fn dense(rng: &mut Rng) -> Storage {
@@ -135,7 +135,7 @@ fn linear_layers_with_large_results() {
             let w = Operand::Param(vec![n, 1056], Storage::Dense(DType::BF16));
             let fused = Fused { bias: true, activation: None, residual: false };
             let operands = vec![x, w, vector(n, rng)];
-            let case = Case::new(single(Op::Linear { fused }, operands, Some(dtype), rng), rng);
+            let case = Case::new(single(Op::Linear { fused, geglu: false }, operands, Some(dtype), rng), rng);
             exam.check(&case, Bar::TIGHT, rng);
         });
     }
@@ -149,6 +149,91 @@ fn linear_layers_of_quantised_weights() {
         let (rows, storage) = (rows(m, rng), rng.pick(&[Storage::Q8_0, Storage::Q4_0]));
         let case = linear(&rows, n, k, storage, rng);
         exam.check(&case, bar(&case), rng);
+    });
+}
+
+/// A linear layer that ends with GEGLU, with a result of `n` columns.
+fn gated(x: DType, rows: &[usize], n: usize, k: usize, storage: Storage, rng: &mut Rng) -> Case {
+    let of = |columns: usize| rows.iter().copied().chain([columns]).collect::<Vec<_>>();
+    let mut operands = vec![Operand::Input(of(k), x), Operand::Param(vec![2 * n, k], storage)];
+    let fused = Fused { bias: rng.chance(70), activation: None, residual: rng.chance(40) };
+    if fused.bias {
+        operands.push(match !rows.is_empty() && rng.chance(40) {
+            true => input([rows[0], 2 * n], rng),
+            false => vector(2 * n, rng),
+        });
+    }
+    if fused.residual {
+        operands.push(input(of(n), rng));
+    }
+    let dtype = any_dtype(rng);
+    Case::new(single(Op::Linear { fused, geglu: true }, operands, dtype, rng), rng)
+}
+
+/// Values and gates lie side by side in tiles: halves of every width must find each other.
+#[test]
+fn linear_layers_with_geglu() {
+    let mut exam = Exam::new("linear, geglu");
+    let nasty = [
+        [1, 1, 1],
+        [1, 15, 31],
+        [31, 16, 320],
+        [33, 17, 31],
+        [300, 40, 320],
+        [67, 97, 333],
+        [130, 320, 96],
+        [2, 160, 1280],
+        [1, 257, 1100],
+        [300, 1, 2],
+    ];
+    cases(2 * nasty.len() + 60, |i, rng| {
+        let [m, n, k] = match nasty.get(i / 2) {
+            Some(&nasty) => nasty,
+            None => [rng.pick(&[1, 2, 17, 31, 33, 67, 300]), rng.pick(&[1, 5, 15, 16, 17, 40, 64, 97]), rng.pick(&K)],
+        };
+        let (x, rows) = (rng.pick(&FLOATS), rows(m, rng));
+        let storage = match k.is_multiple_of(32) && rng.chance(60) {
+            true => rng.pick(&[Storage::Q8_0, Storage::Q4_0]),
+            false => dense(rng),
+        };
+        exam.check(&gated(x, &rows, n, k, storage, rng), Bar::TIGHT, rng);
+    });
+}
+
+/// So deep that sums wait for the next part of `k`, and so large that rows come in several blocks and columns in several tasks.
+#[test]
+fn large_linear_layers_with_geglu() {
+    let mut exam = Exam::new("linear, geglu, large");
+    let sizes = [
+        (DType::BF16, 150, 130, 4096),
+        (DType::F32, 33, 40, 2700),
+        (DType::BF16, 450, 200, 1280),
+        (DType::BF16, 600, 330, 320),
+    ];
+    cases(2 * sizes.len(), |i, rng| {
+        let ((x, m, n, k), storage) = (sizes[i / 2], dense(rng));
+        exam.check(&gated(x, &[m], n, k, storage, rng), Bar::TIGHT, rng);
+    });
+}
+
+/// The same weights with gates and without: each use has a layout of its own.
+#[test]
+fn weights_with_gates_and_without() {
+    let mut exam = Exam::new("linear, geglu and plain");
+    cases(12, |_, rng| {
+        let (m, n, k) = (rng.pick(&[1, 5, 40]), rng.pick(&[1, 17, 48]), rng.pick(&[3, 32, 70]));
+        let mut graph = impasto_graph::Graph::new();
+        let mut build = || {
+            let x = graph.input("x", [m, k], rng.pick(&FLOATS))?;
+            let w = graph.param("w", [2 * n, k], dense(rng))?;
+            for (name, then) in [("plain", Epilogue::new()), ("gated", Epilogue::new().geglu())] {
+                let y = graph.linear(x, w, then.dtype(DType::F32))?;
+                graph.output(name, y)?;
+            }
+            graph.output("w", w)
+        };
+        build().expect("the graph is sane");
+        exam.check(&Case::new(graph, rng), Bar::TIGHT, rng);
     });
 }
 

@@ -5,6 +5,7 @@
 mod arithmetic;
 mod bands;
 mod common;
+mod gated;
 #[path = "../ops/lookups.rs"]
 mod lookups;
 #[path = "../ops/movement.rs"]

@@ -95,7 +95,7 @@ fn inherit(graph: &Graph, value: Value, axis: usize, extents: &[Option<Extent>])
     }
     let new = Extent { rows: node.ty.shape[axis], unit: 1 };
     match &node.op {
-        Op::Linear { fused } if !fused.bias || axis > 0 => of(0),
+        Op::Linear { fused, .. } if !fused.bias || axis > 0 => of(0),
         Op::Unary(_)
         | Op::Affine { .. }
         | Op::Geglu

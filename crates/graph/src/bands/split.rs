@@ -289,7 +289,7 @@ impl Splitter<'_> {
                 self.rest(inputs, fused.residual, places, &mut operands)?;
                 (Op::Conv2d { stride: *stride, padding, upsample: *upsample, fused: *fused }, operands)
             }
-            Op::Linear { fused } => {
+            Op::Linear { fused, .. } => {
                 let mut operands = vec![self.places(inputs[0], places.clone())?];
                 self.rest(inputs, fused.residual, places, &mut operands)?;
                 (node.op.clone(), operands)

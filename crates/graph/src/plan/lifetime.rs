@@ -88,6 +88,7 @@ impl Analysis {
                 let (root, _) = analysis.root(input);
                 let used = &mut analysis.used[root.index()];
                 match node.op {
+                    Op::Linear { geglu: true, .. } if i == 1 => used.as_gated = true,
                     Op::Linear { .. } | Op::Conv2d { .. } if i == 1 => used.as_weights = true,
                     Op::Embedding if i == 0 => used.as_table = true,
                     _ => used.as_tensor = true,

@@ -68,10 +68,20 @@ pub struct May {
 pub struct Used {
     /// As the weights of a linear layer or a convolution.
     pub as_weights: bool,
+    /// As the weights of a linear layer that ends with GEGLU.
+    pub as_gated: bool,
     /// As a table whose rows are looked up.
     pub as_table: bool,
     /// As a tensor like any other.
     pub as_tensor: bool,
+}
+
+impl Used {
+    /// In how many ways.
+    fn ways(&self) -> usize {
+        let Used { as_weights, as_gated, as_table, as_tensor } = *self;
+        [as_weights, as_gated, as_table, as_tensor].into_iter().filter(|way| *way).count()
+    }
 }
 
 /// A device that can do everything and needs nothing: for tests and for a lower bound of memory.
@@ -104,7 +114,7 @@ impl Capabilities for Anything {
             | Op::GroupNorm { .. }
             | Op::Normalise { .. }
             | Op::LayerNorm { .. } => operand == 0 || matches!(node.op, Op::Binary(_)),
-            Op::Linear { fused } | Op::Conv2d { fused, .. } => fused.residual && operand + 1 == node.inputs.len(),
+            Op::Linear { fused, .. } | Op::Conv2d { fused, .. } => fused.residual && operand + 1 == node.inputs.len(),
             _ => false,
         }
     }

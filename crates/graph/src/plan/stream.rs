@@ -76,9 +76,8 @@ impl Stream {
         let needs: Vec<Vec<Weight>> = plan.steps.iter().map(|step| plan.weights_of(graph, step.value)).collect();
         // What is a result, or is kept in several layouts, does not take turns.
         let stays = |weight: &Weight| {
-            let ways = [weight.used.as_weights, weight.used.as_table, weight.used.as_tensor];
             let result = graph.outputs().iter().any(|o| plan.place(o.value) == Place::Weight(weight.value));
-            result || ways.iter().filter(|way| **way).count() > 1
+            result || weight.used.ways() > 1
         };
         let mut resident: Vec<Weight> = plan.weights.iter().copied().filter(stays).collect();
         let mut kept: HashSet<Value> = resident.iter().map(|weight| weight.value).collect();

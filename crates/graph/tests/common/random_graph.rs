@@ -207,15 +207,17 @@ impl Maker<'_> {
         }
     }
 
-    fn epilogue(&mut self, shape: &[usize]) -> Epilogue {
-        let n = shape[shape.len() - 1];
+    /// For a product of `n` columns whose result has this shape.
+    fn epilogue(&mut self, n: usize, shape: &[usize]) -> Epilogue {
         let mut then = Epilogue::new();
         then = match self.rng.below(3) {
             0 => then.bias(self.param(&[n])),
             1 if shape.len() > 1 => then.bias(self.shaped(&[shape[0], n])),
             _ => then,
         };
-        if self.rng.chance(30) {
+        if n != shape[shape.len() - 1] {
+            then = then.geglu();
+        } else if self.rng.chance(30) {
             then = then.activation(self.function());
         }
         if self.rng.chance(50) {
@@ -231,8 +233,9 @@ impl Maker<'_> {
         let mut shape = self.shape_of(x);
         let k = shape.pop().unwrap_or(1);
         shape.push(if self.rng.chance(50) { k } else { self.channels() });
-        let w = self.param(&[shape[shape.len() - 1], k]);
-        let then = self.epilogue(&shape);
+        let n = shape[shape.len() - 1] * if self.rng.chance(30) { 2 } else { 1 };
+        let w = self.param(&[n, k]);
+        let then = self.epilogue(n, &shape);
         self.graph.linear(x, w, then)
     }
 
@@ -255,7 +258,7 @@ impl Maker<'_> {
         };
         let (h, v) = (side(h, padding[0] + padding[2], kh), side(v, padding[1] + padding[3], kw));
         let then = match (h, v) {
-            (Some(h), Some(v)) if ((b * h * v * n) as u64) < LARGE => self.epilogue(&[b, h, v, n]),
+            (Some(h), Some(v)) if ((b * h * v * n) as u64) < LARGE => self.epilogue(n, &[b, h, v, n]),
             _ => return self.norm(x),
         };
         self.graph.conv2d(x, w, Window::pad(0).padding(padding).stride(stride).upsample(upsample), then)

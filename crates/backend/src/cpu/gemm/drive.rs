@@ -69,6 +69,8 @@ pub(in super::super) struct Target {
     pub(in super::super) row_stride: usize,
     /// Elements from one line to the next.
     pub(in super::super) line_stride: usize,
+    /// Each tile has a panel of values and one of their gates, and becomes one panel of results. Such a product begins with a whole tile.
+    pub(in super::super) gated: bool,
     /// Whole lines are written past the caches: each would be fetched only to be overwritten, and nobody reads it soon.
     pub(in super::super) streamed: bool,
 }
@@ -86,7 +88,7 @@ impl Target {
 
     /// The element where a piece's results begin.
     fn place(&self, p: &Piece, column: usize) -> usize {
-        p.line * self.line_stride + p.x * self.row_stride + column
+        p.line * self.line_stride + p.x * self.row_stride + if self.gated { column / 2 } else { column }
     }
 }
 
@@ -349,6 +351,7 @@ impl Product {
                     activation: target.activation,
                     residual: target.residual.map(|r| (r.at(place), target.row_stride)),
                     out: (target.out.at(place), target.row_stride),
+                    gated: target.gated,
                     streamed: target.streamed,
                 };
                 Part { sums: patch.sums.add(at * TILE_COLUMNS), rows, finish }
@@ -372,6 +375,9 @@ impl Product {
         let mut finish = part.finish;
         // SAFETY: the caller's.
         unsafe {
+            if finish.gated {
+                return (self.rows.gate)(part.sums, TILE_COLUMNS, part.rows, columns - PANEL, &finish);
+            }
             if finish.activation.is_some() {
                 (self.rows.activate)(part.sums, TILE_COLUMNS, part.rows, columns, &finish);
                 finish.bias = None;

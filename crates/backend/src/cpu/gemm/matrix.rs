@@ -52,17 +52,18 @@ impl Spot {
         unsafe { self.shift(0, rows) };
     }
 
-    /// Shift result and residual by columns, and by rows.
+    /// Shift by columns of the product, and by rows.
     ///
     /// # Safety
     /// There are such columns and rows.
     unsafe fn shift(&mut self, columns: usize, rows: usize) {
         for Part { finish, .. } in self.parts.iter_mut().flatten() {
+            let results = if finish.gated { columns / 2 } else { columns };
             // SAFETY: the caller's.
             unsafe {
                 finish.bias = finish.bias.map(|b| b.add(columns));
-                finish.out.0 = finish.out.0.at(columns + rows * finish.out.1);
-                finish.residual = finish.residual.map(|(r, stride)| (r.at(columns + rows * stride), stride));
+                finish.out.0 = finish.out.0.at(results + rows * finish.out.1);
+                finish.residual = finish.residual.map(|(r, stride)| (r.at(results + rows * stride), stride));
             }
         }
     }

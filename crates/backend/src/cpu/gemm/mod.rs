@@ -97,6 +97,7 @@ impl Part {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
+            let columns = if self.finish.gated { columns - PANEL } else { columns };
             let lines = |dtype: DType, stride: usize| {
                 let size = dtype.bytes() as usize;
                 (0..self.rows)

@@ -3,9 +3,11 @@
 //! `f32`: `[panel][k][16]`. bf16: `[panel][k / 2][16][2]`, the two of a pair being neighbours in `k`. Columns and `k`
 //! are padded with zeros.
 
+use std::ops::Range;
+
 use half::bf16;
 
-use super::{Number, PANEL};
+use super::{Number, PANEL, TILE_COLUMNS};
 use crate::cpu::rows::{Rows, Src};
 
 /// `k` with its padding.
@@ -21,6 +23,25 @@ pub(in super::super) fn panel_bytes(k: usize, number: Number) -> usize {
 /// Bytes of all panels of an operand.
 pub(in super::super) fn packed_bytes(n: usize, k: usize, number: Number) -> usize {
     n.div_ceil(PANEL) * panel_bytes(k, number)
+}
+
+/// Columns of panels for weights of `n` columns. Where half of them are gates of the other half (`gated`), panels of values take turns with panels of
+/// their gates, so that a tile has both: then the last panel of values is as wide as any, and that of its gates as wide as need be.
+pub(in super::super) fn columns(n: usize, gated: bool) -> usize {
+    match (gated, n / 2 % PANEL) {
+        (false, _) | (true, 0) => n,
+        (true, rest) => n / 2 / PANEL * TILE_COLUMNS + PANEL + rest,
+    }
+}
+
+/// Which of the `n` columns stand in a panel.
+pub(in super::super) fn columns_of_panel(panel: usize, n: usize, gated: bool) -> Range<usize> {
+    let (first, end) = match gated {
+        false => (panel * PANEL, n),
+        true if panel.is_multiple_of(2) => (panel / 2 * PANEL, n / 2),
+        true => (n / 2 + panel / 2 * PANEL, n),
+    };
+    first..end.min(first + PANEL)
 }
 
 /// Where element `(k, column)` of a panel stands.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use impasto_graph::DType;
 
 use super::drive::{BLOCK_ROWS, LONGEST_ROW};
-use super::{Kernel, Number, TILE_COLUMNS};
+use super::{Kernel, Number, PANEL, TILE_COLUMNS};
 use crate::cpu::memory::ALIGNMENT;
 use crate::cpu::rows::{Rows, Src};
 
@@ -76,6 +76,31 @@ impl Room {
             for i in 0..biases {
                 let to = room.add(i * Room::bias_stride(whole) + n.start);
                 (rows.load)(from.at(i * whole + n.start), std::slice::from_raw_parts_mut(to, n.len()));
+            }
+            room
+        }
+    }
+
+    /// The same for the columns `n` of gated panels, of a bias of `half` values and as many gates.
+    ///
+    /// # Safety
+    /// As [`Room::bias`].
+    pub(in super::super) unsafe fn gated_bias(
+        &self,
+        own: *mut u8,
+        rows: &Rows,
+        from: Src,
+        half: usize,
+        n: &Range<usize>,
+    ) -> *const f32 {
+        // SAFETY: the caller's; tiles begin at multiples of their columns.
+        unsafe {
+            let room = own.add(self.rows + self.sums).cast::<f32>();
+            for tile in n.clone().step_by(TILE_COLUMNS) {
+                let (at, columns) = (tile / 2, PANEL.min(half - tile / 2));
+                for (to, at) in [(tile, at), (tile + PANEL, half + at)] {
+                    (rows.load)(from.at(at), std::slice::from_raw_parts_mut(room.add(to), columns));
+                }
             }
             room
         }

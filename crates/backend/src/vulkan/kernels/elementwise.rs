@@ -23,13 +23,22 @@ fn mapped<'k>(k: &'k Builder, op: &Op, x: F<'k>) -> F<'k> {
     }
 }
 
-/// `value * gelu(gate)` of rows that hold both halves. Buffers: operand, result.
-pub(in super::super) fn geglu(rows: u32, width: u32, from: DType, to: DType) -> Result<Kernel, KernelError> {
+/// `value * gelu(gate)` of rows that hold both halves, plus a residual if there is one. Buffers: operand, residual, result.
+pub(in super::super) fn geglu(
+    rows: u32,
+    width: u32,
+    from: DType,
+    residual: Option<DType>,
+    to: DType,
+) -> Result<Kernel, KernelError> {
     Builder::kernel("geglu", [LINE, 1, 1], |k| {
-        let (x, out) = (Source::new(k, "x", from), Sink::new(k, "out", to));
+        let x = Source::new(k, "x", from);
+        let residual = residual.map(|dtype| Source::new(k, "residual", dtype));
+        let out = Sink::new(k, "out", to);
         let i = element(k, rows * width);
         let at = i / width * (2 * width) + i % width;
-        out.set(i, x.at(at) * gelu(k, x.at(at + width)));
+        let gated = x.at(at) * gelu(k, x.at(at + width));
+        out.set(i, residual.map_or(gated, |r| gated + r.at(i)));
     })
 }
 

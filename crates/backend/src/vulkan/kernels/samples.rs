@@ -95,7 +95,7 @@ pub fn samples() -> Result<Vec<Sample>, KernelError> {
             "a vector added to each row, then GELU",
             elementwise::chain(&chain, &[8192, 320], &walked, f16),
         ),
-        sample("geglu", "one half times GELU of the other", elementwise::geglu(8192, 1280, f16, f16)),
+        sample("geglu", "one half times GELU of the other", elementwise::geglu(8192, 1280, f16, None, f16)),
         sample("transpose", "channels last to channels first", movement::copy(&copy, f32)),
         sample("clear", "zeros", movement::clear(1 << 20, f16)),
         sample("embedding", "rows of a table of 49408", lookup::embedding(77, 768, 49_408, 0..49_408, [f16, f32])),
