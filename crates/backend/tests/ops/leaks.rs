@@ -8,11 +8,13 @@ use super::common::exam::{Bar, Exam};
 use super::common::rng::{Rng, cases};
 use super::operands::{Operand, single};
 
-/// Put the odd one into one of the sources.
-fn spoil(case: &mut Case, name: &str, rng: &mut Rng) {
+const ODD: [f64; 3] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+
+/// Put one of the odd ones into one of the sources.
+fn spoil(case: &mut Case, name: &str, odd: &[f64], rng: &mut Rng) {
     let found = case.graph.inputs().chain(case.graph.params()).find(|(n, _)| *n == name);
     let n = case.graph.ty(found.expect("the source is there").1).elements() as usize;
-    let (at, odd) = (rng.below(n), rng.pick(&[f64::NAN, f64::INFINITY, f64::NEG_INFINITY]));
+    let (at, odd) = (rng.below(n), rng.pick(odd));
     case.set(name, (0..n).map(|i| if i == at { odd } else { rng.normal() }).collect::<Vec<_>>());
 }
 
@@ -33,8 +35,10 @@ fn products_spread_no_odd_numbers() {
             2 => (Op::MatMul { transpose_b: true }, vec![input(&[m, k]), input(&[n, k])]),
             _ => (conv, vec![input(&[2, h, v, k]), param(&[n, k, 3, 3])]),
         };
+        // A gate far below zero may or may not be zero, which decides what an infinite value becomes.
+        let odd = if matches!(op, Op::Linear { geglu: true, .. }) { &ODD[..1] } else { &ODD };
         let mut case = Case::new(single(op, operands, None, rng), rng);
-        spoil(&mut case, if rng.chance(50) { "x0" } else { "x1" }, rng);
+        spoil(&mut case, if rng.chance(50) { "x0" } else { "x1" }, odd, rng);
         exam.check(&case, Bar::TIGHT, rng);
     });
 }
@@ -53,7 +57,7 @@ fn rows_spread_no_odd_numbers() {
             _ => (Op::Geglu, vec![x]),
         };
         let mut case = Case::new(single(op, operands, None, rng), rng);
-        spoil(&mut case, "x0", rng);
+        spoil(&mut case, "x0", &ODD, rng);
         exam.check(&case, Bar { f32: 1e-3, bf16: 1e-3, exact: 1e-3 }, rng);
     });
 }
