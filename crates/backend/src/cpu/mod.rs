@@ -27,6 +27,7 @@ use std::sync::Arc;
 use impasto_graph::{Capabilities, DType, Graph, Limits, Op, Plan, Used, Value, Weight};
 
 use crate::{Backend, BackendError, Meter, Profile, Session, WeightSource, Weights};
+use gemm::Kernel;
 use memory::Memory;
 use pool::Pool;
 use rows::Rows;
@@ -92,6 +93,8 @@ struct Inner {
     isa: Isa,
     number: Number,
     memory: u64,
+    /// Threads that share a second cache.
+    sharing: usize,
     pool: Arc<Pool>,
     meter: Arc<Meter>,
 }
@@ -123,7 +126,13 @@ impl Cpu {
         };
         let threads = options.threads.unwrap_or_else(impasto_device::cpu::usable_cores);
         let memory = options.memory.or_else(|| impasto_device::cpu::memory().map(|m| m.limit)).unwrap_or(u64::MAX);
-        Cpu(Arc::new(Inner { isa, number, memory, pool: Arc::new(Pool::new(threads)), meter: Arc::default() }))
+        let sharing = match isa {
+            Isa::Amx => threads.div_ceil(impasto_device::cpu::second_caches().unwrap_or(threads)).max(1),
+            // Their blocks are small.
+            _ => 1,
+        };
+        let pool = Arc::new(Pool::new(threads));
+        Cpu(Arc::new(Inner { isa, number, memory, sharing, pool, meter: Arc::default() }))
     }
 
     /// The instruction path in use.
@@ -136,6 +145,11 @@ impl Cpu {
         self.0.number
     }
 
+    /// The kernel of products.
+    fn kernel(&self) -> Kernel {
+        Kernel { sharing: self.0.sharing, ..Kernel::of(self.isa(), self.number()) }
+    }
+
     /// Threads that compute.
     pub fn threads(&self) -> usize {
         self.0.pool.threads()
@@ -143,8 +157,9 @@ impl Cpu {
 
     /// The same threads and the same meter, computing in 32-bit floats.
     fn exact(&self) -> Option<Arc<Cpu>> {
-        let Inner { isa, number, memory, pool, meter } = &*self.0;
-        let inner = Inner { isa: *isa, number: Number::F32, memory: *memory, pool: pool.clone(), meter: meter.clone() };
+        let Inner { isa, number, memory, sharing, pool, meter } = &*self.0;
+        let (pool, meter) = (pool.clone(), meter.clone());
+        let inner = Inner { isa: *isa, number: Number::F32, memory: *memory, sharing: *sharing, pool, meter };
         (*number != Number::F32).then(|| Arc::new(Cpu(Arc::new(inner))))
     }
 

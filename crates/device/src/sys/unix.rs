@@ -356,9 +356,9 @@ pub(crate) fn forget_variables(names: &[&str]) {
     }
 }
 
-/// The number of cores that the calling thread may run on.
+/// The cores that the calling thread may run on, by their numbers.
 #[cfg(target_os = "linux")]
-pub(crate) fn affinity() -> Option<usize> {
+pub(crate) fn affinity() -> Option<Vec<usize>> {
     // The call fails as long as the mask is smaller than the kernel's own.
     let mut mask = vec![0_u64; 16];
     while mask.len() <= 1 << 14 {
@@ -366,8 +366,8 @@ pub(crate) fn affinity() -> Option<usize> {
         // SAFETY: the mask is valid for writing `bytes` bytes, and aligned as a cpu_set_t, which is an array of words.
         let result = unsafe { libc::sched_getaffinity(0, bytes, mask.as_mut_ptr().cast()) };
         if result == 0 {
-            let cores = mask.iter().map(|word| word.count_ones() as usize).sum();
-            return Some(cores).filter(|&cores| cores > 0);
+            let cores: Vec<usize> = (0..64 * mask.len()).filter(|i| mask[i / 64] >> (i % 64) & 1 == 1).collect();
+            return Some(cores).filter(|cores| !cores.is_empty());
         }
         mask.resize(mask.len() * 2, 0);
     }
@@ -376,7 +376,7 @@ pub(crate) fn affinity() -> Option<usize> {
 
 /// Unknown here.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn affinity() -> Option<usize> {
+pub(crate) fn affinity() -> Option<Vec<usize>> {
     None
 }
 

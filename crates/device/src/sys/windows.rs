@@ -303,7 +303,7 @@ pub(crate) fn forget_variables(names: &[&str]) {
 }
 
 /// Unknown here.
-pub(crate) fn affinity() -> Option<usize> {
+pub(crate) fn affinity() -> Option<Vec<usize>> {
     None
 }
 

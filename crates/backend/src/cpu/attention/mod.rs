@@ -53,7 +53,7 @@ struct Way {
 impl Way {
     fn new(cpu: &Cpu, s: &Heads) -> Way {
         let number = cpu.number();
-        let kernel = Kernel::of(cpu.isa(), number);
+        let kernel = cpu.kernel();
         let mut way = Way {
             number,
             kernel,

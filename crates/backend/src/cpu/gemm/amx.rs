@@ -9,6 +9,7 @@ use std::cell::Cell;
 
 use impasto_graph::DType;
 
+use super::ahead::Ahead;
 use super::{HALF, Near, PANEL, Part, TILE_COLUMNS, Tile};
 use crate::cpu::math::AVX512_BF16;
 use crate::cpu::rows::Ending;
@@ -108,23 +109,22 @@ pub(super) unsafe fn end() {
 
 pub(super) unsafe fn bf16(t: &Tile) {
     // SAFETY: the caller's.
-    unsafe { bf16_ending(t, &[None; 2], None) }
+    unsafe { bf16_ending(t, &[None; 2], None, &mut Ahead::new(&mut std::iter::empty(), 0, 0)) }
 }
 
 /// See [`super::Beside`].
-pub(super) unsafe fn bf16_ending(t: &Tile, parts: &[Option<Part>; 2], waiting: Option<&Part>) {
+pub(super) unsafe fn bf16_ending(t: &Tile, parts: &[Option<Part>; 2], waiting: Option<&Part>, ahead: &mut Ahead) {
     let ending = waiting.or(parts[0].as_ref()).and_then(|part| part.finish.ending());
     // SAFETY: the caller vouches for the instructions and the pointers.
     unsafe {
         configure(t.rows);
         match ending {
-            Some(Ending::NarrowPlusNarrow) => tile::<true, 2, false>(t, parts, waiting),
-            Some(Ending::NarrowPlusWide) => tile::<true, 4, false>(t, parts, waiting),
-            Some(Ending::Wide) => tile::<false, 0, false>(t, parts, waiting),
-            Some(Ending::WidePlusWide) => tile::<false, 4, false>(t, parts, waiting),
-            Some(Ending::NarrowGated) => tile::<true, 0, true>(t, parts, waiting),
-            Some(Ending::WideGated) => tile::<false, 0, true>(t, parts, waiting),
-            Some(Ending::Narrow) | None => tile::<true, 0, false>(t, parts, waiting),
+            Some(Ending::Narrow) | None => tile::<{ Ending::Narrow as u8 }>(t, parts, waiting, ahead),
+            Some(Ending::NarrowPlusNarrow) => tile::<{ Ending::NarrowPlusNarrow as u8 }>(t, parts, waiting, ahead),
+            Some(Ending::NarrowPlusWide) => tile::<{ Ending::NarrowPlusWide as u8 }>(t, parts, waiting, ahead),
+            Some(Ending::Wide) => tile::<{ Ending::Wide as u8 }>(t, parts, waiting, ahead),
+            Some(Ending::WidePlusWide) => tile::<{ Ending::WidePlusWide as u8 }>(t, parts, waiting, ahead),
+            Some(Ending::Gated) => tile::<{ Ending::Gated as u8 }>(t, parts, waiting, ahead),
         }
     }
 }
@@ -204,23 +204,24 @@ struct Turns {
 }
 
 impl Turns {
-    /// `NARROW`, `RESIDUAL` and `GATED` as in [`Row::finish`].
+    /// `ENDING` as in [`Row::finish`].
     ///
     /// # Safety
     /// The rows are there.
     #[inline(always)]
-    unsafe fn take<const NARROW: bool, const RESIDUAL: usize, const GATED: bool>(&mut self) {
+    unsafe fn take<const ENDING: u8>(&mut self) {
         let e = &mut self.expected[0];
         if e.rows > 0 {
             ask_to_write(e.out);
-            if !NARROW && !GATED {
+            let ending = Ending::of(ENDING);
+            if ending.is_wide() {
                 ask_to_write(e.out.wrapping_add(64));
             }
-            if RESIDUAL > 0 {
+            if let Some(dtype) = ending.residual() {
                 fetch_near(e.residual);
-            }
-            if RESIDUAL == 4 {
-                fetch_near(e.residual.wrapping_add(64));
+                if dtype == DType::F32 {
+                    fetch_near(e.residual.wrapping_add(64));
+                }
             }
             (e.out, e.residual) = (e.out.wrapping_add(e.strides[0]), e.residual.wrapping_add(e.strides[1]));
             e.rows -= 1;
@@ -231,16 +232,16 @@ impl Turns {
         if self.left > 0 {
             self.left -= 1;
             // SAFETY: the caller vouches for the rows.
-            unsafe { self.row.finish::<AVX512_BF16, NARROW, RESIDUAL, GATED>(TILE_COLUMNS) };
+            unsafe { self.row.finish::<AVX512_BF16, ENDING>(TILE_COLUMNS) };
         }
     }
 
     /// Finish the rows that had no turn.
     #[inline(always)]
-    unsafe fn finish_all<const NARROW: bool, const RESIDUAL: usize, const GATED: bool>(&mut self) {
+    unsafe fn finish_all<const ENDING: u8>(&mut self) {
         for _ in 0..self.left {
             // SAFETY: the caller's.
-            unsafe { self.row.finish::<AVX512_BF16, NARROW, RESIDUAL, GATED>(TILE_COLUMNS) };
+            unsafe { self.row.finish::<AVX512_BF16, ENDING>(TILE_COLUMNS) };
         }
         self.left = 0;
     }
@@ -262,11 +263,12 @@ fn fetch_near(line: *const u8) {
 /// Go on by `steps` times 32 numbers of `k`. A's upper and lower half pass through tiles 4 and 5, B's left and right panel through 6 and 7, the
 /// sums are in 0 to 3. `OFTEN`: a turn after each product, else after each step.
 #[inline(always)]
-unsafe fn advance<const LOADS: u8, const OFTEN: bool, const NARROW: bool, const RESIDUAL: usize, const GATED: bool>(
+unsafe fn advance<const LOADS: u8, const OFTEN: bool, const ENDING: u8>(
     t: &Tile,
     at: &mut Place,
     steps: usize,
     turns: &mut Turns,
+    ahead: &mut Ahead,
 ) {
     macro_rules! four_sums {
         ($load_a:literal, $load_b:literal) => {
@@ -281,7 +283,7 @@ unsafe fn advance<const LOADS: u8, const OFTEN: bool, const NARROW: bool, const 
                     options(nostack, readonly)
                 );
                 if OFTEN {
-                    turns.take::<NARROW, RESIDUAL, GATED>();
+                    turns.take::<ENDING>();
                 }
                 asm!(
                     concat!($load_b, " tmm7, [{b} + {sb}*1]"),
@@ -294,7 +296,7 @@ unsafe fn advance<const LOADS: u8, const OFTEN: bool, const NARROW: bool, const 
                     fetch_lines(at.fetch, 2, t.fetch_lines.min(5));
                 }
                 if OFTEN {
-                    turns.take::<NARROW, RESIDUAL, GATED>();
+                    turns.take::<ENDING>();
                 }
                 asm!(
                     concat!($load_a, " tmm5, [{a} + {sa}*1]"),
@@ -306,10 +308,13 @@ unsafe fn advance<const LOADS: u8, const OFTEN: bool, const NARROW: bool, const 
                     fetch_lines(at.fetch, 5, 8);
                 }
                 if OFTEN {
-                    turns.take::<NARROW, RESIDUAL, GATED>();
+                    turns.take::<ENDING>();
                 }
                 asm!("tdpbf16ps tmm3, tmm5, tmm7", options(nostack, nomem));
-                turns.take::<NARROW, RESIDUAL, GATED>();
+                turns.take::<ENDING>();
+                if !OFTEN {
+                    ahead.step();
+                }
                 at.go_on(t.fetch_lines);
             }
         };
@@ -382,13 +387,9 @@ fn quarters(t: &Tile) -> [*mut f32; 4] {
     [0, PANEL, HALF * t.c_stride, HALF * t.c_stride + PANEL].map(|at| t.c.wrapping_add(at))
 }
 
-/// `NARROW`, `RESIDUAL` and `GATED` as in [`Row::finish`].
+/// `ENDING` as in [`Row::finish`].
 #[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn tile<const NARROW: bool, const RESIDUAL: usize, const GATED: bool>(
-    t: &Tile,
-    parts: &[Option<Part>; 2],
-    waiting: Option<&Part>,
-) {
+unsafe fn tile<const ENDING: u8>(t: &Tile, parts: &[Option<Part>; 2], waiting: Option<&Part>, ahead: &mut Ahead) {
     // SAFETY: the caller vouches for C, the rows of A, the panels of B, and the tile that waits; the tiles are configured for the number of rows.
     unsafe {
         let mut turns = Turns {
@@ -397,9 +398,9 @@ unsafe fn tile<const NARROW: bool, const RESIDUAL: usize, const GATED: bool>(
             left: waiting.map_or(0, |part| part.rows),
         };
         match (t.rows[1] > 0, t.panels > 1) {
-            (true, true) => whole_tile::<NARROW, RESIDUAL, GATED>(t, turns),
+            (true, true) => whole_tile::<ENDING>(t, turns, ahead),
             (low, right) => {
-                turns.finish_all::<NARROW, RESIDUAL, GATED>();
+                turns.finish_all::<ENDING>();
                 match (low, right) {
                     (true, _) => tile_at_end::<true, false>(t),
                     (false, true) => tile_at_end::<false, true>(t),
@@ -411,7 +412,7 @@ unsafe fn tile<const NARROW: bool, const RESIDUAL: usize, const GATED: bool>(
 }
 
 #[inline(always)]
-unsafe fn whole_tile<const NARROW: bool, const RESIDUAL: usize, const GATED: bool>(t: &Tile, mut turns: Turns) {
+unsafe fn whole_tile<const ENDING: u8>(t: &Tile, mut turns: Turns, ahead: &mut Ahead) {
     let steps = t.segment_k / 32;
     let near = steps.min(NEAR_STEPS);
     // Rows that have no turn after a step have one after a product.
@@ -423,18 +424,18 @@ unsafe fn whole_tile<const NARROW: bool, const RESIDUAL: usize, const GATED: boo
         for s in 0..t.segment_count {
             at.go_to(t, s);
             match (t.near, often) {
-                (Near::A, true) => advance::<NEAR_A, true, NARROW, RESIDUAL, GATED>(t, &mut at, near, &mut turns),
-                (Near::A, false) => advance::<NEAR_A, false, NARROW, RESIDUAL, GATED>(t, &mut at, near, &mut turns),
-                (Near::B, true) => advance::<NEAR_B, true, NARROW, RESIDUAL, GATED>(t, &mut at, near, &mut turns),
-                (Near::B, false) => advance::<NEAR_B, false, NARROW, RESIDUAL, GATED>(t, &mut at, near, &mut turns),
+                (Near::A, true) => advance::<NEAR_A, true, ENDING>(t, &mut at, near, &mut turns, ahead),
+                (Near::A, false) => advance::<NEAR_A, false, ENDING>(t, &mut at, near, &mut turns, ahead),
+                (Near::B, true) => advance::<NEAR_B, true, ENDING>(t, &mut at, near, &mut turns, ahead),
+                (Near::B, false) => advance::<NEAR_B, false, ENDING>(t, &mut at, near, &mut turns, ahead),
             }
             match often {
-                true => advance::<PAST_BOTH, true, NARROW, RESIDUAL, GATED>(t, &mut at, steps - near, &mut turns),
-                false => advance::<PAST_BOTH, false, NARROW, RESIDUAL, GATED>(t, &mut at, steps - near, &mut turns),
+                true => advance::<PAST_BOTH, true, ENDING>(t, &mut at, steps - near, &mut turns, ahead),
+                false => advance::<PAST_BOTH, false, ENDING>(t, &mut at, steps - near, &mut turns, ahead),
             }
         }
         // Their place may be the one of this tile's sums.
-        turns.finish_all::<NARROW, RESIDUAL, GATED>();
+        turns.finish_all::<ENDING>();
         store_sums::<true, true>(t);
     }
 }

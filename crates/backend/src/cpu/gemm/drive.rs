@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::ahead::{Ahead, Stretch};
 use super::{HALF, Kernel, Near, Number, PANEL, Part, TILE_COLUMNS, Tile, pack};
 use crate::cpu::memory::ALIGNMENT;
 use crate::cpu::rows::{Dst, Finish, Rows, Src};
@@ -29,23 +30,9 @@ pub(in super::super) fn spread(bytes: usize) -> usize {
 pub(in super::super) unsafe fn convert_row(rows: &Rows, number: Number, from: Src, k: usize, to: *mut u8) {
     // SAFETY: the caller's.
     unsafe {
-        convert(rows, number, from, k, to);
+        Stretch { from, to, numbers: k }.copy(rows, number);
         let padding = pack::padded_k(k, number) - k;
         to.add(k * number.bytes()).write_bytes(0, padding * number.bytes());
-    }
-}
-
-/// Write `n` numbers in the compute type.
-///
-/// # Safety
-/// Both rows are good for their lengths.
-pub(in super::super) unsafe fn convert(rows: &Rows, number: Number, from: Src, n: usize, to: *mut u8) {
-    // SAFETY: the caller's.
-    unsafe {
-        match number {
-            Number::F32 => (rows.load)(from, std::slice::from_raw_parts_mut(to.cast(), n)),
-            Number::Bf16 => (rows.to_bf16)(from, std::slice::from_raw_parts_mut(to.cast(), n)),
-        }
     }
 }
 
@@ -89,6 +76,16 @@ pub(in super::super) struct Target {
 }
 
 impl Target {
+    /// The same, so many rows further down.
+    ///
+    /// # Safety
+    /// They are inside the target.
+    pub(in super::super) unsafe fn down(&self, rows: usize) -> Target {
+        let elements = rows * self.row_stride;
+        // SAFETY: the caller's.
+        unsafe { Target { residual: self.residual.map(|r| r.at(elements)), out: self.out.at(elements), ..*self } }
+    }
+
     /// The element where a piece's results begin.
     fn place(&self, p: &Piece, column: usize) -> usize {
         p.line * self.line_stride + p.x * self.row_stride + if self.gated { column / 2 } else { column }
@@ -234,17 +231,30 @@ pub(super) struct Patch {
 }
 
 impl Product {
-    /// Multiply a block with the columns `n` of B, into `target`.
+    /// Steps of 32 numbers of `k` in which a matrix kernel multiplies a block with some columns.
+    pub(in super::super) fn steps(&self, a: &Block, n: &Range<usize>) -> usize {
+        let tiles = Pieces::new(a.lines, a.line_rows, &self.kernel).tiles() * n.len().div_ceil(TILE_COLUMNS);
+        tiles * a.segments.len() * a.segment_k / 32
+    }
+
+    /// Multiply a block with the columns `n` of B, into `target`; a matrix kernel meanwhile copies some of what is `ahead`.
     ///
     /// # Safety
     /// The machine has the instructions; the pointers are good; `sums` has [`sums_bytes`]; no other thread writes the
     /// same part of the target.
-    pub(in super::super) unsafe fn block(&self, a: &Block, n: Range<usize>, sums: *mut f32, target: &Target) {
+    pub(in super::super) unsafe fn block(
+        &self,
+        a: &Block,
+        n: Range<usize>,
+        sums: *mut f32,
+        target: &Target,
+        ahead: &mut Ahead,
+    ) {
         // SAFETY: the caller's.
         unsafe {
             (self.kernel.begin)();
             match self.kernel.is_matrix() {
-                true => self.matrix_block(a, n, sums, target),
+                true => self.matrix_block(a, n, sums, target, ahead),
                 false => self.vector_block(a, n, sums, target),
             }
             (self.kernel.end)();
@@ -365,6 +375,9 @@ impl Product {
         let mut finish = part.finish;
         // SAFETY: the caller's.
         unsafe {
+            if finish.gated {
+                return (self.rows.gate)(part.sums, TILE_COLUMNS, part.rows, columns - PANEL, &finish);
+            }
             if finish.activation.is_some() {
                 (self.rows.activate)(part.sums, TILE_COLUMNS, part.rows, columns, &finish);
                 finish.bias = None;

@@ -13,6 +13,7 @@
 //! keep a tile's rows of a chunk in the nearest cache and go through the panels. Matrix kernels take long chunks, since
 //! their sums are dear to spill; the caches hold what is used again, and all else is led past the nearest one.
 
+pub(super) mod ahead;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod amx;
 #[cfg(target_arch = "x86_64")]
@@ -29,6 +30,7 @@ use impasto_graph::DType;
 
 use super::Isa;
 use super::rows::Finish;
+use ahead::Ahead;
 
 /// Columns of a packed panel.
 pub(super) const PANEL: usize = 16;
@@ -89,14 +91,15 @@ impl Part {
         self.finish.activation.is_none() && self.finish.ending().is_some()
     }
 
-    /// Ask for the lines of the result of so many columns, and of what is added to it, before the tile is computed: they arrive meanwhile. A
+    /// Ask for the lines of a result of so many columns, and of what is added to it, before the tile is computed: they arrive meanwhile. A
     /// matrix kernel asks bit by bit instead.
     fn ask(&self, columns: usize) {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
+            let columns = if self.finish.gated { columns - PANEL } else { columns };
             let lines = |dtype: DType, stride: usize| {
-                let (size, columns) = (dtype.bytes() as usize, self.finish.results(columns));
+                let size = dtype.bytes() as usize;
                 (0..self.rows)
                     .flat_map(move |row| (0..columns * size).step_by(64).map(move |i| row * stride * size + i))
             };
@@ -154,6 +157,8 @@ pub(super) struct Kernel {
     pub(super) rows: usize,
     /// Preferred length of a chunk of `k`.
     pub(super) chunk: usize,
+    /// Threads that share a second cache: each holds its part in it.
+    pub(super) sharing: usize,
     /// A matrix kernel's tiles come in halves of 16 rows. It computes one and finishes another between its products.
     pub(super) matrix: Option<Beside>,
     /// Compute a tile.
@@ -166,23 +171,26 @@ pub(super) struct Kernel {
     pub(super) end: unsafe fn(),
 }
 
-/// Compute a tile, ask for what its parts will need, and meanwhile finish a whole tile before it, whose sums may have the same place.
+/// Compute a tile, ask for what its parts will need, and meanwhile finish a whole tile before it, whose sums may have the same place, and copy
+/// rows for the next block.
 ///
 /// # Safety
 /// As [`Kernel::run`].
-pub(super) type Beside = unsafe fn(&Tile, &[Option<Part>; 2], Option<&Part>);
+pub(super) type Beside = unsafe fn(&Tile, &[Option<Part>; 2], Option<&Part>, &mut Ahead);
 
 unsafe fn nothing() {}
 
 impl Kernel {
     /// The kernel of an instruction path for a compute type.
     pub(super) fn of(isa: Isa, number: Number) -> Kernel {
-        let plain = |rows, chunk, run| Kernel { rows, chunk, matrix: None, run, begin: nothing, end: nothing };
+        let plain =
+            |rows, chunk, run| Kernel { rows, chunk, sharing: 1, matrix: None, run, begin: nothing, end: nothing };
         match (isa, number) {
             #[cfg(target_arch = "x86_64")]
             (Isa::Amx, Number::Bf16) => Kernel {
                 rows: 32,
                 chunk: 4096,
+                sharing: 1,
                 matrix: Some(amx::bf16_ending),
                 run: amx::bf16,
                 begin: amx::begin,

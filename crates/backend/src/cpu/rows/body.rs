@@ -6,7 +6,7 @@ use impasto_graph::{DType, Unary};
 
 #[cfg(target_arch = "x86_64")]
 use super::super::math::{AVX512, AVX512_BF16};
-use super::{Dst, Ending, Finish, GATES, LANES, Norm, Src};
+use super::{Dst, Ending, Finish, LANES, Norm, Src};
 use crate::cpu::math::{self, Aligned, PART};
 
 #[inline(always)]
@@ -176,13 +176,16 @@ pub(super) unsafe fn geglu<const L: u8>(values: Src, gates: Src, n: usize, out: 
 }
 
 #[inline(always)]
-unsafe fn geglu_part<const L: u8>(values: Src, gates: Src, out: Dst, [some, theirs]: [&mut [f32]; 2]) {
+unsafe fn geglu_part<const L: u8>(values: Src, gates: Src, out: Dst, [value, gate]: [&mut [f32]; 2]) {
     // SAFETY: the caller's.
     unsafe {
-        load::<L>(values, some);
-        load::<L>(gates, theirs);
-        gate::<L>(some, theirs);
-        store::<L>(some, out);
+        load::<L>(values, value);
+        load::<L>(gates, gate);
+        unary::<L>(Unary::Gelu, gate);
+        for (v, &g) in value.iter_mut().zip(&*gate) {
+            *v *= g;
+        }
+        store::<L>(value, out);
     }
 }
 
@@ -273,14 +276,12 @@ pub(super) unsafe fn finish<const L: u8>(c: *mut f32, stride: usize, rows: usize
     // SAFETY: the caller vouches for `rows x columns` sums and the same of residual and result.
     unsafe {
         match f.ending().filter(|_| columns == WIDE) {
-            Some(Ending::Narrow) => finish_wide::<L, true, 0, false>(c, stride, rows, f),
-            Some(Ending::NarrowPlusNarrow) => finish_wide::<L, true, 2, false>(c, stride, rows, f),
-            Some(Ending::NarrowPlusWide) => finish_wide::<L, true, 4, false>(c, stride, rows, f),
-            Some(Ending::Wide) => finish_wide::<L, false, 0, false>(c, stride, rows, f),
-            Some(Ending::WidePlusWide) => finish_wide::<L, false, 4, false>(c, stride, rows, f),
-            Some(Ending::NarrowGated) => finish_wide::<L, true, 0, true>(c, stride, rows, f),
-            Some(Ending::WideGated) => finish_wide::<L, false, 0, true>(c, stride, rows, f),
-            None => finish_any::<L>(c, stride, rows, columns, f),
+            Some(Ending::Narrow) => finish_whole::<L, { Ending::Narrow as u8 }>(c, stride, rows, f),
+            Some(Ending::NarrowPlusNarrow) => finish_whole::<L, { Ending::NarrowPlusNarrow as u8 }>(c, stride, rows, f),
+            Some(Ending::NarrowPlusWide) => finish_whole::<L, { Ending::NarrowPlusWide as u8 }>(c, stride, rows, f),
+            Some(Ending::Wide) => finish_whole::<L, { Ending::Wide as u8 }>(c, stride, rows, f),
+            Some(Ending::WidePlusWide) => finish_whole::<L, { Ending::WidePlusWide as u8 }>(c, stride, rows, f),
+            Some(Ending::Gated) | None => finish_any::<L>(c, stride, rows, columns, f),
         }
     }
 }
@@ -329,44 +330,32 @@ impl Row {
         }
     }
 
-    /// Write it, and go to the next, whose sums are `stride` further. `NARROW`: the result is bf16, else f32. `RESIDUAL`: the bytes of a number
-    /// that is added, or 0. `GATED`: the row has values and their gates, and nothing is added.
+    /// Write it, and go to the next, whose sums are `stride` further. `ENDING` is the number of one.
     ///
     /// # Safety
     /// There is such a row of sums, residual and result.
     #[inline(always)]
-    pub(crate) unsafe fn finish<const L: u8, const NARROW: bool, const RESIDUAL: usize, const GATED: bool>(
-        &mut self,
-        stride: usize,
-    ) {
+    pub(crate) unsafe fn finish<const L: u8, const ENDING: u8>(&mut self, stride: usize) {
+        let ending = Ending::of(ENDING);
         // SAFETY: the caller's.
         unsafe {
             let mut v = self.sums.cast::<[f32; WIDE]>().read();
             for (v, &bias) in v.iter_mut().zip(&self.bias) {
                 *v += bias;
             }
-            if RESIDUAL == 4 {
-                let r = self.residual.cast::<[f32; WIDE]>().read();
-                for i in 0..WIDE {
-                    v[i] += r[i];
-                }
-            } else if RESIDUAL == 2 {
-                let r = self.residual.cast::<[u16; WIDE]>().read();
-                for i in 0..WIDE {
-                    v[i] += from_bf16(r[i]);
-                }
+            match ending.residual() {
+                Some(DType::F32) => add_to::<L>(&mut v, &self.residual.cast::<[f32; WIDE]>().read()),
+                Some(_) => add_to::<L>(&mut v, &self.residual.cast::<[u16; WIDE]>().read().map(from_bf16)),
+                None => {}
             }
-            if GATED {
-                let (values, gates) = v.split_at_mut(GATES);
-                gate::<L>(values, gates);
-                let dtype = if NARROW { DType::BF16 } else { DType::F32 };
-                store::<L>(values, Dst { ptr: self.out, dtype });
-            } else if NARROW {
+            if ending == Ending::Gated {
+                round_row::<L>(&gated::<L>(&v), slice_mut(self.out, GATED));
+            } else if ending.is_wide() {
+                put::<L, [f32; WIDE]>(self.out.cast(), v, self.streamed);
+            } else {
                 let mut narrow = [0; WIDE];
                 round_row::<L>(&v, &mut narrow);
                 put::<L, [u16; WIDE]>(self.out.cast(), narrow, self.streamed);
-            } else {
-                put::<L, [f32; WIDE]>(self.out.cast(), v, self.streamed);
             }
             self.sums = self.sums.add(stride);
         }
@@ -375,27 +364,13 @@ impl Row {
     }
 }
 
-/// Values times the GELU of their gates, which is left in their place.
 #[inline(always)]
-fn gate<const L: u8>(values: &mut [f32], gates: &mut [f32]) {
-    math::unary::<L>(Unary::Gelu, gates);
-    for (v, &g) in values.iter_mut().zip(&*gates) {
-        *v *= g;
-    }
-}
-
-#[inline(always)]
-unsafe fn finish_wide<const L: u8, const NARROW: bool, const RESIDUAL: usize, const GATED: bool>(
-    c: *mut f32,
-    stride: usize,
-    rows: usize,
-    f: &Finish,
-) {
+unsafe fn finish_whole<const L: u8, const ENDING: u8>(c: *mut f32, stride: usize, rows: usize, f: &Finish) {
     // SAFETY: the caller's.
     unsafe {
         let mut row = Row::new(c, f);
         for _ in 0..rows {
-            row.finish::<L, NARROW, RESIDUAL, GATED>(stride);
+            row.finish::<L, ENDING>(stride);
         }
     }
 }
@@ -424,23 +399,55 @@ unsafe fn finish_any<const L: u8>(c: *mut f32, stride: usize, rows: usize, colum
     // SAFETY: the caller's.
     unsafe {
         let mut buffer = [0.0; WIDE];
-        // Values have a whole panel, whatever their gates have.
-        let (results, all) = (f.results(columns), if f.gated { WIDE } else { columns });
         for row in 0..rows {
-            let c = std::slice::from_raw_parts_mut(c.add(row * stride), all);
+            let c = std::slice::from_raw_parts_mut(c.add(row * stride), columns);
             if let Some(bias) = f.bias {
                 add_to::<L>(c, std::slice::from_raw_parts(bias, columns));
             }
-            if f.gated {
-                let (values, gates) = c.split_at_mut(GATES);
-                gate::<L>(values, gates);
-            }
-            let c = &mut c[..results];
             if let Some((residual, stride)) = f.residual {
-                load::<L>(residual.at(row * stride), &mut buffer[..results]);
-                add_to::<L>(c, &buffer[..results]);
+                load::<L>(residual.at(row * stride), &mut buffer[..columns]);
+                add_to::<L>(c, &buffer);
             }
             store::<L>(c, f.out.0.at(row * f.out.1));
+        }
+    }
+}
+
+/// Columns of values in a tile, and of their gates.
+const GATED: usize = WIDE / 2;
+
+/// Values and their gates as results.
+#[inline(always)]
+fn gated<const L: u8>(row: &[f32; WIDE]) -> [f32; GATED] {
+    let (mut values, mut gates) = ([0.0; GATED], [0.0; GATED]);
+    values.copy_from_slice(&row[..GATED]);
+    gates.copy_from_slice(&row[GATED..]);
+    math::unary::<L>(Unary::Gelu, &mut gates);
+    for (v, &g) in values.iter_mut().zip(&gates) {
+        *v *= g;
+    }
+    values
+}
+
+#[inline(always)]
+pub(super) unsafe fn gate<const L: u8>(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish) {
+    // SAFETY: the caller vouches for `rows` whole rows of sums, a whole bias, and `columns` of residual and result.
+    unsafe {
+        if columns == GATED && f.ending() == Some(Ending::Gated) {
+            return finish_whole::<L, { Ending::Gated as u8 }>(c, stride, rows, f);
+        }
+        let bias = f.bias.map_or([0.0; WIDE], |b| b.cast::<[f32; WIDE]>().read());
+        let mut room = [0.0; GATED];
+        for row in 0..rows {
+            let mut sums = c.add(row * stride).cast::<[f32; WIDE]>().read();
+            add_to::<L>(&mut sums, &bias);
+            let mut results = gated::<L>(&sums);
+            let results = &mut results[..columns];
+            if let Some((residual, stride)) = f.residual {
+                load::<L>(residual.at(row * stride), &mut room[..columns]);
+                add_to::<L>(results, &room);
+            }
+            store::<L>(results, f.out.0.at(row * f.out.1));
         }
     }
 }

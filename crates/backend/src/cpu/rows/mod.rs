@@ -67,7 +67,7 @@ impl Dst {
     }
 }
 
-/// What is done to a tile of sums before it is stored: `activation(sum + bias) + residual`.
+/// What is done to a tile of sums before it is stored: `activation(sum + bias) + residual`, or the same of values and their gates.
 #[derive(Clone, Copy)]
 pub(crate) struct Finish {
     /// One for each column, or none.
@@ -77,33 +77,60 @@ pub(crate) struct Finish {
     pub(crate) residual: Option<(Src, usize)>,
     /// First row, and elements from one row to the next.
     pub(crate) out: (Dst, usize),
-    /// The tile has columns of values, then their gates from [`GATES`] on: the result is `value * gelu(gate) + residual`.
+    /// The tile has 16 columns of values, then their gates.
     pub(crate) gated: bool,
     /// Whole tiles go past the caches, where the machine can: the rows are then whole cache lines.
     pub(crate) streamed: bool,
 }
 
-/// Where the gates begin in a tile that has them: as many columns as their values have.
-pub(crate) const GATES: usize = 16;
-
 /// The endings of a whole tile that networks use: its result, and what is added to it, are narrow (bf16) or wide (f32).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub(crate) enum Ending {
     Narrow,
     NarrowPlusNarrow,
     NarrowPlusWide,
     Wide,
     WidePlusWide,
-    NarrowGated,
-    WideGated,
+    /// Values and their gates become half as many narrow results.
+    Gated,
+}
+
+impl Ending {
+    /// The one with this number: constants are numbers.
+    #[inline(always)]
+    pub(crate) const fn of(number: u8) -> Ending {
+        match number {
+            0 => Ending::Narrow,
+            1 => Ending::NarrowPlusNarrow,
+            2 => Ending::NarrowPlusWide,
+            3 => Ending::Wide,
+            4 => Ending::WidePlusWide,
+            _ => Ending::Gated,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) const fn is_wide(self) -> bool {
+        matches!(self, Ending::Wide | Ending::WidePlusWide)
+    }
+
+    /// What is added.
+    #[inline(always)]
+    pub(crate) const fn residual(self) -> Option<DType> {
+        match self {
+            Ending::NarrowPlusNarrow => Some(DType::BF16),
+            Ending::NarrowPlusWide | Ending::WidePlusWide => Some(DType::F32),
+            Ending::Narrow | Ending::Wide | Ending::Gated => None,
+        }
+    }
 }
 
 impl Finish {
     /// If this is one of them. An activation is not part of it.
     pub(crate) fn ending(&self) -> Option<Ending> {
         match (self.out.0.dtype, self.residual.map(|(r, _)| r.dtype)) {
-            (DType::BF16, None) if self.gated => Some(Ending::NarrowGated),
-            (DType::F32, None) if self.gated => Some(Ending::WideGated),
+            (DType::BF16, None) if self.gated => Some(Ending::Gated),
             _ if self.gated => None,
             (DType::BF16, None) => Some(Ending::Narrow),
             (DType::BF16, Some(DType::BF16)) => Some(Ending::NarrowPlusNarrow),
@@ -112,11 +139,6 @@ impl Finish {
             (DType::F32, Some(DType::F32)) => Some(Ending::WidePlusWide),
             _ => None,
         }
-    }
-
-    /// How many columns of the result so many of a tile become.
-    pub(crate) fn results(&self, columns: usize) -> usize {
-        if self.gated { columns - GATES } else { columns }
     }
 }
 
@@ -176,6 +198,8 @@ pub(crate) struct Rows {
     pub(crate) activate: unsafe fn(*mut f32, usize, usize, usize, &Finish),
     /// `sum + bias + residual` of as many into a tensor: apart from activations, since this is most of what short products cost.
     pub(crate) finish: unsafe fn(*mut f32, usize, usize, usize, &Finish),
+    /// `(sum + bias) * gelu(sum + bias) + residual` of `rows` rows of values and their gates, 16 columns each, into so many columns of a tensor.
+    pub(crate) gate: unsafe fn(*mut f32, usize, usize, usize, &Finish),
     /// Rows of scores to weights, each with its running maximum and total.
     pub(crate) softmax: unsafe fn(&Softmax),
     /// `x *= factor`.
@@ -213,6 +237,7 @@ macro_rules! rows {
                 );
                 activate = body::activate(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish);
                 finish = body::finish(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish);
+                gate = body::gate(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish);
                 softmax = softmax::softmax(s: &Softmax);
                 scale = body::scale(x: &mut [f32], factor: f32);
             );
