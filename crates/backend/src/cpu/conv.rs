@@ -7,12 +7,12 @@
 //!   segment of `k` at its own offset.
 //! - **gathered**: for few channels or narrow images, each output pixel's window is copied into one row.
 
-use impasto_graph::{Graph, Op, Value};
+use impasto_graph::{DType, Graph, Op, Value};
 
 use super::Cpu;
 use super::gemm::ahead::{Ahead, Stretch};
 use super::gemm::drive::{BLOCK_ROWS, Block, Product, Target, spread, sums_bytes};
-use super::gemm::share::{self, Partition, Room, lines_ahead};
+use super::gemm::share::{Partition, Room};
 use super::gemm::{Kernel, Number, pack};
 use super::rows::Src;
 use super::session::{Env, Run, size};
@@ -91,10 +91,9 @@ impl Way {
         let threads = cpu.threads().div_ceil(s.batch);
         let small = kernel.is_matrix() && feed == Feed::Gathered && s.batch * pixels <= BLOCK_ROWS;
         let pictures = if small { s.batch } else { 1 };
-        let rows = if feed == Feed::Direct { share::Feed::Passing } else { share::Feed::Copied };
         let partition = match small {
             true => Partition::small(pixels, s.n, cpu.threads()),
-            false => Partition::new(pixels, s.n, column_bytes, rows, threads, &kernel),
+            false => Partition::new(pixels, s.n, column_bytes, feed == Feed::Direct, threads, &kernel),
         };
         let (mut columns, mut series) = (partition.columns, 1);
         let segments = if feed == Feed::Bands { s.taps() } else { 1 };
@@ -111,7 +110,7 @@ impl Way {
             Feed::Bands => {
                 pixel_bytes = s.channels * number.bytes();
                 block = if kernel.is_matrix() {
-                    let ahead = lines_ahead(s.x_type, s.channels) && s.n * column_bytes <= AHEAD_PANEL_BYTES;
+                    let ahead = matches!(s.x_type, DType::BF16 | DType::F32) && s.n * column_bytes <= AHEAD_PANEL_BYTES;
                     let bytes = if ahead { AHEAD_BYTES } else { BAND_BYTES };
                     let block = band_block(s, pixel_bytes, bytes / kernel.sharing);
                     // Where there are too few blocks for the threads, columns are divided: all rows share a block's panels.

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use impasto_graph::{DType, Graph, Op, Value};
 
-use super::gemm::ahead::{Ahead, Stretch};
+use super::gemm::ahead::Ahead;
 use super::gemm::drive::{Block, Product, Target, convert_row, spread, sums_bytes};
-use super::gemm::share::{Feed, Partition, Room};
+use super::gemm::share::{Partition, Room};
 use super::gemm::{Kernel, Number, PANEL, pack};
 use super::rows::{Dst, Src};
 use super::session::{Env, Run, size};
@@ -36,9 +36,8 @@ struct Way {
     number: Number,
     kernel: Kernel,
     partition: Partition,
-    feed: Feed,
-    /// Blocks of a task: while one is multiplied the next is copied.
-    series: usize,
+    /// The rows of A are used where they lie.
+    direct: bool,
     /// Bytes from one row of a converted block to the next.
     row_bytes: usize,
     /// Scratch memory of a thread.
@@ -51,41 +50,23 @@ impl Way {
         let kernel = cpu.kernel();
         let padded = pack::padded_k(s.k, number);
         let column_bytes = padded * number.bytes();
-        let feed = match () {
-            () if number.dtype() == s.a_type && padded == s.k && Partition::passes(s.n, column_bytes, &kernel) => {
-                Feed::Passing
-            }
-            () if Partition::copies_ahead(&kernel, s.a_type, s.k) => Feed::Ahead,
-            () => Feed::Copied,
-        };
+        let direct = number.dtype() == s.a_type && padded == s.k && Partition::passes(s.n, column_bytes, &kernel);
         let threads = cpu.threads().div_ceil(s.groups);
-        let partition = Partition::new(s.m, s.n, column_bytes, feed, threads, &kernel);
-        let series = match feed {
-            Feed::Ahead => Partition::series(s.m.div_ceil(partition.rows), s.n.div_ceil(partition.columns), threads),
-            _ => 1,
-        };
+        let partition = Partition::new(s.m, s.n, column_bytes, direct, threads, &kernel);
         let row_bytes = spread(column_bytes);
         Way {
             number,
             kernel,
             partition,
-            feed,
-            series,
+            direct,
             row_bytes,
             room: Room::new(
-                if feed == Feed::Passing { 0 } else { series.min(2) * partition.rows * row_bytes },
+                if direct { 0 } else { partition.rows * row_bytes },
                 sums_bytes(&kernel, number, [1, partition.rows], partition.columns, 1, padded),
                 1,
                 s.n,
             ),
         }
-    }
-}
-
-impl Way {
-    /// Rows of a task.
-    fn task_rows(&self) -> usize {
-        self.series * self.partition.rows
     }
 }
 
@@ -127,21 +108,21 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
     // A tile of values and gates may be half a line of results.
     let lines = !s.gated && [row_bytes, out.ptr as usize].iter().all(|at| at.is_multiple_of(ALIGNMENT as usize));
     let streamed = way.kernel.is_matrix()
-        && way.feed != Feed::Passing
+        && !way.direct
         && residual.is_none()
         && lines
         && s.groups * s.m * row_bytes >= STREAMED_BYTES;
     let biases = if s.gated { 2 * s.results } else { s.results };
     Box::new(move |pool| {
-        let (row_blocks, column_blocks) = (s.m.div_ceil(way.task_rows()), s.n.div_ceil(way.partition.columns));
+        let (row_blocks, column_blocks) = (s.m.div_ceil(way.partition.rows), s.n.div_ceil(way.partition.columns));
         pool.each(s.groups * row_blocks * column_blocks, &|thread, task| {
             // Neighbouring tasks share their columns: the panels are still in the cache.
             let (columns, block) = (task / (s.groups * row_blocks), task % (s.groups * row_blocks));
             let (group, block) = (block / row_blocks, block % row_blocks);
             let n0 = columns * way.partition.columns;
             let n = n0..s.n.min(n0 + way.partition.columns);
-            let m0 = block * way.task_rows();
-            let m = way.task_rows().min(s.m - m0);
+            let m0 = block * way.partition.rows;
+            let m = way.partition.rows.min(s.m - m0);
             let first = group * s.m + m0;
             // SAFETY: a task has its own rows and columns of the result, a thread its own scratch memory; sizes are
             // those that `scratch_bytes` and the plan agreed on.
@@ -169,11 +150,11 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
     })
 }
 
-/// Blocks of rows of A, one after the other, against some columns of B, converting the rows first where that is needed.
+/// One block of rows of A against some columns of B, converting the rows first where that is needed.
 ///
 /// # Safety
 /// As [`Product::block`]; `scratch` has the bytes of `way`.
-#[allow(clippy::too_many_arguments, reason = "some rows, a range of columns, and where they go")]
+#[allow(clippy::too_many_arguments, reason = "a block of rows, a range of columns, and where they go")]
 unsafe fn multiply_rows(
     product: &Product,
     way: &Way,
@@ -184,38 +165,27 @@ unsafe fn multiply_rows(
     scratch: *mut u8,
     target: &Target,
 ) {
-    let padded = pack::padded_k(k, way.number);
-    let rows = way.partition.rows;
-    let blocks = m.div_ceil(rows);
-    let count = |block: usize| rows.min(m - block * rows);
-    // SAFETY: the caller's; every second block has the same room.
+    // SAFETY: the caller's.
     unsafe {
-        let room = |block: usize| scratch.add(block % 2 * rows * way.row_bytes);
-        let row = |block: usize, row: usize| (a.at((block * rows + row) * k), room(block).add(row * way.row_bytes));
-        if way.feed != Feed::Passing {
-            (0..count(0)).map(|i| row(0, i)).for_each(|(from, to)| convert_row(product.rows, way.number, from, k, to));
-        }
-        for block in 0..blocks {
-            let (ptr, row_stride) = match way.feed {
-                Feed::Passing => (a.ptr, k * way.number.bytes()),
-                _ => (room(block).cast_const(), way.row_bytes),
-            };
-            let next = if block + 1 < blocks { count(block + 1) } else { 0 };
-            let mut runs = (0..next).map(|i| row(block + 1, i)).map(|(from, to)| Stretch { from, to, numbers: k });
-            let a = Block {
-                ptr,
-                row_stride,
-                lines: 1,
-                line_rows: count(block),
-                line_stride: 0,
-                segments: &[0],
-                segment_k: padded,
-                passing: way.feed == Feed::Passing,
-            };
-            let mut ahead = Ahead::new(&mut runs, next * k, product.steps(&a, &n));
-            product.block(&a, n.clone(), way.room.sums(scratch), &target.down(block * rows), &mut ahead);
-            ahead.finish(product.rows);
-        }
+        let (ptr, row_stride) = if way.direct {
+            (a.ptr, k * way.number.bytes())
+        } else {
+            for row in 0..m {
+                convert_row(product.rows, way.number, a.at(row * k), k, scratch.add(row * way.row_bytes));
+            }
+            (scratch.cast_const(), way.row_bytes)
+        };
+        let block = Block {
+            ptr,
+            row_stride,
+            lines: 1,
+            line_rows: m,
+            line_stride: 0,
+            segments: &[0],
+            segment_k: pack::padded_k(k, way.number),
+            passing: way.direct,
+        };
+        product.block(&block, n, way.room.sums(scratch), target, &mut Ahead::new(&mut std::iter::empty(), 0, 0));
     }
 }
 
@@ -266,12 +236,13 @@ pub(super) mod matmul {
                         pack::zero_padding(to, way.number, columns, s.k);
                     }
                 });
-                let (row_blocks, column_blocks) = (s.m.div_ceil(way.task_rows()), s.n.div_ceil(way.partition.columns));
+                let (row_blocks, column_blocks) =
+                    (s.m.div_ceil(way.partition.rows), s.n.div_ceil(way.partition.columns));
                 pool.each(row_blocks * column_blocks, &|thread, task| {
                     let n0 = task / row_blocks * way.partition.columns;
                     let n = n0..s.n.min(n0 + way.partition.columns);
-                    let m0 = task % row_blocks * way.task_rows();
-                    let m = way.task_rows().min(s.m - m0);
+                    let m0 = task % row_blocks * way.partition.rows;
+                    let m = way.partition.rows.min(s.m - m0);
                     // SAFETY: as above.
                     unsafe {
                         let target = Target {

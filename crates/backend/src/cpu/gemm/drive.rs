@@ -76,16 +76,6 @@ pub(in super::super) struct Target {
 }
 
 impl Target {
-    /// The same, so many rows further down.
-    ///
-    /// # Safety
-    /// They are inside the target.
-    pub(in super::super) unsafe fn down(&self, rows: usize) -> Target {
-        let elements = rows * self.row_stride;
-        // SAFETY: the caller's.
-        unsafe { Target { residual: self.residual.map(|r| r.at(elements)), out: self.out.at(elements), ..*self } }
-    }
-
     /// The element where a piece's results begin.
     fn place(&self, p: &Piece, column: usize) -> usize {
         p.line * self.line_stride + p.x * self.row_stride + if self.gated { column / 2 } else { column }

@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-use impasto_graph::DType;
-
 use super::drive::{BLOCK_ROWS, LONGEST_ROW};
 use super::{Kernel, Number, PANEL, TILE_COLUMNS};
 use crate::cpu::memory::ALIGNMENT;
@@ -15,9 +13,6 @@ const PASSING_ROWS: usize = 128;
 const HELD_BYTES: usize = 900 << 10;
 /// Bytes of rows, or of their chunks, that stay in the second cache while a matrix kernel goes through the panels.
 const HELD_ROWS_BYTES: usize = 1000 << 10;
-/// The same where the next rows are copied meanwhile, and rows of which that is done: longer ones would meet the panels too often.
-const AHEAD_BYTES: usize = 660 << 10;
-const AHEAD_ROW_BYTES: usize = 2560;
 /// Columns whose sums wait for the next chunk of such rows.
 const CHUNKED_COLUMNS: usize = 1280;
 /// Bytes of rows that a matrix kernel takes from the tensor itself, however many columns they meet.
@@ -107,17 +102,6 @@ impl Room {
     }
 }
 
-/// Where a block's rows come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Feed {
-    /// They are taken from the tensor itself.
-    Passing,
-    /// They are copied first.
-    Copied,
-    /// They are copied between the products of the block before.
-    Ahead,
-}
-
 /// How the rows and columns of a product are given to threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Partition {
@@ -134,18 +118,15 @@ impl Partition {
         m: usize,
         n: usize,
         column_bytes: usize,
-        feed: Feed,
+        passing: bool,
         threads: usize,
         kernel: &Kernel,
     ) -> Partition {
         let chunked = kernel.is_matrix() && column_bytes > LONGEST_ROW * Number::Bf16.bytes();
         let most = match kernel.is_matrix() {
-            true if feed == Feed::Passing => PASSING_ROWS,
-            true if !chunked => {
-                let bytes = if feed == Feed::Ahead { AHEAD_BYTES } else { HELD_ROWS_BYTES };
-                (bytes / kernel.sharing / column_bytes / kernel.rows * kernel.rows)
-                    .clamp(2 * kernel.rows, 2 * BLOCK_ROWS)
-            }
+            true if passing => PASSING_ROWS,
+            true if !chunked => (HELD_ROWS_BYTES / kernel.sharing / column_bytes / kernel.rows * kernel.rows)
+                .clamp(2 * kernel.rows, 2 * BLOCK_ROWS),
             _ => BLOCK_ROWS,
         };
         let least = kernel.rows * 2;
@@ -154,7 +135,7 @@ impl Partition {
         let rows = m.div_ceil(blocks).next_multiple_of(kernel.rows).min(m.max(1));
         let mut columns = Partition::columns(n, m.div_ceil(rows), threads);
         let most = match kernel.is_matrix() {
-            true if feed == Feed::Passing => (HELD_BYTES / kernel.sharing / column_bytes).max(2 * TILE_COLUMNS),
+            true if passing => (HELD_BYTES / kernel.sharing / column_bytes).max(2 * TILE_COLUMNS),
             true if chunked => CHUNKED_COLUMNS,
             _ => n,
         };
@@ -166,12 +147,6 @@ impl Partition {
     /// columns. Of others a block is copied first, which the second cache then holds better.
     pub(in super::super) fn passes(n: usize, column_bytes: usize, kernel: &Kernel) -> bool {
         !kernel.is_matrix() || column_bytes <= SHORT_ROW_BYTES || n * column_bytes <= HELD_BYTES / kernel.sharing
-    }
-
-    /// Whether rows of this type and length are copied between the products of the block before: a matrix kernel's, in whole cache lines.
-    pub(in super::super) fn copies_ahead(kernel: &Kernel, from: DType, k: usize) -> bool {
-        let bytes = k * Number::Bf16.bytes();
-        kernel.is_matrix() && lines_ahead(from, k) && bytes <= AHEAD_ROW_BYTES
     }
 
     /// Blocks of a task, where there are so many in all and each is multiplied with so many parts of the columns.
@@ -189,11 +164,6 @@ impl Partition {
         let parts = tasks(threads).div_ceil(blocks).min(n.div_ceil(2 * TILE_COLUMNS)).max(1);
         n.div_ceil(parts).next_multiple_of(TILE_COLUMNS)
     }
-}
-
-/// Whether numbers of this type, so many in a row, can be copied on the way: they become whole cache lines.
-pub(in super::super) fn lines_ahead(from: DType, numbers: usize) -> bool {
-    matches!(from, DType::BF16 | DType::F32) && (numbers * Number::Bf16.bytes()).is_multiple_of(ALIGNMENT as usize)
 }
 
 /// Tasks among which no thread waits long for the others.
