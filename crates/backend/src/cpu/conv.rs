@@ -7,11 +7,10 @@
 //!   segment of `k` at its own offset.
 //! - **gathered**: for few channels or narrow images, each output pixel's window is copied into one row.
 
-use impasto_graph::{DType, Graph, Op, Value};
+use impasto_graph::{Graph, Op, Value};
 
 use super::Cpu;
-use super::gemm::ahead::{Ahead, Stretch};
-use super::gemm::drive::{BLOCK_ROWS, Block, Product, Target, spread, sums_bytes};
+use super::gemm::drive::{BLOCK_ROWS, Block, Product, Target, convert, spread, sums_bytes};
 use super::gemm::share::{Partition, Room};
 use super::gemm::{Kernel, Number, pack};
 use super::rows::Src;
@@ -38,8 +37,6 @@ struct Way {
     block: [usize; 2],
     /// Columns of the product in one task.
     columns: usize,
-    /// Blocks of a task: while one band is multiplied the next is filled.
-    series: usize,
     /// Bytes of one pixel of a band, of one line of it, or of one gathered row.
     pixel_bytes: usize,
     line_bytes: usize,
@@ -51,9 +48,6 @@ struct Way {
 
 /// Bytes of a band that stays in the second cache while a matrix kernel goes through the panels.
 const BAND_BYTES: usize = 1000 << 10;
-/// The same where the next band is filled meanwhile. That is done if there are few panels: many of them are better met by large bands.
-const AHEAD_BYTES: usize = 640 << 10;
-const AHEAD_PANEL_BYTES: usize = 6 << 20;
 
 /// Output rows and columns of a block whose band stays in the second cache, of a shape that copies few pixels twice and fills the tiles.
 fn band_block(s: &Window, pixel_bytes: usize, bytes: usize) -> [usize; 2] {
@@ -95,7 +89,7 @@ impl Way {
             true => Partition::small(pixels, s.n, cpu.threads()),
             false => Partition::new(pixels, s.n, column_bytes, feed == Feed::Direct, threads, &kernel),
         };
-        let (mut columns, mut series) = (partition.columns, 1);
+        let mut columns = partition.columns;
         let segments = if feed == Feed::Bands { s.taps() } else { 1 };
         let segment_k = if feed == Feed::Bands { s.channels } else { pack::padded_k(s.k(), number) };
         let (block, pixel_bytes, line_bytes, band_bytes);
@@ -110,15 +104,10 @@ impl Way {
             Feed::Bands => {
                 pixel_bytes = s.channels * number.bytes();
                 block = if kernel.is_matrix() {
-                    let ahead = matches!(s.x_type, DType::BF16 | DType::F32) && s.n * column_bytes <= AHEAD_PANEL_BYTES;
-                    let bytes = if ahead { AHEAD_BYTES } else { BAND_BYTES };
-                    let block = band_block(s, pixel_bytes, bytes / kernel.sharing);
+                    let block = band_block(s, pixel_bytes, BAND_BYTES / kernel.sharing);
                     // Where there are too few blocks for the threads, columns are divided: all rows share a block's panels.
                     let blocks = s.out_height.div_ceil(block[0]) * s.out_width.div_ceil(block[1]);
                     columns = Partition::columns(s.n, blocks, threads);
-                    if ahead {
-                        series = Partition::series(s.batch * blocks, s.n.div_ceil(columns), cpu.threads());
-                    }
                     block
                 } else {
                     let width = s.out_width.div_ceil(s.out_width.div_ceil(2 * BLOCK_ROWS));
@@ -135,12 +124,11 @@ impl Way {
             pictures,
             block,
             columns,
-            series,
             pixel_bytes,
             line_bytes,
             segment_k,
             room: Room::new(
-                series.min(2) * band_bytes,
+                band_bytes,
                 sums_bytes(&kernel, number, block, columns, segments, segment_k),
                 pictures,
                 s.n,
@@ -187,155 +175,113 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
     let line_bias = if biases > 1 { Room::bias_stride(s.n) } else { 0 };
     // From one row of A to the next: bands have all pixels, the others only those that are needed.
     let stride = if way.feed == Feed::Bands { s.stride } else { 1 };
-    let parts = s.n.div_ceil(way.columns);
-    let counts = [s.batch / way.pictures, lines.div_ceil(way.block[0]), pixels.div_ceil(way.block[1])];
-    let blocks: usize = counts.iter().product();
-    // The place of a block: picture, line and pixel; its lines and pixels.
-    let place = move |block: usize| {
-        let (y0, x0) = (block / counts[2] % counts[1] * way.block[0], block % counts[2] * way.block[1]);
-        let size = [way.block[0].min(lines - y0), way.block[1].min(pixels - x0)];
-        (block / counts[2] / counts[1], [y0, x0], size)
-    };
-    let band_bytes = s.under(way.block[0], 0) * way.line_bytes;
+    let counts = [
+        s.n.div_ceil(way.columns),
+        s.batch / way.pictures,
+        lines.div_ceil(way.block[0]),
+        pixels.div_ceil(way.block[1]),
+    ];
     Box::new(move |pool| {
-        let series = blocks.div_ceil(way.series);
-        pool.each(parts * series, &|thread, task| {
+        pool.each(counts.iter().product(), &|thread, task| {
             // Neighbouring tasks share their columns: the panels are still in the cache.
-            let (columns, first_block) = (task / series, task % series * way.series);
-            let last_block = blocks.min(first_block + way.series) - 1;
+            let (columns, task) =
+                (task / (counts[1] * counts[2] * counts[3]), task % (counts[1] * counts[2] * counts[3]));
+            let (picture, task) = (task / (counts[2] * counts[3]), task % (counts[2] * counts[3]));
+            let (y0, x0) = (task / counts[3] * way.block[0], task % counts[3] * way.block[1]);
+            let (height, width) = (way.block[0].min(lines - y0), way.block[1].min(pixels - x0));
             let n = columns * way.columns..s.n.min((columns + 1) * way.columns);
+            let first = (picture * lines + y0) * pixels + x0;
             // SAFETY: a task has its own pixels and columns of the result, a thread its own scratch memory; sizes are
             // those that `scratch_bytes` and the plan agreed on.
             unsafe {
                 let scratch = scratch.add(thread * way.room.bytes());
-                let image = |picture: usize| x.at(picture * s.height * s.width * s.channels);
-                // Every second band of a series has the same room.
-                let room = |block: usize| scratch.add((block - first_block) % 2 * band_bytes);
-                let band = |block: usize| {
-                    let (picture, at, size) = place(block);
-                    Band::new(&s, &way, image(picture), at, size, room(block))
+                let image = x.at(picture * s.height * s.width * s.channels);
+                let bias =
+                    bias.map(|b| way.room.bias(scratch, product.rows, b.at(picture * bias_stride), biases, s.n, &n));
+                let ptr = match way.feed {
+                    Feed::Direct => image.at(x0 * s.channels).ptr,
+                    Feed::Bands => {
+                        fill_band(&s, &way, &product, image, [y0, x0], [height, width], scratch);
+                        scratch.cast_const()
+                    }
+                    Feed::Gathered => {
+                        for i in 0..height * width {
+                            let image = image.at(i / width * s.height * s.width * s.channels);
+                            gather(&s, &product, image, x0 + i % width, scratch.add(i * way.pixel_bytes));
+                        }
+                        scratch.cast_const()
+                    }
                 };
-                for block in first_block..=last_block {
-                    let (picture, [y0, x0], [height, width]) = place(block);
-                    let first = (picture * lines + y0) * pixels + x0;
-                    let bias = bias
-                        .map(|b| way.room.bias(scratch, product.rows, b.at(picture * bias_stride), biases, s.n, &n));
-                    let mut next = None;
-                    let ptr = match way.feed {
-                        Feed::Direct => image(picture).at(x0 * s.channels).ptr,
-                        Feed::Bands => {
-                            if block == first_block {
-                                band(block).for_each(|run| run.copy(product.rows, product.number));
-                            }
-                            next = (block < last_block).then(|| band(block + 1));
-                            room(block).cast_const()
-                        }
-                        Feed::Gathered => {
-                            for i in 0..height * width {
-                                let image = image(picture).at(i / width * s.height * s.width * s.channels);
-                                gather(&s, &product, image, x0 + i % width, scratch.add(i * way.pixel_bytes));
-                            }
-                            scratch.cast_const()
-                        }
-                    };
-                    let a = Block {
-                        ptr,
-                        row_stride: way.pixel_bytes * stride,
-                        lines: height,
-                        line_rows: width,
-                        line_stride: way.line_bytes * stride,
-                        segments: &segments,
-                        segment_k: way.segment_k,
-                        passing: way.feed == Feed::Direct,
-                    };
-                    let target = Target {
-                        bias,
-                        bias_stride: line_bias,
-                        activation: s.fused.activation,
-                        residual: residual.map(|r| r.at(first * s.n)),
-                        out: out.at(first * s.n),
-                        row_stride: s.n,
-                        line_stride: pixels * s.n,
-                        gated: false,
-                        streamed: false,
-                    };
-                    let numbers = next.as_ref().map_or(0, Band::numbers);
-                    let mut runs = next.into_iter().flatten();
-                    let mut ahead = Ahead::new(&mut runs, numbers, product.steps(&a, &n));
-                    product.block(&a, n.clone(), way.room.sums(scratch), &target, &mut ahead);
-                    ahead.finish(product.rows);
-                }
+                let block = Block {
+                    ptr,
+                    row_stride: way.pixel_bytes * stride,
+                    lines: height,
+                    line_rows: width,
+                    line_stride: way.line_bytes * stride,
+                    segments: &segments,
+                    segment_k: way.segment_k,
+                    passing: way.feed == Feed::Direct,
+                };
+                let target = Target {
+                    bias,
+                    bias_stride: line_bias,
+                    activation: s.fused.activation,
+                    residual: residual.map(|r| r.at(first * s.n)),
+                    out: out.at(first * s.n),
+                    row_stride: s.n,
+                    line_stride: pixels * s.n,
+                    gated: false,
+                    streamed: false,
+                };
+                product.block(&block, n, way.room.sums(scratch), &target);
             }
         });
     })
 }
 
-/// The input pixels that a block of the result needs, run by run, into a band; zeros where the image ends are written on the way.
-struct Band<'a> {
-    s: &'a Window,
-    way: &'a Way,
+/// Copy the input pixels that a block of the result needs, converted, with zeros where the image ends.
+///
+/// # Safety
+/// `image` is a whole picture, `to` has the bytes of the way.
+unsafe fn fill_band(
+    s: &Window,
+    way: &Way,
+    product: &Product,
     image: Src,
-    /// The first pixel of the enlarged, padded input.
-    first: [usize; 2],
-    /// Lines of the band, and pixels of a line.
-    size: [usize; 2],
+    [y0, x0]: [usize; 2],
+    [height, width]: [usize; 2],
     to: *mut u8,
-    /// The next pixel.
-    line: usize,
-    pixel: usize,
-}
-
-impl<'a> Band<'a> {
-    /// The band of a block of the result of some lines and pixels.
-    ///
-    /// # Safety
-    /// As long as this: `image` is a whole picture, `to` has the bytes of a band.
-    unsafe fn new(
-        s: &'a Window,
-        way: &'a Way,
-        image: Src,
-        at: [usize; 2],
-        [height, width]: [usize; 2],
-        to: *mut u8,
-    ) -> Band<'a> {
-        let size = [s.under(height, 0), s.under(width, 1)];
-        Band { s, way, image, first: at.map(|x| x * s.stride), size, to, line: 0, pixel: 0 }
-    }
-
-    /// As many numbers as this, or some fewer.
-    fn numbers(&self) -> usize {
-        self.size[0] * self.size[1] * self.s.channels
-    }
-}
-
-impl Iterator for Band<'_> {
-    type Item = Stretch;
-
-    fn next(&mut self) -> Option<Stretch> {
-        while self.line < self.size[0] {
-            while self.pixel < self.size[1] {
-                let at = self.line * self.way.line_bytes + self.pixel * self.way.pixel_bytes;
-                // SAFETY: the band has this many lines and pixels.
-                let to = unsafe { self.to.add(at) };
-                let Some(source) = self.s.source(self.first[0] + self.line, self.first[1] + self.pixel) else {
-                    // SAFETY: as above.
-                    unsafe { to.write_bytes(0, self.way.pixel_bytes) };
-                    self.pixel += 1;
+) {
+    let (top, left) = (y0 * s.stride, x0 * s.stride);
+    let across = s.under(width, 1);
+    // SAFETY: `source` yields pixels of the picture, and the band has this many lines and pixels.
+    unsafe {
+        for line in 0..s.under(height, 0) {
+            let to = to.add(line * way.line_bytes);
+            let y = top + line;
+            // Pixels of one input row that follow each other are converted in one go.
+            let inside = |x: usize| s.source(y, left + x);
+            let mut x = 0;
+            while x < across {
+                let at = to.add(x * way.pixel_bytes);
+                let Some(pixel) = inside(x) else {
+                    at.write_bytes(0, way.pixel_bytes);
+                    x += 1;
                     continue;
                 };
-                // Pixels of one input row that follow each other; an enlarged image has each of them several times.
-                let run = match self.s.upsample {
-                    1 => (self.size[1] - self.pixel).min(self.s.width - source % self.s.width),
+                let run = match s.upsample {
+                    1 => (across - x).min(s.width - pixel % s.width),
                     _ => 1,
                 };
-                self.pixel += run;
-                // SAFETY: `source` yields pixels of the picture.
-                let from = unsafe { self.image.at(source * self.s.channels) };
-                return Some(Stretch { from, to, numbers: run * self.s.channels });
+                convert(product.rows, product.number, image.at(pixel * s.channels), run * s.channels, at);
+                // An enlarged pixel is repeated, not converted again.
+                let repeats = (1..s.upsample).take_while(|i| x + i < across && inside(x + i) == Some(pixel)).count();
+                for i in 1..=repeats {
+                    at.add(i * way.pixel_bytes).copy_from_nonoverlapping(at, way.pixel_bytes);
+                }
+                x += run + repeats;
             }
-            (self.line, self.pixel) = (self.line + 1, 0);
         }
-        None
     }
 }
 
@@ -353,8 +299,7 @@ unsafe fn gather(s: &Window, product: &Product, image: Src, pixel: usize, to: *m
             match s.source(y + tap / s.kernel[1], x + tap % s.kernel[1]) {
                 None => to.write_bytes(0, s.channels * bytes),
                 Some(source) => {
-                    Stretch { from: image.at(source * s.channels), to, numbers: s.channels }
-                        .copy(product.rows, product.number);
+                    convert(product.rows, product.number, image.at(source * s.channels), s.channels, to);
                 }
             }
         }

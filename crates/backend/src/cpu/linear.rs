@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use impasto_graph::{DType, Graph, Op, Value};
 
-use super::gemm::ahead::Ahead;
 use super::gemm::drive::{Block, Product, Target, convert_row, spread, sums_bytes};
 use super::gemm::share::{Partition, Room};
 use super::gemm::{Kernel, Number, PANEL, pack};
@@ -185,7 +184,7 @@ unsafe fn multiply_rows(
             segment_k: pack::padded_k(k, way.number),
             passing: way.direct,
         };
-        product.block(&block, n, way.room.sums(scratch), target, &mut Ahead::new(&mut std::iter::empty(), 0, 0));
+        product.block(&block, n, way.room.sums(scratch), target);
     }
 }
 

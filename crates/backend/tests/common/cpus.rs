@@ -14,8 +14,8 @@ pub fn every() -> usize {
 /// Matrix tiles in software, where the processor has everything else that their path needs.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn emulated(isa: Isa, options: &CpuOptions) -> Option<Cpu> {
-    // Each trap costs a microsecond or two: one thread, which copies ahead, and two, which share columns, will do.
-    let once = options.precision == Precision::Bf16 && options.threads != Some(3);
+    // Each trap costs a microsecond or two: one number of threads will do.
+    let once = options.precision == Precision::Bf16 && options.threads == Some(2);
     let vectors = Isa::Avx512Bf16.claimed() && std::arch::is_x86_feature_detected!("avx512vbmi");
     let helps = isa == Isa::Amx && vectors && once;
     helps.then(|| {

@@ -340,7 +340,7 @@ fn convolutions_of_awkward_sizes() {
         same(1, [18, 32], [512, 20]),
         same(1, [40, 36], [512, 3]),
         Conv { stride: 2, ..same(1, [9, 513], [256, 5]) },
-        // Bands of which the next is filled while one is multiplied.
+        // Many bands.
         same(1, [65, 80], [128, 20]),
         Conv { upsample: 2, ..same(2, [33, 40], [128, 33]) },
         Conv { stride: 2, padding: [0, 0, 1, 1], ..same(1, [64, 160], [128, 16]) },

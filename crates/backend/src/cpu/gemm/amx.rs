@@ -9,7 +9,6 @@ use std::cell::Cell;
 
 use impasto_graph::DType;
 
-use super::ahead::Ahead;
 use super::{HALF, Near, PANEL, Part, TILE_COLUMNS, Tile};
 use crate::cpu::math::AVX512_BF16;
 use crate::cpu::rows::Ending;
@@ -109,22 +108,22 @@ pub(super) unsafe fn end() {
 
 pub(super) unsafe fn bf16(t: &Tile) {
     // SAFETY: the caller's.
-    unsafe { bf16_ending(t, &[None; 2], None, &mut Ahead::new(&mut std::iter::empty(), 0, 0)) }
+    unsafe { bf16_ending(t, &[None; 2], None) }
 }
 
 /// See [`super::Beside`].
-pub(super) unsafe fn bf16_ending(t: &Tile, parts: &[Option<Part>; 2], waiting: Option<&Part>, ahead: &mut Ahead) {
+pub(super) unsafe fn bf16_ending(t: &Tile, parts: &[Option<Part>; 2], waiting: Option<&Part>) {
     let ending = waiting.or(parts[0].as_ref()).and_then(|part| part.finish.ending());
     // SAFETY: the caller vouches for the instructions and the pointers.
     unsafe {
         configure(t.rows);
         match ending {
-            Some(Ending::Narrow) | None => tile::<{ Ending::Narrow as u8 }>(t, parts, waiting, ahead),
-            Some(Ending::NarrowPlusNarrow) => tile::<{ Ending::NarrowPlusNarrow as u8 }>(t, parts, waiting, ahead),
-            Some(Ending::NarrowPlusWide) => tile::<{ Ending::NarrowPlusWide as u8 }>(t, parts, waiting, ahead),
-            Some(Ending::Wide) => tile::<{ Ending::Wide as u8 }>(t, parts, waiting, ahead),
-            Some(Ending::WidePlusWide) => tile::<{ Ending::WidePlusWide as u8 }>(t, parts, waiting, ahead),
-            Some(Ending::Gated) => tile::<{ Ending::Gated as u8 }>(t, parts, waiting, ahead),
+            Some(Ending::Narrow) | None => tile::<{ Ending::Narrow as u8 }>(t, parts, waiting),
+            Some(Ending::NarrowPlusNarrow) => tile::<{ Ending::NarrowPlusNarrow as u8 }>(t, parts, waiting),
+            Some(Ending::NarrowPlusWide) => tile::<{ Ending::NarrowPlusWide as u8 }>(t, parts, waiting),
+            Some(Ending::Wide) => tile::<{ Ending::Wide as u8 }>(t, parts, waiting),
+            Some(Ending::WidePlusWide) => tile::<{ Ending::WidePlusWide as u8 }>(t, parts, waiting),
+            Some(Ending::Gated) => tile::<{ Ending::Gated as u8 }>(t, parts, waiting),
         }
     }
 }
@@ -268,7 +267,6 @@ unsafe fn advance<const LOADS: u8, const OFTEN: bool, const ENDING: u8>(
     at: &mut Place,
     steps: usize,
     turns: &mut Turns,
-    ahead: &mut Ahead,
 ) {
     macro_rules! four_sums {
         ($load_a:literal, $load_b:literal) => {
@@ -312,9 +310,6 @@ unsafe fn advance<const LOADS: u8, const OFTEN: bool, const ENDING: u8>(
                 }
                 asm!("tdpbf16ps tmm3, tmm5, tmm7", options(nostack, nomem));
                 turns.take::<ENDING>();
-                if !OFTEN {
-                    ahead.step();
-                }
                 at.go_on(t.fetch_lines);
             }
         };
@@ -389,7 +384,7 @@ fn quarters(t: &Tile) -> [*mut f32; 4] {
 
 /// `ENDING` as in [`Row::finish`].
 #[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn tile<const ENDING: u8>(t: &Tile, parts: &[Option<Part>; 2], waiting: Option<&Part>, ahead: &mut Ahead) {
+unsafe fn tile<const ENDING: u8>(t: &Tile, parts: &[Option<Part>; 2], waiting: Option<&Part>) {
     // SAFETY: the caller vouches for C, the rows of A, the panels of B, and the tile that waits; the tiles are configured for the number of rows.
     unsafe {
         let mut turns = Turns {
@@ -398,7 +393,7 @@ unsafe fn tile<const ENDING: u8>(t: &Tile, parts: &[Option<Part>; 2], waiting: O
             left: waiting.map_or(0, |part| part.rows),
         };
         match (t.rows[1] > 0, t.panels > 1) {
-            (true, true) => whole_tile::<ENDING>(t, turns, ahead),
+            (true, true) => whole_tile::<ENDING>(t, turns),
             (low, right) => {
                 turns.finish_all::<ENDING>();
                 match (low, right) {
@@ -412,7 +407,7 @@ unsafe fn tile<const ENDING: u8>(t: &Tile, parts: &[Option<Part>; 2], waiting: O
 }
 
 #[inline(always)]
-unsafe fn whole_tile<const ENDING: u8>(t: &Tile, mut turns: Turns, ahead: &mut Ahead) {
+unsafe fn whole_tile<const ENDING: u8>(t: &Tile, mut turns: Turns) {
     let steps = t.segment_k / 32;
     let near = steps.min(NEAR_STEPS);
     // Rows that have no turn after a step have one after a product.
@@ -424,14 +419,14 @@ unsafe fn whole_tile<const ENDING: u8>(t: &Tile, mut turns: Turns, ahead: &mut A
         for s in 0..t.segment_count {
             at.go_to(t, s);
             match (t.near, often) {
-                (Near::A, true) => advance::<NEAR_A, true, ENDING>(t, &mut at, near, &mut turns, ahead),
-                (Near::A, false) => advance::<NEAR_A, false, ENDING>(t, &mut at, near, &mut turns, ahead),
-                (Near::B, true) => advance::<NEAR_B, true, ENDING>(t, &mut at, near, &mut turns, ahead),
-                (Near::B, false) => advance::<NEAR_B, false, ENDING>(t, &mut at, near, &mut turns, ahead),
+                (Near::A, true) => advance::<NEAR_A, true, ENDING>(t, &mut at, near, &mut turns),
+                (Near::A, false) => advance::<NEAR_A, false, ENDING>(t, &mut at, near, &mut turns),
+                (Near::B, true) => advance::<NEAR_B, true, ENDING>(t, &mut at, near, &mut turns),
+                (Near::B, false) => advance::<NEAR_B, false, ENDING>(t, &mut at, near, &mut turns),
             }
             match often {
-                true => advance::<PAST_BOTH, true, ENDING>(t, &mut at, steps - near, &mut turns, ahead),
-                false => advance::<PAST_BOTH, false, ENDING>(t, &mut at, steps - near, &mut turns, ahead),
+                true => advance::<PAST_BOTH, true, ENDING>(t, &mut at, steps - near, &mut turns),
+                false => advance::<PAST_BOTH, false, ENDING>(t, &mut at, steps - near, &mut turns),
             }
         }
         // Their place may be the one of this tile's sums.

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::ahead::{Ahead, Stretch};
 use super::{HALF, Kernel, Near, Number, PANEL, Part, TILE_COLUMNS, Tile, pack};
 use crate::cpu::memory::ALIGNMENT;
 use crate::cpu::rows::{Dst, Finish, Rows, Src};
@@ -30,9 +29,23 @@ pub(in super::super) fn spread(bytes: usize) -> usize {
 pub(in super::super) unsafe fn convert_row(rows: &Rows, number: Number, from: Src, k: usize, to: *mut u8) {
     // SAFETY: the caller's.
     unsafe {
-        Stretch { from, to, numbers: k }.copy(rows, number);
+        convert(rows, number, from, k, to);
         let padding = pack::padded_k(k, number) - k;
         to.add(k * number.bytes()).write_bytes(0, padding * number.bytes());
+    }
+}
+
+/// Write `n` numbers in the compute type.
+///
+/// # Safety
+/// Both rows are good for their lengths.
+pub(in super::super) unsafe fn convert(rows: &Rows, number: Number, from: Src, n: usize, to: *mut u8) {
+    // SAFETY: the caller's.
+    unsafe {
+        match number {
+            Number::F32 => (rows.load)(from, std::slice::from_raw_parts_mut(to.cast(), n)),
+            Number::Bf16 => (rows.to_bf16)(from, std::slice::from_raw_parts_mut(to.cast(), n)),
+        }
     }
 }
 
@@ -221,30 +234,17 @@ pub(super) struct Patch {
 }
 
 impl Product {
-    /// Steps of 32 numbers of `k` in which a matrix kernel multiplies a block with some columns.
-    pub(in super::super) fn steps(&self, a: &Block, n: &Range<usize>) -> usize {
-        let tiles = Pieces::new(a.lines, a.line_rows, &self.kernel).tiles() * n.len().div_ceil(TILE_COLUMNS);
-        tiles * a.segments.len() * a.segment_k / 32
-    }
-
-    /// Multiply a block with the columns `n` of B, into `target`; a matrix kernel meanwhile copies some of what is `ahead`.
+    /// Multiply a block with the columns `n` of B, into `target`.
     ///
     /// # Safety
     /// The machine has the instructions; the pointers are good; `sums` has [`sums_bytes`]; no other thread writes the
     /// same part of the target.
-    pub(in super::super) unsafe fn block(
-        &self,
-        a: &Block,
-        n: Range<usize>,
-        sums: *mut f32,
-        target: &Target,
-        ahead: &mut Ahead,
-    ) {
+    pub(in super::super) unsafe fn block(&self, a: &Block, n: Range<usize>, sums: *mut f32, target: &Target) {
         // SAFETY: the caller's.
         unsafe {
             (self.kernel.begin)();
             match self.kernel.is_matrix() {
-                true => self.matrix_block(a, n, sums, target, ahead),
+                true => self.matrix_block(a, n, sums, target),
                 false => self.vector_block(a, n, sums, target),
             }
             (self.kernel.end)();

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::ahead::Ahead;
 use super::drive::{Block, Chunk, Patch, Pieces, Product, Target};
 use super::{Beside, Near, PANEL, Part, TILE_COLUMNS, Tile};
 
@@ -70,20 +69,19 @@ impl Spot {
 }
 
 /// Computes tile after tile. Rows of a whole tile are finished while the next one is computed: vectors and tiles work at the same time.
-struct Series<'a, 'b> {
+struct Series<'a> {
     product: &'a Product,
     run: Beside,
     waiting: Option<Part>,
-    ahead: &'a mut Ahead<'b>,
 }
 
-impl Series<'_, '_> {
+impl Series<'_> {
     /// # Safety
     /// As [`Product::block`]; sums that wait for another chunk have places of their own.
     unsafe fn compute(&mut self, spot: &Spot) {
         // SAFETY: the caller's.
         unsafe {
-            (self.run)(&spot.tile, &spot.parts, self.waiting.as_ref(), self.ahead);
+            (self.run)(&spot.tile, &spot.parts, self.waiting.as_ref());
             self.waiting = None;
             match &spot.parts {
                 [Some(part), None] if spot.columns == TILE_COLUMNS && part.may_wait() => self.waiting = Some(*part),
@@ -118,16 +116,9 @@ impl Product {
     ///
     /// # Safety
     /// As [`Product::block`].
-    pub(super) unsafe fn matrix_block(
-        &self,
-        a: &Block,
-        n: Range<usize>,
-        sums: *mut f32,
-        target: &Target,
-        ahead: &mut Ahead,
-    ) {
+    pub(super) unsafe fn matrix_block(&self, a: &Block, n: Range<usize>, sums: *mut f32, target: &Target) {
         let Some(run) = self.kernel.matrix else { return };
-        let mut series = Series { product: self, run, waiting: None, ahead };
+        let mut series = Series { product: self, run, waiting: None };
         // SAFETY: the caller's.
         unsafe {
             match a.passing {

@@ -13,7 +13,6 @@
 //! keep a tile's rows of a chunk in the nearest cache and go through the panels. Matrix kernels take long chunks, since
 //! their sums are dear to spill; the caches hold what is used again, and all else is led past the nearest one.
 
-pub(super) mod ahead;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod amx;
 #[cfg(target_arch = "x86_64")]
@@ -30,7 +29,6 @@ use impasto_graph::DType;
 
 use super::Isa;
 use super::rows::Finish;
-use ahead::Ahead;
 
 /// Columns of a packed panel.
 pub(super) const PANEL: usize = 16;
@@ -171,12 +169,11 @@ pub(super) struct Kernel {
     pub(super) end: unsafe fn(),
 }
 
-/// Compute a tile, ask for what its parts will need, and meanwhile finish a whole tile before it, whose sums may have the same place, and copy
-/// rows for the next block.
+/// Compute a tile, ask for what its parts will need, and meanwhile finish a whole tile before it, whose sums may have the same place.
 ///
 /// # Safety
 /// As [`Kernel::run`].
-pub(super) type Beside = unsafe fn(&Tile, &[Option<Part>; 2], Option<&Part>, &mut Ahead);
+pub(super) type Beside = unsafe fn(&Tile, &[Option<Part>; 2], Option<&Part>);
 
 unsafe fn nothing() {}
 

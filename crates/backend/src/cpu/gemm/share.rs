@@ -149,11 +149,6 @@ impl Partition {
         !kernel.is_matrix() || column_bytes <= SHORT_ROW_BYTES || n * column_bytes <= HELD_BYTES / kernel.sharing
     }
 
-    /// Blocks of a task, where there are so many in all and each is multiplied with so many parts of the columns.
-    pub(in super::super) fn series(blocks: usize, parts: usize, threads: usize) -> usize {
-        (blocks / tasks(threads).div_ceil(parts)).max(1)
-    }
-
     /// The rows of small pictures, all of them together: each task copies them again.
     pub(in super::super) fn small(rows: usize, n: usize, threads: usize) -> Partition {
         Partition { rows, columns: n.div_ceil(threads).next_multiple_of(TILE_COLUMNS).min(CHUNKED_COLUMNS) }
