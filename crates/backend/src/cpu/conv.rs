@@ -11,8 +11,9 @@ use impasto_graph::{Graph, Op, Value};
 
 use super::Cpu;
 use super::gemm::drive::{BLOCK_ROWS, Block, Product, Target, convert, spread, sums_bytes};
+use super::gemm::pack::{self, Order};
 use super::gemm::share::{Partition, Room};
-use super::gemm::{Kernel, Number, pack};
+use super::gemm::{Kernel, Number};
 use super::rows::Src;
 use super::session::{Env, Run, size};
 use crate::shapes::{Window, epilogue};
@@ -42,6 +43,7 @@ struct Way {
     line_bytes: usize,
     /// Numbers of a segment of `k`.
     segment_k: usize,
+    order: Order,
     /// Scratch memory of a thread.
     room: Room,
 }
@@ -90,8 +92,11 @@ impl Way {
             false => Partition::new(pixels, s.n, column_bytes, feed == Feed::Direct, threads, &kernel),
         };
         let mut columns = partition.columns;
-        let segments = if feed == Feed::Bands { s.taps() } else { 1 };
-        let segment_k = if feed == Feed::Bands { s.channels } else { pack::padded_k(s.k(), number) };
+        let order = Order::new(&kernel, s.kernel, s.channels);
+        let (segments, segment_k) = match feed {
+            Feed::Bands => (order.segments().count(), order.block),
+            _ => (1, pack::padded_k(s.k(), number)),
+        };
         let (block, pixel_bytes, line_bytes, band_bytes);
         match feed {
             Feed::Direct | Feed::Gathered => {
@@ -127,6 +132,7 @@ impl Way {
             pixel_bytes,
             line_bytes,
             segment_k,
+            order,
             room: Room::new(
                 band_bytes,
                 sums_bytes(&kernel, number, block, columns, segments, segment_k),
@@ -158,11 +164,10 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
         k: s.k(),
     };
 
-    // Where the taps begin in a band, from the first pixel of a window.
+    // Where the segments begin in a band, from the first pixel of a window.
+    let place = |tap: usize| tap / s.kernel[1] * way.line_bytes + tap % s.kernel[1] * way.pixel_bytes;
     let segments: Vec<usize> = match way.feed {
-        Feed::Bands => {
-            (0..s.taps()).map(|t| t / s.kernel[1] * way.line_bytes + t % s.kernel[1] * way.pixel_bytes).collect()
-        }
+        Feed::Bands => way.order.segments().map(|(tap, c)| place(tap) + c * way.number.bytes()).collect(),
         _ => vec![0],
     };
     // Lines and pixels that are cut into blocks; without bands a picture is one long line, and small pictures are lines of one.
@@ -207,7 +212,7 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
                     Feed::Gathered => {
                         for i in 0..height * width {
                             let image = image.at(i / width * s.height * s.width * s.channels);
-                            gather(&s, &product, image, x0 + i % width, scratch.add(i * way.pixel_bytes));
+                            gather(&s, way.order, &product, image, x0 + i % width, scratch.add(i * way.pixel_bytes));
                         }
                         scratch.cast_const()
                     }
@@ -289,17 +294,17 @@ unsafe fn fill_band(
 ///
 /// # Safety
 /// `image` is a whole picture, `to` has room for a padded row.
-unsafe fn gather(s: &Window, product: &Product, image: Src, pixel: usize, to: *mut u8) {
+unsafe fn gather(s: &Window, order: Order, product: &Product, image: Src, pixel: usize, to: *mut u8) {
     let (y, x) = (pixel / s.out_width * s.stride, pixel % s.out_width * s.stride);
     let bytes = product.number.bytes();
     // SAFETY: `source` yields pixels of the picture; the row has taps x channels numbers and its padding.
     unsafe {
-        for tap in 0..s.taps() {
-            let to = to.add(tap * s.channels * bytes);
+        for (segment, (tap, first)) in order.segments().enumerate() {
+            let to = to.add(segment * order.block * bytes);
             match s.source(y + tap / s.kernel[1], x + tap % s.kernel[1]) {
-                None => to.write_bytes(0, s.channels * bytes),
+                None => to.write_bytes(0, order.block * bytes),
                 Some(source) => {
-                    convert(product.rows, product.number, image.at(source * s.channels), s.channels, to);
+                    convert(product.rows, product.number, image.at(source * s.channels + first), order.block, to);
                 }
             }
         }

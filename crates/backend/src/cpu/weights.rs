@@ -10,7 +10,8 @@ use half::{bf16, f16};
 use impasto_graph::{DType, Graph, Piece, Plan, Segment, Storage, TensorType, Used, Value, Weight};
 
 use super::Cpu;
-use super::gemm::{Number, PANEL, pack};
+use super::gemm::pack::{self, Order};
+use super::gemm::{Number, PANEL};
 use super::memory::Memory;
 use super::rows::Src;
 use super::session::Ptr;
@@ -53,7 +54,9 @@ pub(super) struct CpuWeights {
     kept: HashMap<(String, Way), Kept>,
     /// By segment.
     turns: Vec<HashMap<(String, Way), Kept>>,
+    /// What panels are packed for.
     number: Number,
+    matrix: bool,
 }
 
 /// Tables are large, and few of their rows are read: they stay as they are stored.
@@ -155,8 +158,8 @@ impl CpuWeights {
         let stream = plan.stream();
         let (slot_bytes, count) = stream.map_or((0, 0), |stream| (stream.slot_bytes(), stream.slots()));
         let slots = stream.map(|_| cpu.memory(slot_bytes * count as u64)).transpose()?;
-        let (number, kept, turns) = (cpu.number(), HashMap::new(), vec![]);
-        let mut weights = CpuWeights { memory: vec![], slots, slot_bytes, kept, turns, number };
+        let (number, matrix, kept, turns) = (cpu.number(), cpu.kernel().is_matrix(), HashMap::new(), vec![]);
+        let mut weights = CpuWeights { memory: vec![], slots, slot_bytes, kept, turns, number, matrix };
         for weight in plan.resident() {
             let (name, ty) = (param_name(graph, weight.value), graph.ty(weight.value));
             let mut places = vec![];
@@ -218,13 +221,14 @@ impl CpuWeights {
             let reason = "these weights are packed for another plan".into();
             return Err(BackendError::Unsupported { device: "cpu".into(), reason });
         }
+        let fits = (self.number, self.matrix) == (cpu.number(), cpu.kernel().is_matrix());
         for w in plan.resident() {
             let (name, ty) = (param_name(graph, w.value), graph.ty(w.value));
             let problem = |problem: &str| Err(BackendError::Param { name: name.into(), problem: problem.into() });
             for (way, ..) in ways(cpu, graph, w.value, w.used) {
                 match self.kept.get(&(name.to_owned(), way)) {
-                    Some(kept) if kept.ty == *ty && (!way.is_packed() || self.number == cpu.number()) => {}
-                    Some(_) => return problem("is packed for another shape or precision"),
+                    Some(kept) if kept.ty == *ty && (!way.is_packed() || fits) => {}
+                    Some(_) => return problem("is packed for another shape, precision or instruction path"),
                     None => return problem("is not packed for this use"),
                 }
             }
@@ -244,8 +248,9 @@ impl CpuWeights {
 /// Pack the weights of a product, a panel at a time on whichever thread is free.
 fn pack_product(cpu: &Cpu, given: &ParamBytes, ty: &TensorType, gated: bool, room: Ptr) {
     let (n, k) = product_shape(ty);
-    let (channels, taps) = (ty.shape[1], ty.shape[2..].iter().product::<usize>());
-    let number = cpu.number();
+    let [lines, columns] = [2, 3].map(|axis| ty.shape.get(axis).copied().unwrap_or(1));
+    let (taps, number) = (lines * columns, cpu.number());
+    let order = Order::new(&cpu.kernel(), [lines, columns], ty.shape[1]);
     // One row of the file for each thread, kept from panel to panel.
     let buffers: Vec<Mutex<Vec<f32>>> = (0..cpu.threads()).map(|_| Mutex::new(vec![0.0; k])).collect();
     cpu.pool().each(pack::columns(n, gated).div_ceil(PANEL), &|thread, panel| {
@@ -256,10 +261,10 @@ fn pack_product(cpu: &Cpu, given: &ParamBytes, ty: &TensorType, gated: bool, roo
             let to = room.add(panel * pack::panel_bytes(k, number));
             for (column, from) in columns.clone().enumerate() {
                 dequantise(given, from * k, &mut row);
-                for tap in 0..taps {
-                    // The file has (channel, tap), a convolution goes through (tap, channel).
-                    let values = (0..channels).map(|c| row[c * taps + tap]);
-                    pack::write_column(to, number, column, tap * channels, values);
+                for (segment, (tap, first)) in order.segments().enumerate() {
+                    // The file has (channel, tap).
+                    let values = (first..first + order.block).map(|c| row[c * taps + tap]);
+                    pack::write_column(to, number, column, segment * order.block, values);
                 }
             }
             pack::zero_padding(to, number, columns.len(), k);

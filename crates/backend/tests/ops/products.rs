@@ -340,6 +340,11 @@ fn convolutions_of_awkward_sizes() {
         same(1, [18, 32], [512, 20]),
         same(1, [40, 36], [512, 3]),
         Conv { stride: 2, ..same(1, [9, 513], [256, 5]) },
+        // So many channels that all taps of a line go through some of them before the next.
+        same(1, [6, 16], [640, 20]),
+        same(2, [8, 8], [576, 33]),
+        Conv { kernel: [2, 5], padding: [1, 2, 0, 2], ..same(1, [5, 32], [1152, 16]) },
+        Conv { kernel: [3, 1], padding: [1, 0, 1, 0], ..same(1, [5, 16], [640, 16]) },
         // Many bands.
         same(1, [65, 80], [128, 20]),
         Conv { upsample: 2, ..same(2, [33, 40], [128, 33]) },

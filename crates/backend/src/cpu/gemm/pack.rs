@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::{Number, PANEL, TILE_COLUMNS};
+use super::{Kernel, Number, PANEL, TILE_COLUMNS};
 use crate::cpu::rows::{Rows, Src};
 
 /// `k` with its padding.
@@ -23,6 +23,42 @@ pub(in super::super) fn panel_bytes(k: usize, number: Number) -> usize {
 /// Bytes of all panels of an operand.
 pub(in super::super) fn packed_bytes(n: usize, k: usize, number: Number) -> usize {
     n.div_ceil(PANEL) * panel_bytes(k, number)
+}
+
+/// The order in which a convolution goes through its window: line after line, in each some channels of all its taps before the next channels. A
+/// matrix kernel's rows of a few channels stay in the nearest cache while the taps pass over them.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Order {
+    /// Lines and columns of the window.
+    taps: [usize; 2],
+    channels: usize,
+    /// Channels that are gone through at a time.
+    pub(in super::super) block: usize,
+}
+
+/// Channels of which a tile's pixels take half of the nearest cache, and the fewest that are worth going on to another tap.
+const MOST_CHANNELS: usize = 384;
+const FEWEST_CHANNELS: usize = 192;
+
+impl Order {
+    pub(in super::super) fn new(kernel: &Kernel, taps: [usize; 2], channels: usize) -> Order {
+        let granule = Number::Bf16.granule();
+        let few = |&block: &usize| block <= MOST_CHANNELS && block.is_multiple_of(granule);
+        let mut blocks = (1..=channels / FEWEST_CHANNELS).filter(|n| channels.is_multiple_of(*n)).map(|n| channels / n);
+        let block = match kernel.is_matrix() && taps[1] > 1 {
+            true => blocks.find(few).unwrap_or(channels),
+            false => channels,
+        };
+        Order { taps, channels, block }
+    }
+
+    /// Segments of `k`: tap and first channel of each.
+    pub(in super::super) fn segments(self) -> impl Iterator<Item = (usize, usize)> {
+        let Order { taps: [lines, columns], channels, block } = self;
+        (0..lines).flat_map(move |y| {
+            (0..channels).step_by(block.max(1)).flat_map(move |c| (0..columns).map(move |x| (y * columns + x, c)))
+        })
+    }
 }
 
 /// Columns of panels for weights of `n` columns. Where half of them are gates of the other half (`gated`), panels of values take turns with panels of
