@@ -91,6 +91,7 @@ impl Part {
 
     /// Ask for the lines of a result of so many columns, and of what is added to it, before the tile is computed: they arrive meanwhile. A
     /// matrix kernel asks bit by bit instead.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "only this processor is asked"))]
     fn ask(&self, columns: usize) {
         #[cfg(target_arch = "x86_64")]
         {
