@@ -129,7 +129,7 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
                 let scratch = scratch.add(thread * way.room.bytes());
                 let first_bias = if s.groups > 1 { group * biases } else { 0 };
                 let bias = bias.map(|b| b.at(first_bias)).map(|b| match s.gated {
-                    true => way.room.gated_bias(scratch, product.rows, b, s.results, &n),
+                    true => way.room.gated_bias(scratch, product.rows, b, biases, &n),
                     false => way.room.bias(scratch, product.rows, b, 1, s.n, &n),
                 });
                 let target = Target {

@@ -248,9 +248,9 @@ impl CpuWeights {
 /// Pack the weights of a product, a panel at a time on whichever thread is free.
 fn pack_product(cpu: &Cpu, given: &ParamBytes, ty: &TensorType, gated: bool, room: Ptr) {
     let (n, k) = product_shape(ty);
-    let [lines, columns] = [2, 3].map(|axis| ty.shape.get(axis).copied().unwrap_or(1));
-    let (taps, number) = (lines * columns, cpu.number());
-    let order = Order::new(&cpu.kernel(), [lines, columns], ty.shape[1]);
+    let window = [2, 3].map(|axis| ty.shape.get(axis).copied().unwrap_or(1));
+    let (taps, number) = (window[0] * window[1], cpu.number());
+    let order = Order::new(&cpu.kernel(), window, ty.shape[1]);
     // One row of the file for each thread, kept from panel to panel.
     let buffers: Vec<Mutex<Vec<f32>>> = (0..cpu.threads()).map(|_| Mutex::new(vec![0.0; k])).collect();
     cpu.pool().each(pack::columns(n, gated).div_ceil(PANEL), &|thread, panel| {

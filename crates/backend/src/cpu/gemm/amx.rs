@@ -181,14 +181,11 @@ struct Expected {
 
 impl Expected {
     fn new(part: &Option<Part>) -> Expected {
-        let size = |dtype: DType| dtype.bytes() as usize;
         match part {
             // What goes past the caches is not fetched to be overwritten.
             Some(Part { rows, finish, .. }) if !finish.streamed => {
-                let (out, stride) = finish.out;
-                let (residual, residual_stride) = finish.residual.unwrap_or((out.src(), stride));
-                let strides = [stride * size(out.dtype), residual_stride * size(residual.dtype)];
-                Expected { rows: *rows, out: out.ptr, residual: residual.ptr, strides }
+                let (out, residual, strides) = finish.places();
+                Expected { rows: *rows, out, residual, strides }
             }
             _ => Expected { rows: 0, out: std::ptr::null(), residual: std::ptr::null(), strides: [0; 2] },
         }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::drive::{BLOCK_ROWS, LONGEST_ROW};
-use super::{Kernel, Number, PANEL, TILE_COLUMNS};
+use super::{Kernel, Number, PANEL, TILE_COLUMNS, pack};
 use crate::cpu::memory::ALIGNMENT;
 use crate::cpu::rows::{Rows, Src};
 
@@ -76,7 +76,7 @@ impl Room {
         }
     }
 
-    /// The same for the columns `n` of gated panels, of a bias of `half` values and as many gates.
+    /// The same for the columns `n` of gated panels, of one bias of `whole` columns.
     ///
     /// # Safety
     /// As [`Room::bias`].
@@ -85,17 +85,16 @@ impl Room {
         own: *mut u8,
         rows: &Rows,
         from: Src,
-        half: usize,
+        whole: usize,
         n: &Range<usize>,
     ) -> *const f32 {
-        // SAFETY: the caller's; tiles begin at multiples of their columns.
+        // SAFETY: the caller's; tasks begin with a panel.
         unsafe {
             let room = own.add(self.rows + self.sums).cast::<f32>();
-            for tile in n.clone().step_by(TILE_COLUMNS) {
-                let (at, columns) = (tile / 2, PANEL.min(half - tile / 2));
-                for (to, at) in [(tile, at), (tile + PANEL, half + at)] {
-                    (rows.load)(from.at(at), std::slice::from_raw_parts_mut(room.add(to), columns));
-                }
+            for panel in n.start / PANEL..n.end.div_ceil(PANEL) {
+                let columns = pack::columns_of_panel(panel, whole, true);
+                let to = std::slice::from_raw_parts_mut(room.add(panel * PANEL), columns.len());
+                (rows.load)(from.at(columns.start), to);
             }
             room
         }

@@ -181,11 +181,16 @@ unsafe fn geglu_part<const L: u8>(values: Src, gates: Src, out: Dst, [value, gat
     unsafe {
         load::<L>(values, value);
         load::<L>(gates, gate);
-        unary::<L>(Unary::Gelu, gate);
-        for (v, &g) in value.iter_mut().zip(&*gate) {
-            *v *= g;
-        }
+        multiply_by_gelu::<L>(value, gate);
         store::<L>(value, out);
+    }
+}
+
+#[inline(always)]
+fn multiply_by_gelu<const L: u8>(values: &mut [f32], gates: &mut [f32]) {
+    math::unary::<L>(Unary::Gelu, gates);
+    for (v, &g) in values.iter_mut().zip(&*gates) {
+        *v *= g;
     }
 }
 
@@ -287,7 +292,7 @@ pub(super) unsafe fn finish<const L: u8>(c: *mut f32, stride: usize, rows: usize
 }
 
 /// Columns of a whole tile.
-pub(crate) const WIDE: usize = 32;
+const WIDE: usize = 32;
 
 /// Where the next row of a whole tile comes from and goes to.
 pub(crate) struct Row {
@@ -296,7 +301,7 @@ pub(crate) struct Row {
     residual: *const u8,
     out: *mut u8,
     streamed: bool,
-    /// Bytes to the next row of residual and result.
+    /// Bytes to the next row of result and residual.
     strides: [usize; 2],
 }
 
@@ -318,17 +323,10 @@ impl Row {
     /// The bias has its columns.
     #[inline(always)]
     pub(crate) unsafe fn new(sums: *const f32, f: &Finish) -> Row {
-        let (out, stride) = f.out;
-        let (residual, residual_stride) = f.residual.unwrap_or((out.src(), stride));
-        Row {
-            sums,
-            // SAFETY: the caller's.
-            bias: f.bias.map_or([0.0; WIDE], |b| unsafe { b.cast::<[f32; WIDE]>().read() }),
-            residual: residual.ptr,
-            out: out.ptr,
-            streamed: f.streamed,
-            strides: [residual_stride * residual.dtype.bytes() as usize, stride * out.dtype.bytes() as usize],
-        }
+        let (out, residual, strides) = f.places();
+        // SAFETY: the caller's.
+        let bias = f.bias.map_or([0.0; WIDE], |b| unsafe { b.cast::<[f32; WIDE]>().read() });
+        Row { sums, bias, residual, out, streamed: f.streamed, strides }
     }
 
     /// Write it, and go to the next, whose sums are `stride` further. `ENDING` is the number of one.
@@ -341,9 +339,7 @@ impl Row {
         // SAFETY: the caller's.
         unsafe {
             let mut v = self.sums.cast::<[f32; WIDE]>().read();
-            for (v, &bias) in v.iter_mut().zip(&self.bias) {
-                *v += bias;
-            }
+            add_to::<L>(&mut v, &self.bias);
             match ending.residual() {
                 Some(DType::F32) => add_to::<L>(&mut v, &self.residual.cast::<[f32; WIDE]>().read()),
                 Some(_) => add_to::<L>(&mut v, &self.residual.cast::<[u16; WIDE]>().read().map(from_bf16)),
@@ -360,8 +356,8 @@ impl Row {
             }
             self.sums = self.sums.add(stride);
         }
-        self.residual = self.residual.wrapping_add(self.strides[0]);
-        self.out = self.out.wrapping_add(self.strides[1]);
+        self.out = self.out.wrapping_add(self.strides[0]);
+        self.residual = self.residual.wrapping_add(self.strides[1]);
     }
 }
 
@@ -423,10 +419,7 @@ fn gated<const L: u8>(row: &[f32; WIDE]) -> [f32; GATED] {
     let (mut values, mut gates) = ([0.0; GATED], [0.0; GATED]);
     values.copy_from_slice(&row[..GATED]);
     gates.copy_from_slice(&row[GATED..]);
-    math::unary::<L>(Unary::Gelu, &mut gates);
-    for (v, &g) in values.iter_mut().zip(&gates) {
-        *v *= g;
-    }
+    multiply_by_gelu::<L>(&mut values, &mut gates);
     values
 }
 

@@ -127,6 +127,16 @@ impl Ending {
 }
 
 impl Finish {
+    /// The first row of the result and of what is added to it, and the bytes from each to the next. Where nothing is added the result stands
+    /// for it.
+    #[inline(always)]
+    pub(crate) fn places(&self) -> (*mut u8, *const u8, [usize; 2]) {
+        let (out, stride) = self.out;
+        let (residual, residual_stride) = self.residual.unwrap_or((out.src(), stride));
+        let bytes = |dtype: DType, stride: usize| stride * dtype.bytes() as usize;
+        (out.ptr, residual.ptr, [bytes(out.dtype, stride), bytes(residual.dtype, residual_stride)])
+    }
+
     /// If this is one of them. An activation is not part of it.
     pub(crate) fn ending(&self) -> Option<Ending> {
         match (self.out.0.dtype, self.residual.map(|(r, _)| r.dtype)) {
