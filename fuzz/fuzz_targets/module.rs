@@ -1,7 +1,7 @@
 #![no_main]
 //! Words that may be a module of compute shaders: an error, or a module that is optimised again to something, and the same each time.
 
-use impasto_kernel::{ImportError, ModuleOptions, optimise_words, reflect};
+use impasto_spirv::{ImportError, ModuleOptions, optimise_words, reflect};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

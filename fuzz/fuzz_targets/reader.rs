@@ -4,8 +4,7 @@
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use impasto_backend::WeightSource;
-use impasto_weights::Checkpoint;
+use impasto_weights::{Checkpoint, WeightSource};
 use libfuzzer_sys::fuzz_target;
 
 /// Where the bytes become a file, one for each process.

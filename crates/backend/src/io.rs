@@ -1,6 +1,6 @@
 //! What a run is given and gives, held against what its graph takes and yields. Checking allocates nothing unless it fails.
 
-use impasto_graph::{Data, HostTensor, TensorType};
+use impasto_graph::{HostTensor, TensorType};
 
 use crate::BackendError;
 
@@ -52,37 +52,5 @@ pub fn check_room(yields: &[(String, TensorType)], room: &[HostTensor]) -> Resul
             let said = format!("{} outputs were given room, the graph has {}", room.len(), yields.len());
             Err(problem("output", "*", said))
         }
-    }
-}
-
-/// A tensor's elements as files and devices have them, little endian.
-pub fn bytes(data: &Data) -> Vec<u8> {
-    let mut bytes = vec![];
-    append(data, &mut bytes);
-    bytes
-}
-
-/// The same behind bytes that are there.
-pub fn append(data: &Data, to: &mut Vec<u8>) {
-    match data {
-        Data::F32(v) => to.extend(v.iter().flat_map(|x| x.to_le_bytes())),
-        Data::F16(v) => to.extend(v.iter().flat_map(|x| x.to_le_bytes())),
-        Data::BF16(v) => to.extend(v.iter().flat_map(|x| x.to_le_bytes())),
-        Data::I32(v) => to.extend(v.iter().flat_map(|x| x.to_le_bytes())),
-    }
-}
-
-/// A tensor's elements from such bytes, as many as there are of both.
-pub fn fill(data: &mut Data, bytes: &[u8]) {
-    fn each<T, const N: usize>(to: &mut [T], bytes: &[u8], read: fn([u8; N]) -> T) {
-        for (to, from) in to.iter_mut().zip(bytes.chunks_exact(N)) {
-            *to = read(from.try_into().expect("chunks are of this length"));
-        }
-    }
-    match data {
-        Data::F32(v) => each(v, bytes, f32::from_le_bytes),
-        Data::F16(v) => each(v, bytes, half::f16::from_le_bytes),
-        Data::BF16(v) => each(v, bytes, half::bf16::from_le_bytes),
-        Data::I32(v) => each(v, bytes, i32::from_le_bytes),
     }
 }

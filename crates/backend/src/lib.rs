@@ -1,6 +1,6 @@
 //! Plans, executed.
 //!
-//! A [`Backend`] is a device that computes. Its way: state [`Capabilities`] so that a [`Plan`] can be made,
+//! A [`Backend`] is a device that computes; [`open`] opens one, whatever API it is reached by. Its way: state [`Capabilities`] so that a [`Plan`] can be made,
 //! [`pack`](Backend::pack) the parameters once into the layout that its kernels read, [`prepare`](Backend::prepare) a plan
 //! (all memory is taken here, exactly as planned), then [`run`](Session::run) it as often as wanted without another
 //! allocation.
@@ -28,27 +28,30 @@
 //! ```
 
 use std::any::Any;
-use std::borrow::Cow;
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use impasto_graph::{Capabilities, DType, Graph, HostTensor, Plan, TensorType, Weight};
 
-use impasto_graph::{Capabilities, DType, Graph, HostTensor, Plan, Storage, TensorType, Weight};
-
-pub use impasto_vulkan::Meter;
+pub use impasto_graph::Meter;
+pub use impasto_weights::{FileError, FileFault, Origin, ParamError, ParamInfo, Params, SharedSource, WeightSource};
 pub use pulse::Pulse;
+pub use registry::{DeviceOptions, Precision, open, profile};
+pub use session::{Signature, step_times};
 pub use stream::{HostWeights, Streaming};
-pub use within::Within;
+pub use with_limits::WithLimits;
 
 pub mod cpu;
+pub mod gpu;
 pub mod io;
 mod pulse;
+mod registry;
+mod session;
 mod shapes;
 mod stored;
 mod stream;
+mod tasks;
 pub mod vulkan;
-mod within;
+mod with_limits;
 
 /// Bytes in the user's words.
 fn amount(bytes: u64) -> String {
@@ -93,6 +96,9 @@ pub enum BackendError {
         /// What is wrong with it.
         problem: String,
     },
+    /// A model file that has changed since it was opened, or cannot be read any more. No other device helps against that.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// An input or output that does not fit the graph.
     #[error("{kind} '{name}': {problem}")]
     Io {
@@ -114,91 +120,14 @@ pub enum BackendError {
     Setting(String),
 }
 
-/// The bytes of one parameter, as a model file stores them (little endian).
-#[derive(Clone, Debug)]
-pub struct ParamBytes<'a> {
-    /// How they are stored.
-    pub storage: Storage,
-    /// The shape.
-    pub shape: Vec<usize>,
-    /// The bytes.
-    pub bytes: Cow<'a, [u8]>,
-}
-
-/// Where parameters come from: a model file, or memory. A parameter of floats may be stored in another way than the graph says, since
-/// files mix element types; a backend converts it.
-pub trait WeightSource {
-    /// The parameter of this name.
-    fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError>;
-
-    /// The parameter of this name was read and will hardly be read again: what holds its bytes in memory may let go of them.
-    fn release(&self, _name: &str) {}
-
-    /// The parameter of this name as the backend has packed it before, where it is kept so.
-    fn packed(&self, _name: &str) -> Option<&[u8]> {
-        None
-    }
-
-    /// The parameters as the backend has packed them before, where it keeps them in a way of its own.
-    fn near(&self) -> Option<&(dyn Any + Send + Sync)> {
-        None
-    }
-
-    /// Where another process finds the same parameters, if it can.
-    fn origin(&self) -> Option<Origin> {
-        None
-    }
-
-    /// Another process has read a parameter of so many elements from where this source has them. An error is a wish to stop.
-    fn was_read(&self, _name: &str, _elements: u64) -> Result<(), BackendError> {
-        Ok(())
-    }
-}
-
-/// Where another process finds the parameters of a source.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Origin {
-    /// In a model, as `impasto_model::Origin` describes it.
-    Model(String),
-    /// That process keeps them itself, packed, under a number that it was given with them.
-    Kept(u64),
-}
-
-/// A source of parameters that several threads may read.
-pub type SharedSource = Arc<dyn WeightSource + Send + Sync>;
-
-/// Parameters in memory, by name.
-#[derive(Clone, Debug, Default)]
-pub struct Params(HashMap<String, HostTensor>);
-
-impl Params {
-    /// None yet.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Add one.
-    pub fn insert(&mut self, name: &str, tensor: HostTensor) {
-        self.0.insert(name.into(), tensor);
-    }
-
-    /// The parameter of this name.
-    pub fn get(&self, name: &str) -> Option<&HostTensor> {
-        self.0.get(name)
-    }
-}
-
-impl WeightSource for Params {
-    fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError> {
-        let tensor = self
-            .0
-            .get(name)
-            .ok_or_else(|| BackendError::Param { name: name.into(), problem: "is missing from the model".into() })?;
-        Ok(ParamBytes {
-            storage: Storage::Dense(tensor.ty().dtype),
-            shape: tensor.shape().to_vec(),
-            bytes: Cow::Owned(io::bytes(tensor.data())),
-        })
+impl From<ParamError> for BackendError {
+    fn from(error: ParamError) -> BackendError {
+        match error {
+            ParamError::Wrong { name, problem } => BackendError::Param { name, problem },
+            ParamError::File(error) => BackendError::File(error),
+            ParamError::Interrupted { reader } => BackendError::Interrupted { device: reader },
+            ParamError::Gone { reason } => BackendError::Lost { device: "host".into(), reason },
+        }
     }
 }
 
@@ -216,19 +145,21 @@ impl Weights {
         Weights { bytes, inner: Arc::new(inner), feed: None }
     }
 
-    /// The same, with where those come from that take turns on the device.
+    /// The same, with where those come from that are streamed to the device.
     pub fn fed_by(self, source: SharedSource) -> Self {
         Weights { feed: Some(source), ..self }
     }
 
-    /// What the backend keeps, if it is of this type.
-    pub fn kept<T: Any>(&self) -> Option<&T> {
-        self.inner.downcast_ref()
+    /// What the backend of a device keeps. Weights of another kind of backend are an error.
+    pub fn of<T: Any>(&self, device: &str) -> Result<&T, BackendError> {
+        let reason = "these weights are on another device";
+        let elsewhere = || BackendError::Unsupported { device: device.into(), reason: reason.into() };
+        self.inner.downcast_ref().ok_or_else(elsewhere)
     }
 
-    /// Where the weights come from that take turns.
+    /// Where the weights come from that are streamed.
     pub fn feed(&self, device: &str) -> Result<SharedSource, BackendError> {
-        let reason = "these weights take turns, and nobody says where they come from";
+        let reason = "these weights are streamed, and nobody says where they come from";
         self.feed.clone().ok_or_else(|| BackendError::Unsupported { device: device.into(), reason: reason.into() })
     }
 
@@ -253,25 +184,28 @@ pub trait Profile: Capabilities + Send + Sync {
     fn profile_in_f32(&self) -> Option<Arc<dyn Profile>> {
         None
     }
+
+    /// One parameter as the device keeps it, in as many bytes as are planned for it.
+    fn pack_one(&self, graph: &Graph, weight: &Weight, source: &dyn WeightSource) -> Result<Vec<u8>, BackendError>;
 }
 
 /// A device that computes.
-pub trait Backend: Profile {
+pub trait Backend: Send + Sync {
+    /// The device as planning sees it.
+    fn profile(&self) -> Arc<dyn Profile>;
+
     /// What the device was asked for.
     fn meter(&self) -> &Meter;
 
     /// What products could reach at best here, measured now: thousand million operations a second.
     fn peak_gflops(&self) -> Result<f64, BackendError>;
 
-    /// One parameter as the device keeps it, in as many bytes as are planned for it.
-    fn pack_one(&self, graph: &Graph, weight: &Weight, source: &dyn WeightSource) -> Result<Vec<u8>, BackendError>;
-
     /// All parameters of a plan, packed for the device and kept in host memory.
     fn pack_on_host(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<HostWeights, BackendError> {
-        HostWeights::plain(self, graph, plan, source)
+        HostWeights::plain(&*self.profile(), graph, plan, source)
     }
 
-    /// Bring the parameters that stay on the device in a plan there, each read once. Of a plan in which others take turns, the result must be
+    /// Bring the parameters that stay on the device in a plan there, each read once. Of a plan in which others are streamed, the result must be
     /// [fed](Weights::fed_by).
     fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError>;
 
@@ -301,7 +235,7 @@ pub trait Session: Send {
     /// nothing.
     fn run(&mut self, inputs: &[(&str, &HostTensor)], outputs: &mut [HostTensor]) -> Result<(), BackendError>;
 
-    /// What bringing weights cost in the last run, where they take turns.
+    /// What bringing weights cost in the last run, where they are streamed.
     fn streaming(&self) -> Option<Streaming> {
         None
     }

@@ -1,9 +1,13 @@
 //! Parameters as model files store them, as numbers.
 
-use half::{bf16, f16};
+use std::ops::Range;
+
+use half::f16;
 use impasto_graph::{DType, Graph, Op, Storage, TensorType, Value};
 
-use crate::{BackendError, ParamBytes, WeightSource};
+use crate::cpu::memory::ReadBuffer;
+use crate::cpu::rows::Src;
+use crate::{BackendError, WeightSource};
 
 /// The name of a parameter of the graph.
 pub(crate) fn param_name(graph: &Graph, param: Value) -> &str {
@@ -21,75 +25,142 @@ pub(crate) fn storage(graph: &Graph, param: Value) -> Storage {
     }
 }
 
-/// Read a parameter and make sure that it is what the graph expects. Files mix element types, so one float may stand for another: the
-/// plan's bytes depend on what the graph says, and what is read is converted to that.
-pub(crate) fn read<'a>(
+/// A parameter that a source has as the graph expects it.
+pub(crate) struct Param<'a> {
     source: &'a dyn WeightSource,
-    name: &str,
-    ty: &TensorType,
+    pub(crate) name: &'a str,
     storage: Storage,
-) -> Result<ParamBytes<'a>, BackendError> {
-    let given = source.read(name)?;
-    let problem = |problem: String| Err(BackendError::Param { name: name.into(), problem });
-    if given.shape != ty.shape {
-        return problem(format!("has the shape {:?}, the network takes {:?}", given.shape, ty.shape));
-    }
-    let whole = |s: Storage| s == Storage::Dense(DType::I32);
-    if whole(given.storage) != whole(storage) {
-        return problem(format!("is stored as {}, the graph was built for {storage}", given.storage));
-    }
-    if !ty.elements().is_multiple_of(given.storage.block_elements()) {
-        return problem(format!("is stored as {}, which its {} elements do not fill", given.storage, ty.elements()));
-    }
-    let need = ty.elements() / given.storage.block_elements() * given.storage.block_bytes();
-    if given.bytes.len() as u64 != need {
-        return problem(format!("has {} bytes, {need} are needed", given.bytes.len()));
-    }
-    Ok(given)
+    elements: usize,
 }
 
-/// `out.len()` numbers of a stored parameter, from element `at` on, as `f32`.
-pub(crate) fn dequantise(given: &ParamBytes, at: usize, out: &mut [f32]) {
-    let bytes = &given.bytes;
-    match given.storage {
-        Storage::Dense(DType::F32) => {
-            let from = bytes[4 * at..].chunks_exact(4);
-            out.iter_mut().zip(from).for_each(|(o, b)| *o = f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+/// Some elements of a parameter, as they are stored.
+#[derive(Clone, Copy)]
+pub(crate) struct Stored<'a> {
+    pub(crate) storage: Storage,
+    bytes: &'a [u8],
+    /// Elements of the first block that come before the first one.
+    skipped: usize,
+}
+
+impl<'a> Param<'a> {
+    /// Finds a parameter and makes sure that it is what the graph expects. Files mix element types, so one float may stand for another: the
+    /// plan's bytes depend on what the graph says, and what is read is converted to that.
+    pub(crate) fn find(
+        source: &'a dyn WeightSource,
+        name: &'a str,
+        ty: &TensorType,
+        storage: Storage,
+    ) -> Result<Param<'a>, BackendError> {
+        let given = source.describe(name)?;
+        let problem = |problem: String| Err(BackendError::Param { name: name.into(), problem });
+        if given.shape != ty.shape {
+            return problem(format!("has the shape {:?}, the network takes {:?}", given.shape, ty.shape));
         }
-        Storage::Dense(DType::F16) => {
-            let from = bytes[2 * at..].chunks_exact(2);
-            out.iter_mut().zip(from).for_each(|(o, b)| *o = f16::from_le_bytes([b[0], b[1]]).to_f32());
+        let whole = |s: Storage| s == Storage::Dense(DType::I32);
+        if whole(given.storage) != whole(storage) {
+            return problem(format!("is stored as {}, the graph was built for {storage}", given.storage));
         }
-        Storage::Dense(DType::BF16) => {
-            let from = bytes[2 * at..].chunks_exact(2);
-            out.iter_mut().zip(from).for_each(|(o, b)| *o = bf16::from_le_bytes([b[0], b[1]]).to_f32());
+        if !ty.elements().is_multiple_of(given.storage.block_elements()) {
+            return problem(format!(
+                "is stored as {}, which its {} elements do not fill",
+                given.storage,
+                ty.elements()
+            ));
         }
-        Storage::Dense(DType::I32) => {
-            let from = bytes[4 * at..].chunks_exact(4);
-            out.iter_mut().zip(from).for_each(|(o, b)| *o = i32::from_le_bytes([b[0], b[1], b[2], b[3]]) as f32);
+        let need = ty.elements() / given.storage.block_elements() * given.storage.block_bytes();
+        if given.bytes != need {
+            return problem(format!("has {} bytes, {need} are needed", given.bytes));
         }
-        Storage::Q8_0 | Storage::Q4_0 => {
-            for (i, o) in out.iter_mut().enumerate() {
-                let (block, within) = ((at + i) / 32, (at + i) % 32);
-                let block = &bytes[block * given.storage.block_bytes() as usize..];
-                let scale = f16::from_le_bytes([block[0], block[1]]).to_f32();
-                let quantum = match given.storage {
-                    Storage::Q8_0 => block[2 + within] as i8 as f32,
-                    _ if within < 16 => (block[2 + within] & 15) as f32 - 8.0,
-                    _ => (block[2 + within - 16] >> 4) as f32 - 8.0,
-                };
-                *o = scale * quantum;
+        Ok(Param { source, name, storage: given.storage, elements: ty.elements() as usize })
+    }
+
+    pub(crate) fn storage(&self) -> Storage {
+        self.storage
+    }
+
+    /// Bytes of so many elements.
+    pub(crate) fn bytes_of(&self, elements: usize) -> usize {
+        (elements as u64).div_ceil(self.storage.block_elements()) as usize * self.storage.block_bytes() as usize
+    }
+
+    /// These elements: where they lie if they are in memory and numbers can be read there, else read into the buffer.
+    pub(crate) fn read<'b>(
+        &'b self,
+        elements: Range<usize>,
+        buffer: &'b mut ReadBuffer,
+    ) -> Result<Stored<'b>, BackendError> {
+        assert!(elements.end <= self.elements, "a parameter is read inside its shape");
+        let block = self.storage.block_elements() as usize;
+        let (begin, end) = (elements.start / block, elements.end.div_ceil(block));
+        let (begin, end) = [begin, end].map(|at| at * self.storage.block_bytes() as usize).into();
+        let in_memory = self.source.in_memory(self.name).and_then(|bytes| bytes.get(begin..end));
+        let bytes = match in_memory.filter(|bytes| bytes.as_ptr().cast::<f32>().is_aligned()) {
+            Some(bytes) => bytes,
+            None => {
+                let bytes = buffer.bytes(end - begin);
+                self.source.read_into(self.name, begin as u64, bytes)?;
+                bytes
+            }
+        };
+        Ok(Stored { storage: self.storage, bytes, skipped: elements.start % block })
+    }
+
+    /// The bytes of these elements straight into `out`, where they are no blocks.
+    pub(crate) fn read_into(&self, elements: Range<usize>, out: &mut [u8]) -> Result<(), BackendError> {
+        assert!(elements.end <= self.elements, "a parameter is read inside its shape");
+        Ok(self.source.read_into(self.name, (elements.start * self.bytes_of(1)) as u64, out)?)
+    }
+
+    /// Says that so many elements were read and packed.
+    pub(crate) fn was_read(&self, elements: usize) -> Result<(), BackendError> {
+        Ok(self.source.was_read(self.name, elements as u64)?)
+    }
+}
+
+impl Stored<'_> {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.bytes
+    }
+
+    /// The numbers, where they are dense.
+    pub(crate) fn dense(&self) -> Option<Src> {
+        match self.storage {
+            Storage::Dense(dtype) => Some(Src { ptr: self.bytes.as_ptr(), dtype }),
+            _ => None,
+        }
+    }
+
+    /// `out.len()` numbers of blocks, from element `at` on, as `f32`.
+    pub(crate) fn dequantise(&self, at: usize, out: &mut [f32]) {
+        for (i, o) in out.iter_mut().enumerate() {
+            let at = self.skipped + at + i;
+            let (block, within) = (at / 32, at % 32);
+            let block = &self.bytes[block * self.storage.block_bytes() as usize..];
+            let scale = f16::from_le_bytes([block[0], block[1]]).to_f32();
+            let quantum = match self.storage {
+                Storage::Q8_0 => block[2 + within] as i8 as f32,
+                _ if within < 16 => (block[2 + within] & 15) as f32 - 8.0,
+                _ => (block[2 + within - 16] >> 4) as f32 - 8.0,
+            };
+            *o = scale * quantum;
+        }
+    }
+
+    /// These numbers where they lie if they are dense, else as `f32` in `room`.
+    pub(crate) fn numbers(&self, elements: Range<usize>, room: &mut ReadBuffer) -> Src {
+        match self.dense() {
+            // SAFETY: the elements are there: the range is one of this piece.
+            Some(src) => unsafe { src.at(elements.start) },
+            None => {
+                let bytes = room.bytes(4 * elements.len());
+                let mut piece = [0.0; 256];
+                for (to, i) in bytes.chunks_mut(4 * piece.len()).zip((elements.start..).step_by(piece.len())) {
+                    let piece = &mut piece[..to.len() / 4];
+                    self.dequantise(i, piece);
+                    to.chunks_exact_mut(4).zip(&*piece).for_each(|(to, x)| to.copy_from_slice(&x.to_ne_bytes()));
+                }
+                Src { ptr: bytes.as_ptr(), dtype: DType::F32 }
             }
         }
-    }
-}
-
-/// A whole parameter as halves, a piece at a time.
-pub(crate) fn convert<T>(given: &ParamBytes, out: &mut [T], to: impl Fn(f32) -> T) {
-    let mut piece = [0f32; 1024];
-    for (i, out) in out.chunks_mut(piece.len()).enumerate() {
-        let values = &mut piece[..out.len()];
-        dequantise(given, i * 1024, values);
-        out.iter_mut().zip(&*values).for_each(|(o, v)| *o = to(*v));
     }
 }

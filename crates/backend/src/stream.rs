@@ -1,14 +1,15 @@
-//! Weights that take turns: brought to the device by one thread while another computes with those brought before.
+//! Streamed weights: brought to the device by one thread while another computes with those brought before.
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Instant;
 
 use impasto_graph::{Graph, Plan, Segment, Weight};
 
 use crate::stored::param_name;
-use crate::{Backend, BackendError, Origin, ParamBytes, WeightSource};
+use crate::tasks::on_threads;
+use crate::{BackendError, Origin, ParamError, ParamInfo, Profile, WeightSource};
 
 /// What bringing weights cost in one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -32,7 +33,7 @@ impl Streaming {
 pub struct HostWeights {
     packed: HashMap<String, Vec<u8>>,
     /// Where a backend keeps them by itself, and how many bytes.
-    near: Option<(u64, Box<dyn Any + Send + Sync>)>,
+    host_mapped: Option<(u64, Box<dyn Any + Send + Sync>)>,
     elsewhere: Option<Elsewhere>,
 }
 
@@ -47,55 +48,65 @@ struct Elsewhere {
 impl HostWeights {
     /// All parameters of a plan, packed for a device, in memory like any other: for devices of different budgets alike.
     pub fn plain(
-        backend: &(impl Backend + ?Sized),
+        device: &(impl Profile + ?Sized),
         graph: &Graph,
         plan: &Plan,
         source: &dyn WeightSource,
     ) -> Result<HostWeights, BackendError> {
-        let one = |weight: &Weight| {
-            let name = param_name(graph, weight.value).to_owned();
-            let before = source.packed(&name).map(<[u8]>::to_vec);
-            let packed = before.map_or_else(|| backend.pack_one(graph, weight, source), Ok)?;
-            Ok((name, packed))
+        source.check()?;
+        let (weights, all) = (plan.weights(), Mutex::new(HashMap::new()));
+        let one = |_: &mut (), i: usize| {
+            let weight: &Weight = &weights[i];
+            let name = param_name(graph, weight.value);
+            let before = source.packed(name).map(<[u8]>::to_vec);
+            let packed = before.map_or_else(|| device.pack_one(graph, weight, source), Ok)?;
+            all.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), packed);
+            Ok(())
         };
-        let packed = plan.weights().iter().map(one).collect::<Result<_, BackendError>>()?;
-        Ok(HostWeights { packed, near: None, elsewhere: None })
+        on_threads(impasto_device::cpu::usable_cores(), weights.len(), &|_| (), &one)?;
+        source.check()?;
+        let packed = all.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(HostWeights { packed, host_mapped: None, elsewhere: None })
     }
 
     /// Weights that a backend keeps as it likes.
-    pub(crate) fn near(bytes: u64, kept: impl Any + Send + Sync) -> HostWeights {
-        HostWeights { packed: HashMap::new(), near: Some((bytes, Box::new(kept))), elsewhere: None }
+    pub(crate) fn host_mapped(bytes: u64, kept: impl Any + Send + Sync) -> HostWeights {
+        HostWeights { packed: HashMap::new(), host_mapped: Some((bytes, Box::new(kept))), elsewhere: None }
     }
 
     /// Weights that another process keeps under a number, until `hold` is dropped.
     pub fn elsewhere(number: u64, bytes: u64, hold: impl Any + Send + Sync) -> HostWeights {
         let elsewhere = Some(Elsewhere { number, bytes, _hold: Box::new(hold) });
-        HostWeights { packed: HashMap::new(), near: None, elsewhere }
+        HostWeights { packed: HashMap::new(), host_mapped: None, elsewhere }
     }
 
     /// Bytes that they take.
     pub fn bytes(&self) -> u64 {
         let here: u64 = self.packed.values().map(|bytes| bytes.len() as u64).sum();
-        let near = self.near.as_ref().map_or(0, |(bytes, _)| *bytes);
-        self.elsewhere.as_ref().map_or(here + near, |elsewhere| elsewhere.bytes)
+        let mapped = self.host_mapped.as_ref().map_or(0, |(bytes, _)| *bytes);
+        self.elsewhere.as_ref().map_or(here + mapped, |elsewhere| elsewhere.bytes)
     }
 }
 
 impl WeightSource for HostWeights {
-    fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError> {
-        Err(BackendError::Param { name: name.into(), problem: "is kept packed".into() })
+    fn describe(&self, name: &str) -> Result<ParamInfo, ParamError> {
+        Err(ParamError::Wrong { name: name.into(), problem: "is kept packed".into() })
+    }
+
+    fn read_into(&self, name: &str, _: u64, _: &mut [u8]) -> Result<(), ParamError> {
+        self.describe(name).map(drop)
     }
 
     fn packed(&self, name: &str) -> Option<&[u8]> {
         self.packed.get(name).map(Vec::as_slice)
     }
 
-    fn near(&self) -> Option<&(dyn Any + Send + Sync)> {
-        self.near.as_ref().map(|(_, kept)| &**kept)
+    fn host_mapped(&self) -> Option<&(dyn Any + Send + Sync)> {
+        self.host_mapped.as_ref().map(|(_, kept)| &**kept)
     }
 
     fn origin(&self) -> Option<Origin> {
-        self.elsewhere.as_ref().map(|elsewhere| Origin::Kept(elsewhere.number))
+        self.elsewhere.as_ref().map(|elsewhere| Origin::Packed(elsewhere.number))
     }
 }
 

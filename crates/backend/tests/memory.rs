@@ -71,7 +71,7 @@ fn planned_bytes_are_allocated_bytes_and_a_run_allocates_nothing() -> Result<(),
         for graph in tiny_networks(numbers)? {
             let case = Case::new(graph, rng);
             for machine in machines().iter().filter(|m| m.threads != 2) {
-                let plan = Plan::new(&case.graph, &*machine.backend)?;
+                let plan = Plan::new(&case.graph, &*machine.backend.profile())?;
                 let planned = (plan.arena_bytes() + plan.weight_bytes()) as i64;
                 let before = TENSORS.load(SeqCst);
                 MOST.store(before, SeqCst);

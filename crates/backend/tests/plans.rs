@@ -14,7 +14,7 @@ use common::random_graph::{Kind, random_graph};
 use common::reference::interpret;
 use common::rng::{Rng, cases, seed};
 use impasto_backend::cpu::{Cpu, CpuOptions, Isa, Precision};
-use impasto_backend::{Backend, BackendError, ParamBytes, Params, WeightSource};
+use impasto_backend::{Backend, BackendError, ParamError, ParamInfo, Params, WeightSource};
 use impasto_graph::{DType, Epilogue, Graph, GraphError, HostTensor, Plan, PlanError, Storage, Unary};
 use impasto_model::{Numbers, vae_decoder};
 
@@ -184,7 +184,8 @@ fn plans_of_one_model_share_their_weights() -> Result<(), Box<dyn std::error::Er
     let small = Case::new(vae_decoder(&vae, 1, [3, 5], Numbers::F32)?, rng);
     let large = vae_decoder(&vae, 2, [8, 6], Numbers::F32)?;
     for machine in machines().iter().filter(|m| m.threads == 2) {
-        let plans = [Plan::new(&small.graph, &*machine.backend)?, Plan::new(&large, &*machine.backend)?];
+        let plans =
+            [Plan::new(&small.graph, &*machine.backend.profile())?, Plan::new(&large, &*machine.backend.profile())?];
         let weights = machine.backend.pack(&small.graph, &plans[0], &small)?;
         let mut session = machine.backend.prepare(&large, &plans[1], &weights)?;
         let mut own = Case::new(large.clone(), rng);
@@ -256,13 +257,17 @@ fn wrong_inputs_and_outputs_are_named() -> Result<(), Box<dyn std::error::Error>
 }
 
 /// Parameters of which one is changed.
-struct Changed<'a>(&'a Case, &'a dyn Fn(&str, &mut ParamBytes));
+struct Changed<'a>(&'a Case, &'a (dyn Fn(&str, &mut ParamInfo) + Sync));
 
 impl WeightSource for Changed<'_> {
-    fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError> {
-        let mut bytes = self.0.read(name)?;
-        (self.1)(name, &mut bytes);
-        Ok(bytes)
+    fn describe(&self, name: &str) -> Result<ParamInfo, ParamError> {
+        let mut info = self.0.describe(name)?;
+        (self.1)(name, &mut info);
+        Ok(info)
+    }
+
+    fn read_into(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(), ParamError> {
+        self.0.read_into(name, offset, out)
     }
 }
 
@@ -271,13 +276,13 @@ fn wrong_parameters_are_named() -> Result<(), Box<dyn std::error::Error>> {
     let rng = &mut Rng::new(seed());
     let (cpu, case) = (cpu(), Case::new(layer()?, rng));
     let plan = Plan::new(&case.graph, &cpu)?;
-    let changes: [&dyn Fn(&mut ParamBytes); 6] = [
+    let changes: [&(dyn Fn(&mut ParamInfo) + Sync); 6] = [
         &|p| p.shape.reverse(),
         &|p| p.shape.push(1),
         &|p| p.storage = Storage::Dense(DType::I32),
         &|p| p.storage = Storage::Q8_0,
-        &|p| p.bytes.to_mut().truncate(7),
-        &|p| p.bytes.to_mut().extend([0, 0]),
+        &|p| p.bytes = 7,
+        &|p| p.bytes += 2,
     ];
     for (i, change) in changes.into_iter().enumerate() {
         let source = Changed(&case, &|name, bytes| {

@@ -5,16 +5,11 @@ use std::fs;
 use std::path::Path;
 use std::thread::available_parallelism;
 
-use crate::{cgroup, sys};
+use impasto_graph::host::{self, read_text};
 
-/// The memory of the machine and the part of it that this process may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
-    /// Bytes of memory in the machine.
-    pub total: u64,
-    /// Bytes that this process may use: the smallest control-group limit above it, or `total` where there is none.
-    pub limit: u64,
-}
+pub use impasto_graph::host::{Memory, available_memory, memory};
+
+use crate::sys;
 
 /// The number of cores that this process may keep busy, at least 1.
 ///
@@ -26,7 +21,7 @@ pub struct Memory {
 /// ```
 pub fn usable_cores() -> usize {
     let allowed = sys::affinity().map(|cores| cores.len()).or_else(|| available_parallelism().ok().map(usize::from));
-    let quota = cgroup::cpu_quota(&read_text);
+    let quota = host::cpu_quota();
     allowed.unwrap_or(1).min(quota.unwrap_or(usize::MAX)).max(1)
 }
 
@@ -50,36 +45,6 @@ fn caches(cores: &[usize], level: &str, read: &dyn Fn(&Path) -> Option<String>) 
     let index = (0..16).find(|&i| at(first, i, "level").is_some_and(|l| l.trim() == level))?;
     let sharers: Option<BTreeSet<String>> = cores.iter().map(|&core| at(core, index, "shared_cpu_list")).collect();
     sharers.map(|sharers| sharers.len())
-}
-
-/// The memory of the machine and the limit for this process, or `None` where the system does not tell.
-///
-/// ```
-/// if let Some(memory) = impasto_device::cpu::memory() {
-///     assert!(memory.limit <= memory.total);
-/// }
-/// ```
-pub fn memory() -> Option<Memory> {
-    let total = meminfo(&read_text(Path::new("/proc/meminfo"))?, "MemTotal")?;
-    let limit = cgroup::memory_limit(&read_text).unwrap_or(total).min(total);
-    Some(Memory { total, limit })
-}
-
-/// Bytes that can be allocated now without swapping and without reaching a limit, or `None` where the system does not tell.
-///
-/// Other processes change it at any time: ask when you need it and do not keep the answer.
-///
-/// ```
-/// use impasto_device::cpu;
-///
-/// if let (Some(available), Some(memory)) = (cpu::available_memory(), cpu::memory()) {
-///     assert!(available <= memory.limit);
-/// }
-/// ```
-pub fn available_memory() -> Option<u64> {
-    let available = meminfo(&read_text(Path::new("/proc/meminfo"))?, "MemAvailable")?;
-    let room = cgroup::memory_room(&read_text).unwrap_or(available);
-    Some(available.min(room))
 }
 
 /// What the maker calls the processor, or what it is made for.
@@ -106,40 +71,9 @@ pub(crate) fn first_of_cpuinfo() -> String {
     text.split("\n\n").next().unwrap_or_default().to_owned()
 }
 
-/// One line of `/proc/meminfo`, in bytes.
-fn meminfo(text: &str, key: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
-    let kibibytes = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
-    kibibytes.checked_mul(1024)
-}
-
-/// The text of a small system file; bytes that are not UTF-8 (a folder may have such a name) must not hide the rest.
-fn read_text(path: &Path) -> Option<String> {
-    let bytes = fs::read(path).ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    const MEMINFO: &str = "MemTotal:       24684100 kB\nMemFree:        20000000 kB\nMemAvailable:   24320944 kB\nHugePages_Total:       0\n";
-
-    #[test]
-    fn meminfo_is_in_bytes() {
-        assert_eq!(meminfo(MEMINFO, "MemTotal"), Some(24_684_100 * 1024));
-        assert_eq!(meminfo(MEMINFO, "MemAvailable"), Some(24_320_944 * 1024));
-    }
-
-    #[test]
-    fn meminfo_without_the_line_or_with_nonsense_is_unknown() {
-        assert_eq!(meminfo(MEMINFO, "Mem"), None);
-        assert_eq!(meminfo(MEMINFO, "HugePages_Total"), None);
-        assert_eq!(meminfo("MemTotal: 18446744073709551615 kB", "MemTotal"), None);
-        assert_eq!(meminfo("MemTotal: -1 kB", "MemTotal"), None);
-        assert_eq!(meminfo("", "MemTotal"), None);
-    }
 
     #[test]
     fn threads_of_a_core_share_a_cache() {
@@ -168,20 +102,9 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn this_machine_answers() {
-        let memory = memory().expect("/proc/meminfo is readable");
-        assert!(0 < memory.limit && memory.limit <= memory.total);
-        assert!(available_memory().expect("/proc/meminfo is readable") <= memory.limit);
         let machine = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let cores = machine.lines().filter(|l| l.starts_with("processor")).count();
         assert!(cores == 0 || usable_cores() <= cores);
         assert!(cores == 0 || second_caches().is_none_or(|caches| (1..=cores).contains(&caches)));
-    }
-
-    proptest! {
-        #[test]
-        fn no_text_makes_meminfo_panic(text in "\\PC*", number in "MemTotal: *[0-9]{0,30} *(kB)?\n") {
-            meminfo(&text, "MemTotal");
-            meminfo(&number, "MemTotal");
-        }
     }
 }

@@ -49,19 +49,17 @@
 
 #![deny(missing_docs, unsafe_code)]
 
-mod cgroup;
 pub mod cpu;
-mod limits;
 mod probe;
 mod survey;
 #[allow(unsafe_code)]
 mod sys;
 mod trial;
 
-pub use limits::Limits;
+pub use impasto_graph::Limits;
 pub use probe::PROBES;
 pub use survey::{
     Api, ApiReport, Attempt, Child, CooperativeMatrix, Device, DeviceInfo, DeviceKind, FORGET_COMMAND, Features,
-    Finding, Phase, Remembered, Standing, Store, Survey, SurveyOptions, UseGuard, free_memory, survey, vulkan_limits,
+    Finding, Phase, Remembered, Standing, Store, Survey, SurveyOptions, UseGuard, free_memory, survey, vulkan_info,
 };
 pub use trial::{Channel, Companion, Link, Options, Outcome, Report, Trial, Verdict, hook, leave_at_once, trial};

@@ -4,6 +4,9 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
+use impasto_model::Model;
+
+use crate::GenerateError;
 use crate::picture::PictureError;
 use crate::settings::Settings;
 
@@ -18,6 +21,26 @@ pub struct Inside {
     pub fingerprint: Option<String>,
     /// It began with a picture, which is not inside.
     pub from_picture: bool,
+}
+
+impl Inside {
+    /// Whether these settings and this model make the picture again.
+    pub fn check(&self, settings: &Settings, model: &Model) -> Result<(), GenerateError> {
+        if self.from_picture && settings.init_img.is_none() {
+            return Err(GenerateError::Asked(
+                "it began with another picture, which is not inside: name that one with -i FILE".into(),
+            ));
+        }
+        let ours = model.fingerprint()?;
+        match &self.fingerprint {
+            Some(known) if *known != ours => Err(GenerateError::Asked(format!(
+                "it was made by another model, '{}' ({known}), not by '{}' ({ours}): name that one with -m FILE",
+                self.model.as_deref().unwrap_or_default(),
+                model.title
+            ))),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Read the settings out of a PNG that we, or webui, made.

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use impasto_graph::HostTensor;
-use impasto_model::{LatentScale, Model, Part, TaesdConfig, VaeConfig, taesd_decoder, vae_decoder, vae_encoder};
+use impasto_model::{Gaussian, LatentShape, Model, NetworkId, Pipeline};
 
-use crate::latent::{LatentShape, channels_first, channels_last};
 use crate::module::{Module, built, load, megabytes};
 use crate::picture::Picture;
 use crate::pipeline::{Event, Watcher, tell};
 use crate::place::{Bounds, Place, Rung};
 use crate::tiles::Tiles;
-use crate::{GenerateError, Job, Noise, Split, Tile};
+use crate::{GenerateError, Job, Split, Tile};
 
 /// The decoder, and where a run begins with a picture the encoder.
 pub(crate) struct Autoencoder {
@@ -20,61 +19,48 @@ pub(crate) struct Autoencoder {
     /// Where they work in tiles.
     decoder_tiles: Option<Tiles>,
     encoder_tiles: Option<Tiles>,
-    recipe: Recipe,
-    scale: LatentScale,
+    split: Split,
+    pipeline: Arc<dyn Pipeline>,
+    /// The latent as it is sampled.
     pub latent: LatentShape,
-    /// Pixels of a picture for one of a latent, along a side.
-    factor: usize,
+    /// The latent's pixels as autoencoders have them, `[height, width]`.
+    grid: [usize; 2],
 }
 
-/// All that planning needs, also again when a device has failed.
-struct Recipe {
-    vae: Arc<Part<VaeConfig>>,
-    /// The tiny decoder, which takes latents as the diffusion model has them.
-    tiny: Option<Arc<Part<TaesdConfig>>>,
-    split: Split,
-    /// Of the latent.
-    size: [usize; 2],
+/// One half of the autoencoder to be fitted to a place.
+struct Half<'a> {
+    network: NetworkId,
+    model: &'a Model,
+    split: &'a Split,
+    /// `[height, width]` of the latent's pixels.
+    grid: [usize; 2],
 }
 
 /// Tiles that are not asked for otherwise are at most this large if tiles are asked for, and never smaller than the second.
 const USUAL_TILE: usize = 32;
 const LEAST_TILE: usize = 8;
 
-impl Recipe {
-    /// Half of the autoencoder for latents of this size.
-    fn module(&self, decode: bool, place: &Place, size: [usize; 2], bounds: Bounds) -> Result<Module, GenerateError> {
-        let (config, factor) = (&self.vae.config, self.vae.config.factor());
-        match (decode, &self.tiny) {
-            (true, Some(tiny)) => {
-                let build = |numbers| taesd_decoder(&tiny.config, 1, size, numbers);
-                Module::of("taesd", place, tiny.clone(), tiny.storage(), bounds, &build)
-            }
-            (true, None) => {
-                let build = |numbers| vae_decoder(config, 1, size, numbers);
-                Module::of("vae", place, self.vae.clone(), self.vae.storage(), bounds, &build)
-            }
-            (false, _) => {
-                let build = |numbers| vae_encoder(config, 1, size.map(|n| n * factor), numbers);
-                Module::of("vae", place, self.vae.clone(), self.vae.storage(), bounds, &build)
-            }
-        }
+impl Half<'_> {
+    /// The network for latents of this size.
+    fn module(&self, place: &Place, grid: [usize; 2], bounds: Bounds) -> Result<Module, GenerateError> {
+        let build = |numbers| self.model.pipeline.autoencoder(self.network, grid, numbers);
+        Ok(Module::new(self.network, self.model, place, bounds, format!("{grid:?}"), &[&build])?.0)
     }
 
     /// The first rung that fits a place.
-    fn fit(&self, decode: bool, place: &Place) -> Result<(Module, Option<Tiles>), GenerateError> {
-        let Split { from, arena, .. } = self.split;
+    fn fit(&self, place: &Place) -> Result<(Module, Option<Tiles>), GenerateError> {
+        let Split { from, arena, .. } = *self.split;
         let mut refused = None;
         if from <= Rung::Banded {
             let bounds = Bounds { from, to: self.split.to.min(Rung::Banded), arena };
-            match self.module(decode, place, self.size, bounds) {
+            match self.module(place, self.grid, bounds) {
                 Err(error @ GenerateError::Plan { .. }) if self.split.allows(Rung::Tiled) => refused = Some(error),
                 planned => return Ok((planned?, None)),
             }
         }
         for tile in self.tiles() {
-            let tiles = Tiles::new(self.size, tile, self.split.overlap);
-            match self.module(decode, place, tiles.tile, Bounds { arena, ..Bounds::WHOLE }) {
+            let tiles = Tiles::new(self.grid, tile, self.split.overlap);
+            match self.module(place, tiles.tile, Bounds { arena, ..Bounds::WHOLE }) {
                 Err(error @ GenerateError::Plan { .. }) => refused = Some(error),
                 planned => return Ok((planned?.tiled(tiles.places().len()), Some(tiles))),
             }
@@ -84,7 +70,7 @@ impl Recipe {
 
     /// Tiles to try, `[height, width]`, the largest first.
     fn tiles(&self) -> Vec<[usize; 2]> {
-        let [height, width] = self.size;
+        let [height, width] = self.grid;
         match self.split.tile {
             Some(Tile::Pixels([across, down])) => vec![[down, across]],
             Some(Tile::Shares([across, down])) => {
@@ -110,33 +96,34 @@ impl Recipe {
 fn way(module: &Module, tiles: Option<&Tiles>) -> String {
     let Some(tiles) = tiles else { return module.way() };
     let ([height, width], arena) = (tiles.tile, megabytes(module.arena_bytes()));
-    let (count, name, device) = (tiles.places().len(), module.name(), module.device().name());
+    let (count, name, device) = (tiles.places().len(), module.id(), module.device().name());
     format!(
         "{name} on {device} in {count} tiles of {width}x{height} and {arena} MB: the picture differs a little from the whole"
     )
 }
 
-/// An image through a module, whole or tile by tile. `[channels, from, to]`: of the image, its pixels for one of the latent, and those of the
+/// Run an image through a module, whole or tile by tile. `[channels, from, to]`: of the image, its pixels for one of the grid, and those of the
 /// result.
-fn through(
+fn run_tiled(
     module: &mut Module,
     tiles: Option<&Tiles>,
-    latent: LatentShape,
+    grid: [usize; 2],
     name: &str,
     image: &[f32],
     [channels, from, to]: [usize; 3],
     watch: &mut Watcher,
 ) -> Result<Vec<f32>, GenerateError> {
     load(module, watch)?;
-    if name == "picture" {
+    let id = module.id();
+    if id == NetworkId::VaeEncoder {
         tell(watch, Event::Working("encoding the picture"))?;
     }
     let mut run = |size: [usize; 2], pixels: Vec<f32>| {
         let [height, width] = size.map(|n| n * from);
-        let pixels = HostTensor::f32([1, height, width, channels], pixels).map_err(built("vae"))?;
+        let pixels = HostTensor::f32([1, height, width, channels], pixels).map_err(built(id))?;
         Ok::<_, GenerateError>(module.run(&[(name, &pixels)])?[0].to_f32())
     };
-    let Some(tiles) = tiles else { return run([latent.height, latent.width], image.to_vec()) };
+    let Some(tiles) = tiles else { return run(grid, image.to_vec()) };
     let mut done = vec![];
     for place in tiles.places() {
         done.push(run(tiles.tile, tiles.cut(image, channels, from, place))?);
@@ -145,50 +132,31 @@ fn through(
     Ok(tiles.blend(found, to, done))
 }
 
-/// A picture, encoded: means and standard deviations of its latent, each `(channels, height, width)`, as the diffusion model knows them.
-pub(crate) struct Encoded {
-    mean: Vec<f32>,
-    deviation: Vec<f32>,
-}
-
-impl Encoded {
-    /// One latent of the many that it may be.
-    pub fn draw(&self, noise: &mut Noise) -> Vec<f32> {
-        let drawn = noise.draw(self.mean.len());
-        self.mean.iter().zip(&self.deviation).zip(drawn).map(|((m, d), n)| m + d * n).collect()
-    }
-}
-
 impl Autoencoder {
-    /// The latents of a job's pictures.
-    pub fn latent(job: &Job, model: &Model) -> LatentShape {
-        let factor = model.vae.config.factor();
-        LatentShape { channels: model.vae.config.latent, height: job.height / factor, width: job.width / factor }
-    }
-
     /// Plan it for the pictures of a job; nothing is loaded yet.
     pub fn plan(job: &Job, model: &Model, place: &Place, encodes: bool) -> Result<Autoencoder, GenerateError> {
-        let latent = Autoencoder::latent(job, model);
-        let recipe = Recipe {
-            vae: Arc::new(model.vae.clone()),
-            tiny: model.taesd.clone().map(Arc::new),
-            split: job.split.clone(),
-            size: [latent.height, latent.width],
-        };
-        let (decoder, decoder_tiles) = recipe.fit(true, place)?;
+        let pipeline = model.pipeline.clone();
+        let latent = pipeline.latent_shape([job.height, job.width]);
+        let grid = [job.height, job.width].map(|n| n / pipeline.latents().autoencoder_pixels);
+        let half = |network| Half { network, model, split: &job.split, grid };
+        // The tiny decoder where there is one.
+        let decodes = model.network(NetworkId::TinyDecoder).map_or(NetworkId::VaeDecoder, |_| NetworkId::TinyDecoder);
+        let (decoder, decoder_tiles) = half(decodes).fit(place)?;
         let (encoder, encoder_tiles) = match encodes {
-            true => recipe.fit(false, place).map(|(module, tiles)| (Some(module), tiles))?,
+            true => half(NetworkId::VaeEncoder).fit(place).map(|(module, tiles)| (Some(module), tiles))?,
             false => (None, None),
         };
-        let factor = model.vae.config.factor();
-        Ok(Autoencoder { decoder, encoder, decoder_tiles, encoder_tiles, recipe, scale: model.latent, latent, factor })
+        let split = job.split.clone();
+        Ok(Autoencoder { decoder, encoder, decoder_tiles, encoder_tiles, split, pipeline, latent, grid })
     }
 
     /// Plan it anew for another place: the decoder, and the encoder if it is still needed.
-    pub fn put(&mut self, place: &Place) -> Result<(), GenerateError> {
-        (self.decoder, self.decoder_tiles) = self.recipe.fit(true, place)?;
-        if self.encoder.is_some() {
-            let (encoder, tiles) = self.recipe.fit(false, place)?;
+    pub fn put(&mut self, model: &Model, place: &Place) -> Result<(), GenerateError> {
+        let half = |network| Half { network, model, split: &self.split, grid: self.grid };
+        let (decoder, tiles) = half(self.decoder.id()).fit(place)?;
+        let encoder = self.encoder.as_ref().map(|encoder| half(encoder.id()).fit(place)).transpose()?;
+        (self.decoder, self.decoder_tiles) = (decoder, tiles);
+        if let Some((encoder, tiles)) = encoder {
             (self.encoder, self.encoder_tiles) = (Some(encoder), tiles);
         }
         Ok(())
@@ -225,39 +193,31 @@ impl Autoencoder {
 
     /// The picture of a latent `(channels, height, width)`.
     pub fn decode(&mut self, latent: &[f32], watch: &mut Watcher) -> Result<Picture, GenerateError> {
-        let mut pixels = channels_last(latent, self.latent.channels);
-        if self.recipe.tiny.is_none() {
-            pixels.iter_mut().for_each(|z| *z = *z / self.scale.factor + self.scale.shift);
-        }
-        let shape = [self.latent.channels, 1, self.factor];
         let (decoder, tiles) = (&mut self.decoder, self.decoder_tiles.as_ref());
-        let picture = through(decoder, tiles, self.latent, "latent", &pixels, shape, watch)?;
-        Ok(Picture::from_signed(self.latent.height * self.factor, self.latent.width * self.factor, &picture))
+        let pixels = self.pipeline.decoder_input(decoder.id(), latent, self.latent);
+        let factor = self.pipeline.latents().autoencoder_pixels;
+        let shape = [pixels.len() / (self.grid[0] * self.grid[1]), 1, factor];
+        let picture = run_tiled(decoder, tiles, self.grid, "latent", &pixels, shape, watch)?;
+        let [height, width] = self.grid.map(|n| n * factor);
+        Ok(Picture::from_signed(height, width, &picture))
     }
 
     /// The latents of pictures, each `(height, width, 3)` from -1 to 1.
-    pub fn encode(&mut self, pictures: Vec<Vec<f32>>, watch: &mut Watcher) -> Result<Vec<Encoded>, GenerateError> {
+    pub fn encode(&mut self, pictures: Vec<Vec<f32>>, watch: &mut Watcher) -> Result<Vec<Gaussian>, GenerateError> {
         let Some(encoder) = &mut self.encoder else { return Ok(vec![]) };
         let mut encoded = vec![];
         for picture in pictures {
-            let shape = [3, self.factor, 1];
-            let moments =
-                through(encoder, self.encoder_tiles.as_ref(), self.latent, "picture", &picture, shape, watch)?;
-            let moments = channels_first(&moments, 2 * self.latent.channels);
-            let (means, logs) = moments.split_at(self.latent.len());
-            let LatentScale { factor, shift } = self.scale;
-            encoded.push(Encoded {
-                mean: means.iter().map(|m| (m - shift) * factor).collect(),
-                deviation: logs.iter().map(|log| (0.5 * log.clamp(-30.0, 20.0)).exp() * factor).collect(),
-            });
+            let (shape, tiles) = ([3, self.pipeline.latents().autoencoder_pixels, 1], self.encoder_tiles.as_ref());
+            let moments = run_tiled(encoder, tiles, self.grid, "picture", &picture, shape, watch)?;
+            encoded.push(self.pipeline.encoder_output(&moments, self.latent));
         }
         Ok(encoded)
     }
 
     /// A mask of pixels as one of the latent's, 1 where a picture is made anew.
     pub fn latent_mask(&self, mask: &[bool]) -> Vec<f32> {
-        let (width, across) = (self.latent.width, self.latent.width * self.factor);
-        let at = |i: usize| mask.get((i / width) * self.factor * across + (i % width) * self.factor);
+        let (width, pixels) = (self.latent.width, self.pipeline.latents().pixels);
+        let at = |i: usize| mask.get((i / width) * pixels * width * pixels + (i % width) * pixels);
         (0..self.latent.area()).map(|i| f32::from(u8::from(at(i) == Some(&true)))).collect()
     }
 }

@@ -1,13 +1,13 @@
 //! Where a picture begins: noise alone, or noise over a picture, as diffusers' pipelines have it.
 
+use impasto_model::{Gaussian, Levels};
 use serde::{Deserialize, Serialize};
 
-use crate::autoencoder::Encoded;
 use crate::bits::Numbers;
 use crate::networks::Networks;
 use crate::picture::Picture;
 use crate::pipeline::Watcher;
-use crate::sampling::{Sampler, noised, pure_noise, remaining};
+use crate::sampling::{Prediction, Sampler, noised, pure_noise, remaining};
 use crate::{GenerateError, Noise};
 
 /// The first latent of a run, and what holds on its way.
@@ -17,15 +17,15 @@ pub(crate) struct Beginning {
     /// The noise levels that are gone through, the last 0.
     pub sigmas: Vec<f32>,
     /// What stays as it was.
-    pub kept: Option<Kept>,
+    pub kept: Option<OutsideMask>,
     /// Further channels for the diffusion model of inpainting: the mask, and the latent of what stays.
     pub extra: Option<Vec<f32>>,
 }
 
-/// The part of a latent that is not made anew.
+/// What lies outside of the mask of inpainting, which is not made anew.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(from = "StoredKept", into = "StoredKept")]
-pub(crate) struct Kept {
+#[serde(from = "StoredOutsideMask", into = "StoredOutsideMask")]
+pub(crate) struct OutsideMask {
     latent: Vec<f32>,
     noise: Vec<f32>,
     /// 1 where it is made anew, a number for each pixel of the latent.
@@ -35,17 +35,20 @@ pub(crate) struct Kept {
 /// The picture that a run begins with, encoded.
 pub(crate) struct Original {
     /// All of it, where the run begins with it.
-    whole: Option<Encoded>,
+    whole: Option<Gaussian>,
     /// For inpainting models, without what is made anew.
-    masked: Option<Encoded>,
+    masked: Option<Gaussian>,
 }
 
 impl Original {
     /// Encode the picture of a job, where it has one.
     pub fn encode(networks: &mut Networks, watch: &mut Watcher) -> Result<Option<Original>, GenerateError> {
         let Some(start) = &networks.job.start else { return Ok(None) };
-        let masked =
-            start.mask.as_ref().filter(|_| networks.model.inpainting()).map(|mask| without(&start.picture, mask));
+        let masked = start
+            .mask
+            .as_ref()
+            .filter(|_| networks.model.pipeline.inpaints())
+            .map(|mask| without(&start.picture, mask));
         // An inpainting model that makes everything in the mask anew needs nothing of what was there.
         let whole = (masked.is_none() || start.strength < 1.0).then(|| start.picture.to_signed());
         let wanted = [whole.is_some(), masked.is_some()];
@@ -62,6 +65,12 @@ fn without(picture: &Picture, mask: &[bool]) -> Vec<f32> {
     picture.to_signed().into_iter().enumerate().map(|(i, v)| if kept(i) { v } else { 0.0 }).collect()
 }
 
+/// One latent of the many that a picture may have.
+fn draw(encoded: &Gaussian, noise: &mut Noise) -> Vec<f32> {
+    let drawn = noise.draw(encoded.mean.len());
+    encoded.mean.iter().zip(&encoded.deviation).zip(drawn).map(|((m, d), n)| m + d * n).collect()
+}
+
 /// The first latent of a picture. Noise is drawn in the order of diffusers: the original's latent, the noise itself, the latent of
 /// what stays.
 pub(crate) fn begin(
@@ -70,26 +79,31 @@ pub(crate) fn begin(
     noise: &mut Noise,
 ) -> Result<Beginning, GenerateError> {
     let job = networks.job;
-    let sigmas = networks.denoiser()?.levels.schedule(job.schedule, job.steps)?;
-    let n = networks.autoencoder.latent.len();
+    let sigmas = match &networks.denoiser()?.levels {
+        Levels::Training(levels) => job.schedule.sigmas(levels, job.steps)?,
+        Levels::Fixed(sigmas) => sigmas.clone(),
+    };
+    let shape = networks.autoencoder.latent;
     let (Some(start), Some(original)) = (&job.start, original) else {
-        let latent = pure_noise(&noise.draw(n), sigmas[0]);
+        let latent = pure_noise(&noise.draw(shape.len()), sigmas[0]);
         return Ok(Beginning { latent, sigmas, kept: None, extra: None });
     };
-    let whole = original.whole.as_ref().map(|encoded| encoded.draw(noise));
-    let drawn = noise.draw(n);
+    let whole = original.whole.as_ref().map(|encoded| draw(encoded, noise));
+    let drawn = noise.draw(shape.len());
     let sigmas = remaining(&sigmas, start.strength)?.to_vec();
     let latent = match &whole {
         // With nothing of the original wanted in the mask, inpainting begins with noise alone.
-        Some(whole) if start.mask.is_none() || start.strength < 1.0 => noised(whole, &drawn, sigmas[0])?,
+        Some(whole) if start.mask.is_none() || start.strength < 1.0 => {
+            noised(job.prediction, whole, &drawn, sigmas[0])?
+        }
         _ => pure_noise(&drawn, sigmas[0]),
     };
     let (mut kept, mut extra) = (None, None);
     if let Some(mask) = &start.mask {
         let mask = networks.autoencoder.latent_mask(mask);
         match &original.masked {
-            Some(masked) => extra = Some([mask, masked.draw(noise)].concat()),
-            None => kept = whole.map(|latent| Kept { latent, noise: drawn, mask }),
+            Some(masked) => extra = Some([mask, draw(masked, noise)].concat()),
+            None => kept = whole.map(|latent| OutsideMask { latent, noise: drawn, mask }),
         }
     }
     Ok(Beginning { latent, sigmas, kept, extra })
@@ -97,36 +111,37 @@ pub(crate) fn begin(
 
 /// The same, as it is stored.
 #[derive(Serialize, Deserialize)]
-struct StoredKept {
+struct StoredOutsideMask {
     latent: Numbers,
     noise: Numbers,
     mask: Numbers,
 }
 
-impl From<Kept> for StoredKept {
-    fn from(kept: Kept) -> StoredKept {
-        StoredKept { latent: Numbers(kept.latent), noise: Numbers(kept.noise), mask: Numbers(kept.mask) }
+impl From<OutsideMask> for StoredOutsideMask {
+    fn from(kept: OutsideMask) -> StoredOutsideMask {
+        StoredOutsideMask { latent: Numbers(kept.latent), noise: Numbers(kept.noise), mask: Numbers(kept.mask) }
     }
 }
 
-impl From<StoredKept> for Kept {
-    fn from(stored: StoredKept) -> Kept {
-        Kept { latent: stored.latent.0, noise: stored.noise.0, mask: stored.mask.0 }
+impl From<StoredOutsideMask> for OutsideMask {
+    fn from(stored: StoredOutsideMask) -> OutsideMask {
+        OutsideMask { latent: stored.latent.0, noise: stored.noise.0, mask: stored.mask.0 }
     }
 }
 
-impl Kept {
+impl OutsideMask {
     /// Whether it belongs to latents of this length and area.
     pub fn fits(&self, len: usize, area: usize) -> bool {
         self.latent.len() == len && self.noise.len() == len && self.mask.len() == area
     }
 
     /// Put back what is not made anew, with as much noise as there should be now.
-    pub fn put_back(&self, sampler: &mut Sampler) {
+    pub fn put_back(&self, sampler: &mut Sampler, prediction: Prediction) {
         let (sigma, area) = (sampler.sigma(), self.mask.len());
+        let share = prediction.picture_share(sigma);
         for (i, x) in sampler.latent_mut().iter_mut().enumerate() {
             let mask = self.mask[i % area];
-            *x = mask * *x + (1.0 - mask) * (self.latent[i] + sigma * self.noise[i]);
+            *x = mask * *x + (1.0 - mask) * (share * self.latent[i] + sigma * self.noise[i]);
         }
     }
 }

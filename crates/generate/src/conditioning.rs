@@ -1,91 +1,99 @@
-//! The prompt as the numbers that the diffusion model reads.
+//! The prompts as what the denoiser reads: cut into tokens, encoded, and put together by the family.
 
 use std::sync::Arc;
 
-use impasto_graph::{HostTensor, Unary};
-use impasto_model::{ClipConfig, Family, Hidden, Model, Part, clip};
+use impasto_graph::{GraphError, HostTensor};
+use impasto_model::{
+    Condition, EncodedText, Model, NetworkId, Pipeline, RunOptions, TextEncoder, TextRole, TokenLayout, TokenizerKind,
+};
 
 use crate::module::{Module, built, load};
 use crate::pipeline::Watcher;
 use crate::place::{Bounds, Place};
-use crate::prompt::{Chunk, Piece, Tokenizer, chunks, emphasise, parse};
+use crate::prompt::{Chunk, Piece, Tokenizer, chunks, emphasise, parse, sequences};
 use crate::unknown::unknown_words;
 use crate::{GenerateError, Job};
 
-/// A text, encoded.
-#[derive(Clone, Debug)]
-pub(crate) struct Condition {
-    /// `(tokens, width)`, the widths of all encoders side by side.
-    pub context: Vec<f32>,
-    /// Tokens: 77 for each chunk of the text.
-    pub tokens: usize,
-    /// The text as one vector, where the model has one (XL).
-    pub pooled: Option<Vec<f32>>,
-}
+/// The texts of a job, cut into tokens for each of the encoders.
+pub(crate) struct TokenizedPrompts(Vec<Arc<TokenizedTexts>>);
 
-/// The prompt and for guidance the negative prompt, cut into tokens for each of the encoders.
-pub(crate) struct Words(Vec<Arc<Read>>);
-
-/// What one encoder reads.
-struct Read {
+/// The texts of a job as one encoder reads them.
+struct TokenizedTexts {
     tokenizer: Tokenizer,
     prompt: Vec<Piece>,
-    /// The chunks of each text, as many for each.
+    /// The sequences of each text, as many and as long for each.
     texts: Vec<Vec<Chunk>>,
 }
 
-impl Words {
+impl TokenizedPrompts {
     /// Cut the prompts of a job. Of the model only what is known of its encoders is needed.
-    pub fn cut(job: &Job, model: &Model) -> Result<Words, GenerateError> {
-        let texts = texts(job);
-        let read = (0..model.text.len()).map(|i| Ok(Arc::new(Read::cut(i, &texts, model)?)));
-        let read = read.collect::<Result<Vec<_>, GenerateError>>()?;
-        match read.is_empty() {
+    pub fn new(job: &Job, model: &Model) -> Result<TokenizedPrompts, GenerateError> {
+        let texts = texts(job, model);
+        let cut = model.pipeline.text().iter().map(|encoder| Ok(Arc::new(TokenizedTexts::new(encoder, &texts)?)));
+        let cut = cut.collect::<Result<Vec<_>, GenerateError>>()?;
+        match cut.is_empty() {
             true => Err(GenerateError::Asked("this model has no text encoder".into())),
-            false => Ok(Words(read)),
+            false => Ok(TokenizedPrompts(cut)),
         }
     }
 
     /// How long they are.
     pub fn lengths(&self) -> Lengths {
-        Lengths { texts: self.0[0].texts.len(), chunks: self.0.iter().map(|read| read.texts[0].len()).collect() }
+        let length = |cut: &Arc<TokenizedTexts>| [cut.texts[0].len(), cut.texts[0].first().map_or(0, |c| c.ids.len())];
+        Lengths { texts: self.0[0].texts.len(), sequences: self.0.iter().map(length).collect() }
     }
 
     /// Words of the prompt that the model was never shown.
     pub fn unknown(&self, model: &Model) -> Result<Vec<String>, GenerateError> {
-        unknown_words(&model.text[0], &self.0[0].tokenizer, &self.0[0].prompt)
+        let id = NetworkId::TextEncoder(0);
+        match (model.pipeline.text().first(), model.network(id)) {
+            (Some(encoder), Some(network)) => {
+                let words = unknown_words(&***network, encoder.table, &self.0[0].tokenizer, &self.0[0].prompt);
+                words.map_err(|source| GenerateError::Backend { module: id, source })
+            }
+            _ => Ok(vec![]),
+        }
     }
 }
 
 /// How long the texts of a job are, which is all of them that plans need to know.
 pub(crate) struct Lengths {
-    /// How many there are: two with guidance.
+    /// How many there are: two with a negative prompt.
     pub texts: usize,
-    /// Chunks of each text, by encoder.
-    chunks: Vec<usize>,
+    /// Sequences of each text and tokens of each sequence, by encoder.
+    sequences: Vec<[usize; 2]>,
 }
 
 impl Lengths {
     /// The lengths of a job's texts. No vocabulary is needed where texts are short: a token has at least one letter.
     pub fn of(job: &Job, model: &Model) -> Result<Lengths, GenerateError> {
-        let room = model.text.iter().map(|part| part.config.tokens.saturating_sub(2)).min().unwrap_or(0);
-        let short = |text: &str| text.is_ascii() && text.len() <= room && !text.contains("BREAK");
-        match short(&job.prompt) && short(&job.negative) && !model.text.is_empty() {
-            true => Ok(Lengths { texts: texts(job).len(), chunks: vec![1; model.text.len()] }),
-            false => Ok(Words::cut(job, model)?.lengths()),
+        let texts = texts(job, model);
+        let one_chunk = |encoder: &TextEncoder| match encoder.tokens {
+            TokenLayout::Chunks(tokens) => {
+                let short =
+                    |text: &str| text.is_ascii() && text.len() <= tokens.saturating_sub(2) && !text.contains("BREAK");
+                (short(&job.prompt) && short(&job.negative)).then_some([1, tokens])
+            }
+            TokenLayout::Sequence { .. } => None,
+        };
+        let sequences: Option<Vec<_>> = model.pipeline.text().iter().map(one_chunk).collect();
+        match sequences.filter(|sequences| !sequences.is_empty()) {
+            Some(sequences) => Ok(Lengths { texts: texts.len(), sequences }),
+            None => Ok(TokenizedPrompts::new(job, model)?.lengths()),
         }
     }
 
-    /// The tokens of each text, as the diffusion model reads them.
-    pub fn tokens(&self, model: &Model) -> usize {
-        self.chunks[0] * model.text[0].config.tokens
+    /// The tokens of each text, by encoder.
+    pub fn tokens(&self) -> Vec<usize> {
+        self.sequences.iter().map(|[sequences, tokens]| sequences * tokens).collect()
     }
 }
 
-/// What is encoded: the prompt, and for guidance the negative prompt.
-fn texts(job: &Job) -> Vec<&str> {
-    let guided = job.guidance != 1.0;
-    [Some(job.prompt.as_str()), guided.then_some(job.negative.as_str())].into_iter().flatten().collect()
+/// What is encoded: the prompt, and where the denoiser reads it the negative prompt.
+fn texts<'a>(job: &'a Job, model: &Model) -> Vec<(&'a str, TextRole)> {
+    let negative = (job.negative.as_str(), TextRole::Negative { empty: job.negative.is_empty() });
+    let negative = model.pipeline.reads_negative(job.guidance).then_some(negative);
+    [(job.prompt.as_str(), TextRole::Prompt)].into_iter().chain(negative).collect()
 }
 
 /// The encoders as modules, for texts of these lengths.
@@ -95,60 +103,85 @@ pub(crate) fn encoders(
     place: &Place,
     lengths: &Lengths,
 ) -> Result<Vec<Module>, GenerateError> {
-    let module = |(index, &chunks): (usize, &usize)| {
-        let part = &model.text[index];
-        let build = |numbers| clip(&part.config, lengths.texts * chunks, hidden(job, model, index), numbers);
-        Module::of("te", place, Arc::new(part.clone()), part.storage(), Bounds::EXACT, &build)
+    let options = job.options();
+    let module = |(index, &[sequences, tokens]): (usize, &[usize; 2])| {
+        let ids = [lengths.texts * sequences, tokens];
+        let build = |numbers| model.pipeline.text_encoder(index, ids, &options, numbers);
+        let shape = format!("{ids:?} {}", options.clip_skip);
+        Ok(Module::new(NetworkId::TextEncoder(index), model, place, Bounds::EXACT, shape, &[&build])?.0)
     };
-    lengths.chunks.iter().enumerate().map(module).collect()
+    lengths.sequences.iter().enumerate().map(module).collect()
 }
 
-impl Read {
-    fn cut(index: usize, texts: &[&str], model: &Model) -> Result<Read, GenerateError> {
-        let config = &model.text[index].config;
-        let tokenizer = match model.tokenizers.get(index).and_then(Option::as_ref) {
-            Some(folder) => Tokenizer::from_folder(folder)?,
-            // OpenCLIP, which has the exact GELU, fills up with zeros, CLIP with the end of the text.
-            None if config.activation == Unary::Gelu => Tokenizer::clip_padded_with_zero(),
-            None => Tokenizer::clip(),
+impl TokenizedTexts {
+    fn new(encoder: &TextEncoder, texts: &[(&str, TextRole)]) -> Result<TokenizedTexts, GenerateError> {
+        let tokenizer = match &encoder.tokenizer {
+            TokenizerKind::Folder(folder) => Tokenizer::from_folder(folder)?,
+            TokenizerKind::ClipPaddedWithZero => Tokenizer::clip_padded_with_zero(),
+            TokenizerKind::Clip => Tokenizer::clip(),
         };
-        let (length, pad) = (config.tokens, tokenizer.pad());
-        let mut parsed: Vec<Vec<Piece>> = texts.iter().map(|text| parse(text)).collect();
-        let cut = parsed.iter().map(|pieces| chunks(&tokenizer, pieces, length, pad));
-        let mut texts = cut.collect::<Result<Vec<_>, _>>()?;
-        let longest = texts.iter().map(Vec::len).max().unwrap_or(1);
-        for text in &mut texts {
-            text.resize(longest, Chunk::empty(&tokenizer, length, pad)?);
+        match encoder.tokens {
+            TokenLayout::Chunks(length) => {
+                let pad = tokenizer.pad();
+                let mut parsed: Vec<Vec<Piece>> = texts.iter().map(|(text, _)| parse(text)).collect();
+                let cut = parsed.iter().map(|pieces| chunks(&tokenizer, pieces, length, pad));
+                let mut texts = cut.collect::<Result<Vec<_>, _>>()?;
+                let longest = texts.iter().map(Vec::len).max().unwrap_or(1);
+                for text in &mut texts {
+                    text.resize(longest, Chunk::empty(&tokenizer, length, pad)?);
+                }
+                Ok(TokenizedTexts { prompt: parsed.swap_remove(0), tokenizer, texts })
+            }
+            TokenLayout::Sequence { template, least, most } => {
+                let prompt = vec![Piece::Text { text: texts[0].0.into(), weight: 1.0 }];
+                let texts: Vec<String> = texts.iter().map(|(text, role)| template(text, *role)).collect();
+                let cut = sequences(&tokenizer, &texts, least, most)?;
+                Ok(TokenizedTexts { prompt, tokenizer, texts: cut.into_iter().map(|one| vec![one]).collect() })
+            }
         }
-        Ok(Read { prompt: parsed.swap_remove(0), tokenizer, texts })
+    }
+
+    /// The ids of all sequences, `(sequences of all texts, tokens)`.
+    fn ids(&self) -> Result<HostTensor, GraphError> {
+        let all: Vec<&Chunk> = self.texts.iter().flatten().collect();
+        let ids = all.iter().flat_map(|c| c.ids.iter().copied()).collect();
+        let tokens = all.first().map_or(0, |c| c.ids.len());
+        HostTensor::i32([all.len(), tokens], ids)
     }
 }
 
 /// The encoders of the prompts, planned.
 pub(crate) struct Texts {
     encoders: Vec<Encoder>,
-    /// XL was trained with zeros where there is no negative prompt; diffusers, webui and sd-cli all do this.
-    zero_negative: bool,
+    pipeline: Arc<dyn Pipeline>,
+    options: RunOptions,
+    roles: Vec<TextRole>,
 }
 
 /// One encoder with what it reads.
 struct Encoder {
     module: Module,
-    config: ClipConfig,
-    read: Arc<Read>,
+    read: Arc<TokenizedTexts>,
 }
 
 impl Texts {
     /// Plan the encoders; nothing is loaded yet.
-    pub fn plan(job: &Job, model: &Model, place: &Place, words: &Words) -> Result<Texts, GenerateError> {
-        let modules = encoders(job, model, place, &words.lengths())?;
-        let encoder = |((module, read), part): ((Module, &Arc<Read>), &Part<ClipConfig>)| Encoder {
-            module,
-            config: part.config.clone(),
-            read: read.clone(),
-        };
-        let encoders = modules.into_iter().zip(&words.0).zip(&model.text).map(encoder).collect();
-        Ok(Texts { encoders, zero_negative: model.family == Family::Sdxl && job.negative.is_empty() })
+    pub fn plan(job: &Job, model: &Model, place: &Place, prompts: &TokenizedPrompts) -> Result<Texts, GenerateError> {
+        let modules = encoders(job, model, place, &prompts.lengths())?;
+        let encoder = |(module, read): (Module, &Arc<TokenizedTexts>)| Encoder { module, read: read.clone() };
+        Ok(Texts {
+            encoders: modules.into_iter().zip(&prompts.0).map(encoder).collect(),
+            pipeline: model.pipeline.clone(),
+            options: job.options(),
+            roles: texts(job, model).into_iter().map(|(_, role)| role).collect(),
+        })
+    }
+
+    /// Everything that the conditioning depends on.
+    pub fn key(&self, job: &Job, place: &Place) -> String {
+        let networks: Vec<u64> = self.encoders.iter().map(|encoder| encoder.module.network()).collect();
+        let Job { prompt, negative, .. } = job;
+        format!("{networks:?} {prompt:?} {negative:?} {:?} {:?} on {}", self.roles, self.options, place.identity())
     }
 
     /// The encoders as modules.
@@ -163,85 +196,50 @@ impl Texts {
 
     /// Encode them: the prompt, then the negative prompt. Encoders are loaded one after the other and given back at once.
     pub fn encode(&mut self, watch: &mut Watcher) -> Result<Vec<Condition>, GenerateError> {
-        let mut conditions: Vec<Condition> = vec![];
-        for encoder in &mut self.encoders {
-            let encoded = encoder.encode(watch)?;
-            encoder.module.let_go();
-            conditions = match conditions.is_empty() {
-                true => encoded,
-                false => conditions.into_iter().zip(encoded).map(|(a, b)| beside(a, b)).collect(),
-            };
+        // By text, what each encoder made of it.
+        let mut encoded: Vec<Vec<EncodedText>> = vec![vec![]; self.roles.len()];
+        for (index, encoder) in self.encoders.iter_mut().enumerate() {
+            let texts = encoder.encode(&*self.pipeline, index, watch)?;
+            encoder.module.give_back();
+            encoded.iter_mut().zip(texts).for_each(|(all, one)| all.push(one));
         }
-        if let Some(negative) = conditions.get_mut(1).filter(|_| self.zero_negative) {
-            negative.context.fill(0.0);
-            negative.pooled.iter_mut().for_each(|p| p.fill(0.0));
-        }
-        Ok(conditions)
+        let condition = |(text, role): (Vec<EncodedText>, &TextRole)| {
+            self.pipeline.condition(&text, *role, &self.options).map_err(built(NetworkId::Denoiser))
+        };
+        encoded.into_iter().zip(&self.roles).map(condition).collect()
     }
 }
 
 impl Encoder {
-    fn encode(&mut self, watch: &mut Watcher) -> Result<Vec<Condition>, GenerateError> {
-        let ClipConfig { tokens, width, projection, .. } = self.config;
+    fn encode(
+        &mut self,
+        pipeline: &dyn Pipeline,
+        index: usize,
+        watch: &mut Watcher,
+    ) -> Result<Vec<EncodedText>, GenerateError> {
+        let wrong = || built(NetworkId::TextEncoder(index));
         let texts = &self.read.texts;
-        let all: Vec<&Chunk> = texts.iter().flatten().collect();
-        let ids = all.iter().flat_map(|c| c.ids.iter().copied()).collect();
-        let ids = HostTensor::i32([all.len(), tokens], ids).map_err(built("te"))?;
+        let inputs = self.read.ids().and_then(|ids| pipeline.text_inputs(index, ids)).map_err(wrong())?;
+        let inputs: Vec<(&str, &HostTensor)> = inputs.iter().map(|(name, tensor)| (*name, tensor)).collect();
         load(&mut self.module, watch)?;
-        let outputs = self.module.run(&[("ids", &ids)])?;
-
-        let mut states = outputs[0].to_f32(); // (chunks of all texts, tokens, width)
-        for (chunk, rows) in all.iter().zip(states.chunks_exact_mut(tokens * width)) {
-            emphasise(rows, &chunk.weights)?;
+        let mut outputs = self.module.run(&inputs)?; // each (sequences of all texts, tokens, ...)
+        if let Some(first) = outputs.first_mut() {
+            let mut states = first.to_f32();
+            let each = states.len() / texts.iter().map(Vec::len).sum::<usize>().max(1);
+            for (chunk, rows) in texts.iter().flatten().zip(states.chunks_exact_mut(each)) {
+                emphasise(rows, &chunk.weights)?;
+            }
+            *first = HostTensor::f32(first.shape().to_vec(), states).map_err(wrong())?;
         }
-        let pooled = outputs.get(1).map(HostTensor::to_f32); // (chunks of all texts, tokens, projection)
-        let each = texts[0].len() * tokens;
-        let condition = |(i, text): (usize, &Vec<Chunk>)| Condition {
-            context: states[i * each * width..][..each * width].to_vec(),
-            tokens: each,
-            // The row of the first end of text, in the first chunk.
-            pooled: pooled.as_ref().zip(projection).map(|(pooled, size)| {
-                let end =
-                    text[0].ids.iter().position(|&id| id == self.read.tokenizer.end() as i32).unwrap_or(tokens - 1);
-                pooled[(i * each + end) * size..][..size].to_vec()
-            }),
+        let text = |(i, text): (usize, &Vec<Chunk>)| {
+            let rows = i * text.len()..(i + 1) * text.len();
+            let outputs = outputs.iter().map(|output| output.slice(0, rows.clone()));
+            Ok(EncodedText {
+                outputs: outputs.collect::<Result<Vec<_>, _>>().map_err(wrong())?,
+                ids: text.iter().flat_map(|chunk| chunk.ids.iter().copied()).collect(),
+                end: self.read.tokenizer.end() as i32,
+            })
         };
-        Ok(texts.iter().enumerate().map(condition).collect())
+        texts.iter().enumerate().map(text).collect()
     }
-}
-
-/// Which state of the encoder the diffusion model reads: the one it was trained with, or as many layers away from that as the user
-/// says.
-fn hidden(job: &Job, model: &Model, index: usize) -> Hidden {
-    let usual = model.hidden[index];
-    let extra = job.clip_skip as isize - usual_clip_skip(model.family) as isize;
-    Hidden { skip: usual.skip.saturating_add_signed(extra), ..usual }
-}
-
-/// What sd-cli's users call the state that a family was trained with.
-pub(crate) fn usual_clip_skip(family: Family) -> usize {
-    if family == Family::Sd1 { 1 } else { 2 }
-}
-
-/// Two encodings of one text, side by side.
-fn beside(a: Condition, b: Condition) -> Condition {
-    let (wide, other) = (a.context.len() / a.tokens, b.context.len() / b.tokens);
-    let rows = a.context.chunks_exact(wide).zip(b.context.chunks_exact(other));
-    let context = rows.flat_map(|(x, y)| x.iter().chain(y).copied()).collect();
-    Condition { context, tokens: a.tokens, pooled: b.pooled.or(a.pooled) }
-}
-
-/// What XL's diffusion model is told besides the text: the pooled text, then the sizes as waves, `(width)`.
-pub(crate) fn added(pooled: &[f32], width: usize, [height, across]: [usize; 2]) -> Vec<f32> {
-    let waves = width.saturating_sub(pooled.len()) / 6;
-    // Size of the original, what was cut off above and left, and the size of the target.
-    let sizes = [height, across, 0, 0, height, across];
-    let mut added = pooled.to_vec();
-    for size in sizes {
-        let half = waves / 2;
-        let angle = |i: usize| size as f64 * (-(10_000f64.ln()) * i as f64 / half as f64).exp();
-        added.extend((0..half).map(|i| angle(i).cos() as f32));
-        added.extend((0..half).map(|i| angle(i).sin() as f32));
-    }
-    added
 }

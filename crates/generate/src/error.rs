@@ -2,13 +2,13 @@
 
 use impasto_backend::BackendError;
 use impasto_graph::{GraphError, PlanError};
-use impasto_model::ModelError;
+use impasto_model::{ModelError, NetworkId};
 
 use crate::picture::PictureError;
 use crate::place::AssignmentError;
 use crate::prompt::PromptError;
-use crate::run::StoredError;
 use crate::sampling::{SamplingError, StepError};
+use crate::saved_run::SavedRunError;
 use crate::settings::SettingsError;
 
 /// Why there is no picture.
@@ -40,12 +40,12 @@ pub enum GenerateError {
     Picture(#[from] PictureError),
     /// A run's file.
     #[error(transparent)]
-    Stored(#[from] StoredError),
+    SavedRun(#[from] SavedRunError),
     /// A network that cannot be built.
     #[error("{module}: {source}")]
     Graph {
         /// The module.
-        module: &'static str,
+        module: NetworkId,
         /// Why.
         source: GraphError,
     },
@@ -53,7 +53,7 @@ pub enum GenerateError {
     #[error("{module} on {device}: {source}")]
     Plan {
         /// The module.
-        module: &'static str,
+        module: NetworkId,
         /// The device.
         device: String,
         /// What does not fit.
@@ -63,7 +63,7 @@ pub enum GenerateError {
     #[error("{module}: {device} does not open: {source}")]
     Open {
         /// The module.
-        module: &'static str,
+        module: NetworkId,
         /// The device.
         device: String,
         /// Why.
@@ -81,11 +81,11 @@ pub enum GenerateError {
     #[error("{module}: {source}")]
     Backend {
         /// The module.
-        module: &'static str,
+        module: NetworkId,
         /// How.
         source: BackendError,
     },
-    /// Numbers that are none.
+    /// NaN or infinity.
     #[error(
         "{module} on {device} gave numbers that are not finite{} in {precision}{}",
         at_step(*step),
@@ -93,7 +93,7 @@ pub enum GenerateError {
     )]
     NotFinite {
         /// The module in which it began.
-        module: &'static str,
+        module: NetworkId,
         /// Where it computed.
         device: String,
         /// The step, from 1.
@@ -107,7 +107,7 @@ pub enum GenerateError {
     )]
     Flat {
         /// The module in which it began.
-        module: &'static str,
+        module: NetworkId,
     },
     /// A step that cannot be taken.
     #[error("{0}")]

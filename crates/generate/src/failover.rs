@@ -10,7 +10,7 @@ use crate::pipeline::{Event, Watcher, tell};
 use crate::place::{Learned, MODULES, ModuleName, Place, Rung};
 
 /// Networks that go on where others would give up.
-pub(crate) struct Steady<'a> {
+pub(crate) struct FailoverNetworks<'a> {
     networks: Networks<'a>,
     learned: Learned,
     /// What has failed so far, a line each.
@@ -25,7 +25,7 @@ enum Failure {
     Gone { reason: String },
     /// It cannot do this.
     Unable,
-    /// It gave numbers that are none.
+    /// It gave NaN or infinity.
     Wrong,
 }
 
@@ -39,21 +39,17 @@ fn failure(error: &GenerateError) -> Option<(ModuleName, Failure)> {
             BackendError::Lost { reason, .. } => (module, Failure::Gone { reason: reason.clone() }),
             BackendError::Unsupported { .. } => (module, Failure::Unable),
             BackendError::Param { .. }
+            | BackendError::File(_)
             | BackendError::Io { .. }
             | BackendError::Interrupted { .. }
             | BackendError::Setting(_) => return None,
         },
         _ => return None,
     };
-    let module = match *module {
-        "te" => ModuleName::Te,
-        "diffusion" => ModuleName::Diffusion,
-        _ => ModuleName::Vae,
-    };
-    Some((module, failure))
+    Some((ModuleName::from(*module), failure))
 }
 
-impl<'a> std::ops::Deref for Steady<'a> {
+impl<'a> std::ops::Deref for FailoverNetworks<'a> {
     type Target = Networks<'a>;
 
     fn deref(&self) -> &Networks<'a> {
@@ -61,15 +57,15 @@ impl<'a> std::ops::Deref for Steady<'a> {
     }
 }
 
-impl std::ops::DerefMut for Steady<'_> {
+impl std::ops::DerefMut for FailoverNetworks<'_> {
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.networks
     }
 }
 
-impl<'a> Steady<'a> {
-    pub fn new(networks: Networks<'a>) -> Steady<'a> {
-        Steady { networks, learned: Learned::default(), failures: vec![] }
+impl<'a> FailoverNetworks<'a> {
+    pub fn new(networks: Networks<'a>) -> FailoverNetworks<'a> {
+        FailoverNetworks { networks, learned: Learned::default(), failures: vec![] }
     }
 
     /// A piece of work, done again after each failure that there is a remedy for.
@@ -125,7 +121,7 @@ impl<'a> Steady<'a> {
         };
         let before: Vec<Vec<String>> = concerned.iter().map(|&module| self.networks.ways(module)).collect();
         // All that they hold goes first, and is not held beside what comes instead.
-        self.networks.modules_mut().filter(|(of, _)| concerned.contains(of)).for_each(|(_, module)| module.let_go());
+        self.networks.modules_mut().filter(|(of, _)| concerned.contains(of)).for_each(|(_, module)| module.drop_all());
         for &module in &concerned {
             match self.place_anew(module, exact) {
                 Ok(true) => {}

@@ -1,16 +1,36 @@
 //! One run, decided: what was asked for, and where nothing was, what suits the model.
 
-use impasto_model::{Model, Prediction};
+use std::path::PathBuf;
+use std::sync::Arc;
 
-use crate::conditioning::usual_clip_skip;
+use impasto_model::{Levels, Model, NetworkId, Prediction, RunOptions};
+
 use crate::picture::Picture;
+use crate::place::Request;
+use crate::run_files::RunFiles;
 use crate::sampling::{Method, Schedule};
 use crate::settings::{Preview, Settings};
-use crate::{GenerateError, NoiseKind, Split};
+use crate::{GenerateError, NoiseKind, Run, SavedRun, Split};
 
-/// Everything that a run needs to know besides the model's files.
-#[derive(Clone, Debug)]
+/// Everything that a run needs to know, and the model that it needs.
+#[derive(Clone)]
 pub struct Job {
+    /// The model.
+    pub model: Arc<Model>,
+    /// Where modules are to compute and keep their weights.
+    pub request: Request,
+    /// Where the run stands that it resumes.
+    pub resume: Option<Run>,
+    /// Measure where the time goes.
+    pub profile: bool,
+    /// Which model it is.
+    fingerprint: String,
+    /// What was asked for.
+    settings: Settings,
+    /// Whether pictures, and the state of the run, are written to files.
+    writes: bool,
+    /// The file of the picture that a resumed run was making.
+    resumed_output: Option<PathBuf>,
     /// What to show.
     pub prompt: String,
     /// What not to show.
@@ -61,21 +81,21 @@ pub struct Start {
 }
 
 impl Job {
-    /// Decide everything. Reads the pictures that the run begins with; `random` is the seed if a random one is asked for.
-    pub fn new(settings: &Settings, model: &Model, random: u64) -> Result<Job, GenerateError> {
+    /// Decides everything, or refuses what cannot be. Reads the pictures that the run begins with. Pictures are given to who watches the run.
+    pub fn new(settings: &Settings, model: &Arc<Model>) -> Result<Job, GenerateError> {
         let asked = |problem: &str| GenerateError::Asked(problem.into());
         let prompt = settings.prompt.clone().ok_or_else(|| asked("no prompt: say what to show, with -p TEXT"))?;
         let mut notes = vec![];
-        let prediction = settings.prediction.unwrap_or(model.prediction);
+        let pipeline = &*model.pipeline;
+        let defaults = pipeline.defaults();
 
         // A picture to begin with has its own size, unless another one is asked for.
         let given = settings.init_img.as_deref().map(Picture::size_of).transpose()?;
-        let [usual_height, usual_width] = model.size;
+        let [usual_height, usual_width] = defaults.size;
         let wanted =
             [(settings.width, given.map(|g| g.0), usual_width), (settings.height, given.map(|g| g.1), usual_height)]
                 .map(|(asked, given, usual)| asked.map(|n| n as usize).or(given).unwrap_or(usual));
-        // Each level of the diffusion model halves the latent.
-        let step = model.vae.config.factor() << (model.unet.config.channels.len() - 1);
+        let step = pipeline.latents().multiple;
         let [width, height] = wanted.map(|n| n.next_multiple_of(step).max(step));
         if [width, height] != wanted {
             let [w, h] = wanted;
@@ -93,42 +113,88 @@ impl Job {
             }
             None => None,
         };
-        if model.inpainting() && start.as_ref().is_none_or(|s| s.mask.is_none()) {
+        if pipeline.inpaints() && start.as_ref().is_none_or(|s| s.mask.is_none()) {
             let problem =
                 "this is an inpainting model: it needs a picture and where it is made anew, -i FILE --mask FILE";
             return Err(asked(problem));
         }
         let preview = settings.preview.unwrap_or_default();
-        if preview == Preview::Tae && model.taesd.is_none() {
+        if preview == Preview::Tae && model.network(NetworkId::TinyDecoder).is_none() {
             return Err(asked("--preview tae needs the tiny autoencoder: --taesd FILE"));
         }
-        let method = settings.sampling_method.unwrap_or_default();
+        let steps = settings.steps.map_or(defaults.steps, |n| n as usize);
+        let (method, schedule, prediction) = sampling(settings, model, [height, width], steps)?;
         Ok(Job {
+            model: model.clone(),
+            request: Request::new(settings)?,
+            resume: None,
+            profile: settings.profile == Some(true),
+            fingerprint: model.fingerprint()?,
+            settings: settings.clone(),
+            writes: false,
+            resumed_output: None,
             prompt,
             negative: settings.negative_prompt.clone().unwrap_or_default(),
             width,
             height,
             seed: match settings.seed.unwrap_or(42) {
-                -1 => random,
+                -1 => random_seed(),
                 seed => seed.unsigned_abs(),
             },
             count: settings.batch_count.unwrap_or(1) as usize,
-            steps: settings.steps.unwrap_or(if model.turbo { 4 } else { 20 }) as usize,
-            guidance: settings.cfg_scale.or(model.guidance).unwrap_or(if model.turbo { 1.0 } else { 7.0 }),
+            steps,
+            guidance: settings.cfg_scale.unwrap_or(defaults.guidance),
             method,
-            schedule: settings.scheduler.unwrap_or(method.default_schedule()),
+            schedule,
             eta: settings.eta,
             rng: settings.rng.unwrap_or_default(),
             prediction,
             clip_skip: match settings.clip_skip {
                 Some(n) if n > 0 => n as usize,
-                _ => usual_clip_skip(model.family),
+                _ => defaults.clip_skip,
             },
             start,
             preview: (preview, settings.preview_interval.unwrap_or(1) as usize),
             split: Split::of(settings)?,
             notes,
         })
+    }
+
+    /// The rest of a run that was saved, with these settings over its own.
+    pub fn resumed(saved: SavedRun, flags: &Settings, model: &Arc<Model>) -> Result<Job, GenerateError> {
+        let (theirs, ours) = (&saved.fingerprint, model.fingerprint()?);
+        if *theirs != ours {
+            return Err(GenerateError::Asked(format!(
+                "the run was made by another model ({theirs}) than '{}' ({ours}): its file has changed, or name the right one with -m FILE",
+                model.title
+            )));
+        }
+        let job = Job::new(&flags.over(saved.settings()?), model)?;
+        let resumed_output = flags.output.is_none().then(|| saved.output.clone());
+        Ok(Job { seed: saved.run.seed, resume: Some(saved.run), resumed_output, ..job })
+    }
+
+    /// The same job, with its pictures written to files, and the state of the run beside them until they are done.
+    pub fn written(self) -> Job {
+        Job { writes: true, ..self }
+    }
+
+    /// The files that it writes. Refuses at once what could not be written in the end.
+    pub(crate) fn files(&self) -> Result<Option<RunFiles>, GenerateError> {
+        if !self.writes {
+            return Ok(None);
+        }
+        let fingerprint = self.fingerprint.clone();
+        match &self.resume {
+            Some(_) => RunFiles::resumed(&self.settings, fingerprint, self.resumed_output.clone()).map(Some),
+            None => RunFiles::new(&self.settings, fingerprint, self.count).map(Some),
+        }
+    }
+
+    /// What it asks of the model's pipeline.
+    pub(crate) fn options(&self) -> RunOptions {
+        let Job { height, width, guidance, clip_skip, prediction, .. } = *self;
+        RunOptions { size: [height, width], guidance, clip_skip, prediction }
     }
 
     /// How often the diffusion model looks at a latent to make one picture.
@@ -140,7 +206,8 @@ impl Job {
     }
 
     /// The text that webui keeps inside a picture, from which the picture can be made again.
-    pub fn parameters(&self, seed: u64, model: &Model) -> String {
+    pub fn parameters(&self, seed: u64) -> String {
+        let model = &self.model;
         let mut text = self.prompt.clone();
         if !self.negative.is_empty() {
             text += &format!("\nNegative prompt: {}", self.negative);
@@ -148,12 +215,7 @@ impl Job {
         let (w, h) = (self.width, self.height);
         text += &format!(
             "\nSteps: {}, Sampler: {}, Schedule type: {}, CFG scale: {}, Seed: {seed}, Size: {w}x{h}, Model: {}, Model hash: {}",
-            self.steps,
-            self.method,
-            self.schedule,
-            self.guidance,
-            model.title,
-            model.fingerprint()
+            self.steps, self.method, self.schedule, self.guidance, model.title, self.fingerprint
         );
         if let Some(start) = &self.start {
             text += &format!(", Denoising strength: {}", start.strength);
@@ -162,6 +224,44 @@ impl Job {
             text += &format!(", Eta: {eta}");
         }
         let rng = if self.rng == NoiseKind::Cuda { "GPU" } else { "CPU" };
-        text + &format!(", Clip skip: {}, RNG: {rng}, Version: Impasto {}", self.clip_skip, env!("CARGO_PKG_VERSION"))
+        let version = env!("CARGO_PKG_VERSION");
+        text + &format!(", Clip skip: {}, RNG: {rng}, Version: Impasto {version}", self.clip_skip)
     }
+}
+
+/// Bits that nobody knows beforehand, as many as webui's seeds have.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id()) >> 32
+}
+
+/// How noise is taken away: as asked for, where that can be done with this model.
+fn sampling(
+    settings: &Settings,
+    model: &Model,
+    size: [usize; 2],
+    steps: usize,
+) -> Result<(Method, Schedule, Prediction), GenerateError> {
+    let (pipeline, refused) = (&*model.pipeline, |problem: String| Err(GenerateError::Asked(problem)));
+    let method = match settings.sampling_method {
+        Some(method) => method,
+        None => pipeline.defaults().method.parse()?,
+    };
+    let schedule = settings.scheduler.unwrap_or(method.default_schedule());
+    let prediction = settings.prediction.unwrap_or(pipeline.prediction());
+    let flow = pipeline.prediction() == Prediction::Flow;
+    if flow && prediction != Prediction::Flow {
+        return refused(
+            "this model was trained by flow matching and predicts nothing else: leave out --prediction".into(),
+        );
+    }
+    if flow && !method.solves_flow() {
+        let others: Vec<&str> = Method::ALL.iter().filter(|m| m.solves_flow()).map(|m| m.name()).collect();
+        return refused(format!("{method} is not for models of flow matching; choose one of {}", others.join(", ")));
+    }
+    let fixed = || matches!(pipeline.levels(pipeline.latent_shape(size), steps), Levels::Fixed(_));
+    if schedule != Schedule::Discrete && fixed() {
+        return refused("this model has a schedule of its own: leave out --scheduler".into());
+    }
+    Ok((method, schedule, prediction))
 }

@@ -1,29 +1,34 @@
 //! A network on a device, driven through one narrow door: load, run, unload. Host tensors go in and come out; weights never do.
 
-use std::cell::{Cell, RefCell};
+use std::any::Any;
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use impasto_backend::{
-    Backend, BackendError, HostWeights, Origin, ParamBytes, Profile, Session, SharedSource, Streaming, WeightSource,
-    Within,
+    Backend, BackendError, HostWeights, Origin, ParamError, ParamInfo, Profile, Session, SharedSource, Streaming,
+    WeightSource, Weights, WithLimits,
 };
-use impasto_graph::{Cuts, Graph, GraphError, HostTensor, Plan, PlanError, Storage, Stream};
+use impasto_graph::{GraphError, HostTensor, Plan, Stream};
+use impasto_model::{Model, NetworkId};
 
 use crate::GenerateError;
 use crate::pipeline::{Event, Watcher};
-use crate::place::{Bounds, Build, Fitted, Home, ModulePlan, Place, Rung, Spent, fit};
+use crate::place::{
+    Bounds, Build, Count, Fitted, Held, Home, ModulePlan, Place, Resident, Rung, Spent, WeightsKey, fit,
+};
 
 /// A network that cannot be built, as an error of its module.
-pub(crate) fn built(module: &'static str) -> impl Fn(GraphError) -> GenerateError {
+pub(crate) fn built(module: NetworkId) -> impl Fn(GraphError) -> GenerateError {
     move |source| GenerateError::Graph { module, source }
 }
 
 /// Load a module and say how far it is.
 pub(crate) fn load(module: &mut Module, watch: &mut Watcher) -> Result<(), GenerateError> {
-    let (name, mut failed) = (module.name(), None);
-    let loaded = module.load(&mut |done, of| match watch(Event::Loading { module: name, done, of }) {
-        Ok(go_on) => go_on,
+    let (id, mut failed) = (module.id(), None);
+    let loaded = module.load(&mut |done, of| match watch(Event::Loading { module: id, done, of }) {
+        Ok(continues) => continues,
         Err(error) => {
             failed = Some(error);
             false
@@ -34,72 +39,68 @@ pub(crate) fn load(module: &mut Module, watch: &mut Watcher) -> Result<(), Gener
 
 /// One network, planned, and loaded when it is needed.
 pub struct Module {
-    name: &'static str,
+    id: NetworkId,
     place: Place,
     source: SharedSource,
-    graph: Graph,
-    plan: Plan,
-    rung: Rung,
-    /// How it was cut, where it is in bands.
-    cuts: Cuts,
-    /// Why a better way does not fit.
-    why: Option<PlanError>,
-    /// Tiles that one run is made of.
-    tiles: u64,
+    key: WeightsKey,
+    fitted: Arc<Fitted>,
+    /// Tiles that one run is made of; none where it is not tiled.
+    tiles: Option<u64>,
     /// Where its weights are kept.
     home: Home,
     /// Its weights in host memory, packed for the device, where they are kept so.
     host: Option<Arc<HostWeights>>,
     /// Its device, open, and what computes there.
     opened: Option<[Arc<dyn Backend>; 2]>,
-    session: Option<Box<dyn Session>>,
+    loaded: Option<Loaded>,
+}
+
+/// A module that is on its device.
+struct Loaded {
+    session: Box<dyn Session>,
+    weights: Weights,
+    _held: Held,
 }
 
 impl Module {
-    /// Plan a network for its place, as the first of these builds that fits. Nothing is read or allocated, and no device opened yet.
+    /// Plan a network of a model for its place, as the first of these builds that fits, and say which that is. `shape` says what is built: the
+    /// same text, the same graphs. Nothing is read or allocated, and no device opened yet.
     pub fn new(
-        name: &'static str,
+        id: NetworkId,
+        model: &Model,
         place: &Place,
-        source: SharedSource,
-        storage: Storage,
         bounds: Bounds,
+        shape: String,
         builds: &[&Build],
     ) -> Result<(Module, usize), GenerateError> {
-        let Fitted { graph, plan, rung, choice, cuts, why } = fit(name, &place.device, storage, bounds, builds)?;
-        let (place, home) = (place.clone(), home(place, &plan));
+        let network = model.network(id).ok_or_else(|| GenerateError::Asked(format!("this model has no {id}")))?;
+        let (number, storage, device) = (network.id(), network.storage(), place.identity());
+        let key = format!("{id:?} of {number}: {shape} {storage} {bounds:?} on {device}");
+        let fitted = place.pool().loaded().plan(key, || fit(id, &place.device, storage, bounds, builds))?;
+        let (home, choice) = (home(place, &fitted.plan), fitted.choice);
         let module = Module {
-            name,
-            place,
-            source,
-            graph,
-            plan,
-            rung,
-            cuts,
-            why,
-            tiles: 1,
+            id,
+            place: place.clone(),
+            source: network.source(),
+            key: WeightsKey { id, network: number, device, home },
+            fitted,
+            tiles: None,
             home,
             host: None,
             opened: None,
-            session: None,
+            loaded: None,
         };
         Ok((module, choice))
     }
 
-    /// The same with one build.
-    pub fn of(
-        name: &'static str,
-        place: &Place,
-        source: SharedSource,
-        storage: Storage,
-        bounds: Bounds,
-        build: &Build,
-    ) -> Result<Module, GenerateError> {
-        Ok(Module::new(name, place, source, storage, bounds, &[build])?.0)
+    /// Which network it is.
+    pub fn id(&self) -> NetworkId {
+        self.id
     }
 
-    /// What users call it: `te`, `diffusion`, `vae`.
-    pub fn name(&self) -> &'static str {
-        self.name
+    /// The opened network, by a number that no other has.
+    pub(crate) fn network(&self) -> u64 {
+        self.key.network
     }
 
     /// Where it computes.
@@ -109,24 +110,24 @@ impl Module {
 
     /// In which way it runs.
     pub fn rung(&self) -> Rung {
-        self.rung
+        if self.tiles.is_some() { Rung::Tiled } else { self.fitted.rung }
     }
 
     /// It computes one of so many tiles.
     pub(crate) fn tiled(self, tiles: usize) -> Module {
-        Module { rung: Rung::Tiled, tiles: tiles as u64, ..self }
+        Module { tiles: Some(tiles as u64), ..self }
     }
 
     /// What to tell the user where it does not run whole.
     pub fn note(&self) -> Option<String> {
-        self.cuts.levels.first()?;
-        let why = self.why.as_ref().map_or(String::new(), |why| format!(" instead of whole: {why}"));
+        self.fitted.cuts.levels.first()?;
+        let why = self.fitted.why.as_ref().map_or(String::new(), |why| format!(" instead of whole: {why}"));
         Some(self.way() + &why)
     }
 
     /// In which way it runs, in the user's words.
     pub(crate) fn way(&self) -> String {
-        let Module { name, plan, .. } = self;
+        let (id, Fitted { plan, cuts, .. }) = (self.id, &*self.fitted);
         let (device, numbers) = (self.device().name(), self.device().activations());
         let [arena, weights, resident] = [plan.arena_bytes(), plan.weight_bytes(), plan.device_weight_bytes()];
         let turns = match plan.stream() {
@@ -137,18 +138,18 @@ impl Module {
             0 => String::new(),
             bytes => format!(" with {} MB resting in host memory", megabytes(bytes)),
         };
-        match self.cuts.levels.iter().max_by_key(|level| level.bands()) {
+        match cuts.levels.iter().max_by_key(|level| level.bands()) {
             Some(level) => {
                 let (bands, height, arena) = (level.bands(), level.height, megabytes(arena));
-                format!("{name} on {device} in {bands} bands of {height} rows and {arena} MB{rests}, exactly{turns}")
+                format!("{id} on {device} in {bands} bands of {height} rows and {arena} MB{rests}, exactly{turns}")
             }
-            None => format!("{name} on {device} whole in {numbers} and {} MB{turns}", megabytes(arena + resident)),
+            None => format!("{id} on {device} whole in {numbers} and {} MB{turns}", megabytes(arena + resident)),
         }
     }
 
     /// Bytes that it uses beside its weights.
     pub fn arena_bytes(&self) -> u64 {
-        self.plan.arena_bytes()
+        self.fitted.plan.arena_bytes()
     }
 
     /// Where its weights are kept.
@@ -158,27 +159,27 @@ impl Module {
 
     /// What it takes and how long, if it runs so often.
     pub fn report(&self, runs: u64) -> ModulePlan {
-        let device = self.device();
-        let weights = self.plan.weights().iter().map(|weight| weight.bytes).max().unwrap_or(0);
+        let (device, Fitted { plan, graph, .. }) = (self.device(), &*self.fitted);
+        let weights = plan.weights().iter().map(|weight| weight.bytes).max().unwrap_or(0);
         let on_host = self.home == Home::Host;
         let report = ModulePlan {
-            module: self.name,
+            module: self.id.name(),
             computes_on: device.name().into(),
             weights_on: match self.home {
                 Home::Runtime => device.name().into(),
                 Home::Host => "cpu".into(),
                 Home::Disk => "disk".into(),
             },
-            weight_bytes: self.plan.weight_bytes(),
-            resident_bytes: self.plan.device_weight_bytes(),
-            streamed_bytes: self.plan.stream().map_or(0, Stream::streamed_bytes),
-            host_bytes: self.plan.host_bytes() + if on_host { self.plan.weight_bytes() } else { 0 },
-            arena_bytes: self.plan.arena_bytes(),
-            largest_buffer: self.plan.largest_binding().max(weights),
+            weight_bytes: plan.weight_bytes(),
+            resident_bytes: plan.device_weight_bytes(),
+            streamed_bytes: plan.stream().map_or(0, Stream::streamed_bytes),
+            host_bytes: plan.host_bytes() + if on_host { plan.weight_bytes() } else { 0 },
+            arena_bytes: plan.arena_bytes(),
+            largest_buffer: plan.largest_binding().max(weights),
             buffer_limit: device.limits().max_binding,
-            rung: self.rung,
-            runs: runs * self.tiles,
-            flops: self.graph.flops(),
+            rung: self.rung(),
+            runs: runs * self.tiles.unwrap_or(1),
+            flops: graph.flops(),
             seconds: 0.0,
             measured: false,
             problem: None,
@@ -190,94 +191,183 @@ impl Module {
     pub fn open(&mut self) -> Result<(), GenerateError> {
         if self.opened.is_none() {
             let device = self.device().name().to_owned();
-            let failed = |source| GenerateError::Open { module: self.name, device, source };
+            let failed = |source| GenerateError::Open { module: self.id, device, source };
             let [device, backend] = self.place.open().map_err(failed)?;
             // A device that turns out to compute in another way than it claimed is planned for anew.
-            if backend.about() != self.device().about() {
-                let refused = |source| GenerateError::Plan { module: self.name, device: backend.name().into(), source };
-                let within = Within::new(backend.clone(), self.device().limits());
-                self.plan = Plan::streamed(&self.graph, &within).map_err(refused)?;
+            let opened = backend.profile();
+            if opened.about() != self.device().about() {
+                let refused = |source| GenerateError::Plan { module: self.id, device: opened.name().into(), source };
+                let within = WithLimits::new(opened.clone(), self.device().limits());
+                let plan = Plan::streamed(&self.fitted.graph, &within).map_err(refused)?;
+                self.fitted = Arc::new(Fitted { plan, ..(*self.fitted).clone() });
             }
             self.opened = Some([device, backend]);
         }
         Ok(())
     }
 
-    /// Bring its weights to the device and take its memory. `progress` hears how many of how many bytes are read; it may ask to
-    /// stop by returning `false`.
+    /// Bring its weights to the device and take its memory, unless it is there already. `progress` hears how many of how many parameters are
+    /// read; it may ask to stop by returning `false`.
     pub fn load(&mut self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<(), GenerateError> {
-        if self.session.is_some() {
+        if self.loaded.is_some() {
             return Ok(());
         }
-        self.open()?;
-        let Some([_, backend]) = self.opened.clone() else { return Ok(()) };
-        let begun = Instant::now();
-        let of = self.plan.weights().iter().map(|w| self.graph.ty(w.value).elements()).sum();
-        let watched = Watched {
-            source: &*self.source,
-            done: Cell::new(0),
-            of,
-            progress: RefCell::new(progress),
-            stopped: Cell::new(false),
-        };
-        if self.home == Home::Host && self.host.is_none() {
-            let packed = backend.pack_on_host(&self.graph, &self.plan, &watched);
-            if watched.stopped.get() {
-                return Err(GenerateError::Interrupted);
+        let weights = match self.place.pool().loaded().take(&self.key) {
+            Some(Resident { fitted, session, weights, host, opened, .. }) => {
+                (self.opened, self.host) = (Some(opened), host);
+                if Arc::ptr_eq(&fitted, &self.fitted) {
+                    self.loaded = Some(Loaded { session, weights, _held: self.hold() });
+                    return Ok(());
+                }
+                // The same weights for another size, unless one of the plans streams them.
+                let streams = [&fitted, &self.fitted].iter().any(|fitted| fitted.plan.stream().is_some());
+                (!streams).then_some(weights)
             }
-            self.host = Some(Arc::new(packed.map_err(|e| self.failed(e))?));
-        }
-        let (packed, feed) = match &self.host {
-            Some(host) => (backend.pack(&self.graph, &self.plan, &**host), host.clone() as SharedSource),
-            None => (backend.pack(&self.graph, &self.plan, &watched), self.source.clone()),
+            None => None,
         };
-        if watched.stopped.get() {
-            return Err(GenerateError::Interrupted);
-        }
-        let weights = packed.map_err(|e| self.failed(e))?.fed_by(feed);
-        let (bytes, loading) = (self.plan.weight_bytes() as f64, begun.elapsed().as_secs_f64());
-        self.place.note(Spent { bytes, loading, ..Spent::default() });
-        let session = backend.prepare(&self.graph, &self.plan, &weights);
-        self.session = Some(session.map_err(|e| self.failed(e))?);
+        self.open()?;
+        self.make_room();
+        let (weights, session) = match weights.map(|weights| (self.prepare(&weights), weights)) {
+            Some((Ok(session), weights)) => (weights, session),
+            // Weights that were packed for another plan are not always those that this one needs.
+            Some((Err(GenerateError::Backend { source: BackendError::Param { .. }, .. }), _)) | None => {
+                let weights = self.pack(progress)?;
+                let session = self.prepare(&weights)?;
+                (weights, session)
+            }
+            Some((Err(error), _)) => return Err(error),
+        };
+        self.loaded = Some(Loaded { session, weights, _held: self.hold() });
         Ok(())
+    }
+
+    /// Takes its memory on the device.
+    fn prepare(&self, weights: &Weights) -> Result<Box<dyn Session>, GenerateError> {
+        let Some([_, backend]) = &self.opened else { return Err(self.failed(not_loaded())) };
+        self.place.pool().loaded().count(Count::Prepare);
+        backend.prepare(&self.fitted.graph, &self.fitted.plan, weights).map_err(|e| self.failed(e))
+    }
+
+    /// Reads its weights, packs them and brings those to the device that stay there.
+    fn pack(&mut self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<Weights, GenerateError> {
+        let Some([_, backend]) = self.opened.clone() else { return Err(self.failed(not_loaded())) };
+        let (begun, loaded) = (Instant::now(), self.place.pool().loaded());
+        let Fitted { graph, plan, .. } = &*self.fitted;
+        let of = plan.weights().iter().map(|w| graph.ty(w.value).elements()).sum();
+        let watched = Watched { source: &*self.source, done: AtomicU64::new(0), stop: AtomicBool::new(false) };
+        let failed = |error: BackendError| match watched.stopped() {
+            true => GenerateError::Interrupted,
+            false => self.failed(error),
+        };
+        let host = match &self.host {
+            Some(host) => Some(host.clone()),
+            None => {
+                loaded.count(Count::Load);
+                let pack = || backend.pack_on_host(graph, plan, &watched);
+                let packed = (self.home == Home::Host).then(|| watched.follow(of, progress, pack));
+                packed.transpose().map_err(failed)?.map(Arc::new)
+            }
+        };
+        loaded.count(Count::Pack);
+        let (packed, feed) = match &host {
+            Some(host) => (backend.pack(graph, plan, &**host), host.clone() as SharedSource),
+            None => (watched.follow(of, progress, || backend.pack(graph, plan, &watched)), self.source.clone()),
+        };
+        let weights = packed.map_err(failed)?.fed_by(feed);
+        self.host = host;
+        let (bytes, loading) = (plan.weight_bytes() as f64, begun.elapsed().as_secs_f64());
+        self.place.note(Spent { bytes, loading, ..Spent::default() });
+        Ok(weights)
     }
 
     /// Run once; it must be loaded.
     pub fn run(&mut self, inputs: &[(&str, &HostTensor)]) -> Result<Vec<HostTensor>, GenerateError> {
-        let lost = || BackendError::Lost { device: "host".into(), reason: "the module was not loaded".into() };
         let begun = Instant::now();
-        let parts = self.cuts.parts(inputs).map_err(built(self.name))?;
-        let whole = inputs.iter().copied().filter(|(name, _)| !self.cuts.inputs.iter().any(|cut| cut.name == *name));
+        let Fitted { graph, cuts, .. } = &*self.fitted;
+        let parts = cuts.parts(inputs).map_err(built(self.id))?;
+        let whole = inputs.iter().copied().filter(|(name, _)| !cuts.inputs.iter().any(|cut| cut.name == *name));
         let given: Vec<(&str, &HostTensor)> = whole.chain(parts.iter().map(|(name, part)| (&**name, part))).collect();
-        let outputs = self.session.as_mut().ok_or_else(lost).and_then(|s| s.run_to_new(&given));
-        let outputs = outputs.map_err(|e| self.failed(e))?;
-        let names = self.graph.outputs().iter().map(|output| &*output.name);
-        let outputs = self.cuts.join(names, outputs).map_err(built(self.name))?;
-        let (flops, computing) = (self.graph.flops() as f64, begun.elapsed().as_secs_f64());
+        let outputs = self.loaded.as_mut().ok_or_else(not_loaded).and_then(|it| it.session.run_to_new(&given));
+        let outputs = match outputs {
+            Ok(outputs) => outputs,
+            // What was interrupted in the middle is not used again.
+            Err(error) => {
+                self.unload();
+                return Err(self.failed(error));
+            }
+        };
+        self.place.pool().loaded().count(Count::Run);
+        if matches!(self.id, NetworkId::TextEncoder(_)) {
+            self.place.pool().loaded().count(Count::Encoding);
+        }
+        let names = graph.outputs().iter().map(|output| &*output.name);
+        let outputs = cuts.join(names, outputs).map_err(built(self.id))?;
+        let (flops, computing) = (graph.flops() as f64, begun.elapsed().as_secs_f64());
         self.place.note(Spent { flops, computing, ..Spent::default() });
-        if let Some(session) = &self.session {
-            self.place.note_steps(self.name, &**session);
+        if let Some(Loaded { session, .. }) = &self.loaded {
+            self.place.note_steps(self.id, &**session);
         }
         if outputs.iter().any(|o| o.to_f32().iter().any(|v| !v.is_finite())) {
             let (device, precision) = (self.device().name().into(), self.device().activations().to_string());
-            return Err(GenerateError::NotFinite { module: self.name, device, step: None, precision });
+            return Err(GenerateError::NotFinite { module: self.id, device, step: None, precision });
         }
         Ok(outputs)
     }
 
-    /// What bringing weights cost in the last run, where they take turns on the device.
+    /// What bringing weights cost in the last run, where they are streamed to the device.
     pub fn streaming(&self) -> Option<Streaming> {
-        self.session.as_ref().and_then(|session| session.streaming())
+        self.loaded.as_ref().and_then(|it| it.session.streaming())
     }
 
     /// Give back its memory on the device, weights too. The device stays open, since it will be used again.
     pub fn unload(&mut self) {
-        self.session = None;
+        self.loaded = None;
     }
 
-    /// Give back all that it holds, and its device.
-    pub(crate) fn let_go(&mut self) {
-        (self.session, self.host, self.opened) = (None, None, None);
+    /// The run is done with it: it stays loaded for the next one, as long as there is room.
+    pub fn give_back(&mut self) {
+        let (loaded, opened) = (self.loaded.take(), self.opened.take());
+        let host = self.host.take();
+        if let Some(Loaded { session, weights, _held }) = loaded {
+            drop(_held);
+            if let Some(opened) = opened.filter(|_| self.home != Home::Disk) {
+                let report = self.report(1);
+                self.place.pool().loaded().give_back(Resident {
+                    key: self.key.clone(),
+                    fitted: self.fitted.clone(),
+                    session,
+                    weights,
+                    host,
+                    opened,
+                    device_bytes: report.device_bytes(),
+                    host_bytes: report.host_bytes,
+                    device: report.computes_on,
+                });
+            }
+        }
+    }
+
+    /// Drop all that it holds, and its device.
+    pub(crate) fn drop_all(&mut self) {
+        self.unload();
+        (self.host, self.opened) = (None, None);
+    }
+
+    /// Idle modules of other runs make room for it, on its device and in host memory.
+    fn make_room(&self) {
+        let (report, device, loaded) = (self.report(1), self.device(), self.place.pool().loaded());
+        let needed = report.device_bytes() + device.fixed_bytes();
+        loaded.make_room(device.name(), needed, device.limits().memory);
+        if report.host_bytes > 0 {
+            loaded.make_room("cpu", report.host_bytes, host_memory());
+        }
+    }
+
+    /// Its memory, from now on.
+    fn hold(&self) -> Held {
+        let report = self.report(1);
+        let bytes = report.device_bytes();
+        Held::new(self.place.pool(), vec![(report.computes_on, bytes), ("cpu".into(), report.host_bytes)])
     }
 
     /// Bytes that could be had of its device when it refused more.
@@ -287,22 +377,30 @@ impl Module {
 
     /// Whether it is on its device.
     pub(crate) fn is_loaded(&self) -> bool {
-        self.session.is_some()
+        self.loaded.is_some()
     }
 
     fn failed(&self, source: BackendError) -> GenerateError {
         match source {
             BackendError::Interrupted { .. } => GenerateError::Interrupted,
-            source => GenerateError::Backend { module: self.name, source },
+            source => GenerateError::Backend { module: self.id, source },
         }
     }
+}
+
+fn not_loaded() -> BackendError {
+    BackendError::Lost { device: "host".into(), reason: "the module was not loaded".into() }
+}
+
+/// Memory of the host that this process may use.
+fn host_memory() -> u64 {
+    impasto_device::cpu::memory().map_or(u64::MAX, |memory| memory.limit)
 }
 
 /// Where weights are kept: as asked for, but those that do not fit their device in host memory, and if that is the device, or is too small, in
 /// their file.
 fn home(place: &Place, plan: &Plan) -> Home {
     let on_cpu = place.device.name() == "cpu";
-    let host = || impasto_device::cpu::memory().map_or(u64::MAX, |memory| memory.limit);
     match place.home {
         Home::Disk => Home::Disk,
         Home::Host | Home::Runtime if on_cpu => {
@@ -315,7 +413,7 @@ fn home(place: &Place, plan: &Plan) -> Home {
         Home::Host => Home::Host,
         Home::Runtime if plan.stream().is_none() => Home::Runtime,
         Home::Runtime => {
-            if plan.weight_bytes() <= host() {
+            if plan.weight_bytes() <= host_memory() {
                 Home::Host
             } else {
                 Home::Disk
@@ -324,37 +422,83 @@ fn home(place: &Place, plan: &Plan) -> Home {
     }
 }
 
-/// Parameters that are counted as they are read.
+/// How often progress is told while parameters are read.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Parameters that are counted as they are read, by whichever threads read them.
 struct Watched<'a> {
     source: &'a dyn WeightSource,
-    done: Cell<u64>,
-    of: u64,
-    progress: RefCell<&'a mut dyn FnMut(u64, u64) -> bool>,
-    stopped: Cell<bool>,
+    done: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Watched<'_> {
+    /// Loads on another thread and says meanwhile, on this one, how much of `of` elements is read.
+    fn follow<T: Send>(
+        &self,
+        of: u64,
+        progress: &mut dyn FnMut(u64, u64) -> bool,
+        load: impl FnOnce() -> T + Send,
+    ) -> T {
+        let mut tell = || {
+            if !progress(self.done.load(Ordering::Relaxed).min(of), of) {
+                self.stop.store(true, Ordering::Relaxed);
+            }
+        };
+        std::thread::scope(|scope| {
+            let (done, ended) = mpsc::channel::<()>();
+            let loading = scope.spawn(move || {
+                let _done = done;
+                load()
+            });
+            while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                tell();
+            }
+            tell();
+            loading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
 }
 
 impl WeightSource for Watched<'_> {
-    fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError> {
-        let given = self.source.read(name)?;
-        self.was_read(name, given.shape.iter().product::<usize>() as u64)?;
-        Ok(given)
+    fn describe(&self, name: &str) -> Result<ParamInfo, ParamError> {
+        self.source.describe(name)
+    }
+
+    fn read_into(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(), ParamError> {
+        self.source.read_into(name, offset, out)
+    }
+
+    fn in_memory(&self, name: &str) -> Option<&[u8]> {
+        self.source.in_memory(name)
+    }
+
+    fn check(&self) -> Result<(), ParamError> {
+        self.source.check()
+    }
+
+    fn packed(&self, name: &str) -> Option<&[u8]> {
+        self.source.packed(name)
+    }
+
+    fn host_mapped(&self) -> Option<&(dyn Any + Send + Sync)> {
+        self.source.host_mapped()
     }
 
     fn origin(&self) -> Option<Origin> {
         self.source.origin()
     }
 
-    fn was_read(&self, name: &str, elements: u64) -> Result<(), BackendError> {
-        self.done.set(self.done.get() + elements);
-        if !(self.progress.borrow_mut())(self.done.get(), self.of) {
-            self.stopped.set(true);
-            return Err(BackendError::Param { name: name.into(), problem: "was not read: interrupted".into() });
+    fn was_read(&self, _: &str, elements: u64) -> Result<(), ParamError> {
+        self.done.fetch_add(elements, Ordering::Relaxed);
+        match self.stopped() {
+            true => Err(ParamError::Interrupted { reader: "host".into() }),
+            false => Ok(()),
         }
-        Ok(())
-    }
-
-    fn release(&self, name: &str) {
-        self.source.release(name);
     }
 }
 

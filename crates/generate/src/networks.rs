@@ -1,10 +1,10 @@
 //! The networks of a run: planned together, loaded when they are needed, given back when memory is needed for others.
 
-use impasto_model::Model;
+use impasto_model::{Condition, Model};
 
 use crate::autoencoder::Autoencoder;
 use crate::begin::Original;
-use crate::conditioning::{Condition, Texts, Words};
+use crate::conditioning::{Texts, TokenizedPrompts};
 use crate::denoise::Denoiser;
 use crate::module::{Module, load};
 use crate::phases::{self, Phases};
@@ -21,55 +21,51 @@ pub(crate) struct Networks<'a> {
     pub model: &'a Model,
     pub places: Placement,
     /// What the diffusion model is told, and all before it: none of this to decode only.
-    words: Option<&'a Words>,
+    prompts: Option<&'a TokenizedPrompts>,
     texts: Option<Texts>,
     denoiser: Option<Denoiser>,
     pub autoencoder: Autoencoder,
     /// Diffusion model and decoder fit beside each other; else one makes room for the other.
     both_fit: bool,
-    /// What a latent looks like without a network.
-    colours: Vec<[f32; 3]>,
 }
 
 impl<'a> Networks<'a> {
-    /// Plan all of them, or without words the decoder only; nothing is loaded yet, and more than a device has is refused.
+    /// Plan all of them, or without prompts the decoder only; nothing is loaded yet, and more than a device has is refused.
     pub fn plan(
         job: &'a Job,
         model: &'a Model,
         places: &Placement,
-        words: Option<&'a Words>,
+        prompts: Option<&'a TokenizedPrompts>,
     ) -> Result<Networks<'a>, GenerateError> {
-        let encodes = words.is_some() && job.start.is_some();
-        let (texts, denoiser) = match words {
-            Some(words) => {
-                let latent = Autoencoder::latent(job, model);
-                let texts = Texts::plan(job, model, &places.te, words)?;
-                (Some(texts), Some(Denoiser::plan(job, model, &places.diffusion, &words.lengths(), latent)?))
+        let encodes = prompts.is_some() && job.start.is_some();
+        let (texts, denoiser) = match prompts {
+            Some(prompts) => {
+                let texts = Texts::plan(job, model, &places.te, prompts)?;
+                (Some(texts), Some(Denoiser::plan(job, model, &places.diffusion, &prompts.lengths())?))
             }
             None => (None, None),
         };
         let autoencoder = Autoencoder::plan(job, model, &places.vae, encodes)?;
-        let (places, colours) = (places.clone(), preview::colours(model));
-        let mut networks =
-            Networks { job, model, places, words, texts, denoiser, autoencoder, both_fit: false, colours };
+        let places = places.clone();
+        let mut networks = Networks { job, model, places, prompts, texts, denoiser, autoencoder, both_fit: false };
         networks.check()?;
         Ok(networks)
     }
 
     /// Plan a module anew for another place, and open that.
     pub fn put(&mut self, module: ModuleName, place: Place) -> Result<(), GenerateError> {
-        let Networks { job, model, words, .. } = self;
+        let Networks { job, model, prompts, .. } = self;
         self.places.put(module, place.clone());
-        match (module, words) {
-            (ModuleName::Te, Some(words)) if self.texts.is_some() => {
-                self.texts = Some(Texts::plan(job, model, &place, words)?);
+        match (module, prompts) {
+            (ModuleName::Te, Some(prompts)) if self.texts.is_some() => {
+                self.texts = Some(Texts::plan(job, model, &place, prompts)?);
             }
-            (ModuleName::Diffusion, Some(words)) => {
+            (ModuleName::Diffusion, Some(prompts)) => {
                 if let Some(denoiser) = &mut self.denoiser {
-                    denoiser.put(model, &place, &words.lengths())?;
+                    denoiser.put(model, &place, &prompts.lengths())?;
                 }
             }
-            (ModuleName::Vae, _) => self.autoencoder.put(&place)?,
+            (ModuleName::Vae, _) => self.autoencoder.put(model, &place)?,
             _ => {}
         }
         self.check()?;
@@ -119,19 +115,28 @@ impl<'a> Networks<'a> {
         self.modules_mut().try_for_each(|(_, module)| module.open())
     }
 
+    /// The run is done with all of them: what is loaded stays so for the next run, as long as there is room.
+    pub fn give_back(&mut self) {
+        self.modules_mut().for_each(|(_, module)| module.give_back());
+    }
+
     /// The texts of the job, encoded. The encoders are given back: nobody needs them again.
     pub fn encode_texts(&mut self, watch: &mut Watcher) -> Result<(), GenerateError> {
         let Some(texts) = &mut self.texts else { return Ok(()) };
-        let heard: Vec<Condition> = texts.encode(watch)?;
+        let loaded = self.places.te.pool().loaded();
+        let key = texts.key(self.job, &self.places.te);
+        let conditions: Vec<Condition> = loaded.conditions(key, || texts.encode(watch))?;
         self.texts = None;
-        self.denoiser()?.hear(heard);
+        self.denoiser()?.set_conditioning(conditions);
         Ok(())
     }
 
     /// The picture that the job begins with, encoded, where it has one.
     pub fn encode_original(&mut self, watch: &mut Watcher) -> Result<Option<Original>, GenerateError> {
         let original = Original::encode(self, watch)?;
-        self.autoencoder.encoder = None;
+        if let Some(mut encoder) = self.autoencoder.encoder.take() {
+            encoder.give_back();
+        }
         Ok(original)
     }
 
@@ -163,8 +168,8 @@ impl<'a> Networks<'a> {
         match how {
             Preview::Tae | Preview::Vae => self.decode(latent, watch),
             Preview::Proj | Preview::None => {
-                let shape = self.autoencoder.latent;
-                Ok(preview::projection(&self.colours, latent, shape.height, shape.width))
+                let colours = &self.model.pipeline.latents().preview;
+                Ok(preview::projection(colours, latent, self.autoencoder.latent))
             }
         }
     }

@@ -28,7 +28,7 @@ fn modules(
     match module {
         ModuleName::Te => Ok(encoders(job, model, place, lengths)?.into_iter().map(|module| (module, 1)).collect()),
         ModuleName::Diffusion => {
-            let denoiser = Denoiser::plan(job, model, place, lengths, Autoencoder::latent(job, model))?;
+            let denoiser = Denoiser::plan(job, model, place, lengths)?;
             let runs = job.count * job.looks() * denoiser.passes(lengths);
             Ok(vec![(denoiser.module, runs as u64)])
         }
@@ -42,8 +42,9 @@ fn modules(
     }
 }
 
-/// Plan a run as [`generate`](crate::generate()) will make it. Opens no device, and of the model's files needs headers only.
-pub fn plan(job: &Job, model: &Model, places: &Placement) -> Result<RunPlan, GenerateError> {
+/// Plans a job as [`run`](crate::run()) will make it. Opens no device, and of the model's files needs headers only.
+pub fn plan(job: &Job, places: &Placement) -> Result<RunPlan, GenerateError> {
+    let model = &*job.model;
     let lengths = Lengths::of(job, model)?;
     let mut rows = vec![];
     let mut planned = |name: ModuleName, place: &Place| match modules(job, model, name, place, &lengths) {

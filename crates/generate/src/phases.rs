@@ -13,7 +13,7 @@ pub(crate) struct Phases<'a> {
     pub decoder: Option<&'a Module>,
 }
 
-/// Whether the diffusion model and the decoder fit beside each other. What is kept on disk stays nowhere else behind its phase.
+/// Whether the diffusion model and the decoder fit beside each other. What is kept on disk stays nowhere else after its phase.
 pub(crate) fn both_fit(diffusion: &Module, decoder: &Module) -> bool {
     let (a, b) = (diffusion.report(1), decoder.report(1));
     let together = a.device_bytes() + b.device_bytes() + diffusion.device().fixed_bytes();

@@ -1,17 +1,18 @@
 //! From a job to its pictures, on one screen.
 
-use impasto_model::Model;
+use std::path::Path;
+
+use impasto_model::{LatentShape, NetworkId};
 
 use crate::begin::{Beginning, begin};
 use crate::bits::Numbers;
-use crate::conditioning::Words;
-use crate::failover::Steady;
-use crate::latent::LatentShape;
+use crate::conditioning::TokenizedPrompts;
+use crate::failover::FailoverNetworks;
 use crate::networks::Networks;
 use crate::picture::Picture;
 use crate::place::Placement;
-use crate::run::Run;
 use crate::sampling::Sampler;
+use crate::saved_run::Run;
 use crate::settings::Preview;
 use crate::{GenerateError, Job, Noise};
 
@@ -20,12 +21,18 @@ use crate::{GenerateError, Job, Noise};
 pub enum Event<'a> {
     /// Words of the prompt that the model was never shown, and passes over.
     Unknown(&'a [String]),
+    /// What went wrong with a driver, or why a GPU that was seen is not used.
+    Device(&'a str),
+    /// Where the modules compute and keep their weights.
+    Placed(&'a Placement),
     /// Something that the user should know: how a module is split, or that a device failed.
     Note(&'a str),
+    /// Something that the user should see to, though the run goes on.
+    Warning(&'a str),
     /// A module is loaded.
     Loading {
         /// The module.
-        module: &'static str,
+        module: NetworkId,
         /// Parameters read so far.
         done: u64,
         /// All of them.
@@ -45,8 +52,8 @@ pub enum Event<'a> {
         /// All of them.
         of: usize,
     },
-    /// Where the run stands, after each step: enough to go on from here.
-    Kept(&'a Run),
+    /// Where the run stands, after each step: enough to resume it from here.
+    State(&'a Run),
     /// What the picture looks like so far.
     Preview(&'a Picture),
     /// A picture is ready.
@@ -55,36 +62,44 @@ pub enum Event<'a> {
         picture: &'a Picture,
         /// Its seed.
         seed: u64,
+        /// The text that webui keeps inside a picture, from which it can be made again.
+        parameters: &'a str,
+        /// The file that it was written to, where the job writes files.
+        file: Option<&'a Path>,
     },
+    /// The run has ended before its time: with this file it can be resumed.
+    Resumable(&'a Path),
 }
 
 /// Who hears what happens. To answer `false` asks to stop.
 pub type Watcher<'a> = dyn FnMut(Event) -> Result<bool, GenerateError> + 'a;
 
-/// Make the pictures of a job; each is handed to `watch` when it is ready.
-pub fn generate(job: &Job, model: &Model, places: &Placement, watch: &mut Watcher) -> Result<(), GenerateError> {
-    go_on(job, model, places, None, watch)
-}
-
-/// The same, from where a run stands.
-pub fn go_on(
-    job: &Job,
-    model: &Model,
-    places: &Placement,
-    mut from: Option<Run>,
-    watch: &mut Watcher,
-) -> Result<(), GenerateError> {
+/// Makes the pictures of a job, from where a run stands if it is given; each is handed to `watch` when it is ready.
+pub fn run(job: &Job, places: &Placement, from: Option<Run>, watch: &mut Watcher) -> Result<(), GenerateError> {
+    let model = &*job.model;
     // Everything is planned, and devices are opened, before anything is loaded: what cannot be is refused before work is spent.
-    let words = Words::cut(job, model)?;
-    let mut networks = Steady::new(Networks::plan(job, model, places, Some(&words))?);
+    let prompts = TokenizedPrompts::new(job, model)?;
+    let mut networks = FailoverNetworks::new(Networks::plan(job, model, places, Some(&prompts))?);
     networks.work(watch, |networks, _| networks.open())?;
-    let unknown = words.unknown(model)?;
+    let unknown = prompts.unknown(model)?;
     if !unknown.is_empty() {
         tell(watch, Event::Unknown(&unknown))?;
     }
     for note in networks.notes() {
         tell(watch, Event::Note(&note))?;
     }
+    let done = pictures(job, &mut networks, from, watch);
+    networks.give_back();
+    done
+}
+
+/// Texts to conditioning, then picture after picture: where it begins, its steps, its decoding.
+fn pictures(
+    job: &Job,
+    networks: &mut FailoverNetworks,
+    mut from: Option<Run>,
+    watch: &mut Watcher,
+) -> Result<(), GenerateError> {
     networks.work(watch, Networks::encode_texts)?;
     let LatentShape { channels, height, width } = networks.autoencoder.latent;
     let shape = [channels, height, width];
@@ -101,32 +116,26 @@ pub fn go_on(
                     original = Some(networks.work(watch, Networks::encode_original)?);
                 }
                 let mut noise = Noise::new(job.rng, seed);
-                let beginning = begin(&mut networks, original.as_ref().and_then(Option::as_ref), &mut noise)?;
+                let beginning = begin(networks, original.as_ref().and_then(Option::as_ref), &mut noise)?;
                 let Beginning { latent, sigmas, kept, extra } = beginning;
                 let sampler = Sampler::new(job.method, job.eta, sigmas, latent)?;
                 Run { picture: i, seed: job.seed, shape, sampler, noise, kept, extra: extra.map(Numbers) }
             }
         };
-        let latent = sample(job, &mut networks, run, watch)?;
+        let latent = sample(job, networks, run, watch)?;
         tell(watch, Event::Working("decoding"))?;
         let picture = networks.work(watch, |networks, watch| networks.decode(&latent, watch))?;
         if picture.is_flat() {
-            return Err(GenerateError::Flat { module: "vae" });
+            return Err(GenerateError::Flat { module: NetworkId::VaeDecoder });
         }
-        tell(watch, Event::Picture { picture: &picture, seed })?;
+        tell(watch, Event::Picture { picture: &picture, seed, parameters: &job.parameters(seed), file: None })?;
     }
     Ok(())
 }
 
 /// Only the picture of a run as it stands.
-pub fn decode(
-    job: &Job,
-    model: &Model,
-    places: &Placement,
-    run: &Run,
-    watch: &mut Watcher,
-) -> Result<Picture, GenerateError> {
-    let mut networks = Steady::new(Networks::plan(job, model, places, None)?);
+pub fn decode(job: &Job, places: &Placement, run: &Run, watch: &mut Watcher) -> Result<Picture, GenerateError> {
+    let mut networks = FailoverNetworks::new(Networks::plan(job, &job.model, places, None)?);
     let LatentShape { channels, height, width } = networks.autoencoder.latent;
     if run.shape != [channels, height, width] {
         return Err(GenerateError::Asked("the stored run has latents of another size than these settings".into()));
@@ -139,8 +148,13 @@ pub fn decode(
 }
 
 /// Noise to latent, step by step. A step that fails is begun again: until it is done the run stands where it stood.
-fn sample(job: &Job, networks: &mut Steady, mut run: Run, watch: &mut Watcher) -> Result<Vec<f32>, GenerateError> {
-    tell(watch, Event::Kept(&run))?;
+fn sample(
+    job: &Job,
+    networks: &mut FailoverNetworks,
+    mut run: Run,
+    watch: &mut Watcher,
+) -> Result<Vec<f32>, GenerateError> {
+    tell(watch, Event::State(&run))?;
     if !run.sampler.done() {
         networks.work(watch, |networks, watch| networks.load_diffusion(watch).map(drop))?;
     }
@@ -154,9 +168,9 @@ fn sample(job: &Job, networks: &mut Steady, mut run: Run, watch: &mut Watcher) -
             Ok(sampler.step(|x, sigma| denoiser.denoise(x, sigma, extra), |n| noise.draw(n))?)
         })?;
         if let Some(kept) = kept {
-            kept.put_back(sampler);
+            kept.put_back(sampler, job.prediction);
         }
-        tell(watch, Event::Kept(&run))?;
+        tell(watch, Event::State(&run))?;
         tell(watch, Event::Step { picture, done: run.sampler.taken(), of })?;
         let (how, every) = job.preview;
         if let Some(seen) = run.sampler.denoised()

@@ -15,7 +15,7 @@ use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_generate::picture::Picture;
 use impasto_generate::place::Placement;
 use impasto_generate::settings::Settings;
-use impasto_generate::{Event, GenerateError, Job, generate};
+use impasto_generate::{Event, GenerateError, Job, run};
 use impasto_model::{Model, ModelPaths};
 use impasto_weights::Checkpoint;
 
@@ -24,7 +24,7 @@ const SIZE: usize = 128;
 fn fixture(name: &str) -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pipelines.safetensors");
     let file = Checkpoint::open(&path).expect("the fixture is in the repository");
-    file.bytes(file.tensor(name).expect("the fixture has it")).to_vec()
+    file.read_all(file.tensor(name).expect("the fixture has it")).expect("it is whole")
 }
 
 fn settings(of: &[(&str, &str)]) -> Settings {
@@ -50,10 +50,10 @@ fn cpu(precision: Precision) -> Arc<dyn Backend> {
     Arc::new(Cpu::new(&CpuOptions { precision, ..CpuOptions::default() }).expect("there is a CPU"))
 }
 
-fn paint(model: &Model, settings: &Settings, precision: Precision) -> Result<Picture, GenerateError> {
-    let job = Job::new(settings, model, 0)?;
+fn paint(model: &Arc<Model>, settings: &Settings, precision: Precision) -> Result<Picture, GenerateError> {
+    let job = Job::new(settings, model)?;
     let mut made = None;
-    generate(&job, model, &Placement::on(&cpu(precision)), &mut |event| {
+    run(&job, &Placement::on(&cpu(precision)), None, &mut |event| {
         if let Event::Picture { picture, .. } = event {
             made = Some(picture.clone());
         }
@@ -69,7 +69,7 @@ fn psnr(a: &[u8], b: &[u8]) -> f64 {
 }
 
 /// The picture in f32 and in bf16, against the fixture, and another prompt's, which must differ.
-fn compare(name: &str, model: &Model, of: &[(&str, &str)]) {
+fn compare(name: &str, model: &Arc<Model>, of: &[(&str, &str)]) {
     let want = fixture(name);
     for (precision, bar) in [(Precision::F32, 50.0), (Precision::Bf16, 35.0)] {
         let made = paint(model, &settings(of), precision).expect("a picture");
@@ -84,11 +84,11 @@ fn compare(name: &str, model: &Model, of: &[(&str, &str)]) {
     assert!(found < 40.0, "the prompt hardly matters to {name}: the comparison shows nothing ({found:.1} dB)");
 }
 
-fn folder(small: &Small) -> (tempfile::TempDir, Model) {
+fn folder(small: &Small) -> (tempfile::TempDir, Arc<Model>) {
     let folder = tempfile::tempdir().expect("a folder");
     small.write_folder(folder.path());
     let paths = ModelPaths { model: Some(folder.path().into()), ..ModelPaths::default() };
-    let model = Model::open(&paths).unwrap_or_else(|e| panic!("{e}"));
+    let model = Arc::new(Model::open(&paths).unwrap_or_else(|e| panic!("{e}")));
     (folder, model)
 }
 
@@ -121,7 +121,7 @@ fn the_tiny_autoencoder_decodes() {
     let taesd = folder.path().join("taesd.safetensors");
     Small::write_taesd(&taesd);
     let paths = ModelPaths { model: Some(folder.path().into()), taesd: Some(taesd), ..ModelPaths::default() };
-    let model = Model::open(&paths).unwrap_or_else(|e| panic!("{e}"));
+    let model = Arc::new(Model::open(&paths).unwrap_or_else(|e| panic!("{e}")));
     compare("sd1_tiny", &model, &[("height", "64"), ("preview", "tae")]);
 }
 
@@ -175,7 +175,7 @@ fn one_file_parts_and_a_folder_give_the_same_picture() {
             ..ModelPaths::default()
         };
         for paths in [one, parts] {
-            let model = Model::open(&paths).unwrap_or_else(|e| panic!("{e}"));
+            let model = Arc::new(Model::open(&paths).unwrap_or_else(|e| panic!("{e}")));
             // Files of Stable Diffusion 2 do not say what they predict, unless their weights are the real ones.
             let prediction = if small.prediction == "epsilon" { "eps" } else { "v" };
             let made =
@@ -209,7 +209,7 @@ fn numbers_that_are_none_are_named_with_module_and_step() {
         let (folder, _) = folder(&Small::sd1());
         common::overwrite(&folder.path().join(file), tensor, value);
         let paths = ModelPaths { model: Some(folder.path().into()), ..ModelPaths::default() };
-        let model = Model::open(&paths).unwrap_or_else(|e| panic!("{e}"));
+        let model = Arc::new(Model::open(&paths).unwrap_or_else(|e| panic!("{e}")));
         let error = paint(&model, &settings(&[]), Precision::F32).expect_err(tensor).to_string();
         assert!(error.contains(says), "{tensor}: {error}");
     }
@@ -218,12 +218,12 @@ fn numbers_that_are_none_are_named_with_module_and_step() {
 #[test]
 fn guidance_in_two_passes_gives_the_picture_of_one() {
     let (_folder, model) = folder(&Small::sd1());
-    let job = Job::new(&settings(&[NEGATIVE]), &model, 0).expect("a job");
+    let job = Job::new(&settings(&[NEGATIVE]), &model).expect("a job");
     let paint_within = |memory: u64| {
         let cpu = Cpu::new(&CpuOptions { precision: Precision::F32, memory: Some(memory), ..CpuOptions::default() });
         let backend: Arc<dyn Backend> = Arc::new(cpu.expect("there is a CPU"));
         let mut made = None;
-        let done = generate(&job, &model, &Placement::on(&backend), &mut |event| {
+        let done = run(&job, &Placement::on(&backend), None, &mut |event| {
             if let Event::Picture { picture, .. } = event {
                 made = Some(picture.clone());
             }
@@ -251,9 +251,9 @@ fn guidance_in_two_passes_gives_the_picture_of_one() {
 #[test]
 fn a_run_stops_when_it_is_asked_to() {
     let (_folder, model) = folder(&Small::sd1());
-    let job = Job::new(&settings(&[]), &model, 0).expect("a job");
+    let job = Job::new(&settings(&[]), &model).expect("a job");
     let mut seen = 0;
-    let done = generate(&job, &model, &Placement::on(&cpu(Precision::F32)), &mut |event| {
+    let done = run(&job, &Placement::on(&cpu(Precision::F32)), None, &mut |event| {
         seen += usize::from(matches!(event, Event::Step { .. }));
         Ok(seen < 3)
     });

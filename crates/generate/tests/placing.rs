@@ -4,12 +4,13 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::Small;
 use impasto_backend::Backend;
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_device::{Api, DeviceInfo, Standing};
-use impasto_generate::place::{Home, Machine, ModuleName, Placement, Pool, Request, Use, imagine, place};
+use impasto_generate::place::{Home, Machine, MachineOptions, ModuleName, Placement, Pool, imagine, place};
 use impasto_generate::settings::Settings;
 use impasto_generate::{GenerateError, Job};
 use impasto_model::{Model, ModelPaths};
@@ -27,23 +28,29 @@ fn machine(faults: Vec<(Api, String)>) -> Machine {
 fn machine_of(devices: Vec<DeviceInfo>, faults: Vec<(Api, String)>) -> Machine {
     let cpu = CpuOptions { precision: Precision::F32, ..CpuOptions::default() };
     let open = |_: &DeviceInfo, _: &_| panic!("placing opens no device");
-    Machine::new(devices, faults, Use { cpu, ..Use::default() }, Box::new(|_| None), Box::new(open))
+    Machine::new(
+        devices,
+        faults,
+        MachineOptions { cpu, ..MachineOptions::default() },
+        Box::new(|_| None),
+        Box::new(open),
+    )
 }
 
-fn small() -> (tempfile::TempDir, Model) {
+fn small() -> (tempfile::TempDir, Arc<Model>) {
     let folder = tempfile::tempdir().expect("a folder");
     Small::sd1().write_folder(folder.path());
     let paths = ModelPaths { model: Some(folder.path().into()), ..ModelPaths::default() };
-    (folder, Model::open(&paths).unwrap_or_else(|e| panic!("{e}")))
+    (folder, Arc::new(Model::open(&paths).unwrap_or_else(|e| panic!("{e}"))))
 }
 
-fn placed(model: &Model, machine: &Machine, of: &[(&str, &str)]) -> Result<Placement, GenerateError> {
+fn placed(model: &Arc<Model>, machine: &Machine, of: &[(&str, &str)]) -> Result<Placement, GenerateError> {
     let mut settings = Settings::default();
     let usual = [("prompt", "a house"), ("width", "64"), ("height", "64")];
     for (name, text) in usual.iter().chain(of) {
         settings.set(name, text).expect("a setting");
     }
-    place(&Job::new(&settings, model, 0)?, model, &Request::new(&settings)?, machine)
+    place(&Job::new(&settings, model)?, machine)
 }
 
 /// Devices of te, diffusion and vae, with where their weights are kept if that is elsewhere.
@@ -112,13 +119,12 @@ fn flags_of_stable_diffusion_cpp_stand_before_what_is_written() {
         (&[("offload-to-cpu", "true"), ("params-backend", "te=disk")], "vulkan0<disk vulkan0<cpu vulkan0<cpu"),
         (&[("clip-on-cpu", "true"), ("backend", "te=vulkan1")], "vulkan1 vulkan0 vulkan0"),
         (&[("clip-on-cpu", "true"), ("backend", "vulkan1")], "cpu vulkan1 vulkan1"),
-        (&[("control-net-cpu", "true"), ("auto-fit", "true")], "vulkan0 vulkan0 vulkan0"),
     ] {
         let places = placed(&model, &machine, flags).unwrap_or_else(|e| panic!("{flags:?}: {e}"));
         assert_eq!(said(&places), says, "{flags:?}");
     }
-    let places =
-        placed(&model, &machine, &[("control-net-cpu", "true"), ("params-backend", "yolo=disk")]).expect("placed");
+    let said = [("backend", "controlnet=cpu"), ("params-backend", "yolo=disk")];
+    let places = placed(&model, &machine, &said).expect("placed");
     assert_eq!(
         places.notes,
         [
@@ -248,7 +254,7 @@ fn a_device_is_opened_once_and_closed_when_nobody_uses_it() {
     use std::sync::atomic::{AtomicUsize, Ordering};
     let opened = Arc::new(AtomicUsize::new(0));
     let count = opened.clone();
-    let pool = Pool::new(move |_| {
+    let pool = Pool::new(Duration::ZERO, move |_| {
         count.fetch_add(1, Ordering::Relaxed);
         Ok(Arc::new(Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() })?))
     });

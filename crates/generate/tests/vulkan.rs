@@ -6,37 +6,36 @@ mod common;
 use std::sync::Arc;
 
 use common::Small;
-use impasto_backend::Backend;
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
-use impasto_backend::vulkan::{Vulkan, VulkanOptions};
+use impasto_backend::vulkan::untried;
+use impasto_backend::{Backend, DeviceOptions};
+use impasto_device::{DeviceInfo, DeviceKind};
 use impasto_generate::picture::Picture;
 use impasto_generate::place::Placement;
 use impasto_generate::settings::Settings;
-use impasto_generate::{Event, Job, generate};
+use impasto_generate::{Event, Job, run};
 use impasto_model::{Model, ModelPaths};
-use impasto_vulkan::{Kind, Loader};
 
-fn vulkan(exact: bool) -> Arc<dyn Backend> {
+fn vulkan(precision: Precision) -> Arc<dyn Backend> {
     let needs =
         "a Vulkan device is needed: install libvulkan1 and mesa-vulkan-drivers (tools/test.sh does so on Debian)";
-    let devices = Loader::open().expect(needs).create_instance().expect(needs).enumerate().expect(needs);
     let wanted = std::env::var("IMPASTO_TEST_DEVICE").ok();
-    let found = devices.iter().find(|physical| match &wanted {
-        Some(label) => physical.describe().label.contains(label),
-        None => physical.describe().kind == Kind::Software,
-    });
-    let options = VulkanOptions { exact, ..VulkanOptions::default() };
-    Arc::new(Vulkan::open("vulkan0", found.expect(needs), &options).expect("it opens"))
+    let is_it = |device: &DeviceInfo| match &wanted {
+        Some(label) => device.label.contains(label),
+        None => device.kind == DeviceKind::Software,
+    };
+    let found = untried().expect(needs).into_iter().find(is_it).expect(needs);
+    impasto_backend::open(&found, &DeviceOptions { precision, ..DeviceOptions::default() }).expect("it opens")
 }
 
-fn paint(model: &Model, backend: &Arc<dyn Backend>, prompt: &str) -> Picture {
+fn paint(model: &Arc<Model>, backend: &Arc<dyn Backend>, prompt: &str) -> Picture {
     let mut settings = Settings::default();
     for (name, text) in [("prompt", prompt), ("steps", "3"), ("seed", "7"), ("width", "64"), ("height", "128")] {
         settings.set(name, text).expect("a setting");
     }
-    let job = Job::new(&settings, model, 0).expect("a job");
+    let job = Job::new(&settings, model).expect("a job");
     let mut made = None;
-    generate(&job, model, &Placement::on(backend), &mut |event| {
+    run(&job, &Placement::on(backend), None, &mut |event| {
         if let Event::Picture { picture, .. } = event {
             made = Some(picture.clone());
         }
@@ -55,12 +54,12 @@ fn psnr(a: &Picture, b: &Picture) -> f64 {
 fn whole_models_paint_the_picture_of_the_cpu() {
     let cpu: Arc<dyn Backend> =
         Arc::new(Cpu::new(&CpuOptions { precision: Precision::F32, ..CpuOptions::default() }).expect("there is a CPU"));
-    let (exact, half) = (vulkan(true), vulkan(false));
+    let (exact, half) = (vulkan(Precision::F32), vulkan(Precision::Auto));
     for (name, small) in [("sd1", Small::sd1()), ("sd2 v", Small::sd2_v()), ("sdxl", Small::sdxl())] {
         let folder = tempfile::tempdir().expect("a folder");
         small.write_folder(folder.path());
         let paths = ModelPaths { model: Some(folder.path().into()), ..ModelPaths::default() };
-        let model = Model::open(&paths).unwrap_or_else(|e| panic!("{e}"));
+        let model = Arc::new(Model::open(&paths).unwrap_or_else(|e| panic!("{e}")));
         let want = paint(&model, &cpu, "a red house");
         let other = psnr(&want, &paint(&model, &cpu, "a blue cat at night"));
         let [found, rough] = [&exact, &half].map(|backend| psnr(&want, &paint(&model, backend, "a red house")));

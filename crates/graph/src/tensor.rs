@@ -103,6 +103,74 @@ pub struct HostTensor {
     data: Data,
 }
 
+impl Data {
+    /// The elements as files and devices have them, little endian.
+    ///
+    /// ```
+    /// use impasto_graph::Data;
+    /// let mut data = Data::I32(vec![0]);
+    /// data.fill_from(&Data::I32(vec![258]).to_bytes());
+    /// assert_eq!(data.to_bytes(), [2, 1, 0, 0]);
+    /// ```
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![];
+        self.append_to(&mut bytes);
+        bytes
+    }
+
+    /// Appends [`Data::to_bytes`] to bytes that are there.
+    pub fn append_to(&self, to: &mut Vec<u8>) {
+        match self {
+            Data::F32(v) => to.extend(v.iter().flat_map(|x| x.to_le_bytes())),
+            Data::F16(v) => to.extend(v.iter().flat_map(|x| x.to_le_bytes())),
+            Data::BF16(v) => to.extend(v.iter().flat_map(|x| x.to_le_bytes())),
+            Data::I32(v) => to.extend(v.iter().flat_map(|x| x.to_le_bytes())),
+        }
+    }
+
+    /// Copies as many of [`Data::to_bytes`] as `out` has room for, from byte `offset` on; false if there are not so many.
+    ///
+    /// ```
+    /// use impasto_graph::Data;
+    /// let mut out = [0; 3];
+    /// assert!(Data::I32(vec![258, 7]).copy_bytes(1, &mut out));
+    /// assert_eq!(out, [1, 0, 0]);
+    /// ```
+    pub fn copy_bytes(&self, offset: usize, out: &mut [u8]) -> bool {
+        fn each<T: Copy, const N: usize>(from: &[T], offset: usize, out: &mut [u8], bytes: fn(T) -> [u8; N]) -> bool {
+            let Some(end) = offset.checked_add(out.len()).filter(|&end| end <= N * from.len()) else { return false };
+            let mut at = 0;
+            for (i, x) in (offset / N..).zip(&from[offset / N..end.div_ceil(N)]) {
+                let (first, last) = (offset.max(N * i) - N * i, (end - N * i).min(N));
+                out[at..at + last - first].copy_from_slice(&bytes(*x)[first..last]);
+                at += last - first;
+            }
+            true
+        }
+        match self {
+            Data::F32(v) => each(v, offset, out, f32::to_le_bytes),
+            Data::F16(v) => each(v, offset, out, f16::to_le_bytes),
+            Data::BF16(v) => each(v, offset, out, bf16::to_le_bytes),
+            Data::I32(v) => each(v, offset, out, i32::to_le_bytes),
+        }
+    }
+
+    /// Sets elements from such bytes, as many as there are of both.
+    pub fn fill_from(&mut self, bytes: &[u8]) {
+        fn each<T, const N: usize>(to: &mut [T], bytes: &[u8], read: fn([u8; N]) -> T) {
+            for (to, from) in to.iter_mut().zip(bytes.chunks_exact(N)) {
+                *to = read(from.try_into().expect("chunks are of this length"));
+            }
+        }
+        match self {
+            Data::F32(v) => each(v, bytes, f32::from_le_bytes),
+            Data::F16(v) => each(v, bytes, f16::from_le_bytes),
+            Data::BF16(v) => each(v, bytes, bf16::from_le_bytes),
+            Data::I32(v) => each(v, bytes, i32::from_le_bytes),
+        }
+    }
+}
+
 impl HostTensor {
     /// A tensor from its shape and elements; their numbers must agree.
     pub fn new(shape: impl Into<Vec<usize>>, data: Data) -> Result<Self, GraphError> {

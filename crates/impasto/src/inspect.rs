@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use impasto_graph::Unary;
-use impasto_model::{Model, ModelPaths, Network, Prediction, Shapes, family, recognise, usage, weight_files};
+use impasto_model::{Clip, FAMILIES, Model, ModelPaths, Prediction, Shapes, recognise, usage, weight_files};
 use impasto_weights::{Checkpoint, Tensor};
 use serde::Serialize;
 
@@ -21,7 +21,7 @@ pub struct Part {
 
 /// What neither names nor shapes say of a text encoder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct TextEncoder {
+pub struct TextEncoderSizes {
     /// Width of a token.
     pub width: usize,
     /// Transformer layers.
@@ -43,10 +43,10 @@ pub struct Inspection {
     pub elements: BTreeMap<String, Part>,
     /// The family, where a diffusion model was recognised.
     pub family: Option<String>,
-    /// What the diffusion model predicts: `epsilon` or `v`. Only of a whole model.
+    /// What the diffusion model predicts: `epsilon`, `v` or `flow`. Only of a whole model.
     pub prediction: Option<String>,
     /// The text encoders. Only of a whole model.
-    pub text: Vec<TextEncoder>,
+    pub text: Vec<TextEncoderSizes>,
     /// Why this alone cannot make a picture, where that is so.
     pub problem: Option<String>,
     /// What to know of the choice of files.
@@ -77,16 +77,20 @@ pub fn inspect(path: &Path) -> anyhow::Result<Inspection> {
     }
     match Model::open(&ModelPaths { model: Some(path.into()), ..ModelPaths::default() }) {
         Ok(model) => {
-            all.family = Some(model.family.to_string());
-            let prediction = if model.prediction == Prediction::V { "v" } else { "epsilon" };
+            all.family = Some(model.pipeline.name().into());
+            let prediction = match model.pipeline.prediction() {
+                Prediction::Epsilon => "epsilon",
+                Prediction::V => "v",
+                Prediction::Flow => "flow",
+            };
             all.prediction = Some(prediction.into());
-            all.notes = model.notes;
-            for text in &model.text {
-                let c = &text.config;
+            for clip in model.networks().filter_map(|(_, network)| network.config.downcast::<Clip>()) {
+                let c = &clip.config;
                 let activation = if c.activation == Unary::QuickGelu { "quick_gelu" } else { "gelu" };
                 let (width, layers, heads) = (c.width, c.layers, c.heads);
-                all.text.push(TextEncoder { width, layers, heads, activation: activation.into() });
+                all.text.push(TextEncoderSizes { width, layers, heads, activation: activation.into() });
             }
+            all.notes = model.notes;
         }
         Err(error) => all.problem = Some(error.to_string()),
     }
@@ -97,7 +101,7 @@ impl Inspection {
     /// Take in one more file.
     fn add(&mut self, file: &Checkpoint) -> anyhow::Result<()> {
         let shapes: Shapes = file.tensors().map(|t| (t.name.clone(), t.shape.clone())).collect();
-        let found = recognise(&shapes);
+        let found = recognise(FAMILIES, &shapes);
         let (used, unused) = usage(&shapes, &found)?;
         self.files.extend(file.files().map(|f| f.display().to_string()));
         for tensor in file.tensors() {
@@ -105,8 +109,8 @@ impl Inspection {
             self.elements.entry(tensor.element.to_string()).or_default().add(tensor);
         }
         for (f, used) in found.iter().zip(&used) {
-            if let Network::Unet(config, _) = &f.network {
-                self.family = Some(family(config).to_string());
+            if let Some(name) = FAMILIES.iter().find_map(|family| family.recognises(&*f.network)) {
+                self.family = Some(name.into());
             }
             let mut part = Part::default();
             file.tensors().filter(|t| used.contains(&t.name)).for_each(|t| part.add(t));

@@ -4,56 +4,51 @@
 //! proved themselves are tried in a short-lived child process, which is the same program started again.
 //!
 //! ```
-//! // In `main`, before anything else:
+//! use impasto::generate::settings::Settings;
+//! use impasto::{Engine, EngineOptions, Event, Job};
+//!
 //! impasto::probe_hook();
+//! let mut settings = Settings::default();
+//! settings.set("steps", "2")?;
+//! settings.set("gpu", "disable")?;
+//! let engine = Engine::new(EngineOptions::new(&settings)?);
+//! let model = impasto::open_model(&engine, &settings)?;
+//! let (mut pictures, mut steps) = (vec![], 0);
+//! for prompt in ["a red house", "a blue tree by the sea"] {
+//!     settings.set("prompt", prompt)?;
+//!     engine.run(&Job::new(&settings, &model)?, &mut |event| {
+//!         match event {
+//!             Event::Step { done, of, .. } => steps += usize::from(done > 0 && done <= of),
+//!             Event::Picture { picture, .. } => pictures.push(picture.clone()),
+//!             _ => {}
+//!         }
+//!         Ok(true)
+//!     })?;
+//! }
+//! assert_eq!((pictures.len(), steps, engine.work().loads), (2, 4, 3)); // three networks, loaded once
+//! // `false` stops a run.
+//! assert!(engine.run(&Job::new(&settings, &model)?, &mut |_| Ok(false)).is_err());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod backends;
 pub mod bench;
 mod default_model;
 mod inspect;
 
+pub use impasto_autodiff as autodiff;
 pub use impasto_backend as backend;
 pub use impasto_device as device;
 pub use impasto_generate as generate;
 pub use impasto_graph as graph;
 pub use impasto_kernel as kernel;
 pub use impasto_model as model;
+pub use impasto_spirv as spirv;
 pub use impasto_weights as weights;
 pub use impasto_worker as worker;
 
-pub use backends::{BackendOptions, backend, machine};
-pub use default_model::default_model;
-pub use inspect::{Inspection, Part, TextEncoder, inspect};
-
-/// Must be the first line of `main`. Returns at once in an ordinary process; in a child that was started for a trial, or as the worker
-/// of a device, it does that work and never returns.
-pub fn probe_hook() {
-    let trials = [&impasto_backend::cpu::TRIALS[..], &impasto_device::PROBES, &[impasto_worker::TRIAL]].concat();
-    impasto_device::hook(&trials);
-}
-
-/// Where the rates of devices are kept between runs.
-pub fn rates_file() -> Option<std::path::PathBuf> {
-    impasto_store::user_folder().map(|folder| folder.join("rates.json"))
-}
-
-/// How to ask which devices are here, for a program of this build: with the processor's instruction paths, and with what this
-/// build can compute on.
-///
-/// ```
-/// use impasto::device::{SurveyOptions, survey};
-///
-/// // No API is asked here, so no child is started.
-/// let options = SurveyOptions { apis: vec![], ..impasto::survey_options() };
-/// assert!(survey(&options).find("cpu").is_some());
-/// ```
-pub fn survey_options() -> impasto_device::SurveyOptions {
-    let paths = || {
-        let findings = impasto_backend::cpu::findings();
-        let usable = findings.iter().filter(|finding| finding.usable).map(|finding| finding.isa.to_string()).collect();
-        (usable, findings.iter().all(|finding| finding.usable || !finding.isa.claimed()))
-    };
-    let usable = vec![impasto_device::Api::Cpu, impasto_device::Api::Vulkan];
-    impasto_device::SurveyOptions { cpu_paths: paths, usable, ..impasto_device::SurveyOptions::default() }
-}
+pub use default_model::{default_model, open_model};
+pub use impasto_generate::engine::{
+    BackendOptions, imagined_machine, machine, open_device, probe_hook, survey_options,
+};
+pub use impasto_generate::{Engine, EngineOptions, Event, Job};
+pub use inspect::{Inspection, Part, TextEncoderSizes, inspect};

@@ -73,6 +73,7 @@ fn run_other(command: Command) -> anyhow::Result<()> {
         Command::Bench(Bench::Bands(args)) => show::bench_bands(&args),
         Command::Bench(Bench::Cpu(args)) => show::bench_cpu(&args),
         Command::Bench(Bench::Kernel(args)) => kernel::bench(&args),
+        Command::Bench(Bench::Load(args)) => show::bench_load(&args),
         Command::Bench(Bench::Model(args)) => show::bench_model(&args),
         Command::Bench(Bench::Plan(args)) => show::bench_plan(&args),
         Command::Bench(Bench::Stream(args)) => show::bench_stream(&args),

@@ -11,17 +11,16 @@ use std::process::{Command, Output};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use impasto::backend::Backend;
 use impasto::backend::cpu::{CpuOptions, Precision};
-use impasto::backend::vulkan::{Vulkan, VulkanOptions};
-use impasto::device::DeviceInfo;
+use impasto::backend::vulkan::untried;
+use impasto::backend::{Backend, DeviceOptions};
+use impasto::device::{DeviceInfo, DeviceKind};
 use impasto::generate::picture::Picture;
-use impasto::generate::place::{Machine, Placement, Request, Use, imagine, place};
+use impasto::generate::place::{Machine, MachineOptions, Placement, imagine, place};
 use impasto::generate::settings::Settings;
-use impasto::generate::{Event, GenerateError, Job, Run, Start, Stored, go_on, plan};
+use impasto::generate::{Event, GenerateError, Job, Run, SavedRun, Start, plan, run};
 use impasto::graph::Limits;
 use impasto::model::Model;
-use impasto_vulkan::{Kind, Loader, Physical};
 
 fn all() -> bool {
     std::env::var_os("IMPASTO_ALL_FAULTS").is_some()
@@ -30,33 +29,33 @@ fn all() -> bool {
 /// Faults are planned for the whole process: one test at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
-fn physical() -> Physical {
+fn found() -> DeviceInfo {
     let needs =
         "a Vulkan device is needed: install libvulkan1 and mesa-vulkan-drivers (tools/test.sh does so on Debian)";
-    let devices = Loader::open().expect(needs).create_instance().expect(needs).enumerate().expect(needs);
-    devices.into_iter().find(|physical| physical.describe().kind == Kind::Software).expect(needs)
+    untried().expect(needs).into_iter().find(|device| device.kind == DeviceKind::Software).expect(needs)
 }
 
 /// The software device, in floats or in halves, open: opened for each case, it would compile every kernel again.
-fn opened(name: &str, options: &VulkanOptions) -> Arc<dyn Backend> {
-    static OPENED: Mutex<Vec<(bool, Arc<dyn Backend>)>> = Mutex::new(vec![]);
+fn opened(name: &str, options: &DeviceOptions) -> Arc<dyn Backend> {
+    static OPENED: Mutex<Vec<(Precision, Arc<dyn Backend>)>> = Mutex::new(vec![]);
     let mut all = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, device)) = all.iter().find(|(exact, _)| *exact == options.exact) {
+    if let Some((_, device)) = all.iter().find(|(precision, _)| *precision == options.precision) {
         return device.clone();
     }
-    let device: Arc<dyn Backend> = Arc::new(Vulkan::open(name, &physical(), options).expect("it opens"));
-    all.push((options.exact, device.clone()));
+    let named = DeviceInfo { name: name.into(), ..found() };
+    let device = impasto::backend::open(&named, options).expect("it opens");
+    all.push((options.precision, device.clone()));
     device
 }
 
 /// The software device as if it were a GPU, and the CPU; or one of them alone.
 fn machine(precision: Precision, alone: Option<&str>) -> Machine {
-    let told = physical().describe();
+    let found = found();
     let mut gpu = imagine("vulkan0:memory=2GiB").expect("a device");
-    gpu.vulkan = Some(told.features.clone());
-    gpu.limits = Limits { memory: gpu.limits.memory, ..impasto::device::vulkan_limits(&told) };
-    let how = Use { cpu: CpuOptions { precision, ..CpuOptions::default() }, ..Use::default() };
-    let open = |info: &DeviceInfo, options: &VulkanOptions| Ok(opened(&info.name, options));
+    gpu.vulkan = found.vulkan.clone();
+    gpu.limits = Limits { memory: gpu.limits.memory, ..found.limits };
+    let how = MachineOptions { cpu: CpuOptions { precision, ..CpuOptions::default() }, ..MachineOptions::default() };
+    let open = |info: &DeviceInfo, options: &DeviceOptions| Ok(opened(&info.name, options));
     let mut devices = vec![gpu, imagine("cpu:memory=8GiB").expect("a device")];
     devices.retain(|device| alone.is_none_or(|alone| device.name == alone));
     Machine::new(devices, vec![], how, Box::new(|_| None), Box::new(open))
@@ -72,15 +71,15 @@ fn picture(size: usize, seed: u32) -> Picture {
     Picture { width: size, height: size, rgb }
 }
 
-fn job(model: &Model, backend: &str) -> (Job, Request) {
+fn job(model: &Arc<Model>, backend: &str) -> Job {
     let mut settings = Settings::default();
     let usual = [("prompt", "a red house"), ("steps", "4"), ("seed", "7"), ("width", "64"), ("height", "64")];
     for (name, text) in usual.into_iter().chain([("backend", backend)]) {
         settings.set(name, text).unwrap_or_else(|e| panic!("{e}"));
     }
-    let mut job = Job::new(&settings, model, 0).expect("a job");
+    let mut job = Job::new(&settings, model).expect("a job");
     job.start = Some(Start { picture: picture(64, 5), mask: None, strength: 0.75 });
-    (job, Request::new(&settings).expect("a request"))
+    job
 }
 
 /// What came of a run.
@@ -95,10 +94,10 @@ struct Came {
     phases: Vec<(String, [u64; 3])>,
 }
 
-fn paint(job: &Job, model: &Model, places: &Placement, from: Option<Run>, device: &str) -> Came {
+fn paint(job: &Job, places: &Placement, from: Option<Run>, device: &str) -> Came {
     let (mut made, mut notes, mut steps, mut kept) = (None, vec![], vec![], None);
     let (mut now, mut phase, mut phases) = ("beginning".to_owned(), None, vec![]);
-    let done = go_on(job, model, places, from, &mut |event| {
+    let done = run(job, places, from, &mut |event| {
         if phase.is_none() && !impasto_faults::fired().is_empty() {
             phase = Some(now.clone());
         }
@@ -117,11 +116,11 @@ fn paint(job: &Job, model: &Model, places: &Placement, from: Option<Run>, device
                 notes.push(note.to_owned());
                 None
             }
-            Event::Kept(run) => {
+            Event::State(run) => {
                 kept = Some(run.clone());
                 None
             }
-            Event::Unknown(_) | Event::Preview(_) => None,
+            _ => None,
         };
         if let Some(next) = next.filter(|next| *next != now) {
             phases.push((std::mem::replace(&mut now, next), impasto_faults::counts(device)));
@@ -173,11 +172,11 @@ const KINDS: [(&str, &str, usize); 4] = [("alloc", "", 0), ("alloc", "+", 0), ("
 /// Where the device is `alone`, what cannot go on there ends with an error, and goes on later.
 fn injected(device: &str, alone: bool, precision: Precision, wanted: u64, sample: Option<usize>) -> Ended {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let model = impasto::default_model().expect("it is inside");
-    let (job, request) = job(&model, device);
+    let model = Arc::new(impasto::default_model().expect("it is inside"));
+    let job = job(&model, device);
     let paint = |from| {
-        let places = place(&job, &model, &request, &machine(precision, alone.then_some(device)));
-        paint(&job, &model, &places.unwrap_or_else(|e| panic!("{e}")), from, device)
+        let places = place(&job, &machine(precision, alone.then_some(device)));
+        paint(&job, &places.unwrap_or_else(|e| panic!("{e}")), from, device)
     };
     impasto_faults::plan("").expect("nothing");
     let whole = paint(None);
@@ -289,17 +288,17 @@ fn whatever_fails_on_a_vulkan_device_the_picture_is_the_right_one() {
 #[test]
 fn a_device_whose_limits_lie_still_finishes() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let model = impasto::default_model().expect("it is inside");
-    let (job, request) = job(&model, "vulkan0");
-    let places = || place(&job, &model, &request, &machine(Precision::F32, None)).unwrap_or_else(|e| panic!("{e}"));
+    let model = Arc::new(impasto::default_model().expect("it is inside"));
+    let job = job(&model, "vulkan0");
+    let places = || place(&job, &machine(Precision::F32, None)).unwrap_or_else(|e| panic!("{e}"));
     impasto_faults::plan("").expect("nothing");
-    let planned = plan(&job, &model, &places()).expect("it is planned");
+    let planned = plan(&job, &places()).expect("it is planned");
     let largest = planned.modules.iter().map(|module| module.arena_bytes.max(module.weight_bytes)).max().unwrap_or(0);
-    let want = paint(&job, &model, &places(), None, "vulkan0").made.expect("nothing fails");
+    let want = paint(&job, &places(), None, "vulkan0").made.expect("nothing fails");
     for share in if all() { vec![2, 5, 40] } else { vec![2] } {
         let fault = format!("vulkan0:alloc:>{}", largest / share);
         impasto_faults::plan(&fault).expect("a fault");
-        let came = paint(&job, &model, &places(), None, "vulkan0");
+        let came = paint(&job, &places(), None, "vulkan0");
         assert_eq!(impasto_faults::fired(), [fault.as_str()], "it came true");
         let made = came.made.unwrap_or_else(|e| panic!("{fault}: {e}"));
         println!("{fault}: {:.1} dB, {:#?}", psnr(&want, &made), came.notes);
@@ -345,7 +344,7 @@ fn a_disk_that_fills_up_costs_no_finished_step() {
                 Some(1) => {
                     assert!(!at("run.png").exists() && text.contains("error: "), "{number}{ends}: {text}");
                     if state.exists() {
-                        Stored::read(&state).unwrap_or_else(|e| panic!("{number}{ends}: half of a state: {e}"));
+                        SavedRun::read(&state).unwrap_or_else(|e| panic!("{number}{ends}: half of a state: {e}"));
                         let resumed = program(folder.path(), "", &["resume", "run.latent.safetensors"]);
                         assert!(resumed.status.success(), "{number}{ends}: {}", said(&resumed));
                         assert_eq!(pixels(&at("run.png")), want, "{number}{ends}");

@@ -1,14 +1,12 @@
 //! Many generations in one process. What a user would lose: a program that runs all night, and the machine's memory by the morning.
 #![cfg(target_os = "linux")]
 
-use std::sync::Arc;
-
-use impasto::backend::Backend;
-use impasto::backend::vulkan::{Vulkan, VulkanOptions};
+use impasto::backend::DeviceOptions;
+use impasto::backend::vulkan::untried;
+use impasto::device::{DeviceInfo, DeviceKind};
 use impasto::generate::place::Placement;
 use impasto::generate::settings::Settings;
-use impasto::generate::{Event, Job, generate};
-use impasto_vulkan::{Kind, Loader};
+use impasto::generate::{Event, Job, run};
 
 /// Bytes of this process that no file backs, and the files that it has open.
 fn held() -> (u64, usize) {
@@ -24,15 +22,14 @@ fn held() -> (u64, usize) {
 #[ignore = "takes minutes on a software device"]
 fn the_last_generation_holds_no_more_than_the_first() {
     let needs = "a Vulkan device is needed: tools/test.sh installs one on Debian";
-    let devices = Loader::open().expect(needs).create_instance().expect(needs).enumerate().expect(needs);
     let wanted = std::env::var("IMPASTO_TEST_DEVICE").ok();
-    let found = devices.iter().find(|physical| match &wanted {
-        Some(label) => physical.describe().label.contains(label),
-        None => physical.describe().kind == Kind::Software,
-    });
-    let opened = Vulkan::open("vulkan0", found.expect(needs), &VulkanOptions::default()).expect("it opens");
-    let backend: Arc<dyn Backend> = Arc::new(opened);
-    let model = impasto::default_model().expect("the model inside");
+    let is_it = |device: &DeviceInfo| match &wanted {
+        Some(label) => device.label.contains(label),
+        None => device.kind == DeviceKind::Software,
+    };
+    let found = untried().expect(needs).into_iter().find(is_it).expect(needs);
+    let backend = impasto::backend::open(&found, &DeviceOptions::default()).expect("it opens");
+    let model = std::sync::Arc::new(impasto::default_model().expect("the model inside"));
     let count = std::env::var("IMPASTO_GENERATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(200);
     let (mut first, mut pictures) = (None, 0);
     for i in 0..count {
@@ -43,8 +40,8 @@ fn the_last_generation_holds_no_more_than_the_first() {
         {
             settings.set(name, text).expect("a setting");
         }
-        let job = Job::new(&settings, &model, 0).expect("a job");
-        generate(&job, &model, &Placement::on(&backend), &mut |event| {
+        let job = Job::new(&settings, &model).expect("a job");
+        run(&job, &Placement::on(&backend), None, &mut |event| {
             pictures += usize::from(matches!(event, Event::Picture { .. }));
             Ok(true)
         })

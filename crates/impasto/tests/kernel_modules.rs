@@ -122,7 +122,7 @@ fn opt_writes_files_and_says_what_became_of_them() {
         .flatten()
         .map(|f| f.file_name().to_string_lossy().into_owned())
         .collect();
-    for pass in ["imported", "ssa", "dead"] {
+    for pass in ["imported", "ssa", "dce"] {
         assert!(dumped.iter().any(|f| f.ends_with(&format!("-main-{pass}.txt"))), "{dumped:?}");
     }
 }

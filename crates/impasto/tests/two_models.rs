@@ -9,14 +9,15 @@ mod common;
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::Small;
 use impasto::device::{Api, DeviceKind, SurveyOptions, survey};
 use impasto::generate::picture::Picture;
-use impasto::generate::place::{Machine, Request, Use, place};
+use impasto::generate::place::{Machine, MachineOptions, place};
 use impasto::generate::settings::Settings;
-use impasto::generate::{Event, Job, generate};
+use impasto::generate::{Event, Job, run};
 use impasto::model::{Model, ModelPaths};
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -69,16 +70,16 @@ fn deeper() -> Small {
     small
 }
 
-fn paint(model: &Model, machine: &Machine, device: &str) -> Picture {
+fn paint(model: &Arc<Model>, machine: &Machine, device: &str) -> Picture {
     let mut settings = Settings::default();
     let usual = [("prompt", "a red circle"), ("steps", "2"), ("width", "32"), ("height", "32"), ("seed", "7")];
     for (name, text) in usual.into_iter().chain([("backend", device)]) {
         settings.set(name, text).expect("a setting");
     }
-    let job = Job::new(&settings, model, 0).expect("a job");
-    let places = place(&job, model, &Request::new(&settings).expect("a request"), machine).expect("a place");
+    let job = Job::new(&settings, model).expect("a job");
+    let places = place(&job, machine).expect("a place");
     let mut made = None;
-    generate(&job, model, &places, &mut |event| {
+    run(&job, &places, None, &mut |event| {
         match event {
             Event::Picture { picture, .. } => made = Some(picture.clone()),
             Event::Note(note) => panic!("nothing goes wrong here: {note}"),
@@ -97,15 +98,15 @@ fn many_generations_of_two_models() {
     Small::sd1().write_folder(folders[0].path());
     deeper().write_folder(folders[1].path());
     let open = |folder: &Path| Model::open(&ModelPaths { model: Some(folder.into()), ..ModelPaths::default() });
-    let mut models = folders.each_ref().map(|folder| open(folder.path()).unwrap_or_else(|e| panic!("{e}")));
+    let mut models = folders.each_ref().map(|folder| Arc::new(open(folder.path()).unwrap_or_else(|e| panic!("{e}"))));
     if asked_for.is_some() {
-        models[1] = impasto::default_model().expect("it is inside");
+        models[1] = Arc::new(impasto::default_model().expect("it is inside"));
     }
     let found = survey(&SurveyOptions { apis: vec![Api::Vulkan], asked_for: true, ..impasto::survey_options() });
     let is_it = |view: &&impasto::device::DeviceInfo| view.api == Api::Vulkan && view.kind == DeviceKind::Software;
     let needs = "a Vulkan device is needed: tools/test.sh installs one on Debian";
     let device = found.views().find(is_it).expect(needs).name.clone();
-    let machine = impasto::machine(&found, Use { asked_for: true, ..Use::default() });
+    let machine = impasto::machine(&found, MachineOptions { asked_for: true, ..MachineOptions::default() });
     let backend = machine.pool().get(&device).expect("it opens");
     let [worker] = &children()[..] else { panic!("one worker is there: {:?}", children()) };
 

@@ -1,4 +1,4 @@
-//! Kernels on which optimisers of SPIR-V run out of ids: many variables that live across many joins, few of which change any of them.
+//! Kernels on which optimisers run out of ids: many variables that live across many joins, few of which change any of them.
 //! `impasto bench kernel` measures us on them.
 
 use std::fmt;

@@ -108,8 +108,8 @@ pub enum KernelError {
     },
     /// The kernel needs what the device lacks.
     #[error(
-        "kernel '{kernel}': `{op}` needs {feature}, which the device does not have; use other types or operations there, or another \
-         device"
+        "kernel '{kernel}': `{op}` needs {feature} ({known_as}), which the device does not have; use other types or operations there, or \
+         another device"
     )]
     Lacks {
         /// The kernel.
@@ -118,6 +118,8 @@ pub enum KernelError {
         op: String,
         /// What it needs.
         feature: Feature,
+        /// What the API of the device calls it.
+        known_as: &'static str,
     },
     /// The kernel is larger than the device takes.
     #[error(
@@ -133,11 +135,13 @@ pub enum KernelError {
         /// The most there may be.
         limit: u64,
     },
-    /// The device is older than every module.
-    #[error("kernel '{kernel}': it needs Vulkan {}.{}, and the device has {}.{}; update its driver", needs.0, needs.1, have.0, have.1)]
-    OldVulkan {
+    /// The driver is older than every module.
+    #[error("kernel '{kernel}': it needs {api} {}.{}, and the device has {}.{}; update its driver", needs.0, needs.1, have.0, have.1)]
+    OldDriver {
         /// The kernel.
         kernel: String,
+        /// The name of the API.
+        api: &'static str,
         /// The version that modules need.
         needs: (u32, u32),
         /// The version of the device.
@@ -161,17 +165,30 @@ pub enum KernelError {
         /// What is wrong with them, and where.
         problem: String,
     },
-    /// The kernel needs more SPIR-V ids than every Vulkan driver must accept.
+    /// There are more ops than the passes are meant for.
     #[error(
-        "kernel '{kernel}': {stage} would need {}{count} ids, and the limit of SPIR-V is {limit}; nothing was written. Most ids \
-         are taken by {largest}. Split the kernel, or unroll less",
-        if *stage == crate::spirv::EARLY { "at least " } else { "" }
+        "kernel '{kernel}': its module has {count} ops, and the compiler takes {limit}; nothing was written. Split the kernel, or unroll less"
+    )]
+    TooManyOps {
+        /// The kernel with most of them.
+        kernel: String,
+        /// The ops of all kernels of the module.
+        count: u64,
+        /// The most that there may be.
+        limit: u64,
+    },
+    /// The module needs more ids than every driver must accept.
+    #[error(
+        "kernel '{kernel}': {stage} would need {count} ids, and the limit of {format} is {limit}; nothing was written. Most ids \
+         are taken by {largest}. Split the kernel, or unroll less"
     )]
     TooManyIds {
         /// The kernel.
         kernel: String,
         /// The stage of the compiler.
         stage: &'static str,
+        /// The name of the output format.
+        format: &'static str,
         /// The ids that would be needed.
         count: u64,
         /// The most that may be used.

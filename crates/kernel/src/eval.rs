@@ -22,7 +22,7 @@ fn from_f32(s: Scalar, x: f32) -> u64 {
 }
 
 /// The integer that the bits stand for.
-pub(crate) fn to_int(s: Scalar, a: u64) -> i128 {
+pub fn to_int(s: Scalar, a: u64) -> i128 {
     match s {
         Scalar::I32 => i128::from(a as u32 as i32),
         Scalar::I64 => i128::from(a as i64),
@@ -53,7 +53,8 @@ fn unary_float(f: Unary, s: Scalar, a: u64) -> u64 {
     from_f32(s, y)
 }
 
-pub(crate) fn unary(f: Unary, s: Scalar, a: u64) -> u64 {
+/// A function of one number.
+pub fn unary(f: Unary, s: Scalar, a: u64) -> u64 {
     if s.is_float() {
         return unary_float(f, s, a);
     }
@@ -68,7 +69,8 @@ pub(crate) fn unary(f: Unary, s: Scalar, a: u64) -> u64 {
     y & s.mask()
 }
 
-pub(crate) fn binary(f: Binary, s: Scalar, a: u64, b: u64) -> u64 {
+/// A function of two numbers.
+pub fn binary(f: Binary, s: Scalar, a: u64, b: u64) -> u64 {
     match f {
         Binary::Min => return if compare(Compare::Lt, s, b, a) { b } else { a },
         Binary::Max => return if compare(Compare::Lt, s, a, b) { b } else { a },
@@ -108,7 +110,8 @@ pub(crate) fn binary(f: Binary, s: Scalar, a: u64, b: u64) -> u64 {
     z & s.mask()
 }
 
-pub(crate) fn compare(c: Compare, s: Scalar, a: u64, b: u64) -> bool {
+/// A comparison.
+pub fn compare(c: Compare, s: Scalar, a: u64, b: u64) -> bool {
     use std::cmp::Ordering;
     let order =
         if s.is_float() { to_f32(s, a).partial_cmp(&to_f32(s, b)) } else { Some(to_int(s, a).cmp(&to_int(s, b))) };
@@ -122,11 +125,13 @@ pub(crate) fn compare(c: Compare, s: Scalar, a: u64, b: u64) -> bool {
     }
 }
 
-pub(crate) fn fma(s: Scalar, a: u64, b: u64, c: u64) -> u64 {
+/// `a * b + c`.
+pub fn fma(s: Scalar, a: u64, b: u64, c: u64) -> u64 {
     from_f32(s, to_f32(s, a).mul_add(to_f32(s, b), to_f32(s, c)))
 }
 
-pub(crate) fn convert(from: Scalar, to: Scalar, a: u64) -> u64 {
+/// The number as another scalar.
+pub fn convert(from: Scalar, to: Scalar, a: u64) -> u64 {
     match (from.is_float(), to.is_float()) {
         (true, true) if from == to => a,
         (true, true) => from_f32(to, to_f32(from, a)),
@@ -153,12 +158,12 @@ pub(crate) fn convert(from: Scalar, to: Scalar, a: u64) -> u64 {
 }
 
 /// How often a `for` with these ends and this step runs.
-pub(crate) fn turns(s: Scalar, from: u64, to: u64, step: u32) -> u64 {
+pub fn turns(s: Scalar, from: u64, to: u64, step: u32) -> u64 {
     u64::try_from(to_int(s, to) - to_int(s, from)).unwrap_or(0).div_ceil(step.max(1).into())
 }
 
 /// What an op gives, from a scalar to a scalar, if the operands that it takes for that are known.
-pub(crate) fn op(kind: OpKind, from: Scalar, to: Scalar, known: impl Fn(usize) -> Option<u64>) -> Option<u64> {
+pub fn op(kind: OpKind, from: Scalar, to: Scalar, known: impl Fn(usize) -> Option<u64>) -> Option<u64> {
     Some(match kind {
         OpKind::Unary(f) => unary(f, from, known(0)?),
         OpKind::Binary(f) => binary(f, from, known(0)?, known(1)?),

@@ -5,13 +5,14 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// A map by small numbers.
-pub(crate) type Map<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
+pub type Map<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
 
 /// A set of small numbers.
-pub(crate) type Set<K> = HashSet<K, BuildHasherDefault<Mix>>;
+pub type Set<K> = HashSet<K, BuildHasherDefault<Mix>>;
 
+/// The hasher of these maps and sets.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Mix(u64);
+pub struct Mix(u64);
 
 impl Mix {
     fn add(&mut self, x: u64) {

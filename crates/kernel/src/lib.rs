@@ -1,4 +1,4 @@
-//! A GPU kernel, from source to words: a typed builder, structured SSA, exact passes, and SPIR-V whose ids cannot run out.
+//! A GPU kernel, written and optimised: a typed builder, structured SSA, exact passes, a reference executor.
 //!
 //! # The language
 //!
@@ -26,12 +26,12 @@
 //!
 //! A kernel is a tree of *regions*. A region is a list of ops, the last of which is a terminator; an op has operands, results, and, if it is
 //! control flow, regions of its own. There are no blocks and no branches: what is reachable from where can be read off the tree, and
-//! a value may be used by everything behind it in its region, and inside.
+//! a value may be used by everything after it in its region, and inside.
 //!
 //! - `if` and `switch` run one of their regions; its `yield` gives the results.
-//! - `loop` runs its region with the carried values as arguments. `continue` begins the next turn with others, `break` ends the loop with its
+//! - `loop` runs its region with the carried values as arguments. `continue` begins the next iteration with others, `break` ends the loop with its
 //!   results; both may stand at any depth and name any loop around them.
-//! - `for` is a loop whose number of turns is known when it begins.
+//! - `for` is a loop whose number of iterations is known when it begins.
 //! - `return` ends the invocation, at any depth.
 //!
 //! ```
@@ -77,7 +77,7 @@
 //!
 //! **Matrices** are values that the invocations of a subgroup hold together (`matrix_load`, `matrix_mul_add`, `matrix_store`): what matrix units
 //! of devices compute. All invocations of a subgroup do the same matrix ops, or none; the verifier refuses what a lane decides about, and
-//! the executor stops where only running tells. A device without a matrix of that shape is an error of [`compile_for`], and
+//! the executor stops where only running tells. A device without a matrix of that shape is an error of the compiler, and
 //! [`lower_matrices`] makes a kernel for it that gives the same bits.
 //!
 //! A kernel is flat tables of numbers, about fifty bytes an op, written once: a pass reads one kernel and writes the next, and hoisting an op
@@ -85,52 +85,48 @@
 //!
 //! # The way through
 //!
-//! `#[kernel]`, [`Builder`] or text, [`verify`], [`optimise`], words; [`execute`] runs a kernel at any stage. The one way to words is the [`Compiler`]: it takes
-//! the kernels of a module and the [`Target`] that a device is, and gives a [`Module`] or an error that names the kernel at fault,
-//! never less than all of them. It can dump every stage and keep words between runs.
-//! [`Kernel::grad`] and [`Kernel::jvp`] give derivatives, which are kernels again; `src/grad/mod.rs` opens with how.
+//! `#[kernel]`, [`Builder`] or text, [`verify`], [`optimise`], a module; [`execute`] runs a kernel at any stage. The one way to a module is the
+//! [`Compiler`]: it takes the kernels, an [`Emitter`] for the format and the [`Target`] that a device is, and gives a [`Module`] or an error that
+//! names the kernel at fault, never less than all of them. It can dump every stage and cache modules between runs.
+//!
+//! The crate `spirv` has the emitter for Vulkan, and reads modules of others; their instructions that the op table lacks stand in it as foreign
+//! ops ([`ir::ForeignTable`]). The crate `autodiff` gives derivatives, which are kernels again.
 
 pub mod blowup;
 mod builder;
 mod compiler;
 mod error;
-mod eval;
-mod exec;
-mod grad;
-mod hash;
-mod import;
-mod ir;
-mod passes;
+pub mod eval;
+pub mod exec;
+mod gradient;
+pub mod hash;
+pub mod ir;
+mod params;
+pub mod passes;
 pub mod prelude;
-mod spirv;
 mod target;
-mod text;
+pub mod text;
 mod uniform;
 mod verify;
 
 pub use builder::lang;
 pub use builder::{
     Accumulator, Arms, Array, Buf, BufMut, Builder, Elements, Equal, Factor, Float, Int, IntoVal, Lit, Logic, Loop,
-    MatrixA, MatrixB, MatrixOf, MatrixType, Num, Role, RoleA, RoleAccumulator, RoleB, Shared32, Type, Val, Var, Vec2,
-    Vec3, Vec4, Vector,
+    MatrixA, MatrixB, MatrixOf, MatrixType, Num, Role, RoleA, RoleAccumulator, RoleB, Shared32, Stored, StoredMut,
+    Type, Val, Var, Vec2, Vec3, Vec4, Vector,
 };
-pub use compiler::{Compiler, Messages, compile, compile_for, compile_unoptimised};
+pub use compiler::{Compiler, Emitter, Entry, MAX_OPS, Messages, Module, ModuleKind};
 pub use error::{Contributors, KernelError};
 pub use exec::{Data, Launch, execute};
-pub use grad::{Chain, Cost, Derivatives, Grad, Jvp, KeptLoop, Purpose, Report};
+pub use gradient::{GradientBuffer, gradient_buffers};
 pub use hash::digest;
 pub use impasto_kernel_macro::{KernelStruct, kernel, kernel_fn};
-pub use import::{
-    BlockLayout, BoundBuffer, Compared, Diff, DiffError, DiffOptions, Difference, Environment, ImportError, LastArray,
-    ModuleEntry, ModuleInterface, ModuleLaunch, ModuleOptions, Number, OptimisedModule, Passed, ROUNDING,
-    count_instructions, execute_words, optimise_words, optimise_words_seen, rebind, reflect,
-};
 pub use ir::{
-    Access, Atomic, Binary, Builtin, Compare, Does, Effect, Kernel, Layout, Matrix, MatrixLayout, MatrixShape,
-    MatrixUse, Members, Memory, MemoryId, Op, OpId, OpKind, Region, RegionId, Scalar, ScalarParam, Shape, Space,
-    Subgroup, Ty, Unary, Value, VarId,
+    Access, Atomic, Binary, Builtin, Compare, Effect, Kernel, Layout, Matrix, MatrixLayout, MatrixShape, MatrixUse,
+    Members, Memory, MemoryId, Op, OpId, OpKind, Region, RegionId, Scalar, ScalarParam, Shape, Space, Subgroup, Ty,
+    Unary, Value, VarId,
 };
+pub use params::{param_bytes, param_offsets, param_size};
 pub use passes::{PASSES, Pass, construct, lower_matrices, optimise, optimise_seen, specialise};
-pub use spirv::{Entry, ID_LIMIT, Module, least_ids, param_bytes, param_offsets};
 pub use target::{Feature, Target, TargetLimits};
 pub use verify::{MAX_DEPTH, verify};

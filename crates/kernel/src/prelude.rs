@@ -7,6 +7,6 @@ pub use crate::lang::{
 };
 pub use crate::{
     Accumulator, Equal, Float, Int, Kernel, KernelError, KernelStruct, Lit, Logic, MatrixA, MatrixB, MatrixLayout, Num,
-    Shared32, Type, Vec2, Vec3, Vec4, Vector, kernel, kernel_fn,
+    Scalar, Shared32, Type, Vec2, Vec3, Vec4, Vector, kernel, kernel_fn,
 };
 pub use half::{bf16, f16};

@@ -1,9 +1,7 @@
 //! What a device offers, and what a kernel needs of it. One walk over a kernel finds all that it needs, with the op that asks for it
-//! first; what the device lacks is an error, and the capabilities of a module are those of what was found.
+//! first; what the device lacks is an error.
 
 use std::fmt;
-
-use rspirv::spirv::Capability;
 
 use crate::error::KernelError;
 use crate::ir::{
@@ -12,18 +10,14 @@ use crate::ir::{
 use crate::text::op_text;
 
 macro_rules! features {
-    ($($(#[$doc:meta])* $name:ident $capability:ident $text:literal,)*) => {
-        /// What a device may have beyond Vulkan 1.1, and kernels may need.
+    ($($(#[$doc:meta])* $name:ident $text:literal,)*) => {
+        /// What a device may have and kernels may need.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Feature { $($(#[$doc])* $name),* }
 
         impl Feature {
             /// All of them.
             pub const ALL: &'static [Feature] = &[$(Feature::$name),*];
-
-            pub(crate) fn capability(self) -> Capability {
-                match self { $(Feature::$name => Capability::$capability),* }
-            }
         }
 
         impl fmt::Display for Feature {
@@ -36,53 +30,41 @@ macro_rules! features {
 
 features! {
     /// Values of f16 that are computed with, not only converted.
-    F16 Float16 "arithmetic on 16-bit floats (shaderFloat16)",
+    F16 "arithmetic on 16-bit floats",
     /// Values of 16 bits that are no floats: bf16 in workgroup memory, and its bits.
-    I16 Int16 "16-bit integers (shaderInt16)",
+    I16 "16-bit integers",
     /// Values of i64 and u64.
-    I64 Int64 "64-bit integers (shaderInt64)",
+    I64 "64-bit integers",
     /// Elements of 16 bits in buffers.
-    Storage16 StorageBuffer16BitAccess "16-bit elements in buffers (storageBuffer16BitAccess)",
+    Storage16 "16-bit elements in buffers",
     /// Scalar parameters of 16 bits.
-    Constants16 StoragePushConstant16 "16-bit numbers in push constants (storagePushConstant16)",
-    /// Sizes and lanes of subgroups, which every device with Vulkan 1.1 has.
-    Subgroup GroupNonUniform "subgroups",
+    Constants16 "16-bit scalar parameters",
+    /// Sizes and lanes of subgroups.
+    Subgroup "subgroups",
     /// `all` and `any`.
-    SubgroupVote GroupNonUniformVote "votes of a subgroup (VK_SUBGROUP_FEATURE_VOTE_BIT)",
-    /// Sums, smallest and largest.
-    SubgroupArithmetic GroupNonUniformArithmetic "sums over a subgroup (VK_SUBGROUP_FEATURE_ARITHMETIC_BIT)",
+    SubgroupVote "votes of a subgroup",
+    /// Sums, minimum and maximum.
+    SubgroupArithmetic "sums over a subgroup",
     /// The value of the first lane.
-    SubgroupBallot GroupNonUniformBallot "broadcasts in a subgroup (VK_SUBGROUP_FEATURE_BALLOT_BIT)",
+    SubgroupBallot "broadcasts in a subgroup",
     /// Values from lane to lane.
-    SubgroupShuffle GroupNonUniformShuffle "shuffles in a subgroup (VK_SUBGROUP_FEATURE_SHUFFLE_BIT)",
-    /// The Vulkan memory model, under which matrices come.
-    MemoryModel VulkanMemoryModel "the Vulkan memory model (vulkanMemoryModel)",
+    SubgroupShuffle "shuffles in a subgroup",
+    /// A memory model with scopes, which matrices need.
+    MemoryModel "a memory model with scopes",
     /// Matrices of a subgroup.
-    Matrix CooperativeMatrixKHR "matrices of a subgroup (VK_KHR_cooperative_matrix)",
+    Matrix "matrices of a subgroup",
     /// Matrices of bf16.
-    MatrixBf16 BFloat16CooperativeMatrixKHR "matrices of bf16 (VK_KHR_shader_bfloat16)",
-    /// f16 keeps the signs of zeros, infinities and NaN. Kernels can do without: a driver may then compute `-0` as `0`, and take an
-    /// infinity or a NaN for impossible; with it, `+ - x` give the bits of the reference.
-    SignedZerosF16 SignedZeroInfNanPreserve "signed zeros of f16 (shaderSignedZeroInfNanPreserveFloat16)",
+    MatrixBf16 "matrices of bf16",
+    /// f16 keeps the signs of zeros, infinities and NaN. Kernels can do without: a driver may then compute `-0` as `0`, and assume that
+    /// there is neither infinity nor NaN; with it, `+ - x` give the bits of the reference.
+    SignedZerosF16 "signed zeros of f16",
     /// The same of f32.
-    SignedZerosF32 SignedZeroInfNanPreserve "signed zeros of f32 (shaderSignedZeroInfNanPreserveFloat32)",
+    SignedZerosF32 "signed zeros of f32",
 }
 
 impl Feature {
     fn bit(self) -> u32 {
         1 << self as u32
-    }
-
-    /// The extension of SPIR-V that it came with, if modules must name it.
-    pub(crate) fn extension(self) -> Option<&'static str> {
-        match self {
-            Feature::MemoryModel => Some("SPV_KHR_vulkan_memory_model"),
-            Feature::Matrix => Some("SPV_KHR_cooperative_matrix"),
-            Feature::MatrixBf16 => Some("SPV_KHR_bfloat16"),
-            // Modules ask for both in one word.
-            Feature::SignedZerosF32 => Some("SPV_KHR_float_controls"),
-            _ => None,
-        }
     }
 
     /// Whether kernels do without it where it is missing.
@@ -106,23 +88,15 @@ pub struct TargetLimits {
     pub buffers: u32,
 }
 
-/// The device that a module is for.
+/// The device that a module is for, in the terms of kernels; emitters translate from what their API says.
 ///
 /// ```
-/// use impasto_kernel::{Builder, Feature, Target, compile_for};
-/// let kernel = Builder::kernel("wide", [1, 1, 1], |k| {
-///     let x = k.buffer_mut::<i64>("x");
-///     x.store(0, x.load(0) + 1i64);
-/// })?;
-/// let error = compile_for(&kernel, Target::LEAST).unwrap_err().to_string();
-/// assert!(error.contains("kernel 'wide': `%1 = load x[%0] : i64` needs 64-bit integers"), "{error}");
-/// assert!(compile_for(&kernel, Target::LEAST.with(Feature::I64)).is_ok());
-/// # Ok::<(), impasto_kernel::KernelError>(())
+/// use impasto_kernel::{Feature, Target};
+/// let target = Target::LEAST.with(Feature::I64);
+/// assert!(target.has(Feature::I64) && !target.has(Feature::F16));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
-    /// The version of Vulkan, major and minor.
-    pub vulkan: (u32, u32),
     /// How large a kernel may be.
     pub limits: TargetLimits,
     /// The products of matrices that a subgroup computes; `None` where all are taken for granted. For others there is
@@ -131,14 +105,9 @@ pub struct Target {
     features: u32,
 }
 
-/// Every module is for this version of Vulkan and later ones: the lowest with storage buffers and subgroups. What is younger comes by
-/// extensions, which modules name.
-pub(crate) const LOWEST: (u32, u32) = (1, 1);
-
 impl Target {
-    /// The least that a device with Vulkan 1.1 has.
+    /// The least that every supported device has.
     pub const LEAST: Target = Target {
-        vulkan: LOWEST,
         limits: TargetLimits { workgroup: [128, 128, 64], invocations: 128, shared: 16384, constants: 128, buffers: 4 },
         products: Some(Vec::new()),
         features: 1 << Feature::Subgroup as u32,
@@ -146,7 +115,6 @@ impl Target {
 
     /// A device that has whatever a kernel needs, and nothing that it can do without: for looking at modules and measuring them.
     pub const ANY: Target = Target {
-        vulkan: (u32::MAX, 0),
         limits: TargetLimits {
             workgroup: [u32::MAX; 3],
             invocations: u32::MAX,
@@ -157,6 +125,11 @@ impl Target {
         products: None,
         features: (1 << Feature::SignedZerosF16 as u32) - 1,
     };
+
+    /// A device with these limits and products of matrices, and no features.
+    pub fn new(limits: TargetLimits, products: Vec<MatrixShape>) -> Target {
+        Target { limits, products: Some(products), features: 0 }
+    }
 
     /// Whether the device has it.
     pub fn has(&self, feature: Feature) -> bool {
@@ -188,9 +161,6 @@ impl Target {
             let error = KernelError::TooLarge { kernel: k.name.clone(), what, needs, limit: limit.into() };
             if needs > u64::from(limit) { Err(error) } else { Ok(()) }
         };
-        if self.vulkan < LOWEST {
-            return Err(KernelError::OldVulkan { kernel: k.name.clone(), needs: LOWEST, have: self.vulkan });
-        }
         for (axis, (&n, &limit)) in ["x", "y", "z"].iter().zip(k.workgroup.iter().zip(&limits.workgroup)) {
             refuse(format!("invocations in a workgroup along {axis}"), n.into(), limit)?;
         }
@@ -206,7 +176,7 @@ impl Target {
         refuse("bytes shared by a workgroup".into(), k.memories().iter().map(shared).sum(), limits.shared)?;
         let buffers = k.memories().iter().filter(|m| matches!(m.space, Space::Buffer(_))).count();
         refuse("buffers".into(), buffers as u64, limits.buffers)?;
-        refuse("bytes of scalar parameters".into(), crate::spirv::param_size(k).into(), limits.constants)
+        refuse("bytes of scalar parameters".into(), crate::params::param_size(k).into(), limits.constants)
     }
 
     /// Refuses matrices that the device does not know.
@@ -238,52 +208,21 @@ impl Target {
         part.map_or(Ok(()), |m| refuse(format!("products with {m}")))
     }
 
-    /// Refuses a kernel that needs what the device lacks.
-    pub(crate) fn check(&self, k: &Kernel) -> Result<Vec<Feature>, KernelError> {
+    /// The features that a kernel needs, or a refusal of a kernel that needs what the device lacks. `known_as` says what the API of the device
+    /// calls a feature.
+    pub fn check(&self, k: &Kernel, known_as: impl Fn(Feature) -> &'static str) -> Result<Vec<Feature>, KernelError> {
         self.check_limits(k)?;
         self.check_products(k)?;
         let needs = needs(k);
         match needs.iter().find(|&&(feature, _)| !self.has(feature)) {
-            Some(&(feature, op)) => Err(KernelError::Lacks { kernel: k.name.clone(), op: op_text(k, op), feature }),
+            Some(&(feature, op)) => Err(KernelError::Lacks {
+                kernel: k.name.clone(),
+                op: op_text(k, op),
+                feature,
+                known_as: known_as(feature),
+            }),
             None => Ok(needs.into_iter().map(|(feature, _)| feature).collect()),
         }
-    }
-}
-
-impl From<&impasto_vulkan::Features> for Target {
-    /// The target that an open device is.
-    fn from(have: &impasto_vulkan::Features) -> Target {
-        let limits = TargetLimits {
-            workgroup: have.limits.workgroup,
-            invocations: have.limits.invocations,
-            shared: have.limits.shared,
-            constants: have.limits.constants,
-            buffers: have.limits.buffers,
-        };
-        let has = |feature: &Feature| match feature {
-            Feature::F16 => have.f16,
-            Feature::I16 => have.i16,
-            Feature::I64 => have.i64,
-            Feature::Storage16 => have.storage16,
-            Feature::Constants16 => have.constants16,
-            Feature::Subgroup => have.version >= LOWEST,
-            Feature::SubgroupVote => have.subgroup.vote,
-            Feature::SubgroupArithmetic => have.subgroup.arithmetic,
-            Feature::SubgroupBallot => have.subgroup.ballot,
-            Feature::SubgroupShuffle => have.subgroup.shuffle,
-            Feature::MemoryModel => have.memory_model,
-            Feature::Matrix => have.matrix,
-            Feature::MatrixBf16 => have.bf16_matrix,
-            Feature::SignedZerosF16 => have.signed_zeros16,
-            Feature::SignedZerosF32 => have.signed_zeros32,
-        };
-        let product = |p: &impasto_vulkan::CooperativeMatrix| {
-            let scalar = |name: &str| Scalar::ALL.into_iter().find(|s| s.name() == name);
-            Some(MatrixShape { factor: scalar(&p.factor)?, result: scalar(&p.result)?, m: p.m, n: p.n, k: p.k })
-        };
-        let products = have.products.iter().filter_map(product).collect();
-        let none = Target { vulkan: have.version, limits, products: Some(products), features: 0 };
-        Feature::ALL.iter().filter(|f| has(f)).fold(none, |target, &f| target.with(f))
     }
 }
 

@@ -76,7 +76,7 @@ impl Flow<'_> {
                     }
                 }
                 OpKind::Break(target) | OpKind::Continue(target) => self.leave(op, target, here),
-                // Those that are left do what stands behind, and around.
+                // Those that are left do what comes after, and around.
                 OpKind::Return => self.spread([here], self.region(k.body())),
                 kind if kind.is_structure() => self.structure(op, here),
                 _ => k.results(op).for_each(|v| self.spread(numbers.clone(), v.0)),
@@ -95,7 +95,7 @@ impl Flow<'_> {
         if let OpKind::Continue(_) = k.kind(op) {
             self.pair(k.args(op), k.region_args(target).skip(counts.into()));
         }
-        // Lanes that leave a loop at different times run a different number of turns of it, and take different values along.
+        // Lanes that leave a loop at different times run a different number of iterations of it, and take different values along.
         let left = self.loops.iter().rposition(|l| l.1 == target).unwrap_or(0);
         for i in left..self.loops.len() {
             self.spread([here], self.region(self.loops[i].1));

@@ -259,7 +259,7 @@ fn types(k: &Kernel, op: OpId, args: &[Ty]) -> Result<(), String> {
     let results = k.result_types(op);
     let kind = k.kind(op);
     let structure = kind.is_structure();
-    if let OpKind::Foreign(..) | OpKind::Outside(_) | OpKind::Local(_) | OpKind::Undef = kind {
+    if let OpKind::Foreign(..) | OpKind::ForeignConst(_) | OpKind::Undef = kind {
         return need(k.regions(op).is_empty(), "this op has no regions");
     }
     if let (OpKind::Load(_) | OpKind::Store(_), true) = (kind, k.foreign.is_some()) {

@@ -14,7 +14,7 @@ fn run(passes: &str, kernel: &str) -> Result<Kernel, String> {
         now = match name {
             "optimise" => optimise(&now).map_err(|e| e.to_string())?,
             // For subgroups of at least 8 invocations.
-            "matrices" => lower_matrices(&now, 8).map_err(|e| e.to_string())?,
+            "lower_matrices" => lower_matrices(&now, 8).map_err(|e| e.to_string())?,
             name => {
                 Pass::named(name).ok_or(format!("there is no pass '{name}'"))?.run(&now).map_err(|e| e.to_string())?
             }

@@ -236,3 +236,34 @@ fn kernels_are_generic_over_types() {
         gives(kernel, launch, &[107, 1]);
     }
 }
+
+#[kernel(workgroup = 3)]
+fn added_twice(#[comptime] types: [Scalar; 2], #[stored(types[0])] x: &[f32], #[stored(types[1])] y: &mut [f32]) {
+    let i = global_id(0);
+    y[i] = y[i] + x[i] * 2.0;
+}
+
+#[test]
+fn a_buffer_may_be_stored_as_a_type_that_is_chosen_when_the_kernel_is_written() {
+    // Numbers that every type holds.
+    fn data(ty: Scalar, x: [f32; 3]) -> Data {
+        let bits = |x: f32| match ty {
+            Scalar::F16 => Lit::bits(f16::from_f32(x)),
+            Scalar::Bf16 => Lit::bits(bf16::from_f32(x)),
+            Scalar::I32 => Lit::bits(x as i32),
+            _ => Lit::bits(x),
+        };
+        Data { ty, bits: x.map(bits).to_vec() }
+    }
+    for from in [Scalar::F32, Scalar::F16, Scalar::Bf16, Scalar::I32] {
+        for to in [Scalar::F32, Scalar::F16, Scalar::Bf16, Scalar::I32] {
+            let kernel = added_twice([from, to]).unwrap_or_else(|e| panic!("{e}"));
+            for kernel in [&kernel, &optimise(&kernel).unwrap()] {
+                let buffers = vec![data(from, [1.0, -3.0, 8.0]), data(to, [2.0, 5.0, -16.0])];
+                let mut launch = Launch::new([1, 1, 1], buffers);
+                execute(kernel, &mut launch).unwrap_or_else(|e| panic!("{e}"));
+                assert_eq!(launch.buffers[1].bits, data(to, [4.0, -1.0, 0.0]).bits, "{kernel}");
+            }
+        }
+    }
+}

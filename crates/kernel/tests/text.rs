@@ -62,7 +62,7 @@ fn errors_name_the_line_and_the_op() {
         ("  %0 = add %7, %7 : u32\n", 3, "%7 is not defined"),
         ("  %0 = load y[%0] : f32\n", 3, "no buffer or array 'y'"),
         ("  break @3\n", 3, "@3 is no loop around this"),
-        ("  return return\n", 3, "behind the terminator"),
+        ("  return return\n", 3, "after the terminator"),
         ("  frobnicate\n", 3, "'frobnicate' is no op"),
         ("  %0 = const -1 : u32\n", 3, "is no constant of this type"),
         ("  return\n  ", 4, "expected the end"),

@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 
 use impasto_graph::GraphError;
-use impasto_weights::WeightsError;
+use impasto_weights::{TensorProblems, WeightsError};
+
+use crate::NoiseError;
+use crate::families::SUPPORTED;
 
 /// A model that cannot be used. Every message names the file, what is wrong with it, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -33,14 +36,14 @@ pub enum ModelError {
         parts: Vec<(&'static str, &'static str)>,
     },
     /// Tensors of a network that are missing or of another shape.
-    #[error("{}: {part}: {}", path.display(), some(.problems))]
+    #[error("{}: {part}: {problems}", path.display())]
     Tensors {
         /// The file.
         path: PathBuf,
         /// The network.
         part: &'static str,
         /// One sentence for each tensor.
-        problems: Vec<String>,
+        problems: TensorProblems,
     },
     /// Layers whose sizes do not fit together.
     #[error("{}: {part}: its layers do not fit together: {source}", path.display())]
@@ -70,6 +73,9 @@ pub enum ModelError {
         /// What it says, and what can be used.
         problem: String,
     },
+    /// Noise that a model cannot have been trained with.
+    #[error(transparent)]
+    Noise(#[from] NoiseError),
     /// Networks that do not belong together.
     #[error("{0}")]
     Mismatch(String),
@@ -83,18 +89,7 @@ pub enum ModelError {
     },
 }
 
-const SUPPORTED: &str = "Stable Diffusion 1, 2 and XL, as one .safetensors file, as a diffusers folder or in parts";
-
 fn missing_parts(parts: &[(&str, &str)]) -> String {
     let parts: Vec<String> = parts.iter().map(|(part, flag)| format!("no {part}, give one with {flag}")).collect();
     parts.join("; ")
-}
-
-/// The first few of many, and how many there are.
-pub(crate) fn some(all: &[String]) -> String {
-    let first = all.iter().take(4).map(String::as_str).collect::<Vec<_>>().join("; ");
-    match all.len() {
-        0..=4 => first,
-        n => format!("{first}; and {} more", n - 4),
-    }
 }

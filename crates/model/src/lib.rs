@@ -1,6 +1,6 @@
-//! Networks as graphs: plain functions that build a [`Graph`](impasto_graph::Graph) from a configuration and a size.
+//! Models: networks as graphs, found in files, and put together by their [`Family`].
 //!
-//! Parameters carry the names of a diffusers folder (`down_blocks.0.resnets.0.conv1.weight`) in the shapes that files
+//! A network is a plain function that builds a [`Graph`](impasto_graph::Graph) from a configuration and a size. Its parameters carry the names of a diffusers folder (`down_blocks.0.resnets.0.conv1.weight`) in the shapes that files
 //! have: `(out, in)` for a linear layer, `(out, in, height, width)` for a convolution.
 //!
 //! ```
@@ -10,30 +10,38 @@
 //! # Ok::<(), impasto_graph::GraphError>(())
 //! ```
 
-mod clip;
+mod blocks;
 mod config;
-mod denoise;
+mod discovery;
 mod error;
-mod files;
-mod layers;
+mod families;
+mod latent;
 mod layout;
+mod levels;
+mod model;
+mod networks;
 mod part;
 mod prediction;
-mod recognise;
 mod source;
-mod taesd;
-mod unet;
-mod vae;
 
-pub use clip::{ClipConfig, Hidden, clip};
+pub use blocks::{Net, Numbers};
+pub use discovery::{Discovered, Pick, TextPick};
 pub use error::ModelError;
-pub use files::{LatentScale, Model, ModelPaths};
-pub use layers::Numbers;
-pub use layout::{Layout, Stored, Take};
-pub use part::{Origin, Part};
+pub use families::latent_diffusion::{LatentDiffusion, LatentScale};
+pub use families::{
+    Condition, Defaults, EncodedText, FAMILIES, Family, Gaussian, Inputs, Latents, Levels, NetworkId, NoisyLatent,
+    OpenNetwork, Opened, Pipeline, RunOptions, TextEncoder, TextRole, TokenLayout, TokenizerKind,
+};
+pub use impasto_weights::Take;
+pub use latent::{LatentShape, channels_first, channels_last};
+pub use layout::{Layout, Stored};
+pub use levels::{Betas, NoiseError, NoiseLevels, Training};
+pub use model::{Model, ModelPaths};
+pub use networks::{
+    CLIP, Clip, ClipConfig, ClipLayout, Found, Heads, Hidden, Network, NetworkKind, Prefixed, Recogniser, Shapes,
+    TAESD, Taesd, TaesdConfig, UNET, Unet, UnetConfig, VAE, Vae, VaeConfig, clip, recognise, taesd_decoder,
+    taesd_encoder, unet, usage, vae_decoder, vae_encoder,
+};
+pub use part::Part;
 pub use prediction::Prediction;
-pub use recognise::{Family, Found, Network, Shapes, TextLayout, family, kind_of, recognise, usage};
 pub use source::weight_files;
-pub use taesd::{TaesdConfig, taesd_decoder, taesd_encoder};
-pub use unet::{Heads, UnetConfig, unet};
-pub use vae::{VaeConfig, vae_decoder, vae_encoder};

@@ -1,112 +1,80 @@
-//! What a diffusion model predicts, which neither names nor shapes tell.
+//! What a denoiser says about a noisy latent, and how to ask it.
 
-use std::sync::Arc;
-
-use half::{bf16, f16};
-use impasto_weights::{Checkpoint, Element};
-
-use crate::config::Config;
-use crate::source::Source;
-use crate::{Family, Found, ModelError, UnetConfig};
-
-/// What the diffusion model predicts.
+/// What a denoiser predicts, and with it how pictures and noise were mixed in its training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Prediction {
-    /// The noise: Stable Diffusion 1 and XL, and 2 in 512 x 512.
+    /// The noise in `picture + sigma * noise`.
     #[default]
     #[serde(rename = "eps")]
     Epsilon,
-    /// The velocity, which is a mixture of noise and picture: Stable Diffusion 2 in 768 x 768.
+    /// A mixture of noise and picture, the velocity of diffusion, in `picture + sigma * noise`.
     #[serde(rename = "v")]
     V,
+    /// `noise - picture`, the velocity of flow matching, in `(1 - sigma) * picture + sigma * noise`.
+    #[serde(rename = "flow")]
+    Flow,
 }
 
-/// The prediction, and whether the schedule should end in pure noise. The most direct word wins: the scheduler of a folder, the file's
-/// metadata, marks among the tensors, last the weights themselves.
-pub(crate) fn prediction(
-    family: Family,
-    (source, found): &(Arc<Source>, Found),
-    config: &UnetConfig,
-    scheduler: Option<&Config>,
-) -> Result<(Prediction, bool), ModelError> {
-    let has = |mark: &str| {
-        let prefixed = format!("{}{mark}", found.prefix);
-        source.shapes.contains_key(mark) || source.shapes.contains_key(&prefixed)
-    };
-    if has("edm_mean") || has("edm_vpred.sigma_max") {
-        let what = "its diffusion model was trained on another measure of noise (EDM), which is not supported";
-        return Err(ModelError::Unsupported { path: source.path.clone(), what: what.into() });
-    }
-    let (mut said, mut zero_snr) = (None, has("ztsnr"));
-    if let Some(json) = scheduler {
-        json.check_schedule()?;
-        zero_snr |= json.flag("rescale_betas_zero_snr")?.unwrap_or(false);
-        said = json.text("prediction_type")?.map(|word| (json.path.clone(), "prediction_type", word));
-    }
-    let key = "modelspec.prediction_type";
-    if said.is_none() {
-        said = source.says(key).map(|word| (source.path.clone(), key, word));
-    }
-    let prediction = match said {
-        Some((_, _, "epsilon" | "eps")) => Prediction::Epsilon,
-        Some((_, _, "v_prediction" | "v")) => Prediction::V,
-        Some((path, field, other)) => {
-            let problem = format!("is '{other}'; epsilon and v_prediction are supported");
-            return Err(ModelError::Setting { path, field: field.into(), problem });
+impl Prediction {
+    /// What the picture is multiplied by in a latent of this noise level.
+    pub fn picture_share(self, sigma: f32) -> f32 {
+        match self {
+            Prediction::Epsilon | Prediction::V => 1.0,
+            Prediction::Flow => 1.0 - sigma,
         }
-        None if has("v_pred") => Prediction::V,
-        None if source.says("modelspec.architecture").is_some_and(|a| a.starts_with("stable-diffusion-v2-768-v")) => {
-            Prediction::V
-        }
-        None if family == Family::Sd2 && looks_like_v(source, found, config) => Prediction::V,
-        None => Prediction::Epsilon,
-    };
-    Ok((prediction, zero_snr))
-}
+    }
 
-/// The one trace that training on the velocity left in all known weights of Stable Diffusion 2: the last transformer's first shift
-/// varies more. Inpainting models of the family predict noise.
-fn looks_like_v(source: &Source, found: &Found, config: &UnetConfig) -> bool {
-    let (level, last) = (config.channels.len().saturating_sub(1), config.resnets);
-    let name = format!("up_blocks.{level}.attentions.{last}.transformer_blocks.0.norm1.bias");
-    let stored = found.stored(&name, &source.shapes);
-    let Some(numbers) = numbers(&source.checkpoint, &stored.name) else { return false };
-    let n = numbers.len().max(1) as f64;
-    let mean = numbers.iter().sum::<f64>() / n;
-    let variance = numbers.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / n;
-    config.in_channels == config.out_channels && variance.sqrt() > 0.09
-}
-
-/// A short tensor, as numbers.
-fn numbers(checkpoint: &Checkpoint, name: &str) -> Option<Vec<f64>> {
-    let tensor = checkpoint.tensor(name)?;
-    let bytes = checkpoint.bytes(tensor);
-    let halves = bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
-    match tensor.element {
-        Element::F32 => {
-            Some(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]).into()).collect())
+    /// What a latent is multiplied by before the denoiser sees it, so that its input has variance one at every noise level.
+    pub fn input_scale(self, sigma: f32) -> f32 {
+        match self {
+            Prediction::Epsilon | Prediction::V => (1.0 / f64::from(sigma).hypot(1.0)) as f32,
+            Prediction::Flow => 1.0,
         }
-        Element::F16 => Some(halves.map(|b| f16::from_le_bytes(b).into()).collect()),
-        Element::BF16 => Some(halves.map(|b| bf16::from_le_bytes(b).into()).collect()),
-        _ => None,
+    }
+
+    /// What the denoiser sees of a latent.
+    pub fn input(self, x: &[f32], sigma: f32) -> Vec<f32> {
+        let scale = self.input_scale(sigma);
+        x.iter().map(|x| x * scale).collect()
+    }
+
+    /// The picture that the denoiser sees in `x`, from its output for [`input`](Prediction::input). If the lengths
+    /// differ, the result has the shorter one, which a sampler refuses.
+    pub fn denoised(self, x: &[f32], sigma: f32, output: &[f32]) -> Vec<f32> {
+        let sigma = f64::from(sigma);
+        let (keep, take) = match self {
+            Prediction::Epsilon | Prediction::Flow => (1.0, sigma),
+            Prediction::V => (1.0 / (sigma * sigma + 1.0), sigma / sigma.hypot(1.0)),
+        };
+        x.iter().zip(output).map(|(&x, &out)| (keep * f64::from(x) - take * f64::from(out)) as f32).collect()
     }
 }
 
-/// Whether the model was made to be sampled in a few steps, as far as its names or its scheduler say so.
-pub(crate) fn few_steps(names: &[&str], scheduler: Option<&Config>) -> Result<bool, ModelError> {
-    let word = |name: &str| {
-        let name = name.to_lowercase();
-        name.split(|c: char| !c.is_alphanumeric()).any(|w| ["turbo", "lightning", "lcm"].contains(&w))
-    };
-    let class = match scheduler {
-        Some(json) => json.text("_class_name")? == Some("LCMScheduler") || trailing_ancestral(json)?,
-        None => false,
-    };
-    Ok(class || names.iter().any(|name| word(name)))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The scheduler that the published turbo models come with.
-fn trailing_ancestral(json: &Config) -> Result<bool, ModelError> {
-    Ok(json.text("_class_name")? == Some("EulerAncestralDiscreteScheduler")
-        && json.text("timestep_spacing")? == Some("trailing"))
+    /// A network that knows the picture must be understood, whatever it was trained to predict.
+    #[test]
+    fn a_perfect_prediction_gives_the_picture() {
+        let (picture, noise) = ([0.3f32, -1.2, 0.0, 2.5], [-0.7f32, 0.1, 1.4, -2.0]);
+        for sigma in [0.03f32, 0.5, 1.0, 14.6] {
+            let x: Vec<f32> = picture.iter().zip(&noise).map(|(p, n)| p + sigma * n).collect();
+            let scale = Prediction::V.input_scale(sigma);
+            let v: Vec<f32> = picture.iter().zip(&noise).map(|(p, n)| scale * n - sigma * scale * p).collect();
+            for (prediction, output) in [(Prediction::Epsilon, &noise[..]), (Prediction::V, &v[..])] {
+                for (got, want) in prediction.denoised(&x, sigma, output).iter().zip(&picture) {
+                    assert!((got - want).abs() < 1e-5, "{prediction:?} {sigma}: {got} {want}");
+                }
+            }
+        }
+        for sigma in [0.03f32, 0.5, 1.0] {
+            let share = Prediction::Flow.picture_share(sigma);
+            let x: Vec<f32> = picture.iter().zip(&noise).map(|(p, n)| share * p + sigma * n).collect();
+            let velocity: Vec<f32> = picture.iter().zip(&noise).map(|(p, n)| n - p).collect();
+            for (got, want) in Prediction::Flow.denoised(&x, sigma, &velocity).iter().zip(&picture) {
+                assert!((got - want).abs() < 1e-5, "flow {sigma}: {got} {want}");
+            }
+        }
+    }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use impasto_weights::{Checkpoint, WeightsError};
 
 use crate::config::Config;
+use crate::families::Family;
 use crate::{Found, ModelError, Shapes, recognise};
 
 /// A file that is open, and the networks in it.
@@ -24,7 +25,7 @@ pub(crate) struct Source {
 
 impl Source {
     /// A file, the index of one in shards, or the folder of a component.
-    pub(crate) fn open(path: &Path) -> Result<Arc<Source>, ModelError> {
+    pub(crate) fn open(families: &[&dyn Family], path: &Path) -> Result<Arc<Source>, ModelError> {
         let component = path.is_dir();
         let (file, note) = match component {
             true => in_component(path)?,
@@ -39,13 +40,13 @@ impl Source {
             Some(folder) if component || named => Config::read(&folder.join("config.json"))?,
             _ => None,
         };
-        Ok(Arc::new(Source { config, component, note, ..Source::of(checkpoint, file) }))
+        Ok(Arc::new(Source { config, component, note, ..Source::of(families, checkpoint, file) }))
     }
 
     /// A checkpoint that is open already.
-    pub(crate) fn of(checkpoint: Checkpoint, path: PathBuf) -> Source {
+    pub(crate) fn of(families: &[&dyn Family], checkpoint: Checkpoint, path: PathBuf) -> Source {
         let shapes: Shapes = checkpoint.tensors().map(|t| (t.name.clone(), t.shape.clone())).collect();
-        let found = recognise(&shapes);
+        let found = recognise(families, &shapes);
         Source { path, checkpoint: Arc::new(checkpoint), shapes, found, config: None, component: false, note: None }
     }
 
@@ -133,7 +134,7 @@ fn taken(folder: &Path, name: &str, variant: &Option<String>) -> (PathBuf, Optio
 /// `(in shards, variant)` for the name of a file with weights: `model.fp16.safetensors` is the variant `fp16` of `model`. Shards are
 /// no weights of their own.
 fn weights_name(name: &str) -> Option<(bool, Option<String>)> {
-    let (stem, sharded, behind) = match name.split_once(".safetensors") {
+    let (stem, sharded, after) = match name.split_once(".safetensors") {
         Some((stem, "" | ".zst")) => (stem, false, None),
         Some((stem, rest)) => {
             let middle = rest.strip_prefix(".index")?.strip_suffix("json")?.trim_matches('.');
@@ -145,9 +146,9 @@ fn weights_name(name: &str) -> Option<(bool, Option<String>)> {
         |s: &str| s.rsplit_once("-of-").is_some_and(|(_, n)| n.len() == 5 && n.bytes().all(|b| b.is_ascii_digit()));
     let (stem, variant) = match stem.split_once('.') {
         Some((stem, variant)) => (stem, Some(variant)),
-        None => (stem, behind),
+        None => (stem, after),
     };
-    // The variant of a shard stands before or behind its number.
+    // The variant of a shard stands before or after its number.
     if shard(stem) || variant.is_some_and(shard) {
         return None;
     }

@@ -8,7 +8,8 @@ use common::{Folder, SCHEDULER, layout, part, sparse, sparse_with};
 use impasto_backend::WeightSource;
 use impasto_graph::{DType, Storage, Unary};
 use impasto_model::{
-    ClipConfig, Family, Heads, Hidden, Model, ModelPaths, Prediction, TaesdConfig, UnetConfig, VaeConfig,
+    ClipConfig, Heads, Hidden, LatentDiffusion, Model, ModelPaths, NetworkId, OpenNetwork, Prediction, TaesdConfig,
+    TokenizerKind, UnetConfig, VaeConfig,
 };
 use tempfile::TempDir;
 
@@ -25,6 +26,21 @@ fn open(paths: &ModelPaths) -> Model {
     Model::open(paths).unwrap_or_else(|e| panic!("{e}"))
 }
 
+/// The model, which must be one of Stable Diffusion.
+#[track_caller]
+fn sd(model: &Model) -> &LatentDiffusion {
+    model.pipeline.downcast::<LatentDiffusion>().expect("Stable Diffusion")
+}
+
+const SD1: &str = "Stable Diffusion 1";
+const SD2: &str = "Stable Diffusion 2";
+const SDXL: &str = "Stable Diffusion XL";
+
+#[track_caller]
+fn network(model: &Model, id: NetworkId) -> &OpenNetwork {
+    model.network(id).unwrap_or_else(|| panic!("the model has no {id}"))
+}
+
 /// The message of a refusal, which must have all of these words.
 #[track_caller]
 fn refused(paths: &ModelPaths, words: &[&str]) {
@@ -39,13 +55,20 @@ fn file(folder: &Path, name: &str) -> PathBuf {
 }
 
 /// Every parameter can be read, in the shape and with the bytes that a backend will ask for.
-fn read_all<C>(part: &impasto_model::Part<C>, graphs: &[impasto_graph::Graph]) {
+fn read_all(part: &OpenNetwork, graphs: &[impasto_graph::Graph]) {
     for graph in graphs {
         for (name, value) in graph.params() {
-            let given = part.read(name).unwrap_or_else(|e| panic!("{e}"));
+            let given = part.describe(name).unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(given.shape, graph.ty(value).shape, "{name}");
             let bytes = given.shape.iter().product::<usize>() as u64 * given.storage.block_bytes();
-            assert_eq!(given.bytes.len() as u64, bytes, "{name}");
+            assert_eq!(given.bytes, bytes, "{name}");
+            // Its first bytes and its last ones, and not one more.
+            let mut some = [0; 4];
+            for at in [0, bytes - some.len().min(bytes as usize) as u64] {
+                let some = &mut some[..4.min(bytes as usize)];
+                part.read_into(name, at, some).unwrap_or_else(|e| panic!("{e}"));
+            }
+            assert!(part.read_into(name, bytes - 1, &mut some).is_err(), "{name}");
         }
     }
 }
@@ -57,35 +80,43 @@ fn one_file_of_each_family() {
     let nine = |unet: &UnetConfig| UnetConfig { in_channels: 9, ..unet.clone() };
     // Layout, family, UNet, prediction, picture size, and how many tensors nobody uses.
     for (name, family, unet, prediction, side, unused) in [
-        ("sd15_pruned_emaonly_f16", Family::Sd1, sd1.clone(), Prediction::Epsilon, 512, 1),
-        ("sd15_full", Family::Sd1, sd1.clone(), Prediction::Epsilon, 512, 1 + 686 + 2 + 12),
-        ("sd15_inpainting", Family::Sd1, nine(&sd1), Prediction::Epsilon, 512, 1 + 12),
-        ("sd15_merged", Family::Sd1, sd1.clone(), Prediction::Epsilon, 512, 2),
+        ("sd15_pruned_emaonly_f16", SD1, sd1.clone(), Prediction::Epsilon, 512, 1),
+        ("sd15_full", SD1, sd1.clone(), Prediction::Epsilon, 512, 1 + 686 + 2 + 12),
+        ("sd15_inpainting", SD1, nine(&sd1), Prediction::Epsilon, 512, 1 + 12),
+        ("sd15_merged", SD1, sd1.clone(), Prediction::Epsilon, 512, 2),
         // The scale of logits.
-        ("sd21_base", Family::Sd2, sd2.clone(), Prediction::Epsilon, 512, 1),
-        ("sd2_inpainting", Family::Sd2, nine(&sd2), Prediction::Epsilon, 512, 1 + 12),
-        ("sdxl_base", Family::Sdxl, xl.clone(), Prediction::Epsilon, 1024, 3),
-        ("sdxl_turbo", Family::Sdxl, xl.clone(), Prediction::Epsilon, 512, 2),
-        ("sdxl_vpred", Family::Sdxl, xl.clone(), Prediction::V, 1024, 4),
-        ("sdxl_inpainting", Family::Sdxl, nine(&xl), Prediction::Epsilon, 1024, 2),
+        ("sd21_base", SD2, sd2.clone(), Prediction::Epsilon, 512, 1),
+        ("sd2_inpainting", SD2, nine(&sd2), Prediction::Epsilon, 512, 1 + 12),
+        ("sdxl_base", SDXL, xl.clone(), Prediction::Epsilon, 1024, 3),
+        ("sdxl_turbo", SDXL, xl.clone(), Prediction::Epsilon, 512, 2),
+        ("sdxl_vpred", SDXL, xl.clone(), Prediction::V, 1024, 4),
+        ("sdxl_inpainting", SDXL, nine(&xl), Prediction::Epsilon, 1024, 2),
     ] {
         let model = open(&whole(file(folder.path(), name)));
-        assert_eq!((model.family, &model.unet.config, model.prediction), (family, &unet, prediction), "{name}");
-        assert_eq!((model.size, &model.vae.config), ([side; 2], &VaeConfig::sd()), "{name}");
+        assert_eq!(
+            (model.pipeline.name(), &sd(&model).unet, model.pipeline.prediction()),
+            (family, &unet, prediction),
+            "{name}"
+        );
+        assert_eq!((model.pipeline.defaults().size, &sd(&model).vae), ([side; 2], &VaeConfig::sd()), "{name}");
         assert_eq!(model.unused.len(), unused, "{name}: {:?}", model.unused);
-        assert_eq!(model.inpainting(), name.contains("inpainting"), "{name}");
-        assert_eq!((model.turbo, model.zero_snr), (name == "sdxl_turbo", name == "sdxl_vpred"), "{name}");
+        assert_eq!(model.pipeline.inpaints(), name.contains("inpainting"), "{name}");
+        assert_eq!((sd(&model).turbo, sd(&model).zero_snr), (name == "sdxl_turbo", name == "sdxl_vpred"), "{name}");
         let (text, hidden, factor) = match family {
-            Family::Sd1 => (vec![ClipConfig::clip_l()], vec![Hidden { skip: 0, norm: true }], 0.18215),
-            Family::Sd2 => (vec![ClipConfig::open_clip_h()], vec![Hidden { skip: 1, norm: true }], 0.18215),
-            Family::Sdxl => (
+            SD1 => (vec![ClipConfig::clip_l()], vec![Hidden { skip: 0, norm: true }], 0.18215),
+            SD2 => (vec![ClipConfig::open_clip_h()], vec![Hidden { skip: 1, norm: true }], 0.18215),
+            _ => (
                 vec![ClipConfig::clip_l(), ClipConfig::open_clip_g()],
                 vec![Hidden { skip: 1, norm: false }; 2],
                 0.13025,
             ),
         };
-        assert_eq!(model.text.iter().map(|t| t.config.clone()).collect::<Vec<_>>(), text, "{name}");
-        assert_eq!((model.hidden, model.latent.factor, model.latent.shift), (hidden, factor, 0.0), "{name}");
+        assert_eq!(sd(&model).text, text, "{name}");
+        assert_eq!(
+            (&sd(&model).hidden, sd(&model).scale.factor, sd(&model).scale.shift),
+            (&hidden, factor, 0.0),
+            "{name}"
+        );
     }
 }
 
@@ -96,19 +127,25 @@ fn every_parameter_can_be_read() {
     for name in ["sd15_merged", "sdxl_base", "sd21_base"] {
         let model = open(&whole(file(folder.path(), name)));
         let (n, state) = (Numbers::F32, Hidden { skip: 0, norm: true });
-        for text in &model.text {
-            read_all(text, &[clip(&text.config, 1, state, n).expect("it builds")]);
+        for (i, text) in sd(&model).text.iter().enumerate() {
+            read_all(network(&model, NetworkId::TextEncoder(i)), &[clip(text, 1, state, n).expect("it builds")]);
         }
-        read_all(&model.unet, &[unet(&model.unet.config, 2, [16, 16], 77, n).expect("it builds")]);
-        let vae = &model.vae.config;
+        read_all(
+            network(&model, NetworkId::Denoiser),
+            &[unet(&sd(&model).unet, 2, [16, 16], 77, n).expect("it builds")],
+        );
+        let vae = &sd(&model).vae;
         let graphs = [vae_decoder(vae, 1, [4, 4], n), vae_encoder(vae, 1, [32, 32], n)].map(|g| g.expect("it builds"));
-        read_all(&model.vae, &graphs);
+        read_all(network(&model, NetworkId::VaeDecoder), &graphs);
     }
     let mixed = open(&whole(file(folder.path(), "sd15_merged")));
     let dense = |dtype| Storage::Dense(dtype);
-    assert_eq!(mixed.unet.storage(), dense(DType::F16));
-    assert_eq!((mixed.vae.storage(), mixed.text[0].storage()), (dense(DType::F32), dense(DType::BF16)));
-    assert_eq!(mixed.unet.bytes(), 2 * 859_520_964, "parameters of the UNet");
+    assert_eq!(network(&mixed, NetworkId::Denoiser).storage(), dense(DType::F16));
+    assert_eq!(
+        (network(&mixed, NetworkId::VaeDecoder).storage(), network(&mixed, NetworkId::TextEncoder(0)).storage()),
+        (dense(DType::F32), dense(DType::BF16))
+    );
+    assert_eq!(network(&mixed, NetworkId::Denoiser).bytes(), 2 * 859_520_964, "parameters of the UNet");
 }
 
 /// The one matrix that is turned and the one that is joined, number by number.
@@ -125,15 +162,13 @@ fn joined_and_turned_tensors_give_the_right_numbers() {
     let path = sparse_with(&folder.path().join("xl.safetensors"), &layout("sdxl_base"), &[], &numbers);
     let model = open(&whole(path));
     let number = |bytes: &[u8], i: usize| u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]) as usize;
-    let turned = model.text[1].read("text_projection.weight").expect("it is there");
+    let read = |id, name: &str| network(&model, id).read_all(name).expect("it is there").1;
+    let turned = read(NetworkId::TextEncoder(1), "text_projection.weight");
     for (row, column) in [(0, 0), (0, 1), (1, 0), (1279, 3), (17, 1278)] {
-        assert_eq!(number(&turned.bytes, row * 1280 + column), (column * 1280 + row) % 40_000);
+        assert_eq!(number(&turned, row * 1280 + column), (column * 1280 + row) % 40_000);
     }
-    let keys = model.text[1].read("text_model.encoder.layers.3.self_attn.k_proj.bias").expect("it is there");
-    assert!((0..1280).all(|i| number(&keys.bytes, i) == 1280 + i));
-    assert!(matches!(keys.bytes, std::borrow::Cow::Borrowed(_)), "no copy of what is mapped");
-    let whole = model.unet.read("conv_in.weight").expect("it is there");
-    assert!(matches!(whole.bytes, std::borrow::Cow::Borrowed(_)), "no copy of what is mapped");
+    let keys = read(NetworkId::TextEncoder(1), "text_model.encoder.layers.3.self_attn.k_proj.bias");
+    assert!((0..1280).all(|i| number(&keys, i) == 1280 + i));
 }
 
 #[test]
@@ -156,8 +191,8 @@ fn velocity_is_found_in_the_weights_of_stable_diffusion_2_or_in_what_a_file_says
         (0.0, &[("modelspec.architecture", "stable-diffusion-v2-768-v")], Prediction::V),
     ] {
         let model = open(&whole(sparse_with(&at, &tensors, metadata, &spread(amount))));
-        assert_eq!(model.prediction, want, "{amount} {metadata:?}");
-        assert_eq!(model.size, [if want == Prediction::V { 768 } else { 512 }; 2]);
+        assert_eq!(model.pipeline.prediction(), want, "{amount} {metadata:?}");
+        assert_eq!(model.pipeline.defaults().size, [if want == Prediction::V { 768 } else { 512 }; 2]);
     }
     sparse(&at, &tensors, &[("modelspec.prediction_type", "sample")]);
     refused(&whole(&at), &["768.safetensors", "modelspec.prediction_type", "'sample'", "epsilon"]);
@@ -170,7 +205,10 @@ fn metadata_names_a_model_and_says_what_shapes_cannot() {
         [("modelspec.title", "My model"), ("modelspec.resolution", "640x384"), ("text_heads", "6"), ("other", "x")];
     let path = sparse(&folder.path().join("m.safetensors"), &layout("sd15_pruned_emaonly_f16"), &metadata);
     let model = open(&whole(&path));
-    assert_eq!((model.title.as_str(), model.size, model.text[0].config.heads), ("My model", [384, 640], 6));
+    assert_eq!(
+        (model.title.as_str(), model.pipeline.defaults().size, sd(&model).text[0].heads),
+        ("My model", [384, 640], 6)
+    );
     for wrong in ["0", "7", "-1", "many", "99999999999999999999"] {
         sparse(&path, &layout("sd15_pruned_emaonly_f16"), &[("text_heads", wrong)]);
         refused(&whole(&path), &["text_heads", wrong, "768"]);
@@ -189,8 +227,8 @@ fn a_file_may_say_which_of_two_families_it_is() {
     }
     sparse(&path, &tensors, &[("modelspec.architecture", "stable-diffusion-v1")]);
     let model = open(&whole(&path));
-    assert_eq!((model.family, &model.unet.config.heads), (Family::Sd1, &Heads::Count(8)));
-    assert_eq!(model.hidden, [Hidden { skip: 0, norm: true }]);
+    assert_eq!((model.pipeline.name(), &sd(&model).unet.heads), (SD1, &Heads::Count(8)));
+    assert_eq!(sd(&model).hidden, [Hidden { skip: 0, norm: true }]);
 }
 
 #[test]
@@ -201,19 +239,18 @@ fn diffusers_folders() {
             Folder { family, variant, scheduler: SCHEDULER }.write(folder.path());
             let model = open(&whole(folder.path()));
             let (want, unet, text) = match family {
-                "sd1" => (Family::Sd1, UnetConfig::sd15(), vec![ClipConfig::clip_l()]),
-                "sd2" => {
-                    (Family::Sd2, UnetConfig::sd21(), vec![ClipConfig { layers: 23, ..ClipConfig::open_clip_h() }])
-                }
-                _ => (Family::Sdxl, UnetConfig::sdxl(), vec![ClipConfig::clip_l(), ClipConfig::open_clip_g()]),
+                "sd1" => (SD1, UnetConfig::sd15(), vec![ClipConfig::clip_l()]),
+                "sd2" => (SD2, UnetConfig::sd21(), vec![ClipConfig { layers: 23, ..ClipConfig::open_clip_h() }]),
+                _ => (SDXL, UnetConfig::sdxl(), vec![ClipConfig::clip_l(), ClipConfig::open_clip_g()]),
             };
-            assert_eq!((model.family, &model.unet.config), (want, &unet));
-            assert_eq!(model.text.iter().map(|t| t.config.clone()).collect::<Vec<_>>(), text);
+            assert_eq!((model.pipeline.name(), &sd(&model).unet), (want, &unet));
+            assert_eq!(sd(&model).text, text);
             assert_eq!(model.unused, [""; 0], "{family}");
-            assert_eq!(model.latent.factor, if family == "xl" { 0.13025 } else { 0.18215 });
-            assert!(model.tokenizers.iter().all(|t| t.as_ref().is_some_and(|t| t.is_dir())));
+            assert_eq!(sd(&model).scale.factor, if family == "xl" { 0.13025 } else { 0.18215 });
+            let mut encoders = model.pipeline.text().iter();
+            assert!(encoders.all(|t| matches!(&t.tokenizer, TokenizerKind::Folder(f) if f.is_dir())));
             // The folder of Stable Diffusion 2 has no last layer, so its last state is the one before it.
-            assert_eq!(model.hidden[0].skip, usize::from(family == "xl"));
+            assert_eq!(sd(&model).hidden[0].skip, usize::from(family == "xl"));
             assert_eq!(model.notes.len(), if variant.is_empty() { 0 } else { 2 + text.len() });
             assert!(model.notes.iter().all(|note| note.contains("'fp16' was taken")), "{:?}", model.notes);
             assert_eq!(model.title, folder.path().file_stem().expect("a name").to_string_lossy());
@@ -231,7 +268,11 @@ fn the_plain_name_comes_before_variants_and_shards_are_one_component() {
         sparse(&unet.join(format!("diffusion_pytorch_model.{variant}.safetensors")), &tensors, &[]);
     }
     let model = open(&whole(folder.path()));
-    assert_eq!((model.notes.len(), model.unet.storage()), (0, Storage::Dense(DType::F16)), "the plain one is in f16");
+    assert_eq!(
+        (model.notes.len(), network(&model, NetworkId::Denoiser).storage()),
+        (0, Storage::Dense(DType::F16)),
+        "the plain one is in f16"
+    );
 
     // In two shards instead.
     std::fs::remove_file(unet.join("diffusion_pytorch_model.safetensors")).expect("it is there");
@@ -250,7 +291,10 @@ fn the_plain_name_comes_before_variants_and_shards_are_one_component() {
     let index = format!(r#"{{"metadata":{{}},"weight_map":{{{}}}}}"#, map.join(","));
     common::write(&unet.join("diffusion_pytorch_model.safetensors.index.json"), &index);
     let model = open(&whole(folder.path()));
-    assert_eq!((model.unet.len(), model.unet.storage()), (686, Storage::Dense(DType::F32)));
+    assert_eq!(
+        (network(&model, NetworkId::Denoiser).len(), network(&model, NetworkId::Denoiser).storage()),
+        (686, Storage::Dense(DType::F32))
+    );
     std::fs::remove_file(unet.join(names[1])).expect("it is there");
     refused(&whole(folder.path()), &[names[1], "cannot be opened"]);
 }
@@ -272,12 +316,12 @@ fn config_says_what_shapes_cannot() {
     change("vae/config.json", "0.18215", "0.3611");
     change("vae/config.json", "\"shift_factor\": null", "\"shift_factor\": 0.1159");
     let model = open(&whole(folder.path()));
-    assert_eq!((model.prediction, model.zero_snr), (Prediction::V, true));
-    assert_eq!(model.unet.config.heads, Heads::Levels(vec![5, 5, 10, 10]));
-    assert_eq!((model.text[0].config.heads, model.text[0].config.activation), (8, Unary::QuickGelu));
-    assert_eq!((model.latent.factor, model.latent.shift), (0.3611, 0.1159));
+    assert_eq!((model.pipeline.prediction(), sd(&model).zero_snr), (Prediction::V, true));
+    assert_eq!(sd(&model).unet.heads, Heads::Levels(vec![5, 5, 10, 10]));
+    assert_eq!((sd(&model).text[0].heads, sd(&model).text[0].activation), (8, Unary::QuickGelu));
+    assert_eq!((sd(&model).scale.factor, sd(&model).scale.shift), (0.3611, 0.1159));
     change("unet/config.json", "[5, 5, 10, 10]", "8");
-    assert_eq!(open(&whole(folder.path())).unet.config.heads, Heads::Count(8));
+    assert_eq!(sd(&open(&whole(folder.path()))).unet.heads, Heads::Count(8));
 }
 
 #[test]
@@ -287,7 +331,12 @@ fn parts_from_files_of_their_own() {
     let sd1 = at("sd15_pruned_emaonly_f16");
     let vae = ModelPaths { vae: Some(at("vae_ft_mse_840000")), ..whole(&sd1) };
     let model = open(&vae);
-    assert_eq!((model.vae.storage(), model.unused.len()), (Storage::Dense(DType::F32), 1), "{:?}", model.unused);
+    assert_eq!(
+        (network(&model, NetworkId::VaeDecoder).storage(), model.unused.len()),
+        (Storage::Dense(DType::F32), 1),
+        "{:?}",
+        model.unused
+    );
     // The autoencoder of another checkpoint, and of a diffusers folder.
     open(&ModelPaths { vae: Some(at("sd15_full")), ..whole(&sd1) });
     let diffusers = folder.path().join("folder");
@@ -302,12 +351,12 @@ fn parts_from_files_of_their_own() {
         ..ModelPaths::default()
     };
     let model = open(&parts);
-    assert_eq!([&model.text[0].config, &model.text[1].config], [&ClipConfig::clip_l(), &ClipConfig::open_clip_g()]);
-    assert_eq!(model.latent.factor, 0.13025);
+    assert_eq!([&sd(&model).text[0], &sd(&model).text[1]], [&ClipConfig::clip_l(), &ClipConfig::open_clip_g()]);
+    assert_eq!(sd(&model).scale.factor, 0.13025);
 
     for (name, encoder) in [("taesd_decoder", vec![]), ("taesd_diffusers", vec![1, 3, 3, 3])] {
         let model = open(&ModelPaths { taesd: Some(at(name)), ..whole(&sd1) });
-        let config = model.taesd.map(|t| t.config);
+        let config = sd(&model).taesd.clone();
         assert_eq!(config, Some(TaesdConfig { encoder, ..TaesdConfig::sd() }), "{name}");
     }
 }

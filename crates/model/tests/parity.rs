@@ -5,13 +5,13 @@
 #[path = "common/generated.rs"]
 mod generated;
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use generated::{numbers, parameter};
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
-use impasto_backend::{Backend, BackendError, ParamBytes, WeightSource};
+use impasto_backend::{Backend, ParamError, ParamInfo, WeightSource};
 use impasto_graph::{DType, Graph, HostTensor, Plan, Storage, Unary};
 use impasto_model::{
     ClipConfig, Heads, Hidden, Numbers, TaesdConfig, UnetConfig, VaeConfig, clip, taesd_decoder, taesd_encoder, unet,
@@ -24,27 +24,56 @@ fn given(name: &str, shape: &[usize]) -> HostTensor {
     HostTensor::f32(shape, data).expect("as many numbers as the shape has")
 }
 
-/// Parameters made from their names: norms near one, biases near zero, weights that keep the size of activations.
-struct Generated(HashMap<String, Vec<usize>>);
+/// Parameters made from their names: norms near one, biases near zero, weights that keep the size of activations. Each is made when it is first
+/// read and dropped when all of it was.
+struct Generated {
+    shapes: HashMap<String, Vec<usize>>,
+    made: Mutex<HashMap<String, Made>>,
+}
+
+/// The bytes of a parameter, and the elements that are still to be read.
+type Made = (Arc<Vec<u8>>, u64);
 
 impl Generated {
     fn of(graph: &Graph) -> Generated {
-        Generated(graph.params().map(|(name, v)| (name.into(), graph.ty(v).shape.clone())).collect())
+        let shapes = graph.params().map(|(name, v)| (name.into(), graph.ty(v).shape.clone())).collect();
+        Generated { shapes, made: Mutex::default() }
     }
 }
 
 impl WeightSource for Generated {
-    fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError> {
-        let shape = self.0[name].clone();
-        let bytes = parameter(name, &shape).iter().flat_map(|x| x.to_le_bytes()).collect();
-        Ok(ParamBytes { storage: Storage::Dense(DType::F32), bytes: Cow::Owned(bytes), shape })
+    fn describe(&self, name: &str) -> Result<ParamInfo, ParamError> {
+        let shape = self.shapes[name].clone();
+        let bytes = 4 * shape.iter().product::<usize>() as u64;
+        Ok(ParamInfo { storage: Storage::Dense(DType::F32), bytes, shape })
+    }
+
+    fn read_into(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(), ParamError> {
+        let make = || {
+            let numbers = parameter(name, &self.shapes[name]);
+            (Arc::new(numbers.iter().flat_map(|x| x.to_le_bytes()).collect()), numbers.len() as u64)
+        };
+        let made = self.made.lock().expect("nobody panics").entry(name.into()).or_insert_with(make).0.clone();
+        out.copy_from_slice(&made[offset as usize..][..out.len()]);
+        Ok(())
+    }
+
+    fn was_read(&self, name: &str, elements: u64) -> Result<(), ParamError> {
+        let mut made = self.made.lock().expect("nobody panics");
+        if let Some((_, left)) = made.get_mut(name) {
+            *left -= elements;
+            if *left == 0 {
+                made.remove(name);
+            }
+        }
+        Ok(())
     }
 }
 
 fn fixture(name: &str) -> Vec<f32> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/networks.safetensors");
     let file = Checkpoint::open(&path).expect("the fixture is in the repository");
-    let bytes = file.bytes(file.tensor(name).expect("the fixture has it"));
+    let bytes = file.read_all(file.tensor(name).expect("the fixture has it")).expect("it is whole");
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 

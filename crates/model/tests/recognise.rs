@@ -6,12 +6,30 @@ mod common;
 
 use impasto_graph::{Graph, Unary};
 use impasto_model::{
-    ClipConfig, Family, Found, Hidden, Layout, Network, Numbers, Shapes, Take, TextLayout, UnetConfig, VaeConfig, clip,
-    family, recognise, unet, usage, vae_decoder, vae_encoder,
+    Clip, ClipConfig, ClipLayout, FAMILIES, Found, Hidden, Layout, Network, Numbers, Shapes, Take, Unet, UnetConfig,
+    Vae, VaeConfig, clip, recognise, unet, usage, vae_decoder, vae_encoder,
 };
 
 fn header(name: &str) -> Shapes {
     common::layout(name).into_iter().map(|(name, (_, shape))| (name, shape)).collect()
+}
+
+fn text(config: ClipConfig, layout: ClipLayout) -> Clip {
+    Clip { config, layout }
+}
+
+/// The networks are these, in this order.
+#[track_caller]
+fn same(found: &[Found], wanted: &[&dyn Network]) {
+    let show = |network: &dyn Network| format!("{network:?}");
+    let found: Vec<String> = found.iter().map(|f| show(&*f.network)).collect();
+    assert_eq!(found, wanted.iter().map(|network| show(*network)).collect::<Vec<_>>());
+}
+
+/// The family that a UNet belongs to.
+fn family(config: UnetConfig) -> Option<&'static str> {
+    let unet = Unet { config, layout: Layout::Original };
+    FAMILIES.iter().find_map(|family| family.recognises(&unet))
 }
 
 /// Every parameter is in the file, in its shape.
@@ -37,7 +55,7 @@ fn check_params(found: &Found, shapes: &Shapes) {
 
 /// Recognise a file, check all parameters, and return its networks and what nobody uses.
 fn examine(shapes: &Shapes) -> (Vec<Found>, Vec<String>) {
-    let found = recognise(shapes);
+    let found = recognise(FAMILIES, shapes);
     found.iter().for_each(|f| check_params(f, shapes));
     let (_, rest) = usage(shapes, &found).expect("they build");
     (found, rest)
@@ -46,34 +64,32 @@ fn examine(shapes: &Shapes) -> (Vec<Found>, Vec<String>) {
 #[test]
 fn stable_diffusion_1_in_one_file() {
     let (found, rest) = examine(&header("sd15_pruned_emaonly_f16"));
-    let networks: Vec<&Network> = found.iter().map(|f| &f.network).collect();
-    let text = ClipConfig::clip_l();
-    assert_eq!(
-        networks,
-        [
-            &Network::Text(text, TextLayout::Clip),
-            &Network::Unet(UnetConfig::sd15(), Layout::Original),
-            &Network::Vae(VaeConfig::sd(), Layout::Original)
-        ]
+    same(
+        &found,
+        &[
+            &text(ClipConfig::clip_l(), ClipLayout::Transformers),
+            &Unet { config: UnetConfig::sd15(), layout: Layout::Original },
+            &Vae { config: VaeConfig::sd(), layout: Layout::Original },
+        ],
     );
-    assert_eq!(family(&UnetConfig::sd15()), Family::Sd1);
+    assert_eq!(family(UnetConfig::sd15()), Some("Stable Diffusion 1"));
+    assert_eq!(family(UnetConfig::sd21()), Some("Stable Diffusion 2"));
     assert_eq!(rest, ["cond_stage_model.transformer.text_model.embeddings.position_ids"]);
 }
 
 #[test]
 fn stable_diffusion_xl_in_one_file() {
     let (found, rest) = examine(&header("sdxl_base"));
-    let networks: Vec<&Network> = found.iter().map(|f| &f.network).collect();
-    assert_eq!(
-        networks,
-        [
-            &Network::Text(ClipConfig::clip_l(), TextLayout::Clip),
-            &Network::Text(ClipConfig::open_clip_g(), TextLayout::OpenClip),
-            &Network::Unet(UnetConfig::sdxl(), Layout::Original),
-            &Network::Vae(VaeConfig::sd(), Layout::Original)
-        ]
+    same(
+        &found,
+        &[
+            &text(ClipConfig::clip_l(), ClipLayout::Transformers),
+            &text(ClipConfig::open_clip_g(), ClipLayout::OpenClip),
+            &Unet { config: UnetConfig::sdxl(), layout: Layout::Original },
+            &Vae { config: VaeConfig::sd(), layout: Layout::Original },
+        ],
     );
-    assert_eq!(family(&UnetConfig::sdxl()), Family::Sdxl);
+    assert_eq!(family(UnetConfig::sdxl()), Some("Stable Diffusion XL"));
     let places = "conditioner.embedders.0.transformer.text_model.embeddings.position_ids";
     assert_eq!(rest, [places, "conditioner.embedders.1.model.logit_scale", "denoiser.sigmas"]);
 }
@@ -81,8 +97,8 @@ fn stable_diffusion_xl_in_one_file() {
 #[test]
 fn inpainting_has_nine_channels_in() {
     let (found, _) = examine(&header("sd15_inpainting"));
-    let Network::Unet(config, _) = &found[1].network else { panic!("{:?}", found[1]) };
-    assert_eq!(*config, UnetConfig { in_channels: 9, ..UnetConfig::sd15() });
+    let Some(unet) = found[1].network.downcast::<Unet>() else { panic!("{:?}", found[1]) };
+    assert_eq!(unet.config, UnetConfig { in_channels: 9, ..UnetConfig::sd15() });
 }
 
 #[test]
@@ -123,26 +139,29 @@ fn diffusers_components_and_small_models_are_recognised_by_the_same_code() {
     for config in configs {
         let shapes = sizes(&unet(&config, 1, [8, 8], 77, Numbers::F32).expect("it builds"));
         let (found, rest) = examine(&shapes);
-        assert_eq!(found, [Found { network: Network::Unet(config, Layout::Diffusers), prefix: String::new() }]);
+        same(&found, &[&Unet { config, layout: Layout::Diffusers }]);
+        assert_eq!(found[0].prefix, "");
         assert_eq!(rest, [""; 0]);
     }
     let small = VaeConfig { channels: vec![32, 32, 64, 96], latent: 16, quant_conv: false, ..VaeConfig::sd() };
     for config in [VaeConfig::sd(), small] {
         let mut shapes = sizes(&vae_decoder(&config, 1, [8, 8], Numbers::F32).expect("it builds"));
         shapes.extend(sizes(&vae_encoder(&config, 1, [64, 64], Numbers::F32).expect("it builds")));
-        assert_eq!(examine(&shapes).0[0].network, Network::Vae(config, Layout::Diffusers));
+        let wanted = Vae { config, layout: Layout::Diffusers };
+        assert_eq!(examine(&shapes).0[0].network.downcast::<Vae>(), Some(&wanted));
     }
     for config in [ClipConfig::clip_l(), ClipConfig::open_clip_g()] {
         let shapes = sizes(&clip(&config, 1, Hidden { skip: 0, norm: true }, Numbers::F32).expect("it builds"));
-        let Network::Text(found, TextLayout::Clip) = &examine(&shapes).0[0].network else { panic!("a text encoder") };
-        assert_eq!(found, &config);
-        assert!(matches!(found.activation, Unary::QuickGelu | Unary::Gelu));
+        let (found, _) = examine(&shapes);
+        let clip = found[0].network.downcast::<Clip>().expect("a text encoder");
+        assert_eq!((&clip.config, clip.layout), (&config, ClipLayout::Transformers));
+        assert!(matches!(clip.config.activation, Unary::QuickGelu | Unary::Gelu));
     }
 }
 
 #[test]
 fn a_file_of_something_else_has_no_networks() {
     let shapes: Shapes = [("model.embed_tokens.weight".to_string(), vec![32_000, 4096])].into();
-    assert_eq!(recognise(&shapes), []);
-    assert_eq!(recognise(&Shapes::new()), []);
+    assert!(recognise(FAMILIES, &shapes).is_empty());
+    assert!(recognise(FAMILIES, &Shapes::new()).is_empty());
 }

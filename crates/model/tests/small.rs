@@ -4,18 +4,17 @@ mod common;
 #[path = "common/generated.rs"]
 mod generated;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use common::{Tensors, sparse, sparse_with};
 use generated::parameter;
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
-use impasto_backend::{Backend, BackendError, ParamBytes, WeightSource};
+use impasto_backend::{Backend, ParamError, ParamInfo, WeightSource};
 use impasto_graph::{DType, Graph, HostTensor, Plan, Storage};
 use impasto_model::{
-    ClipConfig, Found, Heads, Hidden, Layout, Model, ModelPaths, Network, Numbers, Shapes, Take, TextLayout,
-    UnetConfig, VaeConfig, clip, unet, vae_decoder,
+    Clip, ClipConfig, ClipLayout, Found, Heads, Hidden, LatentDiffusion, Layout, Model, ModelPaths, NetworkId, Numbers,
+    Shapes, Take, Unet, UnetConfig, Vae, VaeConfig, clip, unet, vae_decoder,
 };
 use tempfile::TempDir;
 
@@ -35,12 +34,15 @@ fn networks() -> [Found; 4] {
         ..UnetConfig::sdxl()
     };
     let vae = VaeConfig { channels: vec![32, 64], ..VaeConfig::sd() };
-    let found = |network, prefix: &str| Found { network, prefix: prefix.into() };
+    let (text, second) = (
+        Clip { config: text, layout: ClipLayout::Transformers },
+        Clip { config: second, layout: ClipLayout::OpenClip },
+    );
     [
-        found(Network::Text(text, TextLayout::Clip), "conditioner.embedders.0.transformer."),
-        found(Network::Text(second, TextLayout::OpenClip), "conditioner.embedders.1.model."),
-        found(Network::Unet(unet, Layout::Original), "model.diffusion_model."),
-        found(Network::Vae(vae, Layout::Original), "first_stage_model."),
+        Found::new(text, "conditioner.embedders.0.transformer."),
+        Found::new(second, "conditioner.embedders.1.model."),
+        Found::new(Unet { config: unet, layout: Layout::Original }, "model.diffusion_model."),
+        Found::new(Vae { config: vae, layout: Layout::Original }, "first_stage_model."),
     ]
 }
 
@@ -52,10 +54,16 @@ fn bytes(numbers: &[f32]) -> Vec<u8> {
 struct Named(BTreeMap<String, Vec<usize>>, &'static str);
 
 impl WeightSource for Named {
-    fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError> {
+    fn describe(&self, name: &str) -> Result<ParamInfo, ParamError> {
         let shape = self.0[name].clone();
-        let bytes = Cow::Owned(bytes(&parameter(&format!("{} {name}", self.1), &shape)));
-        Ok(ParamBytes { storage: Storage::Dense(DType::F32), bytes, shape })
+        let bytes = 4 * shape.iter().product::<usize>() as u64;
+        Ok(ParamInfo { storage: Storage::Dense(DType::F32), bytes, shape })
+    }
+
+    fn read_into(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(), ParamError> {
+        let bytes = bytes(&parameter(&format!("{} {name}", self.1), &self.0[name]));
+        out.copy_from_slice(&bytes[offset as usize..][..out.len()]);
+        Ok(())
     }
 }
 
@@ -130,8 +138,11 @@ fn a_file_computes_what_its_numbers_say() {
     };
     let n = Numbers::F32;
     let ids = [("ids", HostTensor::i32([1, 7], vec![3, 98, 0, 5, 5, 1, 2]).expect("a text"))];
-    for (part, key) in model.text.iter().zip(["l", "g"]) {
-        check(clip(&part.config, 1, Hidden { skip: 0, norm: true }, n).expect("it builds"), part, key, &ids);
+    let sd = model.pipeline.downcast::<LatentDiffusion>().expect("Stable Diffusion");
+    let network = |id| &***model.network(id).expect("it has that");
+    for (i, key) in ["l", "g"].into_iter().enumerate() {
+        let graph = clip(&sd.text[i], 1, Hidden { skip: 0, norm: true }, n).expect("it builds");
+        check(graph, network(NetworkId::TextEncoder(i)), key, &ids);
     }
     let inputs = [
         ("latent", given("latent", &[1, 4, 6, 4])),
@@ -139,9 +150,9 @@ fn a_file_computes_what_its_numbers_say() {
         ("context", given("context", &[1, 7, 192])),
         ("added", given("added", &[1, 96])),
     ];
-    check(unet(&model.unet.config, 1, [4, 6], 7, n).expect("it builds"), &model.unet, "unet", &inputs);
+    check(unet(&sd.unet, 1, [4, 6], 7, n).expect("it builds"), network(NetworkId::Denoiser), "unet", &inputs);
     let inputs = [("latent", given("latent", &[1, 4, 6, 4]))];
-    check(vae_decoder(&model.vae.config, 1, [4, 6], n).expect("it builds"), &model.vae, "vae", &inputs);
+    check(vae_decoder(&sd.vae, 1, [4, 6], n).expect("it builds"), network(NetworkId::VaeDecoder), "vae", &inputs);
 }
 
 /// Damage of every kind to names, shapes and types: a model is opened or refused, and nothing else.

@@ -10,10 +10,10 @@ use crate::error::{Named, VulkanError};
 use crate::features::Features;
 use crate::instance::Inner;
 use crate::memory::Buffer;
-use crate::meter::Meter;
 use crate::physical::Physical;
 use crate::queue::{Found, Lane, Queue};
 use crate::remembered::Identity;
+use impasto_graph::Meter;
 
 /// An open device with its queues.
 #[derive(Clone)]

@@ -35,7 +35,6 @@ mod features;
 mod instance;
 #[allow(unsafe_code)]
 mod memory;
-mod meter;
 #[allow(unsafe_code)]
 mod physical;
 #[allow(unsafe_code)]
@@ -49,6 +48,5 @@ pub use error::VulkanError;
 pub use features::{Features, KernelLimits, Together};
 pub use instance::{Instance, Loader};
 pub use memory::{Buffer, Home};
-pub use meter::Meter;
 pub use physical::{CooperativeMatrix, Description, Kind, Physical};
 pub use queue::{Ends, Lane};

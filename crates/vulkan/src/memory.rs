@@ -7,8 +7,8 @@ use ash::vk;
 
 use crate::device::Device;
 use crate::error::{Named, VulkanError};
-use crate::meter::Meter;
 use crate::queue::Lane;
+use impasto_graph::Meter;
 
 /// Where the bytes of a buffer are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,6 +175,20 @@ impl Buffer {
         // SAFETY: the bytes lie within the memory, which was just checked, and the lock keeps other threads out.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), mapped.0.as_ptr().add(offset as usize), bytes.len()) };
         Ok(())
+    }
+
+    /// Bytes of the buffer where the host sees them, so that several threads can fill different ones at once.
+    ///
+    /// # Safety
+    /// Until the slice is gone nobody else reads or writes these bytes: no other thread, and no kernel or copy of the device.
+    #[allow(
+        clippy::mut_from_ref,
+        reason = "who else has the bytes is the caller's promise, as of any memory that is shared with a device"
+    )]
+    pub unsafe fn slice_mut(&self, offset: u64, bytes: usize) -> Result<&mut [u8], VulkanError> {
+        let start = self.mapped(offset, bytes)?.0.as_ptr();
+        // SAFETY: the bytes lie within the memory, which was just checked and lives as long as the buffer; the rest is the caller's.
+        Ok(unsafe { std::slice::from_raw_parts_mut(start.add(offset as usize), bytes) })
     }
 
     /// Copies bytes from the beginning of the buffer.

@@ -4,16 +4,15 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use impasto_backend::{BackendError, ParamBytes, WeightSource};
 use serde::Deserialize;
 
+use crate::file::{FileError, FileFault, ModelFile, Stamp};
 use crate::header::{self, Tensor};
-use crate::mapped::{Mapped, Stamp};
-use crate::{Element, WeightsError};
+use crate::{Element, ParamError, ParamInfo, WeightSource, WeightsError};
 
-/// An opened model: tensors by name, their bytes mapped.
+/// An opened model: tensors by name, their bytes read when they are asked for.
 pub struct Checkpoint {
-    files: Vec<Mapped>,
+    files: Vec<ModelFile>,
     tensors: BTreeMap<String, Tensor>,
     metadata: BTreeMap<String, String>,
 }
@@ -46,7 +45,7 @@ impl Checkpoint {
     /// ```
     pub fn from_bytes(name: &str, bytes: impl Into<Cow<'static, [u8]>>) -> Result<Checkpoint, WeightsError> {
         let mut checkpoint = Checkpoint::empty();
-        checkpoint.add(Mapped::of(name, bytes.into())?)?;
+        checkpoint.add(ModelFile::of(name, bytes.into())?)?;
         Ok(checkpoint)
     }
 
@@ -56,7 +55,7 @@ impl Checkpoint {
 
     fn open_file(path: &Path) -> Result<Checkpoint, WeightsError> {
         let mut checkpoint = Checkpoint::empty();
-        checkpoint.add(Mapped::open(path)?)?;
+        checkpoint.add(ModelFile::open(path)?)?;
         Ok(checkpoint)
     }
 
@@ -74,7 +73,7 @@ impl Checkpoint {
             if Path::new(shard).file_name() != Some(shard.as_ref()) {
                 return Err(wrong(format!("names the shard '{shard}', which is no plain file name")));
             }
-            checkpoint.add(Mapped::open(&path.with_file_name(shard))?)?;
+            checkpoint.add(ModelFile::open(&path.with_file_name(shard))?)?;
         }
         for (tensor, shard) in index.weight_map {
             let found = checkpoint
@@ -88,37 +87,49 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// The files as they were when they were opened, if all of them are mapped as they are: what [`Checkpoint::reopen`] takes.
+    /// The files as they were when they were opened, if all of them are read as they are: what [`Checkpoint::reopen`] takes.
     pub fn stamps(&self) -> Option<Vec<Stamp>> {
-        self.files.iter().map(|file| file.stamp.clone()).collect()
+        self.files.iter().map(|file| file.stamp().cloned()).collect()
+    }
+
+    /// Whether all files are still those that were opened.
+    pub fn is_unchanged(&self) -> bool {
+        self.files.iter().filter_map(ModelFile::stamp).all(|stamp| stamp.is_current())
     }
 
     /// Open the files that another process has opened. One that has changed since is an error.
     pub fn reopen(stamps: &[Stamp]) -> Result<Checkpoint, WeightsError> {
         let mut checkpoint = Checkpoint::empty();
         for stamp in stamps {
-            let file = Mapped::open(&stamp.path)?;
-            if file.stamp.as_ref() != Some(stamp) {
-                let problem = "has changed since this program opened it: start again".into();
-                return Err(WeightsError::NotAModel { path: stamp.path.clone(), problem });
-            }
+            let file = ModelFile::open(&stamp.path).map_err(|error| match error {
+                WeightsError::Open { path, source } if source.kind() == std::io::ErrorKind::NotFound => {
+                    FileError { path, fault: FileFault::Missing }.into()
+                }
+                // It was no empty file when the other process opened it.
+                WeightsError::NotAModel { path, .. } => FileError { path, fault: FileFault::Overwritten }.into(),
+                other => other,
+            })?;
+            file.check_same(stamp)?;
             checkpoint.add(file)?;
         }
         Ok(checkpoint)
     }
 
     /// Take in the tensors of one more file.
-    fn add(&mut self, mapped: Mapped) -> Result<(), WeightsError> {
-        let header = header::read(&mapped.path, mapped.bytes(), self.files.len())?;
+    fn add(&mut self, file: ModelFile) -> Result<(), WeightsError> {
+        let header = header::read(&file, self.files.len());
+        // A header that was read while the file changed is none, whatever it says.
+        file.check()?;
+        let header = header?;
         for tensor in header.tensors {
             if let Some(other) = self.tensors.get(&tensor.name) {
                 let first = self.files[other.file].path.clone();
-                return Err(WeightsError::Twice { tensor: tensor.name, first, second: mapped.path });
+                return Err(WeightsError::Twice { tensor: tensor.name, first, second: file.path });
             }
             self.tensors.insert(tensor.name.clone(), tensor);
         }
         self.metadata.extend(header.metadata);
-        self.files.push(mapped);
+        self.files.push(file);
         Ok(())
     }
 
@@ -132,9 +143,17 @@ impl Checkpoint {
         self.tensors.get(name)
     }
 
+    /// Fills `out` with the bytes of a tensor of this checkpoint, from `offset` on, as they stand in the file.
+    pub fn read(&self, tensor: &Tensor, offset: u64, out: &mut [u8]) -> Result<(), FileError> {
+        let file = &self.files[tensor.file];
+        let end = offset.checked_add(out.len() as u64).filter(|&end| end <= tensor.bytes());
+        end.ok_or_else(|| FileError { path: file.path.clone(), fault: FileFault::Truncated })?;
+        file.read_at(tensor.range.start as u64 + offset, out)
+    }
+
     /// The bytes of a tensor of this checkpoint, as they stand in the file.
-    pub fn bytes(&self, tensor: &Tensor) -> &[u8] {
-        self.files.get(tensor.file).and_then(|f| f.bytes().get(tensor.range.clone())).unwrap_or_default()
+    pub fn read_all(&self, tensor: &Tensor) -> Result<Vec<u8>, FileError> {
+        self.files[tensor.file].read(tensor.range.clone())
     }
 
     /// What the files say of themselves.
@@ -148,23 +167,35 @@ impl Checkpoint {
     }
 }
 
+impl Checkpoint {
+    fn find(&self, name: &str) -> Result<&Tensor, ParamError> {
+        let missing = || ParamError::Wrong { name: name.into(), problem: "is missing from the model file".into() };
+        self.tensor(name).ok_or_else(missing)
+    }
+}
+
 impl WeightSource for Checkpoint {
-    fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError> {
-        let wrong = |problem: String| BackendError::Param { name: name.into(), problem };
-        let tensor = self.tensor(name).ok_or_else(|| wrong("is missing from the model file".into()))?;
+    fn describe(&self, name: &str) -> Result<ParamInfo, ParamError> {
+        let tensor = self.find(name)?;
         let storage = tensor.element.storage().ok_or_else(|| {
             let usable = [Element::F32, Element::F16, Element::BF16].map(|e| e.to_string()).join(", ");
-            wrong(format!("is stored as {}; {usable} can be computed with", tensor.element))
+            let problem = format!("is stored as {}; {usable} can be computed with", tensor.element);
+            ParamError::Wrong { name: name.into(), problem }
         })?;
-        Ok(ParamBytes { storage, shape: tensor.shape.clone(), bytes: Cow::Borrowed(self.bytes(tensor)) })
+        Ok(ParamInfo { storage, shape: tensor.shape.clone(), bytes: tensor.bytes() })
     }
 
-    fn release(&self, name: &str) {
-        if let Some(tensor) = self.tensor(name)
-            && let Some(file) = self.files.get(tensor.file)
-        {
-            file.release(tensor.range.clone());
-        }
+    fn read_into(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(), ParamError> {
+        Ok(self.read(self.find(name)?, offset, out)?)
+    }
+
+    fn in_memory(&self, name: &str) -> Option<&[u8]> {
+        let tensor = self.tensor(name)?;
+        self.files[tensor.file].in_memory(tensor.range.clone())
+    }
+
+    fn check(&self) -> Result<(), ParamError> {
+        Ok(self.files.iter().try_for_each(ModelFile::check)?)
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
+use crate::{FileError, TensorProblems};
+
 /// A model file that cannot be used. Every message names the file.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsError {
-    /// It cannot be opened or mapped.
+    /// It cannot be opened.
     #[error("{}: cannot be opened: {source}", path.display())]
     Open {
         /// The file.
@@ -13,6 +15,9 @@ pub enum WeightsError {
         /// What the system says.
         source: std::io::Error,
     },
+    /// It is not what it was when it was opened, or cannot be read any more.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// It is something else than a model file.
     #[error("{}: {problem}", path.display())]
     NotAModel {
@@ -42,6 +47,14 @@ pub enum WeightsError {
         offset: u64,
         /// What is wrong with it.
         problem: String,
+    },
+    /// Tensors that are missing or do not fit.
+    #[error("{}: {problems}", path.display())]
+    Tensors {
+        /// The file.
+        path: PathBuf,
+        /// Which, and why.
+        problems: TensorProblems,
     },
     /// The same tensor in two shards.
     #[error("tensor '{tensor}' stands in {} and in {}; each tensor belongs to one file", first.display(), second.display())]

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
 use crate::WeightsError;
+use crate::file::ModelFile;
 
 /// No real header comes near this; a larger length is a lie.
 const MAX_HEADER: u64 = 100 << 20;
@@ -127,22 +128,24 @@ impl<'de> Deserialize<'de> for Pairs {
     }
 }
 
-/// Read the header of a file and check all that it says against the file's size.
-pub(crate) fn read(path: &Path, bytes: &[u8], file: usize) -> Result<Header, WeightsError> {
+/// Reads the header of a file and checks all that it says against the file's size.
+pub(crate) fn read(source: &ModelFile, file: usize) -> Result<Header, WeightsError> {
+    let path = &*source.path;
     let wrong = |offset: u64, problem: String| WeightsError::Header { path: path.into(), offset, problem };
-    let Some((length, rest)) = bytes.split_first_chunk::<8>() else {
-        return Err(wrong(0, format!("the file has {} bytes, too few for a safetensors header", bytes.len())));
+    let Some(rest) = source.len().checked_sub(8) else {
+        return Err(wrong(0, format!("the file has {} bytes, too few for a safetensors header", source.len())));
     };
-    let length = u64::from_le_bytes(*length);
-    if length > MAX_HEADER || length > rest.len() as u64 {
+    let mut length = [0; 8];
+    source.read_at(0, &mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > MAX_HEADER || length > rest {
         let problem = format!(
-            "the header claims {length} bytes, the file has {} behind it; it is cut off, or no safetensors file",
-            rest.len()
+            "the header claims {length} bytes, the file has {rest} behind it; it is cut off, or no safetensors file"
         );
         return Err(wrong(0, problem));
     }
-    let (json, data) = rest.split_at(length as usize);
-    let Pairs(pairs) = serde_json::from_slice(json)
+    let (json, data) = (source.read(8..8 + length as usize)?, rest - length);
+    let Pairs(pairs) = serde_json::from_slice(&json)
         .map_err(|e| wrong(8, format!("the header is no JSON as safetensors has it: {e}")))?;
 
     let start = 8 + length;
@@ -161,8 +164,8 @@ pub(crate) fn read(path: &Path, bytes: &[u8], file: usize) -> Result<Header, Wei
         };
         let entry: Entry =
             serde_json::from_value(value).map_err(|e| tensor(8, format!("its description is wrong: {e}")))?;
-        let range = check(&entry, data.len() as u64)
-            .map_err(|problem| tensor(start.saturating_add(entry.data_offsets.0), problem))?;
+        let range =
+            check(&entry, data).map_err(|problem| tensor(start.saturating_add(entry.data_offsets.0), problem))?;
         let range = start as usize + range.start as usize..start as usize + range.end as usize;
         let shape = entry.shape.iter().map(|&d| d as usize).collect();
         header.tensors.push(Tensor { name, shape, element: entry.dtype, file, range });

@@ -30,7 +30,7 @@ fn limit(packed: u64, memory: Option<u64>) -> u64 {
 
 /// Unpack a compressed file. Memory grows with what is really there, never with what the file says of its size.
 pub(crate) fn unpack(path: &Path, bytes: &[u8]) -> Result<Vec<u8>, WeightsError> {
-    let most = limit(bytes.len() as u64, impasto_device::cpu::memory().map(|m| m.limit));
+    let most = limit(bytes.len() as u64, impasto_graph::host::memory().map(|m| m.limit));
     unpack_within(bytes, most).map_err(|problem| WeightsError::NotAModel { path: path.into(), problem })
 }
 

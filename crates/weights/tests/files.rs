@@ -3,9 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use impasto_backend::WeightSource;
 use impasto_graph::{DType, Storage};
-use impasto_weights::{Checkpoint, Element, WeightsError};
+use impasto_weights::{Checkpoint, Element, WeightSource, WeightsError};
 use tempfile::TempDir;
 
 /// A safetensors file from its header and its data.
@@ -44,14 +43,14 @@ fn a_good_file_gives_its_tensors() {
     assert_eq!(model.metadata()["format"], "pt");
     let b = model.tensor("b").expect("it is there");
     assert_eq!(
-        (b.shape.as_slice(), b.element, model.bytes(b)),
+        (b.shape.as_slice(), b.element, &model.read_all(b).expect("read")[..]),
         (&[2, 3][..], Element::F16, &(8..20).collect::<Vec<u8>>()[..])
     );
-    let read = model.read("a").expect("a float can be read");
-    assert_eq!((read.storage, &read.bytes[..]), (Storage::Dense(DType::F32), &[0, 1, 2, 3, 4, 5, 6, 7][..]));
-    let refused = model.read("scalar").expect_err("64-bit integers are no weights").to_string();
+    let (info, bytes) = WeightSource::read_all(&model, "a").expect("a float can be read");
+    assert_eq!((info.storage, &bytes[..]), (Storage::Dense(DType::F32), &[0, 1, 2, 3, 4, 5, 6, 7][..]));
+    let refused = model.describe("scalar").expect_err("64-bit integers are no weights").to_string();
     assert!(refused.contains("'scalar'") && refused.contains("i64"), "{refused}");
-    assert!(model.read("c").expect_err("there is none").to_string().contains("missing"));
+    assert!(model.describe("c").expect_err("there is none").to_string().contains("missing"));
 }
 
 #[test]
@@ -146,7 +145,7 @@ fn shards_are_one_model() {
     for path in [path.as_path(), folder.path()] {
         let model = Checkpoint::open(path).expect("both shards are there");
         assert_eq!((model.tensors().count(), model.files().count()), (2, 2));
-        assert_eq!(model.bytes(model.tensor("b").expect("it is there")), [7, 8]);
+        assert_eq!(model.read_all(model.tensor("b").expect("it is there")).expect("read"), [7, 8]);
     }
     let refused = |name: &str, index: &str, words: &[&str]| {
         let path = write(&folder, name, index.as_bytes());

@@ -24,4 +24,4 @@ mod worker;
 
 pub use options::{Log, WorkerOptions};
 pub use remote::Remote;
-pub use serve::{TRIAL, open_here};
+pub use serve::TRIAL;

@@ -1,61 +1,16 @@
 //! All that a process and its worker say to each other.
 
-use std::path::PathBuf;
-
-use impasto_backend::vulkan::VulkanOptions;
-use impasto_backend::{BackendError, Origin, Pulse};
+use impasto_backend::{BackendError, DeviceOptions, FileError, Origin, ParamError, Profile};
 use impasto_device::DeviceInfo;
 use impasto_graph::{Limits, Plan};
 use serde::{Deserialize, Serialize};
 
 /// Changed whenever what is said changes its meaning. Both sides are of one program; another one is refused by this and by the build.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// What this program was built from.
 pub(crate) fn build() -> String {
     format!("{} {}", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH)
-}
-
-/// The device that is meant: by its UUID, at its place in the loader's order or elsewhere in it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Target {
-    pub name: String,
-    pub index: usize,
-    pub uuid: Option<[u8; 16]>,
-}
-
-impl Target {
-    pub fn of(device: &DeviceInfo) -> Target {
-        Target { name: device.name.clone(), index: device.index, uuid: device.uuid }
-    }
-}
-
-/// How the device is to be used.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct HowToUse {
-    pub exact: bool,
-    pub memory: Option<u64>,
-    pub max_buffer: Option<u64>,
-    pub cache: Option<PathBuf>,
-    pub as_if_discrete: bool,
-}
-
-impl HowToUse {
-    pub fn of(options: &VulkanOptions) -> HowToUse {
-        let VulkanOptions { exact, memory, max_buffer, cache, as_if_discrete, pulse: _ } = options;
-        HowToUse {
-            exact: *exact,
-            memory: *memory,
-            max_buffer: *max_buffer,
-            cache: cache.clone(),
-            as_if_discrete: *as_if_discrete,
-        }
-    }
-
-    pub fn options(self, pulse: &Pulse) -> VulkanOptions {
-        let HowToUse { exact, memory, max_buffer, cache, as_if_discrete } = self;
-        VulkanOptions { exact, memory, max_buffer, cache, as_if_discrete, pulse: pulse.clone() }
-    }
 }
 
 /// Bytes that belong to a message: in the memory that both reach, or one behind the other in the message's tail.
@@ -78,7 +33,7 @@ pub(crate) enum Source {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// Open the device; the first of all.
-    Open { version: u32, build: String, target: Target, how: HowToUse, idle_milliseconds: u64 },
+    Open { version: u32, build: String, device: Box<DeviceInfo>, options: DeviceOptions, idle_milliseconds: u64 },
     /// A graph in its textual form and its plan, of which those that follow speak; `exact` is for the device computing in 32-bit floats.
     Plan { graph: String, plan: Plan, exact: bool },
     /// Pack the plan's parameters and keep them in host memory, under a number.
@@ -101,11 +56,12 @@ pub(crate) enum Request {
     Cancel,
 }
 
-/// A parameter.
+/// A parameter, or a part of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct GivenParam {
     pub storage: String,
     pub shape: Vec<usize>,
+    /// All that it has, also where a part is given.
     pub bytes: u64,
     pub lies: Where,
 }
@@ -117,13 +73,35 @@ pub(crate) struct Taken {
     pub peak: u64,
     /// When the device refused more.
     pub had: u64,
+    /// Kernels compiled.
+    pub compiled: u64,
+}
+
+/// What an open device says of itself, by which it is compared with what was planned for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct OpenedAs {
+    pub about: String,
+    pub limits: Limits,
+    pub alignment: u64,
+    pub fixed_bytes: u64,
+}
+
+impl OpenedAs {
+    pub fn of(profile: &dyn Profile) -> OpenedAs {
+        OpenedAs {
+            about: profile.about(),
+            limits: profile.limits(),
+            alignment: profile.alignment(),
+            fixed_bytes: profile.fixed_bytes(),
+        }
+    }
 }
 
 /// What the worker says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Reply {
     /// The device is open, and says this of itself.
-    Opened { about: String, limits: Limits, alignment: u64, fixed_bytes: u64, has_units: bool },
+    Opened(OpenedAs),
     /// It is done. Bytes that it took, where it took some.
     Done { bytes: u64, taken: Taken },
     /// A run is done; its outputs are where they were to go.
@@ -135,10 +113,10 @@ pub(crate) enum Reply {
     /// It cannot be done.
     Failed { why: Failure, taken: Taken },
 
-    /// No answer: a parameter was read.
+    /// No answer: some elements of a parameter were read.
     WasRead { name: String, elements: u64 },
-    /// No answer: a parameter is needed.
-    NeedParam { name: String },
+    /// No answer: a parameter's description is needed, and of its bytes so many from an offset on.
+    NeedParam { name: String, offset: u64, bytes: u64 },
     /// No answer: the worker lives, and has done so many pieces of work.
     Beat { beats: u64 },
     /// No answer: something that a user may want to read.
@@ -152,6 +130,7 @@ pub(crate) enum Failure {
     Lost { reason: String },
     Unsupported { reason: String },
     Param { name: String, problem: String },
+    File(FileError),
     Interrupted,
     Other(String),
 }
@@ -163,8 +142,27 @@ impl From<BackendError> for Failure {
             BackendError::Lost { reason, .. } => Failure::Lost { reason },
             BackendError::Unsupported { reason, .. } => Failure::Unsupported { reason },
             BackendError::Param { name, problem } => Failure::Param { name, problem },
+            BackendError::File(error) => Failure::File(error),
             BackendError::Interrupted { .. } => Failure::Interrupted,
             other => Failure::Other(other.to_string()),
+        }
+    }
+}
+
+impl From<ParamError> for Failure {
+    fn from(error: ParamError) -> Failure {
+        BackendError::from(error).into()
+    }
+}
+
+impl From<Failure> for ParamError {
+    fn from(failure: Failure) -> ParamError {
+        match failure {
+            Failure::Param { name, problem } => ParamError::Wrong { name, problem },
+            Failure::File(error) => ParamError::File(error),
+            Failure::Interrupted => ParamError::Interrupted { reader: "host".into() },
+            Failure::Lost { reason } => ParamError::Gone { reason },
+            other => ParamError::Gone { reason: other.on("host").to_string() },
         }
     }
 }
@@ -177,6 +175,7 @@ impl Failure {
             Failure::Lost { reason } => BackendError::Lost { device, reason },
             Failure::Unsupported { reason } => BackendError::Unsupported { device, reason },
             Failure::Param { name, problem } => BackendError::Param { name, problem },
+            Failure::File(error) => BackendError::File(error),
             Failure::Interrupted => BackendError::Interrupted { device },
             Failure::Other(reason) => BackendError::Unsupported { device, reason },
         }
@@ -187,18 +186,50 @@ impl Failure {
 #[cfg(test)]
 pub(crate) mod arbitrary {
     use super::*;
+    use std::path::PathBuf;
+
+    use impasto_backend::Precision;
+    use impasto_device::{Api, DeviceKind};
     use impasto_graph::{Anything, DType, Graph, Storage};
+    use impasto_weights::{FileFault, FileOrigin, ParamLocation, Stamp, Take};
     use proptest::prelude::*;
 
     fn lies() -> impl Strategy<Value = Where> {
         prop_oneof![any::<u64>().prop_map(Where::Memory), Just(Where::Tail)]
     }
 
+    fn file_origin() -> impl Strategy<Value = FileOrigin> {
+        let numbers = (any::<Option<(u64, u64)>>(), any::<u64>(), any::<Option<u64>>(), any::<Option<i64>>());
+        let stamp =
+            ("\\PC*", numbers, any::<Option<u64>>()).prop_map(|(path, (inode, bytes, modified, changed), links)| {
+                Stamp { path: path.into(), inode, bytes, modified, changed: changed.map(i128::from), links }
+            });
+        let take = prop_oneof![
+            Just(Take::Whole),
+            any::<(usize, usize)>().prop_map(|(part, parts)| Take::Rows(part, parts)),
+            Just(Take::Transposed),
+        ];
+        let location = ("\\PC*", take, prop::collection::vec(any::<usize>(), 0..4))
+            .prop_map(|(tensor, take, shape)| ParamLocation { tensor, take, shape });
+        let params = prop::collection::btree_map("\\PC*", location, 0..4);
+        (prop::collection::vec(stamp, 0..3), params).prop_map(|(files, params)| FileOrigin { files, params })
+    }
+
     fn source() -> impl Strategy<Value = Source> {
         prop_oneof![
-            "\\PC*".prop_map(|text| Source::Origin(Origin::Model(text))),
-            any::<u64>().prop_map(|id| Source::Origin(Origin::Kept(id))),
+            file_origin().prop_map(|files| Source::Origin(Origin::Files(files))),
+            any::<u64>().prop_map(|id| Source::Origin(Origin::Packed(id))),
             Just(Source::Ask),
+        ]
+    }
+
+    fn fault() -> impl Strategy<Value = FileFault> {
+        prop_oneof![
+            Just(FileFault::Truncated),
+            Just(FileFault::Overwritten),
+            Just(FileFault::Replaced),
+            Just(FileFault::Missing),
+            "\\PC*".prop_map(FileFault::Unreadable),
         ]
     }
 
@@ -208,13 +239,14 @@ pub(crate) mod arbitrary {
             "\\PC*".prop_map(|reason| Failure::Lost { reason }),
             "\\PC*".prop_map(|reason| Failure::Unsupported { reason }),
             ("\\PC*", "\\PC*").prop_map(|(name, problem)| Failure::Param { name, problem }),
+            ("\\PC*", fault()).prop_map(|(path, fault)| Failure::File(FileError { path: path.into(), fault })),
             Just(Failure::Interrupted),
             "\\PC*".prop_map(Failure::Other),
         ]
     }
 
     fn taken() -> impl Strategy<Value = Taken> {
-        any::<[u64; 3]>().prop_map(|[now, peak, had]| Taken { now, peak, had })
+        any::<[u64; 4]>().prop_map(|[now, peak, had, compiled]| Taken { now, peak, had, compiled })
     }
 
     /// A graph of some size with its plan.
@@ -237,27 +269,31 @@ pub(crate) mod arbitrary {
     }
 
     pub fn request() -> impl Strategy<Value = Request> {
-        let how = (any::<bool>(), any::<Option<u64>>(), any::<Option<u64>>(), prop::option::of("\\PC*")).prop_map(
-            |(exact, memory, max_buffer, cache)| HowToUse {
-                exact,
+        let options = (any::<bool>(), any::<Option<u64>>(), any::<Option<u64>>(), prop::option::of("\\PC*")).prop_map(
+            |(exact, memory, max_buffer, cache)| DeviceOptions {
+                precision: if exact { Precision::F32 } else { Precision::Auto },
                 memory,
                 max_buffer,
                 cache: cache.map(PathBuf::from),
                 as_if_discrete: !exact,
+                ..DeviceOptions::default()
             },
         );
-        let target = ("\\PC*", any::<usize>(), any::<Option<[u8; 16]>>());
-        let target = target.prop_map(|(name, index, uuid)| Target { name, index, uuid });
-        let open = (any::<u32>(), "\\PC*", target, how, any::<u64>());
+        let api = prop_oneof![Just(Api::Cpu), Just(Api::Vulkan), Just(Api::Cuda)];
+        let device = ("\\PC*", api, any::<usize>(), any::<Option<[u8; 16]>>()).prop_map(|(name, api, index, uuid)| {
+            let imagined = DeviceInfo::imagined(&name, api, DeviceKind::Discrete, Limits::UNLIMITED);
+            Box::new(DeviceInfo { index, uuid, ..imagined })
+        });
+        let open = (any::<u32>(), "\\PC*", device, options, any::<u64>());
         let given = ("\\PC*", any::<Vec<usize>>(), any::<u64>(), lies());
         let given = given.prop_map(|(storage, shape, bytes, lies)| GivenParam { storage, shape, bytes, lies });
         let places = || prop::collection::vec(lies(), 0..5);
         prop_oneof![
-            open.prop_map(|(version, build, target, how, idle_milliseconds)| Request::Open {
+            open.prop_map(|(version, build, device, options, idle_milliseconds)| Request::Open {
                 version,
                 build,
-                target,
-                how,
+                device,
+                options,
                 idle_milliseconds
             }),
             (planned(), any::<bool>()).prop_map(|((graph, plan), exact)| Request::Plan {
@@ -291,22 +327,20 @@ pub(crate) mod arbitrary {
         // What is written as decimals is read back to a last digit that may differ.
         let streaming = streaming.prop_map(|s| s.map(|(bytes, a, b)| (bytes, a.floor(), b.floor())));
         prop_oneof![
-            ("\\PC*", limits, any::<[u64; 2]>(), any::<bool>()).prop_map(
-                |(about, limits, [alignment, fixed_bytes], has_units)| Reply::Opened {
-                    about,
-                    limits,
-                    alignment,
-                    fixed_bytes,
-                    has_units
-                }
-            ),
+            ("\\PC*", limits, any::<[u64; 2]>()).prop_map(|(about, limits, [alignment, fixed_bytes])| Reply::Opened(
+                OpenedAs { about, limits, alignment, fixed_bytes }
+            )),
             (any::<u64>(), taken()).prop_map(|(bytes, taken)| Reply::Done { bytes, taken }),
             (taken(), streaming).prop_map(|(taken, streaming)| Reply::Ran { taken, streaming }),
             Just(Reply::Times),
             any::<u32>().prop_map(|gflops| Reply::Peak(gflops.into())),
             (failure(), taken()).prop_map(|(why, taken)| Reply::Failed { why, taken }),
             ("\\PC*", any::<u64>()).prop_map(|(name, elements)| Reply::WasRead { name, elements }),
-            "\\PC*".prop_map(|name| Reply::NeedParam { name }),
+            ("\\PC*", any::<u64>(), any::<u64>()).prop_map(|(name, offset, bytes)| Reply::NeedParam {
+                name,
+                offset,
+                bytes
+            }),
             any::<u64>().prop_map(|beats| Reply::Beat { beats }),
             "\\PC*".prop_map(Reply::Log),
         ]

@@ -1,17 +1,18 @@
 //! The backend whose device is open in another process.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use impasto_backend::vulkan::{MOST_FLOPS, VulkanOptions, VulkanProfile};
-use impasto_backend::{Backend, BackendError, HostWeights, Meter, Profile, Session, WeightSource, Weights};
+use impasto_backend::gpu::MAX_SUBMITTED_FLOPS;
+use impasto_backend::{
+    Backend, BackendError, DeviceOptions, HostWeights, Meter, Profile, Session, WeightSource, Weights,
+};
 use impasto_device::{DeviceInfo, Options, Outcome, UseGuard, Verdict};
-use impasto_graph::{Capabilities, DType, Graph, Limits, Plan, Used, Value, Weight};
+use impasto_graph::{Graph, Plan};
 
-use crate::message::{HowToUse, Reply, Request, Source, Taken, Target, VERSION, build};
+use crate::message::{OpenedAs, Reply, Request, Source, Taken, VERSION, build};
 use crate::options::WorkerOptions;
 use crate::session::RemoteSession;
 use crate::watch::{Patience, own_memory, slack};
@@ -29,17 +30,14 @@ const SLOW_DISK: f64 = 2e7;
 pub struct Remote {
     inner: Arc<Inner>,
     /// As this one computes: the device's own, or the same in 32-bit floats.
-    profile: VulkanProfile,
+    profile: Arc<dyn Profile>,
     exact: bool,
 }
 
 pub(crate) struct Inner {
-    profile: VulkanProfile,
     meter: Arc<Meter>,
-    target: Target,
-    how: HowToUse,
-    /// Variables of the worker's environment.
-    env: Vec<(OsString, Option<OsString>)>,
+    device: DeviceInfo,
+    how: DeviceOptions,
     options: WorkerOptions,
     state: Mutex<State>,
     /// A run was completed.
@@ -101,18 +99,12 @@ impl Drop for Held {
 
 impl Remote {
     /// Opens a device in a worker. `device` and the options are those of the survey and of the plans.
-    pub fn open(device: &DeviceInfo, how: &VulkanOptions, options: WorkerOptions) -> Result<Remote, BackendError> {
-        let target = Target::of(device);
-        let refuse = |reason: &str| BackendError::Unsupported { device: device.name.clone(), reason: reason.into() };
-        let features = device.vulkan.as_ref().ok_or_else(|| refuse("nothing is known of its features"))?;
-        let profile = VulkanProfile::new(&device.name, &device.label, device.limits, features, how)?;
+    pub fn open(device: &DeviceInfo, how: &DeviceOptions, options: WorkerOptions) -> Result<Remote, BackendError> {
         let state = State { worker: None, generation: 0, loaded: vec![], sent: None };
-        let mut inner = Inner {
-            profile,
+        let inner = Inner {
             meter: Arc::default(),
-            target,
-            how: HowToUse::of(how),
-            env: device.environment(),
+            device: device.clone(),
+            how: how.clone(),
             options,
             state: Mutex::new(state),
             worked: AtomicBool::new(false),
@@ -120,7 +112,9 @@ impl Remote {
             start: Mutex::default(),
             shown: Mutex::default(),
         };
-        let units = {
+        // What can be told without the device is told before a process is started for it.
+        inner.profiles()?;
+        let profile = {
             let mut state = inner.state();
             match inner.started(&mut state) {
                 // A worker that died before it could do anything costs another start, if its driver may be tried again.
@@ -131,10 +125,6 @@ impl Remote {
                 started => started?,
             }
         };
-        if !units {
-            inner.profile = inner.profile.without_units();
-        }
-        let profile = inner.profile.clone();
         Ok(Remote { inner: Arc::new(inner), profile, exact: false })
     }
 
@@ -156,7 +146,13 @@ impl Inner {
     }
 
     pub fn name(&self) -> &str {
-        &self.target.name
+        &self.device.name
+    }
+
+    /// What the device may turn out to be: all that it claims, or without matrix units that do not compute what they should.
+    fn profiles(&self) -> Result<[Arc<dyn Profile>; 2], BackendError> {
+        let without = DeviceOptions { without_matrix_units: true, ..self.how.clone() };
+        Ok([impasto_backend::profile(&self.device, &self.how)?, impasto_backend::profile(&self.device, &without)?])
     }
 
     /// Whether somebody wants to stop.
@@ -181,7 +177,7 @@ impl Inner {
         let rate = shown.or(self.options.flops).unwrap_or(5e9).max(1e8);
         self.patience(
             if first { COMPILING } else { 1 },
-            flops.min(MOST_FLOPS as f64) / rate + streamed as f64 / SLOW_DISK,
+            flops.min(MAX_SUBMITTED_FLOPS as f64) / rate + streamed as f64 / SLOW_DISK,
         )
     }
 
@@ -199,10 +195,10 @@ impl Inner {
         }
     }
 
-    /// A worker with its device open; whether kernels use matrix units there.
-    fn started(&self, state: &mut State) -> Result<bool, BackendError> {
+    /// Starts a worker with its device open, and says what the device turned out to be.
+    fn started(&self, state: &mut State) -> Result<Arc<dyn Profile>, BackendError> {
         let begun = Instant::now();
-        let env = [&self.env[..], &self.options.env].concat();
+        let env = [&self.device.environment()[..], &self.options.env].concat();
         let options = Options { env, helper: self.options.helper.clone(), ..Options::default() };
         let not_started = |verdict: Verdict| BackendError::Unsupported {
             device: self.name().into(),
@@ -214,35 +210,30 @@ impl Inner {
         state.generation += 1;
         let meter = self.meter.clone();
         // What was taken of the device is free with the end of its process.
-        let gone = move || meter.mirror(0, meter.peak(), meter.had());
+        let gone = move || meter.mirror(0, meter.peak(), meter.had(), meter.compiled());
         let mut worker = Worker::start(&options, gone).map_err(not_started)?;
         let request = Request::Open {
             version: VERSION,
             build: build(),
-            target: self.target.clone(),
-            how: self.how.clone(),
+            device: Box::new(self.device.clone()),
+            options: self.how.clone(),
             idle_milliseconds: self.options.idle.as_millis().try_into().unwrap_or(u64::MAX),
         };
         let log = |line: &str| self.options.log.iter().for_each(|log| log(line));
         let waiting = Waiting { log: &log, ..self.waiting(self.patience(2, 0.0), None, &|| false) };
         let answer = worker.ask(&request, &[], &waiting);
         let (reply, _) = answer.map_err(|no| self.failed(no))?;
-        let Reply::Opened { about, limits, alignment, fixed_bytes, has_units } = reply else {
-            return Err(self.garbled());
-        };
-        let planned = if has_units { self.profile.clone() } else { self.profile.clone().without_units() };
-        let same = limits == planned.limits()
-            && alignment == planned.alignment()
-            && fixed_bytes == planned.fixed_bytes()
-            && about == planned.about();
-        if !same {
+        let Reply::Opened(opened) = reply else { return Err(self.garbled()) };
+        let changed = || {
             let reason = "it says other things of itself than when it was tried; run again".into();
-            return Err(BackendError::Unsupported { device: self.name().into(), reason });
-        }
+            BackendError::Unsupported { device: self.name().into(), reason }
+        };
+        let profile = self.profiles()?.into_iter().find(|profile| OpenedAs::of(&**profile) == opened);
+        let profile = profile.ok_or_else(changed)?;
         worker.base = own_memory(worker.process());
         *self.start.lock().unwrap_or_else(PoisonError::into_inner) = begun.elapsed();
         state.worker = Some(worker);
-        Ok(has_units)
+        Ok(profile)
     }
 
     fn waiting<'a>(&'a self, patience: Patience, most: Option<u64>, stop: &'a dyn Fn() -> bool) -> Waiting<'a> {
@@ -305,7 +296,7 @@ impl Inner {
     }
 
     fn mirror(&self, taken: Taken) {
-        self.meter.mirror(taken.now, taken.peak, taken.had);
+        self.meter.mirror(taken.now, taken.peak, taken.had, taken.compiled);
     }
 
     /// Makes sure that there is a worker.
@@ -400,66 +391,18 @@ pub(crate) struct RemoteWeights {
     held: Held,
 }
 
-impl Capabilities for Remote {
-    fn limits(&self) -> Limits {
-        self.profile.limits()
-    }
-
-    fn alignment(&self) -> u64 {
-        self.profile.alignment()
-    }
-
-    fn supports(&self, graph: &Graph, value: Value) -> Result<(), String> {
-        self.profile.supports(graph, value)
-    }
-
-    fn scratch_bytes(&self, graph: &Graph, value: Value) -> u64 {
-        self.profile.scratch_bytes(graph, value)
-    }
-
-    fn may_overwrite(&self, graph: &Graph, value: Value, operand: usize) -> bool {
-        self.profile.may_overwrite(graph, value, operand)
-    }
-
-    fn param_bytes(&self, graph: &Graph, param: Value, used: Used) -> u64 {
-        self.profile.param_bytes(graph, param, used)
-    }
-
-    fn fixed_bytes(&self) -> u64 {
-        self.profile.fixed_bytes()
-    }
-
-    fn host_memory(&self) -> u64 {
-        self.profile.host_memory()
-    }
-}
-
-impl Profile for Remote {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn about(&self) -> String {
-        self.profile.about()
-    }
-
-    fn activations(&self) -> DType {
-        self.profile.activations()
-    }
-
-    fn profile_in_f32(&self) -> Option<Arc<dyn Profile>> {
-        self.profile.profile_in_f32()
-    }
-}
-
 impl Backend for Remote {
+    fn profile(&self) -> Arc<dyn Profile> {
+        self.profile.clone()
+    }
+
     /// True unless its driver has died so often of late that it is left alone.
     fn reopens(&self) -> bool {
         self.inner.may_try_again()
     }
 
     fn in_f32(&self) -> Option<Arc<dyn Backend>> {
-        let profile = self.profile.clone().exactly()?;
+        let profile = self.profile.profile_in_f32()?;
         Some(Arc::new(Remote { inner: self.inner.clone(), profile, exact: true }))
     }
 
@@ -475,10 +418,6 @@ impl Backend for Remote {
             Reply::Peak(gflops) => Ok(gflops),
             _ => Err(self.inner.garbled()),
         }
-    }
-
-    fn pack_one(&self, graph: &Graph, weight: &Weight, source: &dyn WeightSource) -> Result<Vec<u8>, BackendError> {
-        self.profile.pack_one(graph, weight, source)
     }
 
     /// Packed by the worker and kept in its memory.
@@ -497,15 +436,13 @@ impl Backend for Remote {
     }
 
     fn prepare(&self, graph: &Graph, plan: &Plan, weights: &Weights) -> Result<Box<dyn Session>, BackendError> {
-        let elsewhere = || {
-            let reason = "these weights are on another device".to_owned();
-            BackendError::Unsupported { device: self.name().into(), reason }
-        };
-        let held = &weights.kept::<RemoteWeights>().ok_or_else(elsewhere)?.held;
+        let name = self.inner.name();
+        let held = &weights.of::<RemoteWeights>(name)?.held;
         if !Arc::ptr_eq(&held.inner, &self.inner) {
-            return Err(elsewhere());
+            let reason = "these weights are on another device".into();
+            return Err(BackendError::Unsupported { device: name.into(), reason });
         }
-        let feed = plan.stream().map(|_| weights.feed(self.name())).transpose()?;
+        let feed = plan.stream().map(|_| weights.feed(name)).transpose()?;
         let id = number();
         let mut state = self.inner.state();
         let request = Request::Prepare { id, weights: held.id, feed: feed.as_deref().map(|source| told(source)) };

@@ -12,18 +12,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use impasto_backend::vulkan::{Vulkan, VulkanOptions};
 use impasto_backend::{
-    Backend, BackendError, HostWeights, Origin, Profile, Pulse, Session, SharedSource, Weights, io as tensors,
+    Backend, BackendError, DeviceOptions, HostWeights, Origin, Pulse, Session, SharedSource, Weights,
 };
-use impasto_device::{DeviceInfo, Link, Report, Trial, leave_at_once};
+use impasto_device::{Link, Report, Trial, leave_at_once};
 use impasto_graph::{Graph, HostTensor, Plan};
-use impasto_vulkan::{Loader, Physical, VulkanError};
 
 use crate::frame::{self, Broken};
 use crate::memory;
-use crate::message::{Reply, Request, Source, Taken, Target, VERSION, Where, build};
-use crate::sources::{Answer, AskParent, Files, Watched, reads_itself};
+use crate::message::{OpenedAs, Reply, Request, Source, Taken, VERSION, Where, build};
+use crate::sources::{Answer, AskParent, Files, Watched};
 
 /// The worker, among the trials that a program names in its call of [`hook`](impasto_device::hook).
 pub const TRIAL: Trial = Trial { name: "worker", run: work };
@@ -62,7 +60,7 @@ pub(crate) fn serve(link: Link, stage: &mut dyn FnMut(&str), gone: impl FnOnce()
     let pulse = Pulse::default();
     let (request, requests) = mpsc::channel();
     let (answer, answers) = mpsc::channel();
-    let hear = {
+    let listen = {
         let pulse = pulse.clone();
         move || {
             let mut tail = vec![];
@@ -84,7 +82,7 @@ pub(crate) fn serve(link: Link, stage: &mut dyn FnMut(&str), gone: impl FnOnce()
             gone();
         }
     };
-    thread::Builder::new().name("hear".into()).spawn(hear)?;
+    thread::Builder::new().name("listen".into()).spawn(listen)?;
     let mut serving = Serving {
         backend: None,
         exact: None,
@@ -117,7 +115,7 @@ pub(crate) fn serve(link: Link, stage: &mut dyn FnMut(&str), gone: impl FnOnce()
 
 fn taken(backend: &dyn Backend) -> Taken {
     let meter = backend.meter();
-    Taken { now: meter.now(), peak: meter.peak(), had: meter.had() }
+    Taken { now: meter.now(), peak: meter.peak(), had: meter.had(), compiled: meter.compiled() }
 }
 
 struct Serving {
@@ -221,25 +219,24 @@ impl Serving {
 
     fn answer(&mut self, request: Request, tail: Vec<u8>) -> Said {
         match request {
-            Request::Open { version, build: theirs, target, how, idle_milliseconds } => {
+            Request::Open { version, build: theirs, device, options, idle_milliseconds } => {
                 if version != VERSION || theirs != build() {
                     return Err(wrong(format!("a worker of {} was started by {theirs}", build())));
                 }
                 self.idle = Duration::from_millis(idle_milliseconds);
-                let vulkan = open(&target, &how.options(&self.pulse))?;
-                let (has_units, about) = (vulkan.profile().has_units(), vulkan.about());
-                let backend: Arc<dyn Backend> = Arc::new(vulkan);
-                let (limits, alignment, fixed_bytes) = (backend.limits(), backend.alignment(), backend.fixed_bytes());
+                let options = DeviceOptions { pulse: self.pulse.clone(), ..options };
+                let backend = impasto_backend::open(&device, &options)?;
+                let opened = OpenedAs::of(&*backend.profile());
                 self.backend = Some(backend);
-                let line = format!("{}: {about}, open in process {}", target.name, std::process::id());
+                let line = format!("{}: {}, open in process {}", device.name, opened.about, std::process::id());
                 let _ = self.out.say(&Reply::Log(line), &[]);
-                Ok((Reply::Opened { about, limits, alignment, fixed_bytes, has_units }, vec![]))
+                Ok((Reply::Opened(opened), vec![]))
             }
             Request::Plan { graph, plan, exact } => {
                 let graph: Graph = graph.parse().map_err(|e| wrong(format!("the graph cannot be read: {e}")))?;
                 let not_ours = |e| wrong(format!("the plan is none of this graph: {e}"));
                 let backend = self.in_numbers(exact)?;
-                plan.check(&graph, &*backend).map_err(not_ours)?;
+                plan.check(&graph, &*backend.profile()).map_err(not_ours)?;
                 self.plan = Some((graph, plan, backend));
                 self.done(0)
             }
@@ -299,16 +296,15 @@ impl Serving {
         }
     }
 
-    /// A source that the parent hears of, unless it is the parent itself that reads.
+    /// A source of whose parameters the parent hears.
     fn watched(&mut self, source: &Source) -> Result<Watched, BackendError> {
-        let tell = reads_itself(source).then(|| self.out.clone());
-        Ok(Watched { source: self.source(source)?, pulse: self.pulse.clone(), tell })
+        Ok(Watched { source: self.source(source)?, pulse: self.pulse.clone(), tell: Some(self.out.clone()) })
     }
 
     fn source(&mut self, source: &Source) -> Result<SharedSource, BackendError> {
         Ok(match source {
-            Source::Origin(Origin::Model(described)) => self.files.open(described)?,
-            Source::Origin(Origin::Kept(id)) => {
+            Source::Origin(Origin::Files(files)) => self.files.open(files)?,
+            Source::Origin(Origin::Packed(id)) => {
                 self.kept.get(id).cloned().ok_or_else(|| wrong("no such weights are kept here".into()))?
             }
             Source::Ask => Arc::new(AskParent {
@@ -339,13 +335,13 @@ impl Loaded {
                 (Where::Tail, _) => {
                     let (own, rest) =
                         tail.split_at_checked(bytes).ok_or_else(|| wrong(format!("input '{name}' is cut short")))?;
-                    tensors::fill(tensor.data_mut(), own);
+                    tensor.data_mut().fill_from(own);
                     tail = rest;
                 }
                 (Where::Memory(at), Some(file)) => {
                     self.bytes.resize(bytes, 0);
                     memory::read(file, *at, &mut self.bytes).map_err(lost)?;
-                    tensors::fill(tensor.data_mut(), &self.bytes);
+                    tensor.data_mut().fill_from(&self.bytes);
                 }
                 (Where::Memory(_), None) => return Err(wrong(format!("input '{name}' is nowhere"))),
             }
@@ -357,10 +353,10 @@ impl Loaded {
             match (lies, memory) {
                 (Where::Memory(at), Some(file)) => {
                     self.bytes.clear();
-                    tensors::append(tensor.data(), &mut self.bytes);
+                    tensor.data().append_to(&mut self.bytes);
                     memory::write(file, *at, &self.bytes).map_err(lost)?;
                 }
-                _ => tensors::append(tensor.data(), &mut back),
+                _ => tensor.data().append_to(&mut back),
             }
         }
         Ok(back)
@@ -388,25 +384,6 @@ impl Request {
             _ => None,
         }
     }
-}
-
-/// Opens the device that a survey has seen, in this process.
-pub fn open_here(device: &DeviceInfo, options: &VulkanOptions) -> Result<Vulkan, BackendError> {
-    open(&Target::of(device), options)
-}
-
-fn open(target: &Target, options: &VulkanOptions) -> Result<Vulkan, BackendError> {
-    let refuse = |reason: String| BackendError::Unsupported { device: target.name.clone(), reason };
-    let physical = find(target).map_err(|e| refuse(e.to_string()))?;
-    let gone = || refuse("the device that was seen a moment ago is not there any more".into());
-    Vulkan::open(&target.name, &physical.ok_or_else(gone)?, options)
-}
-
-fn find(target: &Target) -> Result<Option<Physical>, VulkanError> {
-    let devices = Loader::open()?.create_instance()?.enumerate()?;
-    let is_it = |physical: &Physical| physical.describe().uuid == target.uuid;
-    let at_its_place = devices.get(target.index).filter(|physical| is_it(physical)).cloned();
-    Ok(at_its_place.or_else(|| devices.into_iter().find(is_it)))
 }
 
 #[cfg(all(test, unix))]

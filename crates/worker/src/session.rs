@@ -2,7 +2,9 @@
 
 use std::time::Instant;
 
-use impasto_backend::{BackendError, Session, SharedSource, StepTime, Streaming, WeightSource, Weights, io};
+use impasto_backend::{
+    BackendError, Session, SharedSource, Signature, StepTime, Streaming, WeightSource, Weights, io, step_times,
+};
 use impasto_graph::{Graph, HostTensor, Plan, Stream, TensorType};
 
 use crate::memory::{self, LARGE};
@@ -16,10 +18,9 @@ pub(crate) struct RemoteSession {
     /// Given back before the weights, which the session uses.
     held: Held,
     _weights: Weights,
-    /// Where weights come from that take turns.
+    /// Where weights come from that are streamed.
     feed: Option<SharedSource>,
-    inputs: Vec<(String, TensorType)>,
-    outputs: Vec<(String, TensorType)>,
+    signature: Signature,
     lies: Lies,
     times: Vec<StepTime>,
     allocated: u64,
@@ -41,7 +42,7 @@ struct Lies {
 }
 
 impl Lies {
-    fn new(inputs: &[(String, TensorType)], outputs: &[(String, TensorType)], has_memory: bool) -> Lies {
+    fn new(signature: &Signature, has_memory: bool) -> Lies {
         let mut end = 0u64;
         let mut place = |(_, ty): &(String, TensorType)| match has_memory && ty.bytes() > LARGE {
             true => {
@@ -51,8 +52,8 @@ impl Lies {
             }
             false => Where::Tail,
         };
-        let inputs = inputs.iter().map(&mut place).collect();
-        let outputs = outputs.iter().map(&mut place).collect();
+        let inputs = signature.inputs.iter().map(&mut place).collect();
+        let outputs = signature.outputs.iter().map(&mut place).collect();
         Lies { inputs, outputs, end }
     }
 }
@@ -66,23 +67,15 @@ impl RemoteSession {
         feed: Option<SharedSource>,
         allocated: u64,
     ) -> RemoteSession {
-        let inputs: Vec<_> = graph.inputs().map(|(name, v)| (name.to_owned(), graph.ty(v).clone())).collect();
-        let outputs: Vec<_> = graph.outputs().iter().map(|o| (o.name.clone(), graph.ty(o.value).clone())).collect();
-        let time = |value| StepTime {
-            label: graph.label(value).into(),
-            op: graph.node(value).op.name(),
-            seconds: 0.0,
-            flops: graph.node(value).op.flops(&graph.operand_types(value), graph.ty(value)),
-        };
+        let signature = Signature::of(graph);
         let has_memory = held.inner.state().memory().is_some();
         RemoteSession {
-            lies: Lies::new(&inputs, &outputs, has_memory),
+            lies: Lies::new(&signature, has_memory),
             held,
             _weights: weights,
             feed,
-            inputs,
-            outputs,
-            times: plan.steps().iter().map(|step| time(step.value)).collect(),
+            signature,
+            times: step_times(graph, plan),
             allocated,
             host: plan.host_bytes(),
             flops: graph.flops() as f64,
@@ -109,18 +102,18 @@ impl RemoteSession {
 
 impl Session for RemoteSession {
     fn inputs(&self) -> &[(String, TensorType)] {
-        &self.inputs
+        &self.signature.inputs
     }
 
     fn outputs(&self) -> &[(String, TensorType)] {
-        &self.outputs
+        &self.signature.outputs
     }
 
     fn run(&mut self, inputs: &[(&str, &HostTensor)], outputs: &mut [HostTensor]) -> Result<(), BackendError> {
         let inner = self.held.inner.clone();
-        io::check_room(&self.outputs, outputs)?;
+        io::check_room(&self.signature.outputs, outputs)?;
         // Before anything is computed, so that what does not fit is told at once.
-        io::outputs(&self.outputs, outputs, |_, _| Ok(()))?;
+        io::outputs(&self.signature.outputs, outputs, |_, _| Ok(()))?;
         // A run may be over before the worker would hear of it.
         if inner.must_stop() {
             return Err(BackendError::Interrupted { device: inner.name().into() });
@@ -128,14 +121,14 @@ impl Session for RemoteSession {
         let mut state = inner.state();
         let mut tail = vec![];
         let no_memory = |e| inner.lost(format!("the memory that its worker process reaches cannot be used: {e}"));
-        io::inputs(&self.inputs, inputs, |i, tensor| match (self.lies.inputs[i], state.memory()) {
+        io::inputs(&self.signature.inputs, inputs, |i, tensor| match (self.lies.inputs[i], state.memory()) {
             (Where::Memory(at), Some(file)) => {
                 self.bytes.clear();
-                io::append(tensor.data(), &mut self.bytes);
+                tensor.data().append_to(&mut self.bytes);
                 memory::write(file, at, &self.bytes).map_err(no_memory)
             }
             _ => {
-                io::append(tensor.data(), &mut tail);
+                tensor.data().append_to(&mut tail);
                 Ok(())
             }
         })?;
@@ -149,17 +142,17 @@ impl Session for RemoteSession {
         self.ran = true;
         self.last = streaming.map(|(bytes, copying, waiting)| Streaming { bytes, copying, waiting });
         let mut rest = &tail[..];
-        io::outputs(&self.outputs, outputs, |i, out| {
+        io::outputs(&self.signature.outputs, outputs, |i, out| {
             let bytes = out.ty().bytes() as usize;
             match (self.lies.outputs[i], state.memory()) {
                 (Where::Memory(at), Some(file)) => {
                     self.bytes.resize(bytes, 0);
                     memory::read(file, at, &mut self.bytes).map_err(no_memory)?;
-                    io::fill(out.data_mut(), &self.bytes);
+                    out.data_mut().fill_from(&self.bytes);
                 }
                 _ => {
                     let (own, others) = rest.split_at_checked(bytes).ok_or_else(|| inner.garbled())?;
-                    io::fill(out.data_mut(), own);
+                    out.data_mut().fill_from(own);
                     rest = others;
                 }
             }

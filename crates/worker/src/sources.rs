@@ -1,14 +1,13 @@
-//! Where a worker has weights from: model files that it maps itself, what it keeps packed, or the parent.
+//! Where a worker has weights from: model files that it reads itself, what it keeps packed, or the parent.
 
 use std::any::Any;
-use std::borrow::Cow;
 use std::fs::File;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use impasto_backend::{BackendError, Origin, ParamBytes, Pulse, SharedSource, WeightSource};
+use impasto_backend::{BackendError, Pulse};
 use impasto_graph::Storage;
-use impasto_weights::{Checkpoint, Stamp};
+use impasto_weights::{Checkpoint, FileOrigin, ParamError, ParamInfo, SharedSource, Stamp, WeightSource, WeightsError};
 
 use crate::memory;
 use crate::message::{Failure, GivenParam, Reply, Where};
@@ -22,23 +21,24 @@ pub(crate) type Answer = (Result<GivenParam, Failure>, Vec<u8>);
 pub(crate) struct Files(Vec<(Vec<Stamp>, Weak<Checkpoint>)>);
 
 impl Files {
-    /// The network that was described.
-    pub fn open(&mut self, described: &str) -> Result<SharedSource, BackendError> {
-        let wrong = |problem: String| BackendError::Setting(problem);
-        let origin: impasto_model::Origin =
-            serde_json::from_str(described).map_err(|e| wrong(format!("a network was described wrongly: {e}")))?;
+    /// The parameters that were described.
+    pub fn open(&mut self, origin: &FileOrigin) -> Result<SharedSource, BackendError> {
+        let wrong = |error: WeightsError| match error {
+            WeightsError::File(error) => BackendError::File(error),
+            other => BackendError::Setting(other.to_string()),
+        };
         self.0.retain(|(_, checkpoint)| checkpoint.strong_count() > 0);
-        let open = self.0.iter().find(|(stamps, _)| stamps == origin.files()).and_then(|(_, open)| open.upgrade());
+        let open = self.0.iter().find(|(stamps, _)| *stamps == origin.files).and_then(|(_, open)| open.upgrade());
         let checkpoint = match open {
             Some(checkpoint) => checkpoint,
             None => {
-                let opened = Checkpoint::reopen(origin.files()).map_err(|e| wrong(e.to_string()))?;
+                let opened = Checkpoint::reopen(&origin.files).map_err(wrong)?;
                 let opened = Arc::new(opened);
-                self.0.push((origin.files().to_vec(), Arc::downgrade(&opened)));
+                self.0.push((origin.files.clone(), Arc::downgrade(&opened)));
                 opened
             }
         };
-        Ok(Arc::new(origin.open(&checkpoint).map_err(|e| wrong(e.to_string()))?))
+        Ok(Arc::new(origin.open(&checkpoint).map_err(wrong)?))
     }
 }
 
@@ -49,35 +49,39 @@ pub(crate) struct AskParent {
     pub memory: Option<Arc<File>>,
 }
 
-impl WeightSource for AskParent {
-    fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError> {
-        let gone = || BackendError::Lost { device: "host".into(), reason: "the parent is gone".into() };
-        let wrong = |problem: String| BackendError::Param { name: name.into(), problem };
-        // Held until the answer is there, so that each asker gets its own.
+impl AskParent {
+    /// Asks for a parameter and some of its bytes.
+    fn ask(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<ParamInfo, ParamError> {
+        let gone = || ParamError::Gone { reason: "the parent is gone".into() };
+        let wrong = |problem: String| ParamError::Wrong { name: name.into(), problem };
+        // Held until the bytes are here, so that each asker gets its own.
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        self.out.say(&Reply::NeedParam { name: name.into() }, &[]).map_err(|_| gone())?;
+        let question = Reply::NeedParam { name: name.into(), offset, bytes: out.len() as u64 };
+        self.out.say(&question, &[]).map_err(|_| gone())?;
         let (answer, tail) = answers.recv().map_err(|_| gone())?;
-        let given = answer.map_err(|failure| failure.on("host"))?;
+        let given = answer.map_err(ParamError::from)?;
         let storage: Storage = given.storage.parse().map_err(wrong)?;
-        let bytes = match (given.lies, &self.memory) {
-            (Where::Tail, _) => tail,
-            (Where::Memory(at), Some(file)) => {
-                // No file is shorter than what is said to be in it: what is announced is not believed before.
-                let there = file.metadata().map_or(0, |data| data.len());
-                if at.checked_add(given.bytes).is_none_or(|end| end > there) {
-                    return Err(wrong("is not where it is said to be".into()));
-                }
-                let mut bytes = vec![0; given.bytes as usize];
-                memory::read(file, at, &mut bytes).map_err(|e| wrong(e.to_string()))?;
-                bytes
-            }
-            (Where::Memory(_), None) => return Err(wrong("is not where it is said to be".into())),
-        };
-        Ok(ParamBytes { storage, shape: given.shape, bytes: Cow::Owned(bytes) })
+        let elsewhere = || wrong("is not where it is said to be".into());
+        match (given.lies, &self.memory) {
+            (Where::Tail, _) if tail.len() == out.len() => out.copy_from_slice(&tail),
+            (Where::Memory(at), Some(file)) => memory::read(file, at, out).map_err(|_| elsewhere())?,
+            _ => return Err(elsewhere()),
+        }
+        Ok(ParamInfo { storage, shape: given.shape, bytes: given.bytes })
     }
 }
 
-/// A source that is watched while it is read: once, or by weights that take turns in as many runs as there are.
+impl WeightSource for AskParent {
+    fn describe(&self, name: &str) -> Result<ParamInfo, ParamError> {
+        self.ask(name, 0, &mut [])
+    }
+
+    fn read_into(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(), ParamError> {
+        self.ask(name, offset, out).map(drop)
+    }
+}
+
+/// A source that is watched while it is read: once, or by streamed weights in as many runs as there are.
 pub(crate) struct Watched {
     pub source: SharedSource,
     pub pulse: Pulse,
@@ -85,23 +89,40 @@ pub(crate) struct Watched {
     pub tell: Option<Out>,
 }
 
-impl WeightSource for Watched {
-    fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError> {
-        if self.pulse.must_stop() {
-            return Err(BackendError::Interrupted { device: "worker".into() });
-        }
-        let given = self.source.read(name)?;
+impl Watched {
+    fn go_on(&self) -> Result<(), ParamError> {
         self.pulse.beat();
+        match self.pulse.must_stop() {
+            true => Err(ParamError::Interrupted { reader: "worker".into() }),
+            false => Ok(()),
+        }
+    }
+}
+
+impl WeightSource for Watched {
+    fn describe(&self, name: &str) -> Result<ParamInfo, ParamError> {
+        self.source.describe(name)
+    }
+
+    fn read_into(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(), ParamError> {
+        self.go_on()?;
+        self.source.read_into(name, offset, out)
+    }
+
+    fn in_memory(&self, name: &str) -> Option<&[u8]> {
+        self.source.in_memory(name)
+    }
+
+    fn check(&self) -> Result<(), ParamError> {
+        self.source.check()
+    }
+
+    fn was_read(&self, name: &str, elements: u64) -> Result<(), ParamError> {
         if let Some(out) = &self.tell {
-            let elements = given.shape.iter().fold(1u64, |n, &d| n.saturating_mul(d as u64));
             // Who is gone hears nothing; that is noticed elsewhere.
             let _ = out.say(&Reply::WasRead { name: name.into(), elements }, &[]);
         }
-        Ok(given)
-    }
-
-    fn release(&self, name: &str) {
-        self.source.release(name);
+        self.go_on()
     }
 
     fn packed(&self, name: &str) -> Option<&[u8]> {
@@ -109,13 +130,8 @@ impl WeightSource for Watched {
         self.source.packed(name)
     }
 
-    fn near(&self) -> Option<&(dyn Any + Send + Sync)> {
+    fn host_mapped(&self) -> Option<&(dyn Any + Send + Sync)> {
         self.pulse.beat();
-        self.source.near()
+        self.source.host_mapped()
     }
-}
-
-/// Whether the parent hears of parameters only from us.
-pub(crate) fn reads_itself(source: &crate::message::Source) -> bool {
-    matches!(source, crate::message::Source::Origin(Origin::Model(_)))
 }

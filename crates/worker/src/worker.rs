@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use impasto_backend::{BackendError, WeightSource};
+use impasto_backend::{BackendError, ParamError, WeightSource};
 use impasto_device::{Channel, Companion, Options, Outcome, Verdict};
 
 use crate::frame::{self, Broken};
@@ -129,11 +129,14 @@ impl Worker {
             match self.heard.recv_timeout(TICK) {
                 Ok(Heard::Reply(reply, tail)) => match reply {
                     Reply::WasRead { name, elements } => {
-                        let stop = waiting.source.and_then(|source| source.was_read(&name, elements).err());
+                        let stop = waiting
+                            .source
+                            .and_then(|source| source.was_read(&name, elements).err())
+                            .map(BackendError::from);
                         told_to_stop = told_to_stop.or(stop);
                     }
-                    Reply::NeedParam { name } => {
-                        if let Some(stop) = self.give(&name, waiting) {
+                    Reply::NeedParam { name, offset, bytes } => {
+                        if let Some(stop) = self.give(&name, offset, bytes, waiting) {
                             told_to_stop.get_or_insert(stop);
                         }
                     }
@@ -177,26 +180,31 @@ impl Worker {
     }
 
     /// Gives a parameter that was asked for. An error of the source goes to the worker, which then fails, and is given back.
-    fn give(&mut self, name: &str, waiting: &Waiting) -> Option<BackendError> {
-        let missing =
-            || BackendError::Param { name: name.into(), problem: "was asked for, and there is no source".into() };
-        let read = waiting.source.ok_or_else(missing).and_then(|source| source.read(name));
-        let given = match read {
-            Ok(given) => given,
+    fn give(&mut self, name: &str, offset: u64, bytes: u64, waiting: &Waiting) -> Option<BackendError> {
+        let wrong = |problem: &str| ParamError::Wrong { name: name.into(), problem: problem.into() };
+        let read = || {
+            let source = waiting.source.ok_or_else(|| wrong("was asked for, and there is no source"))?;
+            let info = source.describe(name)?;
+            // What a worker says is not believed before it is checked.
+            if offset.checked_add(bytes).is_none_or(|end| end > info.bytes) {
+                return Err(wrong("was asked for beyond its end"));
+            }
+            let mut part = vec![0; bytes as usize];
+            source.read_into(name, offset, &mut part)?;
+            Ok((info, part))
+        };
+        let (info, part) = match read() {
+            Ok(read) => read,
             Err(error) => {
                 self.tell(&Request::Param(Err(Failure::from(error.clone()))), &[]);
-                return Some(error);
+                return Some(error.into());
             }
         };
-        let bytes = given.bytes.len() as u64;
         let in_memory = (bytes > memory::LARGE)
-            && self.memory.as_ref().is_some_and(|file| memory::write(file, waiting.room_at, &given.bytes).is_ok());
+            && self.memory.as_ref().is_some_and(|file| memory::write(file, waiting.room_at, &part).is_ok());
         let lies = if in_memory { Where::Memory(waiting.room_at) } else { Where::Tail };
-        let param = GivenParam { storage: given.storage.to_string(), shape: given.shape.clone(), bytes, lies };
-        self.tell(&Request::Param(Ok(param)), if in_memory { &[] } else { &given.bytes });
-        if let Some(source) = waiting.source {
-            source.release(name);
-        }
+        let param = GivenParam { storage: info.storage.to_string(), shape: info.shape, bytes: info.bytes, lies };
+        self.tell(&Request::Param(Ok(param)), if in_memory { &[] } else { &part });
         None
     }
 

@@ -10,10 +10,9 @@ use std::time::{Duration, Instant};
 
 use driver::{random, seed, shim};
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
-use impasto_backend::vulkan::VulkanOptions;
-use impasto_backend::{Backend, BackendError, HostWeights, Params, Session, SharedSource, WeightSource};
+use impasto_backend::{Backend, BackendError, DeviceOptions, HostWeights, Params, Session, SharedSource, WeightSource};
 use impasto_device::{Api, DeviceInfo, DeviceKind, Store, SurveyOptions, UseGuard, survey};
-use impasto_graph::{Capabilities, DType, Epilogue, Graph, HostTensor, Plan, Storage};
+use impasto_graph::{DType, Epilogue, Graph, HostTensor, Plan, Storage};
 use impasto_worker::{Remote, WorkerOptions};
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -65,7 +64,7 @@ fn options(fault: &str) -> WorkerOptions {
 }
 
 fn open(fault: &str) -> Remote {
-    Remote::open(&device(), &VulkanOptions::default(), options(fault)).unwrap_or_else(|e| panic!("{fault}: {e}"))
+    Remote::open(&device(), &DeviceOptions::default(), options(fault)).unwrap_or_else(|e| panic!("{fault}: {e}"))
 }
 
 /// Small products one behind the other, on random numbers.
@@ -99,7 +98,7 @@ impl Case {
     }
 
     fn session(&self, backend: &dyn Backend) -> Result<Box<dyn Session>, BackendError> {
-        let plan = Plan::new(&self.graph, backend).expect("it fits");
+        let plan = Plan::new(&self.graph, &*backend.profile()).expect("it fits");
         let weights = backend.pack(&self.graph, &plan, &self.params)?;
         backend.prepare(&self.graph, &plan, &weights)
     }
@@ -189,7 +188,7 @@ fn every_death_is_told() {
 fn a_hang_is_ended() {
     let case = Case::new(&mut seed(), 2);
     let options = WorkerOptions { patience: Some(Duration::from_secs(3)), ..options("hang:2") };
-    let remote = Remote::open(&device(), &VulkanOptions::default(), options).expect("it opens");
+    let remote = Remote::open(&device(), &DeviceOptions::default(), options).expect("it opens");
     let error = case.run(&mut *case.session(&remote).expect("it loads")).expect_err("it hangs");
     assert!(reason(&error).contains("did not end within") && reason(&error).contains("\"run\""), "{error}");
     no_orphans();
@@ -198,7 +197,7 @@ fn a_hang_is_ended() {
 fn a_leak_is_ended() {
     let case = Case::new(&mut seed(), 2);
     let options = WorkerOptions { slack: Some(512 << 20), ..options("leak:3") };
-    let remote = Remote::open(&device(), &VulkanOptions::default(), options).expect("it opens");
+    let remote = Remote::open(&device(), &DeviceOptions::default(), options).expect("it opens");
     let error = case.run(&mut *case.session(&remote).expect("it loads")).expect_err("it leaks");
     assert!(reason(&error).contains("GB of memory"), "{error}");
     no_orphans();
@@ -239,7 +238,7 @@ fn weights_from_everywhere() {
     let case = Case::new(&mut seed(), 12);
     let truth = case.truth();
     let whole = open("none");
-    let plan = Plan::new(&case.graph, &whole).expect("it fits");
+    let plan = Plan::new(&case.graph, &*whole.profile()).expect("it fits");
     let host = Arc::new(whole.pack_on_host(&case.graph, &plan, &case.params).expect("it packs"));
     assert_eq!(host.bytes(), plan.weight_bytes());
     assert!(host.packed("0.weight").is_none(), "they are in the worker's memory, not here");
@@ -249,10 +248,10 @@ fn weights_from_everywhere() {
     assert_eq!(session.profile().len(), plan.steps().len());
     assert!(session.profile().iter().any(|time| time.seconds > 0.0), "times come over");
 
-    let memory = plan.arena_bytes() + plan.weight_bytes() / 2 + whole.fixed_bytes();
-    let how = VulkanOptions { memory: Some(memory), ..VulkanOptions::default() };
+    let memory = plan.arena_bytes() + plan.weight_bytes() / 2 + whole.profile().fixed_bytes();
+    let how = DeviceOptions { memory: Some(memory), ..DeviceOptions::default() };
     let small = Remote::open(&device(), &how, options("none")).expect("it opens");
-    let plan = Plan::streamed(&case.graph, &small).expect("it fits");
+    let plan = Plan::streamed(&case.graph, &*small.profile()).expect("it fits");
     assert!(plan.stream().is_some(), "weights take turns");
     let kept: SharedSource = Arc::new(small.pack_on_host(&case.graph, &plan, &case.params).expect("it packs"));
     let asked: SharedSource = Arc::new(case.params.clone());
@@ -279,7 +278,7 @@ fn an_idle_worker_ends() {
     let case = Case::new(&mut seed(), 4);
     let truth = case.truth();
     let options = WorkerOptions { idle: Duration::from_millis(300), ..options("none") };
-    let remote = Remote::open(&device(), &VulkanOptions::default(), options).expect("it opens");
+    let remote = Remote::open(&device(), &DeviceOptions::default(), options).expect("it opens");
     for round in 0..2 {
         let before = remote.meter().now();
         let mut session = case.session(&remote).expect("it loads");
@@ -290,7 +289,7 @@ fn an_idle_worker_ends() {
         assert_eq!(case.run(&mut *session).expect("it runs"), truth, "round {round}");
         drop(session);
         // Asked at once, the worker is still there and has given everything back.
-        let plan = Plan::new(&case.graph, &remote).expect("it fits");
+        let plan = Plan::new(&case.graph, &*remote.profile()).expect("it fits");
         let weights = remote.pack(&case.graph, &plan, &case.params).expect("it packs");
         assert_eq!(remote.meter().now(), before + weights.bytes(), "round {round}: bytes are left on the device");
         drop(weights);
@@ -347,7 +346,7 @@ fn who_wants_to_stop_is_heard() {
     let case = Case::new(&mut seed(), 2100);
     let stop = Arc::new(AtomicBool::new(false));
     let options = WorkerOptions { stop: Some(stop.clone()), ..options("none") };
-    let remote = Remote::open(&device(), &VulkanOptions::default(), options).expect("it opens");
+    let remote = Remote::open(&device(), &DeviceOptions::default(), options).expect("it opens");
     let mut session = case.session(&remote).expect("it loads");
     let truth = session.run_to_new(&[("x", &case.inputs[0])]).expect("it runs");
     stop.store(true, Ordering::Relaxed);
@@ -382,7 +381,7 @@ fn two_deaths_are_remembered() {
         let guard = UseGuard::new(&device, &survey_options(asked_for));
         let through_shim = DeviceInfo { manifest: Some(shim().manifest.clone()), index: 0, ..device.clone() };
         let options = WorkerOptions { guard: Some(guard), ..options("abort:1") };
-        let remote = Remote::open(&through_shim, &VulkanOptions::default(), options).expect("it opens");
+        let remote = Remote::open(&through_shim, &DeviceOptions::default(), options).expect("it opens");
         let error = case.run(&mut *case.session(&remote).expect("it loads")).expect_err("it dies");
         reason(&error);
         remote.reopens()

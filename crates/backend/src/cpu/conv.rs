@@ -7,7 +7,7 @@
 //!   segment of `k` at its own offset.
 //! - **gathered**: for few channels or narrow images, each output pixel's window is copied into one row.
 
-use impasto_graph::{Graph, Op, Value};
+use impasto_graph::{Graph, Value};
 
 use super::Cpu;
 use super::gemm::drive::{BLOCK_ROWS, Block, Product, Target, convert, spread, sums_bytes};
@@ -15,7 +15,7 @@ use super::gemm::pack::{self, Order};
 use super::gemm::share::{Partition, Room};
 use super::gemm::{Kernel, Number};
 use super::rows::Src;
-use super::session::{Env, Run, size};
+use super::session::{Env, Run};
 use crate::shapes::{Window, epilogue};
 
 /// How the rows of A come about.
@@ -311,12 +311,4 @@ unsafe fn gather(s: &Window, order: Order, product: &Product, image: Src, pixel:
         let padding = pack::padded_k(s.k(), product.number) - s.k();
         to.add(s.k() * bytes).write_bytes(0, padding * bytes);
     }
-}
-
-/// An operand may be overwritten only if it is read element by element, at the same place as it is written.
-pub(super) fn may_overwrite(graph: &Graph, value: Value, operand: usize) -> bool {
-    let node = graph.node(value);
-    let (Op::Conv2d { fused, .. } | Op::Linear { fused, .. }) = node.op else { return false };
-    let residual = fused.residual && operand + 1 == node.inputs.len();
-    residual && size(graph.ty(node.inputs[operand]).dtype) == size(node.ty.dtype)
 }

@@ -1,6 +1,6 @@
 //! Arithmetic on each element.
 
-use impasto_graph::{Binary, DType, Graph, Op, Value};
+use impasto_graph::{Binary, DType, Op, Value};
 
 use super::math::Aligned;
 use super::rows::{Dst, Rows, Src};
@@ -11,13 +11,6 @@ use crate::shapes::{broadcast_strides, merge};
 const CHUNK: usize = 1024;
 /// Elements of a task.
 const TASK: usize = 16 * CHUNK;
-
-/// Element-wise ops read an element before they write it, so a result of the same size may take its place.
-pub(super) fn may_overwrite(graph: &Graph, value: Value, operand: usize) -> bool {
-    let node = graph.node(value);
-    let from = graph.ty(node.inputs[operand]);
-    from.shape == node.ty.shape && from.dtype.bytes() == node.ty.dtype.bytes()
-}
 
 /// Unary functions, scale and shift, casts.
 pub(super) fn map(env: &Env, value: Value) -> Run {

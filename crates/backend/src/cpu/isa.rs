@@ -7,12 +7,14 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
+use serde::{Deserialize, Serialize};
+
 use impasto_device::{Options, Report, Trial, Verdict, trial};
 
 use crate::BackendError;
 
 /// A set of instructions that products are computed with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Isa {
     /// Whatever the compiler makes of plain Rust.
     Portable,

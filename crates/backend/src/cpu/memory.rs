@@ -1,6 +1,6 @@
 //! Memory for tensors: aligned, exactly as large as planned, refused without a panic.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -8,8 +8,6 @@ use crate::{BackendError, Meter};
 
 /// Alignment of every tensor: a cache line, and the widest vector.
 pub(crate) const ALIGNMENT: u64 = 64;
-/// Large buffers begin at a huge page, so that the kernel can back them with huge pages.
-const HUGE: usize = 2 << 20;
 
 /// A piece of memory that is ours.
 pub(crate) struct Memory {
@@ -24,13 +22,41 @@ unsafe impl Send for Memory {}
 // SAFETY: as above; shared access only hands out the pointer.
 unsafe impl Sync for Memory {}
 
+/// Bytes that a thread reads into: aligned for numbers of every type, and kept from one piece to the next.
+#[derive(Default)]
+pub(crate) struct ReadBuffer(Vec<Line>);
+
+#[derive(Clone, Copy)]
+#[repr(align(32))]
+struct Line(#[allow(dead_code, reason = "read as bytes")] [u8; 32]);
+
+impl ReadBuffer {
+    /// So many bytes, of any content.
+    pub(crate) fn bytes(&mut self, bytes: usize) -> &mut [u8] {
+        if self.0.len() * size_of::<Line>() < bytes {
+            self.0.resize(bytes.div_ceil(size_of::<Line>()), Line([0; 32]));
+        }
+        // SAFETY: the lines have so many bytes, and are nothing else.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), bytes) }
+    }
+}
+
 impl Memory {
     /// Zeroed memory of exactly this size, counted.
     pub(crate) fn new(bytes: u64, meter: &Arc<Meter>) -> Result<Memory, BackendError> {
+        Memory::by(alloc_zeroed, bytes, meter)
+    }
+
+    /// The same of any content, for what is written as a whole before it is read. Zeros would be written here, on one thread; so fresh pages are
+    /// touched by the threads that fill them.
+    pub(crate) fn unwritten(bytes: u64, meter: &Arc<Meter>) -> Result<Memory, BackendError> {
+        Memory::by(alloc, bytes, meter)
+    }
+
+    fn by(allocate: unsafe fn(Layout) -> *mut u8, bytes: u64, meter: &Arc<Meter>) -> Result<Memory, BackendError> {
         let exhausted = || BackendError::Exhausted { device: "cpu".into(), bytes };
         let size = usize::try_from(bytes).map_err(|_| exhausted())?.max(1);
-        let align = if size >= HUGE { HUGE } else { ALIGNMENT as usize };
-        let layout = Layout::from_size_align(size, align).map_err(|_| exhausted())?;
+        let layout = Layout::from_size_align(size, ALIGNMENT as usize).map_err(|_| exhausted())?;
         // There is no budget behind this one: the planner keeps to the limit.
         meter.take(bytes);
         #[cfg(feature = "faults")]
@@ -39,15 +65,10 @@ impl Memory {
             return Err(exhausted());
         }
         // SAFETY: the size is not zero.
-        let Some(ptr) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
+        let Some(ptr) = NonNull::new(unsafe { allocate(layout) }) else {
             meter.refuse(bytes);
             return Err(exhausted());
         };
-        #[cfg(target_os = "linux")]
-        if size >= HUGE {
-            // SAFETY: the range is our own allocation; the advice changes no contents, and its failure is harmless.
-            unsafe { libc::madvise(ptr.as_ptr().cast(), size, libc::MADV_HUGEPAGE) };
-        }
         Ok(Memory { ptr, layout, bytes, meter: meter.clone() })
     }
 

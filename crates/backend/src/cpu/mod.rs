@@ -13,52 +13,46 @@ mod isa;
 mod linear;
 mod lookup;
 mod math;
-mod memory;
+pub(crate) mod memory;
 mod movement;
 mod norm;
 mod pool;
-mod rows;
+pub(crate) mod rows;
 mod session;
 mod weights;
 
-use std::str::FromStr;
 use std::sync::Arc;
 
+use impasto_device::DeviceInfo;
 use impasto_graph::{Capabilities, DType, Graph, Limits, Op, Plan, Used, Value, Weight};
 
-use crate::{Backend, BackendError, Meter, Profile, Session, WeightSource, Weights};
+use crate::session::may_overwrite;
+use crate::{Backend, BackendError, DeviceOptions, Meter, Profile, Session, WeightSource, Weights};
 use gemm::Kernel;
 use memory::Memory;
 use pool::Pool;
 use rows::Rows;
 
+pub use crate::Precision;
 pub use bench::{Stillness, next_core, peak_gflops};
 pub use gemm::Number;
 pub use isa::{Finding, Isa, TRIALS, findings};
 
-/// What products are computed in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Precision {
-    /// bf16 where the processor multiplies it faster than f32; else f32. The same in every process on a machine.
-    #[default]
-    Auto,
-    /// 32-bit floats.
-    F32,
-    /// bf16 factors with f32 sums, also where that is slow.
-    Bf16,
+/// [`crate::profile`] of the CPU.
+pub(crate) fn profile(device: &DeviceInfo, options: &DeviceOptions) -> Result<Arc<dyn Profile>, BackendError> {
+    Ok(open_cpu(device, options)?)
 }
 
-impl FromStr for Precision {
-    type Err = BackendError;
+/// [`crate::open`] of the CPU.
+pub(crate) fn open(device: &DeviceInfo, options: &DeviceOptions) -> Result<Arc<dyn Backend>, BackendError> {
+    Ok(open_cpu(device, options)?)
+}
 
-    fn from_str(text: &str) -> Result<Precision, BackendError> {
-        match text {
-            "auto" => Ok(Precision::Auto),
-            "f32" => Ok(Precision::F32),
-            "bf16" => Ok(Precision::Bf16),
-            _ => Err(BackendError::Setting(format!("'{text}' is no precision; there are auto, f32 and bf16"))),
-        }
-    }
+fn open_cpu(device: &DeviceInfo, options: &DeviceOptions) -> Result<Arc<Cpu>, BackendError> {
+    let DeviceOptions { precision, memory, threads, isa, .. } = *options;
+    // A machine that is not here may have less memory than this one.
+    let memory = Some(memory.unwrap_or(u64::MAX).min(device.limits.memory));
+    Ok(Arc::new(Cpu::new(&CpuOptions { threads, isa, precision, memory })?))
 }
 
 /// How the CPU is to be used.
@@ -171,6 +165,11 @@ impl Cpu {
         &self.0.pool
     }
 
+    /// Memory for what is written as a whole before it is read.
+    fn unwritten_memory(&self, bytes: u64) -> Result<Memory, BackendError> {
+        Memory::unwritten(bytes, &self.0.meter)
+    }
+
     /// Memory for tensors of this device.
     fn memory(&self, bytes: u64) -> Result<Memory, BackendError> {
         Memory::new(bytes, &self.0.meter)
@@ -207,17 +206,7 @@ impl Capabilities for Cpu {
     }
 
     fn may_overwrite(&self, graph: &Graph, value: Value, operand: usize) -> bool {
-        match graph.node(value).op {
-            Op::Linear { .. } | Op::Conv2d { .. } => conv::may_overwrite(graph, value, operand),
-            Op::GroupNorm { .. } | Op::Normalise { .. } | Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::Softmax => {
-                norm::may_overwrite(graph, value, operand)
-            }
-            Op::Unary(_) | Op::Binary(_) | Op::Affine { .. } | Op::Cast => {
-                elementwise::may_overwrite(graph, value, operand)
-            }
-            Op::Rotary { .. } => operand == 0,
-            _ => false,
-        }
+        may_overwrite(graph, value, operand)
     }
 
     fn param_bytes(&self, graph: &Graph, param: Value, used: Used) -> u64 {
@@ -241,19 +230,23 @@ impl Profile for Cpu {
     fn profile_in_f32(&self) -> Option<Arc<dyn Profile>> {
         Some(self.exact()?)
     }
+
+    fn pack_one(&self, graph: &Graph, weight: &Weight, source: &dyn WeightSource) -> Result<Vec<u8>, BackendError> {
+        weights::packed(self, graph, weight, source)
+    }
 }
 
 impl Backend for Cpu {
+    fn profile(&self) -> Arc<dyn Profile> {
+        Arc::new(self.clone())
+    }
+
     fn meter(&self) -> &Meter {
         &self.0.meter
     }
 
     fn peak_gflops(&self) -> Result<f64, BackendError> {
         Ok(bench::peak_gflops(self, self.number()))
-    }
-
-    fn pack_one(&self, graph: &Graph, weight: &Weight, source: &dyn WeightSource) -> Result<Vec<u8>, BackendError> {
-        weights::packed(self, graph, weight, source)
     }
 
     fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {

@@ -295,8 +295,3 @@ unsafe fn one_row(rows: &Rows, op: &Op, row: &mut [f32], scale: &[f32], shift: &
         }
     }
 }
-
-/// Norms read a row before they write it, so their result may take the operand's place.
-pub(super) fn may_overwrite(graph: &Graph, value: Value, operand: usize) -> bool {
-    operand == 0 && graph.operand_types(value)[0].dtype.bytes() == graph.ty(value).dtype.bytes()
-}

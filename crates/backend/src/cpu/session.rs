@@ -2,16 +2,17 @@
 
 use std::time::Instant;
 
-use impasto_graph::{DType, Data, Graph, HostTensor, Op, Place, Plan, Segment, Span, Stream, TensorType, Value};
+use impasto_graph::{DType, Data, Graph, HostTensor, Place, Plan, Span, Step, TensorType, Value};
 
 use super::memory::Memory;
 use super::pool::Pool;
 use super::rows::{Dst, Src};
-use super::weights::{CpuWeights, Way};
+use super::weights::{CpuWeights, Layout};
 use super::{Cpu, attention, conv, elementwise, linear, lookup, movement, norm};
+use crate::session::{PrepareOps, Signature, StreamState, step_times};
 use crate::stored::param_name;
-use crate::stream::{self, segment_of};
-use crate::{BackendError, Session, SharedSource, StepTime, Streaming, io};
+use crate::stream::segment_of;
+use crate::{BackendError, Session, StepTime, Streaming, io};
 
 /// A step, ready to run.
 pub(super) type Run = Box<dyn Fn(&Pool) + Send + Sync>;
@@ -52,7 +53,7 @@ pub(super) struct Env<'a> {
     arena: &'a Memory,
     /// The step's scratch memory.
     scratch: Option<Span>,
-    /// The step's segment, where weights take turns.
+    /// The step's segment, where weights are streamed.
     segment: usize,
 }
 
@@ -69,7 +70,7 @@ impl Env<'_> {
             Place::Arena(span) => {
                 Src { ptr: self.arena_ptr(span.offset, span.bytes), dtype: self.graph.ty(value).dtype }
             }
-            Place::Weight(param) => self.weights.find(self.segment, param_name(self.graph, param), Way::Tensor),
+            Place::Weight(param) => self.weights.find(self.segment, param_name(self.graph, param), Layout::Tensor),
             Place::Host(_) | Place::Nowhere => unreachable!("an operand of a step has a place here"),
         }
     }
@@ -87,15 +88,15 @@ impl Env<'_> {
     /// Where the rows of a table can be read.
     pub(super) fn table(&self, value: Value) -> Src {
         match self.plan.place(value) {
-            Place::Weight(param) => self.weights.find(self.segment, param_name(self.graph, param), Way::Table),
+            Place::Weight(param) => self.weights.find(self.segment, param_name(self.graph, param), Layout::Table),
             _ => self.src(value),
         }
     }
 
     /// The packed panels of a parameter, with gates among them or without.
     pub(super) fn panels(&self, param: Value, gated: bool) -> *const u8 {
-        let way = if gated { Way::GatedPanels } else { Way::Panels };
-        self.weights.find(self.segment, param_name(self.graph, param), way).ptr
+        let layout = if gated { Layout::GatedPanels } else { Layout::Panels };
+        self.weights.find(self.segment, param_name(self.graph, param), layout).ptr
     }
 
     /// The scratch memory of a step.
@@ -113,40 +114,88 @@ impl Env<'_> {
     pub(super) fn operand_type(&self, value: Value, i: usize) -> &TensorType {
         self.graph.ty(self.graph.node(value).inputs[i])
     }
+}
 
-    fn prepare(&self, value: Value) -> Run {
-        match &self.graph.node(value).op {
-            Op::Linear { .. } => linear::prepare(self, value),
-            Op::MatMul { .. } => linear::matmul::prepare(self, value),
-            Op::Conv2d { .. } => conv::prepare(self, value),
-            Op::Attention { .. } => attention::prepare(self, value),
-            Op::GroupNorm { .. } => norm::group_norm(self, value),
-            Op::LineStatistics { .. } => norm::line_statistics(self, value),
-            Op::NormFactors { .. } => norm::factors(self, value),
-            Op::Normalise { .. } => norm::normalise(self, value),
-            Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::Softmax => norm::by_row(self, value),
-            Op::Unary(_) | Op::Affine { .. } | Op::Cast => elementwise::map(self, value),
-            Op::Binary(_) => elementwise::binary(self, value),
-            Op::Geglu => elementwise::geglu(self, value),
-            Op::Upsample { .. }
-            | Op::Pad { .. }
-            | Op::Concat { .. }
-            | Op::Slice { .. }
-            | Op::Reshape { .. }
-            | Op::Permute { .. } => movement::prepare(self, value),
-            Op::Embedding => lookup::embedding(self, value),
-            Op::TimestepEmbedding { .. } => lookup::timestep(self, value),
-            Op::Rotary { .. } => lookup::rotary(self, value),
-            Op::Rest | Op::Fetch => unreachable!("they are not supported"),
-            Op::Input { .. } | Op::Param { .. } => unreachable!("sources are not executed"),
-        }
+impl PrepareOps for Env<'_> {
+    type Step = Run;
+
+    fn graph(&self) -> &Graph {
+        self.graph
+    }
+
+    fn linear(&self, value: Value) -> Run {
+        linear::prepare(self, value)
+    }
+
+    fn matmul(&self, value: Value) -> Run {
+        linear::matmul::prepare(self, value)
+    }
+
+    fn conv(&self, value: Value) -> Run {
+        conv::prepare(self, value)
+    }
+
+    fn attention(&self, value: Value) -> Run {
+        attention::prepare(self, value)
+    }
+
+    fn group_norm(&self, value: Value) -> Run {
+        norm::group_norm(self, value)
+    }
+
+    fn line_statistics(&self, value: Value) -> Run {
+        norm::line_statistics(self, value)
+    }
+
+    fn norm_factors(&self, value: Value) -> Run {
+        norm::factors(self, value)
+    }
+
+    fn normalise(&self, value: Value) -> Run {
+        norm::normalise(self, value)
+    }
+
+    fn by_row(&self, value: Value) -> Run {
+        norm::by_row(self, value)
+    }
+
+    fn map(&self, value: Value) -> Run {
+        elementwise::map(self, value)
+    }
+
+    fn binary(&self, value: Value) -> Run {
+        elementwise::binary(self, value)
+    }
+
+    fn geglu(&self, value: Value) -> Run {
+        elementwise::geglu(self, value)
+    }
+
+    fn movement(&self, value: Value) -> Run {
+        movement::prepare(self, value)
+    }
+
+    fn embedding(&self, value: Value) -> Run {
+        lookup::embedding(self, value)
+    }
+
+    fn timestep(&self, value: Value) -> Run {
+        lookup::timestep(self, value)
+    }
+
+    fn rotary(&self, value: Value) -> Run {
+        lookup::rotary(self, value)
+    }
+
+    fn rest(&self, _: Value) -> Run {
+        unreachable!("the CPU says that it does not support it")
     }
 }
 
 struct Prepared {
     run: Run,
     time: StepTime,
-    /// Its result, if that has numbers that can be none.
+    /// Its result, where a fault puts NaN.
     #[cfg(feature = "faults")]
     result: Dst,
 }
@@ -154,22 +203,13 @@ struct Prepared {
 pub(super) struct CpuSession {
     cpu: Cpu,
     steps: Vec<Prepared>,
-    inputs: Vec<(String, TensorType)>,
-    outputs: Vec<(String, TensorType)>,
+    signature: Signature,
     input_places: Vec<Option<Dst>>,
     output_places: Vec<Src>,
     arena: Memory,
     /// Keeps the memory alive that the steps point into.
     weights: crate::Weights,
-    turns: Option<Turns>,
-}
-
-/// Weights that take turns.
-struct Turns {
-    feed: SharedSource,
-    stream: Stream,
-    graph: Graph,
-    last: Streaming,
+    stream: Option<StreamState>,
 }
 
 // SAFETY: the pointers inside lead into the arena and the weights, which the session owns or keeps alive.
@@ -177,78 +217,49 @@ unsafe impl Send for CpuSession {}
 
 impl CpuSession {
     pub(super) fn new(cpu: &Cpu, graph: &Graph, plan: &Plan, weights: &crate::Weights) -> Result<Self, BackendError> {
-        let packed = weights.inner.downcast_ref::<CpuWeights>().ok_or_else(|| BackendError::Unsupported {
-            device: "cpu".into(),
-            reason: "these weights are on another device".into(),
-        })?;
+        let packed: &CpuWeights = weights.of("cpu")?;
         packed.check(cpu, graph, plan)?;
         let arena = cpu.memory(plan.arena_bytes())?;
         let env = Env { cpu, graph, plan, weights: packed, arena: &arena, scratch: None, segment: 0 };
-        let steps = plan
-            .steps()
-            .iter()
-            .enumerate()
-            .map(|(i, s)| Prepared {
-                #[cfg(feature = "faults")]
-                result: env.dst(s.value),
-                run: Env { scratch: s.scratch, segment: segment_of(plan, i), ..env }.prepare(s.value),
-                time: StepTime {
-                    label: graph.label(s.value).into(),
-                    op: graph.node(s.value).op.name(),
-                    seconds: 0.0,
-                    flops: graph.node(s.value).op.flops(&graph.operand_types(s.value), graph.ty(s.value)),
-                },
-            })
-            .collect();
-        let inputs: Vec<_> = graph.inputs().collect();
-        let input_places =
-            inputs.iter().map(|&(_, v)| matches!(plan.place(v), Place::Arena(_)).then(|| env.dst(v))).collect();
-        let output_places = graph.outputs().iter().map(|o| env.src(o.value)).collect();
-        let inputs = inputs.into_iter().map(|(name, v)| (name.to_string(), graph.ty(v).clone())).collect();
-        let outputs = graph.outputs().iter().map(|o| (o.name.clone(), graph.ty(o.value).clone())).collect();
-        let turns = match plan.stream() {
-            Some(stream) => {
-                let (feed, stream, graph) = (weights.feed("cpu")?, stream.clone(), graph.clone());
-                Some(Turns { feed, stream, graph, last: Streaming::default() })
-            }
-            None => None,
+        let prepared = |(i, (step, time)): (usize, (&Step, StepTime))| Prepared {
+            #[cfg(feature = "faults")]
+            result: env.dst(step.value),
+            run: Env { scratch: step.scratch, segment: segment_of(plan, i), ..env }.prepare(step.value),
+            time,
         };
+        let steps = plan.steps().iter().zip(step_times(graph, plan)).enumerate().map(prepared).collect();
+        let input_place = |(_, v): (&str, Value)| matches!(plan.place(v), Place::Arena(_)).then(|| env.dst(v));
         Ok(CpuSession {
             cpu: cpu.clone(),
             steps,
-            inputs,
-            outputs,
-            input_places,
-            output_places,
+            signature: Signature::of(graph),
+            input_places: graph.inputs().map(input_place).collect(),
+            output_places: graph.outputs().iter().map(|o| env.src(o.value)).collect(),
             arena,
             weights: weights.clone(),
-            turns,
+            stream: StreamState::new("cpu", graph, plan, weights)?,
         })
     }
 
-    /// Runs everything; where weights take turns, segment by segment.
+    /// Runs everything; where weights are streamed, segment by segment.
     fn run_segments(&mut self) -> Result<(), BackendError> {
         let (cpu, steps) = (&self.cpu, &mut self.steps);
-        let Some(turns) = &mut self.turns else {
+        let Some(stream) = &mut self.stream else {
             run_all(cpu, steps);
             return Ok(());
         };
-        let Some(packed) = self.weights.inner.downcast_ref::<CpuWeights>() else {
-            let reason = "these weights are on another device".into();
-            return Err(BackendError::Unsupported { device: "cpu".into(), reason });
-        };
-        let bring = |segment: &Segment| packed.bring(cpu, &turns.graph, segment, &*turns.feed);
-        let segments = turns.stream.segments();
-        let mut compute = |segment: usize| {
-            run_all(cpu, &mut steps[segments[segment].steps.clone()]);
-            Ok(())
-        };
-        turns.last = stream::run(segments, turns.stream.slots(), &bring, &mut compute)?;
-        Ok(())
+        let packed: &CpuWeights = self.weights.of("cpu")?;
+        stream.run(
+            |graph, segment, source| packed.bring(cpu, graph, segment, source),
+            |_, segment| {
+                run_all(cpu, &mut steps[segment.steps.clone()]);
+                Ok(())
+            },
+        )
     }
 
     fn upload(&self, given: &[(&str, &HostTensor)]) -> Result<(), BackendError> {
-        io::inputs(&self.inputs, given, |i, tensor| {
+        io::inputs(&self.signature.inputs, given, |i, tensor| {
             if let Some(place) = self.input_places[i] {
                 // SAFETY: the place has the bytes of this type, and the tensor has the same type.
                 unsafe { place.ptr.copy_from_nonoverlapping(data_ptr(tensor.data()), tensor.ty().bytes() as usize) };
@@ -258,7 +269,7 @@ impl CpuSession {
     }
 
     fn download(&self, outputs: &mut [HostTensor]) -> Result<(), BackendError> {
-        io::outputs(&self.outputs, outputs, |i, out| {
+        io::outputs(&self.signature.outputs, outputs, |i, out| {
             let bytes = out.ty().bytes() as usize;
             let to: *mut u8 = match out.data_mut() {
                 Data::F32(v) => v.as_mut_ptr().cast(),
@@ -305,15 +316,15 @@ fn data_ptr(data: &Data) -> *const u8 {
 
 impl Session for CpuSession {
     fn inputs(&self) -> &[(String, TensorType)] {
-        &self.inputs
+        &self.signature.inputs
     }
 
     fn outputs(&self) -> &[(String, TensorType)] {
-        &self.outputs
+        &self.signature.outputs
     }
 
     fn run(&mut self, inputs: &[(&str, &HostTensor)], outputs: &mut [HostTensor]) -> Result<(), BackendError> {
-        io::check_room(&self.outputs, outputs)?;
+        io::check_room(&self.signature.outputs, outputs)?;
         #[cfg(feature = "faults")]
         if impasto_faults::submit("cpu") {
             return Err(BackendError::Lost { device: "cpu".into(), reason: "on purpose".into() });
@@ -324,7 +335,7 @@ impl Session for CpuSession {
     }
 
     fn streaming(&self) -> Option<Streaming> {
-        self.turns.as_ref().map(|turns| turns.last)
+        self.stream.as_ref().map(StreamState::last)
     }
 
     fn allocated_bytes(&self) -> u64 {

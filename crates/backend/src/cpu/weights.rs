@@ -1,35 +1,37 @@
 //! Parameters in the layouts that kernels read: weights of products as panels, tables as they are stored, everything else
 //! in the element type of the graph.
 //!
-//! Each is read from the file once and kept once (again only if the model uses it in another way too).
+//! Loading is tasks of some rows of one parameter each, which the pool's threads take: read the rows once, as the file has them, and pack
+//! them straight into each layout that the plan uses.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
-use half::{bf16, f16};
 use impasto_graph::{DType, Graph, Piece, Plan, Segment, Storage, TensorType, Used, Value, Weight};
 
 use super::Cpu;
 use super::gemm::pack::{self, Order};
 use super::gemm::{Number, PANEL};
-use super::memory::Memory;
-use super::rows::Src;
+use super::memory::{Memory, ReadBuffer};
+use super::rows::{Dst, PanelRows, Src};
 use super::session::Ptr;
 use crate::shapes::product_shape;
-use crate::stored::{convert, dequantise, param_name, read, storage};
-use crate::{BackendError, ParamBytes, WeightSource};
+use crate::stored::{Param, Stored, param_name, storage};
+use crate::tasks::FirstError;
+use crate::{BackendError, WeightSource};
 
 /// A parameter in one of its layouts.
-struct Kept {
+struct Packed {
     /// Where it lies, in memory that this value holds.
     ptr: Ptr,
     dtype: DType,
     ty: TensorType,
 }
 
-/// How a parameter is used, each way with a layout of its own.
+/// The layouts that uses of a parameter ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Way {
+pub(super) enum Layout {
     /// As panels, the weights of a product.
     Panels,
     /// As panels of values and of their gates, the weights of a product that ends with GEGLU.
@@ -38,22 +40,22 @@ pub(super) enum Way {
     Tensor,
 }
 
-impl Way {
+impl Layout {
     /// Whether its element type is that of products.
-    fn is_packed(self) -> bool {
-        matches!(self, Way::Panels | Way::GatedPanels)
+    fn is_panels(self) -> bool {
+        matches!(self, Layout::Panels | Layout::GatedPanels)
     }
 }
 
-/// Parameters in memory: those that stay, and where those lie that take turns.
+/// Parameters in memory: those that stay, and the slots of those that are streamed.
 pub(super) struct CpuWeights {
     /// Keeps what the addresses point into.
     memory: Vec<Memory>,
     slots: Option<Memory>,
     slot_bytes: u64,
-    kept: HashMap<(String, Way), Kept>,
+    resident: HashMap<(String, Layout), Packed>,
     /// By segment.
-    turns: Vec<HashMap<(String, Way), Kept>>,
+    streamed: Vec<HashMap<(String, Layout), Packed>>,
     /// What panels are packed for.
     number: Number,
     matrix: bool,
@@ -72,67 +74,196 @@ fn packed_bytes(cpu: &Cpu, ty: &TensorType, gated: bool) -> u64 {
     pack::packed_bytes(pack::columns(n, gated), k, cpu.number()) as u64
 }
 
-/// The ways in which a parameter is kept, with the element type and the bytes that each takes.
-fn ways(cpu: &Cpu, graph: &Graph, param: Value, used: Used) -> Vec<(Way, DType, u64)> {
+/// The layouts in which a parameter is kept, with the element type and the bytes that each takes.
+fn layouts(cpu: &Cpu, graph: &Graph, param: Value, used: Used) -> Vec<(Layout, DType, u64)> {
     let ty = graph.ty(param);
     let table = table_dtype(storage(graph, param));
     let mut all = vec![];
     if used.as_weights {
-        all.push((Way::Panels, cpu.number().dtype(), packed_bytes(cpu, ty, false)));
+        all.push((Layout::Panels, cpu.number().dtype(), packed_bytes(cpu, ty, false)));
     }
     if used.as_gated {
-        all.push((Way::GatedPanels, cpu.number().dtype(), packed_bytes(cpu, ty, true)));
+        all.push((Layout::GatedPanels, cpu.number().dtype(), packed_bytes(cpu, ty, true)));
     }
     if used.as_table {
-        all.push((Way::Table, table, ty.elements() * table.bytes()));
+        all.push((Layout::Table, table, ty.elements() * table.bytes()));
     }
     if used.as_tensor {
-        all.push((Way::Tensor, ty.dtype, ty.bytes()));
+        all.push((Layout::Tensor, ty.dtype, ty.bytes()));
     }
     all
 }
 
 /// Bytes that a parameter takes, for the plan.
 pub(super) fn param_bytes(cpu: &Cpu, graph: &Graph, param: Value, used: Used) -> u64 {
-    ways(cpu, graph, param, used).iter().map(|way| way.2).sum()
+    layouts(cpu, graph, param, used).iter().map(|layout| layout.2).sum()
 }
 
-/// Fills places with a parameter, one for each way in which it is used, read from its source once, or packed as it was before.
+/// Bytes of the file that one task reads at least, where the parameter has so many: a thread keeps them in its L2.
+const TASK_BYTES: usize = 256 << 10;
+
+/// A parameter on its way to its places, one for each layout.
+struct Load<'a> {
+    ty: &'a TensorType,
+    from: From<'a>,
+    places: Vec<(Layout, DType, Ptr)>,
+}
+
+enum From<'a> {
+    Source(Param<'a>),
+    /// As this backend has packed it before, each layout after the other.
+    Packed(&'a [u8]),
+}
+
+impl<'a> Load<'a> {
+    fn new(
+        cpu: &Cpu,
+        graph: &'a Graph,
+        weight: &Weight,
+        source: &'a dyn WeightSource,
+        places: &[Ptr],
+    ) -> Result<Load<'a>, BackendError> {
+        let (name, ty) = (param_name(graph, weight.value), graph.ty(weight.value));
+        let from = match source.packed(name).filter(|packed| packed.len() as u64 == weight.bytes) {
+            Some(packed) => From::Packed(packed),
+            None => From::Source(Param::find(source, name, ty, storage(graph, weight.value))?),
+        };
+        let layouts = layouts(cpu, graph, weight.value, weight.used).into_iter().zip(places);
+        let places = layouts.map(|((layout, dtype, _), &to)| (layout, dtype, to)).collect();
+        Ok(Load { ty, from, places })
+    }
+
+    /// Rows of the parameter, and elements of each: where nothing is panels, every element is one.
+    fn rows(&self) -> (usize, usize) {
+        match self.places.iter().any(|place| place.0.is_panels()) {
+            true => product_shape(self.ty),
+            false => (self.ty.elements() as usize, 1),
+        }
+    }
+
+    /// The rows of each task. No panel of any layout is cut.
+    fn tasks(&self) -> Vec<Range<usize>> {
+        let (rows, width) = self.rows();
+        let has = |layout: Layout| self.places.iter().any(|place| place.0 == layout);
+        let half = if has(Layout::GatedPanels) { rows / 2 } else { rows };
+        let (half, least) = match &self.from {
+            From::Source(param) if half == rows || !has(Layout::Panels) || half.is_multiple_of(PANEL) => {
+                // Whole panels, or whole cache lines of whatever is written.
+                let unit = if width == 1 { 4 * PANEL } else { PANEL };
+                (half, (TASK_BYTES / param.bytes_of(width).max(1)).next_multiple_of(unit).max(unit))
+            }
+            _ => (rows, rows.max(1)),
+        };
+        let cut = |from: usize, to: usize| (from..to).step_by(least).map(move |at| at..to.min(at + least));
+        cut(0, half).chain(cut(half, rows)).collect()
+    }
+
+    /// Reads some rows and packs them.
+    ///
+    /// # Safety
+    /// Each place has room for its layout, and nobody else writes what belongs to these rows.
+    unsafe fn pack(&self, cpu: &Cpu, rows: Range<usize>, buffers: &mut [ReadBuffer; 2]) -> Result<(), BackendError> {
+        let param = match &self.from {
+            From::Source(param) => param,
+            From::Packed(packed) => {
+                let mut rest = *packed;
+                for &(layout, dtype, to) in &self.places {
+                    let bytes = match layout {
+                        Layout::Panels | Layout::GatedPanels => {
+                            packed_bytes(cpu, self.ty, layout == Layout::GatedPanels)
+                        }
+                        Layout::Table | Layout::Tensor => self.ty.elements() * dtype.bytes(),
+                    };
+                    let (own, others) = rest.split_at(bytes as usize);
+                    // SAFETY: the caller's.
+                    unsafe { to.get().copy_from_nonoverlapping(own.as_ptr(), own.len()) };
+                    rest = others;
+                }
+                return Ok(());
+            }
+        };
+        let (_, width) = self.rows();
+        let elements = rows.start * width..rows.end * width;
+        let [buffer, numbers] = buffers;
+        match self.places[..] {
+            // SAFETY: the caller's.
+            [(Layout::Table | Layout::Tensor, dtype, to)] if param.storage() == Storage::Dense(dtype) => unsafe {
+                let (at, bytes) = (to.add(param.bytes_of(elements.start)), param.bytes_of(elements.len()));
+                param.read_into(elements.clone(), std::slice::from_raw_parts_mut(at, bytes))?;
+            },
+            _ => {
+                let stored = param.read(elements.clone(), buffer)?;
+                for &(layout, dtype, to) in &self.places {
+                    // SAFETY: the caller's.
+                    unsafe {
+                        match layout {
+                            Layout::Panels => self.pack_panels(cpu, &stored, &rows, false, to, numbers),
+                            Layout::GatedPanels => self.pack_panels(cpu, &stored, &rows, true, to, numbers),
+                            Layout::Table | Layout::Tensor => {
+                                let src = stored.numbers(0..elements.len(), numbers);
+                                let to = to.add(elements.start * dtype.bytes() as usize);
+                                (cpu.rows().convert)(src, Dst { ptr: to, dtype }, elements.len());
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        param.was_read(elements.len())
+    }
+
+    /// Packs the panels of these rows.
+    ///
+    /// # Safety
+    /// As [`Load::pack`].
+    unsafe fn pack_panels(
+        &self,
+        cpu: &Cpu,
+        stored: &Stored,
+        rows: &Range<usize>,
+        gated: bool,
+        to: Ptr,
+        numbers: &mut ReadBuffer,
+    ) {
+        let ((n, k), number) = (product_shape(self.ty), cpu.number());
+        let window = [2, 3].map(|axis| self.ty.shape.get(axis).copied().unwrap_or(1));
+        let order = Order::new(&cpu.kernel(), window, self.ty.shape[1]);
+        for panel in 0..pack::columns(n, gated).div_ceil(PANEL) {
+            let columns = pack::columns_of_panel(panel, n, gated);
+            if columns.start < rows.start || columns.start >= rows.end {
+                continue;
+            }
+            let (first, columns) = (columns.start - rows.start, columns.len());
+            let src = stored.numbers(first * k..(first + columns) * k, numbers);
+            // SAFETY: the caller's; the panel lies in the place.
+            unsafe {
+                let to = to.add(panel * pack::panel_bytes(k, number));
+                (cpu.rows().panel)(&PanelRows { src, columns, order, number }, to);
+                pack::zero_padding(to, number, columns, k);
+            }
+        }
+    }
+}
+
+/// Fills the places of some parameters, on all threads of the pool.
 ///
 /// # Safety
-/// Each place has room for the bytes of its way, and nobody else uses it.
-unsafe fn fill(
-    cpu: &Cpu,
-    graph: &Graph,
-    weight: &Weight,
-    source: &dyn WeightSource,
-    places: &[Ptr],
-) -> Result<(), BackendError> {
-    let (name, ty) = (param_name(graph, weight.value), graph.ty(weight.value));
-    if let Some(mut packed) = source.packed(name).filter(|packed| packed.len() as u64 == weight.bytes) {
-        for ((.., bytes), to) in ways(cpu, graph, weight.value, weight.used).into_iter().zip(places) {
-            let (way, rest) = packed.split_at(bytes as usize);
-            // SAFETY: the caller's.
-            unsafe { to.get().copy_from_nonoverlapping(way.as_ptr(), way.len()) };
-            packed = rest;
-        }
-        return Ok(());
-    }
-    let given = read(source, name, ty, storage(graph, weight.value))?;
-    for ((way, dtype, _), &to) in ways(cpu, graph, weight.value, weight.used).into_iter().zip(places) {
-        match way {
-            Way::Panels => pack_product(cpu, &given, ty, false, to),
-            Way::GatedPanels => pack_product(cpu, &given, ty, true, to),
-            // SAFETY: the caller's.
-            Way::Table | Way::Tensor => unsafe { copy_plain(&given, dtype, ty, to) },
-        }
-    }
-    drop(given);
-    source.release(name);
-    Ok(())
+/// As [`Load::pack`], for all rows.
+unsafe fn fill(cpu: &Cpu, loads: &[Load]) -> Result<(), BackendError> {
+    let tasks: Vec<(&Load, Range<usize>)> =
+        loads.iter().flat_map(|load| load.tasks().into_iter().map(move |rows| (load, rows))).collect();
+    let buffers: Vec<Mutex<[ReadBuffer; 2]>> = (0..cpu.threads()).map(|_| Mutex::default()).collect();
+    let first = FirstError::default();
+    cpu.pool().each(tasks.len(), &|thread, i| {
+        let (load, rows) = &tasks[i];
+        let mut buffers = buffers[thread].lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the caller's; tasks have different rows.
+        first.run(|| unsafe { load.pack(cpu, rows.clone(), &mut buffers) });
+    });
+    first.result()
 }
 
-/// A parameter as it is kept.
+/// A parameter as it is kept, packed by this thread alone.
 pub(super) fn packed(
     cpu: &Cpu,
     graph: &Graph,
@@ -142,13 +273,17 @@ pub(super) fn packed(
     let memory = cpu.memory(weight.bytes)?;
     let mut at = 0;
     let mut places = vec![];
-    for (.., bytes) in ways(cpu, graph, weight.value, weight.used) {
-        // SAFETY: the ways together have the bytes of the weight.
+    for (.., bytes) in layouts(cpu, graph, weight.value, weight.used) {
+        // SAFETY: the layouts together have the bytes of the weight.
         places.push(Ptr::new(unsafe { memory.ptr().add(at) }));
         at += bytes as usize;
     }
-    // SAFETY: as above; the memory is ours.
-    unsafe { fill(cpu, graph, weight, source, &places)? };
+    let load = Load::new(cpu, graph, weight, source, &places)?;
+    let mut buffers = Default::default();
+    for rows in load.tasks() {
+        // SAFETY: as above; the memory is ours.
+        unsafe { load.pack(cpu, rows, &mut buffers)? };
+    }
     // SAFETY: all of it was written, or is zero.
     Ok(unsafe { std::slice::from_raw_parts(memory.ptr(), weight.bytes as usize) }.to_vec())
 }
@@ -158,36 +293,41 @@ impl CpuWeights {
         let stream = plan.stream();
         let (slot_bytes, count) = stream.map_or((0, 0), |stream| (stream.slot_bytes(), stream.slots()));
         let slots = stream.map(|_| cpu.memory(slot_bytes * count as u64)).transpose()?;
-        let (number, matrix, kept, turns) = (cpu.number(), cpu.kernel().is_matrix(), HashMap::new(), vec![]);
-        let mut weights = CpuWeights { memory: vec![], slots, slot_bytes, kept, turns, number, matrix };
+        let (number, matrix) = (cpu.number(), cpu.kernel().is_matrix());
+        let (memory, resident, streamed) = (vec![], HashMap::new(), vec![]);
+        let mut weights = CpuWeights { memory, slots, slot_bytes, resident, streamed, number, matrix };
+        source.check()?;
+        let mut loads = vec![];
         for weight in plan.resident() {
             let (name, ty) = (param_name(graph, weight.value), graph.ty(weight.value));
             let mut places = vec![];
-            for (way, dtype, bytes) in ways(cpu, graph, weight.value, weight.used) {
-                let memory = cpu.memory(bytes)?;
+            for (layout, dtype, bytes) in layouts(cpu, graph, weight.value, weight.used) {
+                let memory = cpu.unwritten_memory(bytes)?;
                 let ptr = Ptr::new(memory.ptr());
                 places.push(ptr);
                 weights.memory.push(memory);
-                weights.kept.insert((name.into(), way), Kept { ptr, dtype, ty: ty.clone() });
+                weights.resident.insert((name.into(), layout), Packed { ptr, dtype, ty: ty.clone() });
             }
-            // SAFETY: each place is memory of its own, of the bytes of its way.
-            unsafe { fill(cpu, graph, weight, source, &places)? };
+            loads.push(Load::new(cpu, graph, weight, source, &places)?);
         }
+        // SAFETY: each place is memory of its own, of the bytes of its layout.
+        unsafe { fill(cpu, &loads)? };
+        source.check()?;
         for segment in stream.map_or(&[][..], |stream| stream.segments()) {
-            let mut turn = HashMap::new();
+            let mut slot = HashMap::new();
             for piece in &segment.pieces {
                 let (name, ty) = (param_name(graph, piece.weight.value), graph.ty(piece.weight.value));
-                for (way, dtype, _) in ways(cpu, graph, piece.weight.value, piece.weight.used) {
-                    let kept = Kept { ptr: weights.slot(segment, piece), dtype, ty: ty.clone() };
-                    turn.insert((name.to_owned(), way), kept);
+                for (layout, dtype, _) in layouts(cpu, graph, piece.weight.value, piece.weight.used) {
+                    let packed = Packed { ptr: weights.slot(segment, piece), dtype, ty: ty.clone() };
+                    slot.insert((name.to_owned(), layout), packed);
                 }
             }
-            weights.turns.push(turn);
+            weights.streamed.push(slot);
         }
         Ok(weights)
     }
 
-    /// Where a piece lies that takes turns; such are kept in one way only.
+    /// Where a streamed piece lies; such are kept in one layout only.
     fn slot(&self, segment: &Segment, piece: &Piece) -> Ptr {
         let at = segment.slot as u64 * self.slot_bytes + piece.offset;
         let slots = self.slots.as_ref().filter(|slots| at + piece.weight.bytes <= slots.bytes());
@@ -204,11 +344,14 @@ impl CpuWeights {
         segment: &Segment,
         source: &dyn WeightSource,
     ) -> Result<(), BackendError> {
+        source.check()?;
         for piece in &segment.pieces {
-            // SAFETY: the slot has room for the piece, which is kept in one way only, and no step that reads it runs now.
-            unsafe { fill(cpu, graph, &piece.weight, source, &[self.slot(segment, piece)])? };
+            // One after the other: the pool computes between them.
+            let load = Load::new(cpu, graph, &piece.weight, source, &[self.slot(segment, piece)])?;
+            // SAFETY: the slot has room for the piece, which is kept in one layout only, and no step that reads it runs now.
+            unsafe { fill(cpu, &[load])? };
         }
-        Ok(())
+        Ok(source.check()?)
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -217,7 +360,7 @@ impl CpuWeights {
 
     /// Whether everything that a plan needs is here.
     pub(super) fn check(&self, cpu: &Cpu, graph: &Graph, plan: &Plan) -> Result<(), BackendError> {
-        if self.turns.len() != plan.stream().map_or(0, |stream| stream.segments().len()) {
+        if self.streamed.len() != plan.stream().map_or(0, |stream| stream.segments().len()) {
             let reason = "these weights are packed for another plan".into();
             return Err(BackendError::Unsupported { device: "cpu".into(), reason });
         }
@@ -225,9 +368,9 @@ impl CpuWeights {
         for w in plan.resident() {
             let (name, ty) = (param_name(graph, w.value), graph.ty(w.value));
             let problem = |problem: &str| Err(BackendError::Param { name: name.into(), problem: problem.into() });
-            for (way, ..) in ways(cpu, graph, w.value, w.used) {
-                match self.kept.get(&(name.to_owned(), way)) {
-                    Some(kept) if kept.ty == *ty && (!way.is_packed() || fits) => {}
+            for (layout, ..) in layouts(cpu, graph, w.value, w.used) {
+                match self.resident.get(&(name.to_owned(), layout)) {
+                    Some(packed) if packed.ty == *ty && (!layout.is_panels() || fits) => {}
                     Some(_) => return problem("is packed for another shape, precision or instruction path"),
                     None => return problem("is not packed for this use"),
                 }
@@ -237,59 +380,10 @@ impl CpuWeights {
     }
 
     /// Where a parameter lies in a segment; [`CpuWeights::check`] has found it.
-    pub(super) fn find(&self, segment: usize, name: &str, way: Way) -> Src {
-        let key = (name.to_owned(), way);
-        let turn = self.turns.get(segment).and_then(|turn| turn.get(&key));
-        let kept = turn.unwrap_or_else(|| &self.kept[&key]);
-        Src { ptr: kept.ptr.get(), dtype: kept.dtype }
-    }
-}
-
-/// Pack the weights of a product, a panel at a time on whichever thread is free.
-fn pack_product(cpu: &Cpu, given: &ParamBytes, ty: &TensorType, gated: bool, room: Ptr) {
-    let (n, k) = product_shape(ty);
-    let window = [2, 3].map(|axis| ty.shape.get(axis).copied().unwrap_or(1));
-    let (taps, number) = (window[0] * window[1], cpu.number());
-    let order = Order::new(&cpu.kernel(), window, ty.shape[1]);
-    // One row of the file for each thread, kept from panel to panel.
-    let buffers: Vec<Mutex<Vec<f32>>> = (0..cpu.threads()).map(|_| Mutex::new(vec![0.0; k])).collect();
-    cpu.pool().each(pack::columns(n, gated).div_ceil(PANEL), &|thread, panel| {
-        let mut row = buffers[thread].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let columns = pack::columns_of_panel(panel, n, gated);
-        // SAFETY: each task writes its own panel, and the memory was made for all of them.
-        unsafe {
-            let to = room.add(panel * pack::panel_bytes(k, number));
-            for (column, from) in columns.clone().enumerate() {
-                dequantise(given, from * k, &mut row);
-                for (segment, (tap, first)) in order.segments().enumerate() {
-                    // The file has (channel, tap).
-                    let values = (first..first + order.block).map(|c| row[c * taps + tap]);
-                    pack::write_column(to, number, column, segment * order.block, values);
-                }
-            }
-            pack::zero_padding(to, number, columns.len(), k);
-        }
-    });
-}
-
-/// A parameter in this element type.
-///
-/// # Safety
-/// There is room for it, and nobody else uses that.
-unsafe fn copy_plain(given: &ParamBytes, dtype: DType, ty: &TensorType, to: Ptr) {
-    let n = ty.elements() as usize;
-    let to = to.get();
-    // SAFETY: the caller's.
-    unsafe {
-        if given.storage == Storage::Dense(dtype) {
-            to.copy_from_nonoverlapping(given.bytes.as_ptr(), given.bytes.len());
-        } else {
-            match dtype {
-                DType::F32 => dequantise(given, 0, std::slice::from_raw_parts_mut(to.cast(), n)),
-                DType::F16 => convert(given, std::slice::from_raw_parts_mut(to.cast(), n), f16::from_f32),
-                DType::BF16 => convert(given, std::slice::from_raw_parts_mut(to.cast(), n), bf16::from_f32),
-                DType::I32 => unreachable!("integers are stored as integers"),
-            }
-        }
+    pub(super) fn find(&self, segment: usize, name: &str, layout: Layout) -> Src {
+        let key = (name.to_owned(), layout);
+        let streamed = self.streamed.get(segment).and_then(|slot| slot.get(&key));
+        let packed = streamed.unwrap_or_else(|| &self.resident[&key]);
+        Src { ptr: packed.ptr.get(), dtype: packed.dtype }
     }
 }

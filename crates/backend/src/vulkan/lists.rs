@@ -7,21 +7,20 @@ use std::sync::Arc;
 use impasto_vulkan::{Lane, Part, Pipeline, Recorder, Recording, VulkanError};
 
 use super::Vulkan;
-use super::session::Work;
-use crate::{BackendError, Profile, StepTime};
+use super::memory::Memory;
+use crate::gpu::{Binding, Gpu, GpuStep, MAX_SUBMITTED_FLOPS, Run, Spaces, Work};
+use crate::{BackendError, StepTime};
 
-/// Work that is handed to the device at once: more, and a weak device that also draws a desktop would be taken for hung.
-pub const MOST_FLOPS: u64 = 50_000_000_000;
 const MOST_RUNS: usize = 500;
 /// Work that the device holds: enough that it never waits for the next list, little enough that one who asks to stop is heard. As many lists
 /// as that are held in any case: a single step may be longer.
-const AHEAD: u64 = LISTS_AHEAD as u64 * MOST_FLOPS;
+const AHEAD: u64 = LISTS_AHEAD as u64 * MAX_SUBMITTED_FLOPS;
 const LISTS_AHEAD: usize = 3;
 /// What a device could compute while it copies a byte.
 const FLOPS_OF_A_BYTE: u64 = 100;
 
 /// All steps, in lists that are short enough.
-pub(super) struct Lists {
+pub(crate) struct Lists {
     /// In an order in which they can be handed over.
     lists: Vec<List>,
     /// Those of each segment.
@@ -62,7 +61,7 @@ impl Touched {
 struct Open {
     recorder: Recorder,
     /// Since the last barrier, and in all.
-    near: Touched,
+    recent: Touched,
     all: Touched,
     steps: Vec<usize>,
     after: Option<usize>,
@@ -74,8 +73,8 @@ impl Open {
     fn new(vulkan: &Vulkan, lane: Lane, after: Option<usize>) -> Open {
         let mut recorder = Recorder::new(vulkan.device(), lane);
         recorder.stamp();
-        let (near, all, steps) = (Touched::default(), Touched::default(), vec![]);
-        Open { recorder, near, all, steps, after, flops: 0, runs: 0 }
+        let (recent, all, steps) = (Touched::default(), Touched::default(), vec![]);
+        Open { recorder, recent, all, steps, after, flops: 0, runs: 0 }
     }
 }
 
@@ -125,8 +124,9 @@ impl Writer<'_> {
         let bytes: u64 = commands.iter().flat_map(|command| command.parts.last()).map(|part| part.bytes).sum();
         let flops = if copies { FLOPS_OF_A_BYTE.saturating_mul(bytes) } else { flops };
         let after = self.waits_for(other, &commands)?;
-        let full =
-            |open: &Open| open.runs > 0 && (open.flops + flops > MOST_FLOPS || open.runs + commands.len() > MOST_RUNS);
+        let full = |open: &Open| {
+            open.runs > 0 && (open.flops + flops > MAX_SUBMITTED_FLOPS || open.runs + commands.len() > MOST_RUNS)
+        };
         if after.is_some() || self.lanes[lane as usize].open.as_ref().is_some_and(full) {
             self.close(lane)?;
         }
@@ -135,11 +135,11 @@ impl Writer<'_> {
         open.flops += flops;
         open.steps.push(step);
         for Command { kernel, parts } in commands {
-            if open.near.hold_up(&parts) {
+            if open.recent.hold_up(&parts) {
                 open.recorder.barrier();
-                open.near = Touched::default();
+                open.recent = Touched::default();
             }
-            open.near.add(&parts);
+            open.recent.add(&parts);
             open.all.add(&parts);
             match (kernel, &parts[..]) {
                 (Some((pipeline, groups)), _) => open.recorder.run(&pipeline, parts, groups)?,
@@ -162,13 +162,13 @@ impl Lists {
     /// Writes down all steps; `cuts` are the steps with which segments begin.
     pub(super) fn new(
         vulkan: &Vulkan,
-        steps: Vec<Work>,
-        times: &[StepTime],
+        steps: Vec<GpuStep>,
         cuts: &[usize],
+        spaces: &Spaces<Memory>,
     ) -> Result<Lists, BackendError> {
         let mut kernels = vec![];
-        for work in &steps {
-            if let Work::Runs(runs) = work {
+        for step in &steps {
+            if let Work::Runs(runs) = &step.work {
                 kernels.extend(runs.iter().map(|run| &run.kernel));
             }
         }
@@ -177,22 +177,24 @@ impl Lists {
         let mut writer = Writer { vulkan, lanes: Default::default(), lists: vec![] };
         let failed = |e: VulkanError| vulkan.failed(0, e);
         let mut begins = vec![0];
-        for (step, (work, time)) in steps.into_iter().zip(times).enumerate() {
+        let part = |binding: &Binding| spaces.of(binding.space).part(binding.address, binding.bytes);
+        for (step, GpuStep { work, flops }) in steps.into_iter().enumerate() {
             if step > 0 && cuts.contains(&step) {
                 writer.close_all().map_err(failed)?;
                 begins.push(writer.lists.len());
             }
             let commands = match work {
-                Work::Copy { from, to } => vec![Command { kernel: None, parts: vec![from, to] }],
+                Work::Copy { from, to } => vec![Command { kernel: None, parts: vec![part(&from), part(&to)] }],
                 Work::Runs(runs) => {
-                    let command = |run: super::session::Run| {
+                    let command = |run: Run| {
                         let pipeline = pipelines.next().ok_or_else(missing)?;
-                        Ok(Command { kernel: Some((pipeline, run.groups)), parts: run.parts })
+                        let parts = run.bindings.iter().map(part).collect();
+                        Ok(Command { kernel: Some((pipeline, run.groups)), parts })
                     };
                     runs.into_iter().map(command).collect::<Result<_, BackendError>>()?
                 }
             };
-            writer.add(step, time.flops, commands).map_err(failed)?;
+            writer.add(step, flops, commands).map_err(failed)?;
         }
         writer.close_all().map_err(failed)?;
         let ends = begins.iter().skip(1).copied().chain([writer.lists.len()]);
@@ -204,7 +206,7 @@ impl Lists {
     pub(super) fn run(&mut self, vulkan: &Vulkan, segment: usize) -> Result<(), BackendError> {
         let Some(range) = self.segments.get(segment).cloned() else { return Ok(()) };
         let (pulse, lists) = (vulkan.pulse(), &mut self.lists);
-        let wait = |list: &List| {
+        let wait = |list: &List| -> Result<(), BackendError> {
             list.recording.wait().map_err(|e| vulkan.died(e))?;
             pulse.beat();
             Ok(())

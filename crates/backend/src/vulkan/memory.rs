@@ -1,15 +1,17 @@
 //! Memory of a device in as few pieces as it allows, and the way in and out.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use impasto_graph::Capabilities;
 use impasto_vulkan::{Buffer, Home, Lane, Part, Recorder, Recording, VulkanError};
 
 use super::Vulkan;
 use crate::BackendError;
+use crate::gpu::{self, FillTask, Gpu, GpuMemory, MemoryCopy, MemoryWriter, WriteBytes};
+use crate::tasks::on_threads;
 
 /// Pieces of device memory, as one space of addresses.
-pub(super) struct Memory {
+pub(crate) struct Memory {
     vulkan: Vulkan,
     home: Home,
     /// Each with the address at which it begins.
@@ -47,9 +49,91 @@ impl Half {
     }
 }
 
+/// A part of the stage that one thread fills.
+struct Slot {
+    part: Part,
+    copying: Option<Recording>,
+}
+
+impl Slot {
+    /// Waits until the device needs it no more.
+    fn settle(&mut self) -> Result<(), VulkanError> {
+        self.copying.take().map_or(Ok(()), |copying| copying.wait())
+    }
+
+    /// Begins to copy its first bytes to the device.
+    fn send(&mut self, vulkan: &Vulkan, to: Part) -> Result<(), VulkanError> {
+        let mut recorder = Recorder::new(vulkan.device(), Lane::Copies);
+        recorder.copy(self.part.within(0, to.bytes), to)?;
+        let mut recording = recorder.finish()?;
+        recording.submit()?;
+        self.copying = Some(recording);
+        Ok(())
+    }
+}
+
+/// The fewest bytes that are worth a copy of their own.
+const LEAST_SLOT: u64 = 256 << 10;
+
+/// One thread's way into the memory of a device: to where the host sees it, or by two slots of the stage in turns, of which the device copies one
+/// while the other is filled.
+struct Writer<'a> {
+    memory: &'a Memory,
+    slots: Option<&'a mut [Slot; 2]>,
+}
+
+impl MemoryWriter for Writer<'_> {
+    fn fill(&mut self, address: u64, bytes: usize, write: &mut WriteBytes) -> Result<(), BackendError> {
+        let Memory { vulkan, .. } = self.memory;
+        let to = self.memory.part(address, bytes as u64);
+        let failed = |e| vulkan.failed(0, e);
+        let Some(slots) = &mut self.slots else {
+            // SAFETY: these bytes are one task's, and nothing reads them before they are there.
+            let slice = unsafe { to.buffer.slice_mut(to.offset, bytes) }.map_err(failed)?;
+            return write(slice, to.buffer.is_cached());
+        };
+        let room = slots[0].part.bytes as usize;
+        if bytes <= room {
+            return Writer::through(vulkan, slots, to, write);
+        }
+        let mut whole = vec![0; bytes];
+        write(&mut whole, true)?;
+        for (at, piece) in (0..).step_by(room).zip(whole.chunks(room)) {
+            Writer::through(vulkan, slots, to.within(at, piece.len() as u64), &mut |slice, _| {
+                slice.copy_from_slice(piece);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Writer<'_> {
+    /// The same by the slot that was sent longer ago.
+    fn through(vulkan: &Vulkan, slots: &mut [Slot; 2], to: Part, write: &mut WriteBytes) -> Result<(), BackendError> {
+        slots.swap(0, 1);
+        let slot = &mut slots[0];
+        slot.settle().map_err(|e| vulkan.died(e))?;
+        // SAFETY: the slot is this thread's, and the device has read what was in it.
+        let slice = unsafe { slot.part.buffer.slice_mut(slot.part.offset, to.bytes as usize) };
+        write(slice.map_err(|e| vulkan.failed(0, e))?, slot.part.buffer.is_cached())?;
+        slot.send(vulkan, to).map_err(|e| vulkan.died(e))
+    }
+}
+
 impl Stage {
+    /// Two slots for each of some threads.
+    fn slots(&self, threads: usize) -> Vec<[Slot; 2]> {
+        let each = (self.bytes() / threads as u64 / 64 * 64).max(4).min(self.bytes());
+        let slot = |half: &Half, at: usize| Slot {
+            part: Part { buffer: half.buffer.clone(), offset: at as u64 * each, bytes: each },
+            copying: None,
+        };
+        (0..threads).map(|at| self.halves.each_ref().map(|half| slot(half, at))).collect()
+    }
+
     fn new(vulkan: &Vulkan) -> Result<Stage, VulkanError> {
-        let bytes = (vulkan.fixed_bytes() / 2).max(4);
+        let bytes = (vulkan.gpu_profile().fixed_bytes() / 2).max(4);
         let half = || Ok(Half { buffer: Arc::new(vulkan.device().buffer_at(bytes, Home::Host)?), copying: None });
         Ok(Stage { halves: [half()?, half()?], next: 0 })
     }
@@ -100,16 +184,15 @@ impl Stage {
 
 impl Memory {
     /// Takes pieces of these lengths, one after the other.
-    pub(super) fn new(vulkan: &Vulkan, lengths: impl Iterator<Item = u64>) -> Result<Memory, BackendError> {
-        Memory::at(vulkan, lengths, Home::Device)
-    }
-
-    /// The same in the host's memory, out of the device's way.
-    pub(super) fn aside(vulkan: &Vulkan, lengths: impl Iterator<Item = u64>) -> Result<Memory, BackendError> {
-        Memory::at(vulkan, lengths, Home::Aside)
-    }
-
-    fn at(vulkan: &Vulkan, lengths: impl Iterator<Item = u64>, home: Home) -> Result<Memory, BackendError> {
+    pub(super) fn new(
+        vulkan: &Vulkan,
+        home: gpu::Home,
+        lengths: impl Iterator<Item = u64>,
+    ) -> Result<Memory, BackendError> {
+        let home = match home {
+            gpu::Home::Device => Home::Device,
+            gpu::Home::HostMapped => Home::Aside,
+        };
         let mut memory = Memory { vulkan: vulkan.clone(), home, pieces: Vec::new() };
         let mut at = 0;
         for bytes in lengths.filter(|&bytes| bytes > 0) {
@@ -132,12 +215,7 @@ impl Memory {
 
     /// Whether the host may look, where it could.
     fn is_seen(&self) -> bool {
-        self.home == Home::Aside || !self.vulkan.profile().is_as_if_discrete()
-    }
-
-    /// Bytes that the device was asked for.
-    pub(super) fn bytes(&self) -> u64 {
-        self.pieces.iter().map(|(_, piece)| piece.bytes()).sum()
+        self.home == Home::Aside || !self.vulkan.0.as_if_discrete
     }
 
     /// Bytes at an address. What a plan puts there lies in one piece.
@@ -149,16 +227,47 @@ impl Memory {
 
     /// With the pieces that the host and the device both see, which are taken when they are first needed.
     fn staged(&self, act: impl FnOnce(&mut Stage) -> Result<(), VulkanError>) -> Result<(), BackendError> {
-        let failed = |e| self.vulkan.failed(self.vulkan.fixed_bytes(), e);
+        let failed = |e| self.vulkan.failed(self.vulkan.gpu_profile().fixed_bytes(), e);
         let mut stage = self.vulkan.0.stage.lock().unwrap_or_else(PoisonError::into_inner);
         if stage.is_none() {
             *stage = Some(Stage::new(&self.vulkan).map_err(failed)?);
         }
         stage.as_mut().map_or(Ok(()), act).map_err(failed)
     }
+}
 
-    /// Bytes from the host to an address. They are there after [`Memory::settle`]: the host goes on meanwhile.
-    pub(super) fn write(&self, address: u64, bytes: &[u8]) -> Result<(), BackendError> {
+impl GpuMemory for Memory {
+    fn bytes(&self) -> u64 {
+        self.pieces.iter().map(|(_, piece)| piece.bytes()).sum()
+    }
+
+    fn fill<S: Default>(&self, count: usize, task: &FillTask<S>) -> Result<(), BackendError> {
+        let cores = impasto_device::cpu::usable_cores();
+        if self.pieces.iter().all(|(_, piece)| self.writes(piece)) {
+            let begin = |_| (S::default(), Writer { memory: self, slots: None });
+            return on_threads(cores, count, &begin, &|(state, writer), i| task(state, writer, i));
+        }
+        // Nobody else sends meanwhile; what is on its way passes first.
+        let failed = |e| self.vulkan.failed(self.vulkan.gpu_profile().fixed_bytes(), e);
+        let mut stage = self.vulkan.0.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        let stage = match &mut *stage {
+            Some(stage) => stage,
+            none => none.insert(Stage::new(&self.vulkan).map_err(failed)?),
+        };
+        stage.settle().map_err(failed)?;
+        let threads = cores.min((stage.bytes() / LEAST_SLOT) as usize).max(1);
+        let slots: Vec<Mutex<[Slot; 2]>> = stage.slots(threads).into_iter().map(Mutex::new).collect();
+        let begin = |thread: usize| (S::default(), thread);
+        on_threads(threads, count, &begin, &|(state, thread), i| {
+            // Each thread has its own, so nobody waits here.
+            let mut slots = slots[*thread].lock().unwrap_or_else(PoisonError::into_inner);
+            task(state, &mut Writer { memory: self, slots: Some(&mut slots) }, i)
+        })?;
+        let slots = slots.into_iter().flat_map(|slots| slots.into_inner().unwrap_or_else(PoisonError::into_inner));
+        slots.into_iter().try_for_each(|mut slot| slot.settle()).map_err(|e| self.vulkan.died(e))
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), BackendError> {
         let to = self.part(address, bytes.len() as u64);
         if self.writes(&to.buffer) {
             return to.buffer.write_at(to.offset, bytes).map_err(|e| self.vulkan.failed(0, e));
@@ -166,21 +275,20 @@ impl Memory {
         self.staged(|stage| stage.send(&self.vulkan, bytes, &to))
     }
 
-    /// Copies what lies elsewhere in reach of the device to addresses, all at once, and waits for it.
-    pub(super) fn copy(&self, all: Vec<(Part, u64)>) -> Result<(), BackendError> {
-        if all.is_empty() {
+    fn copy_from(&self, other: &Memory, copies: &[MemoryCopy]) -> Result<(), BackendError> {
+        if copies.is_empty() {
             return Ok(());
         }
         let mut recorder = Recorder::new(self.vulkan.device(), Lane::Copies);
-        for (from, address) in all {
-            let to = self.part(address, from.bytes);
+        for copy in copies {
+            let (from, to) = (other.part(copy.from, copy.bytes), self.part(copy.to, copy.bytes));
             match from.buffer.is_of(self.vulkan.device()) {
                 true => recorder.copy(from, to).map_err(|e| self.vulkan.failed(0, e))?,
                 // The same card, opened another time.
                 false => {
                     let mut bytes = vec![0; from.bytes as usize];
                     from.buffer.read_at(from.offset, &mut bytes).map_err(|e| self.vulkan.failed(0, e))?;
-                    self.write(address, &bytes)?;
+                    self.write(copy.to, &bytes)?;
                 }
             }
         }
@@ -191,22 +299,16 @@ impl Memory {
         done.map_err(|e| self.vulkan.died(e))
     }
 
-    /// Waits until all that was written has arrived.
-    pub(super) fn settle(&self) -> Result<(), BackendError> {
+    fn settle(&self) -> Result<(), BackendError> {
         let mut stage = self.vulkan.0.stage.lock().unwrap_or_else(PoisonError::into_inner);
         stage.as_mut().map_or(Ok(()), Stage::settle).map_err(|e| self.vulkan.failed(0, e))
     }
 
-    /// Bytes from an address to the host.
-    pub(super) fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), BackendError> {
-        self.read_part(&self.part(address, bytes.len() as u64), bytes)
-    }
-
-    /// The beginning of a part, of this memory or of another of the same device, to the host.
-    pub(super) fn read_part(&self, from: &Part, bytes: &mut [u8]) -> Result<(), BackendError> {
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), BackendError> {
+        let from = self.part(address, bytes.len() as u64);
         if self.reads(&from.buffer) {
             return from.buffer.read_at(from.offset, bytes).map_err(|e| self.vulkan.failed(0, e));
         }
-        self.staged(|stage| stage.fetch(&self.vulkan, from, bytes))
+        self.staged(|stage| stage.fetch(&self.vulkan, &from, bytes))
     }
 }

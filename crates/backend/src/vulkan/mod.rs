@@ -1,90 +1,107 @@
-//! The Vulkan backend.
+//! The Vulkan backend: what [`gpu`](crate::gpu) leaves to an API.
 //!
-//! The way of a plan: `weights` packs parameters, `session` prepares each step (`linear`, `conv`, `attention`, `norm`, `elementwise`,
-//! `movement`, `lookup`) as runs of kernels and writes them down once. Kernels are written in our own language (`kernels`), for one shape
-//! each, and compiled by our own compiler (`pipelines`).
+//! `profile` tells planning what a device has, `memory` is its memory, `lists` are the recorded commands of a plan, `pipelines` its compiled
+//! kernels. `units` makes sure that matrix units compute what they should.
 
-mod attention;
 mod bench;
-mod conv;
-mod elementwise;
-mod gated;
-pub mod kernels;
-mod linear;
 mod lists;
-mod lookup;
 mod memory;
-mod movement;
-mod near;
-mod norm;
 mod pipelines;
 mod profile;
-mod session;
 mod units;
-mod weights;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use impasto_graph::{Capabilities, DType, Graph, Limits, Plan, Used, Value, Weight};
-use impasto_vulkan::{Device, Meter, Physical, VulkanError};
+use impasto_device::DeviceInfo;
+use impasto_graph::Capabilities;
+use impasto_vulkan::{Device, Loader, Physical, VulkanError};
 
-use crate::{Backend, BackendError, HostWeights, Profile, Pulse, Session, WeightSource, Weights};
-use kernels::matrices::Units;
-pub use lists::MOST_FLOPS;
-use memory::Stage;
+use crate::gpu::kernels::matrices::Units;
+use crate::gpu::{Gpu, GpuProfile, GpuStep, Home, Spaces};
+use crate::{Backend, BackendError, DeviceOptions, Meter, Profile, Pulse, StepTime};
+use lists::Lists;
+use memory::{Memory, Stage};
 use pipelines::Pipelines;
-pub use profile::VulkanProfile;
 
-/// How a Vulkan device is to be used.
-#[derive(Clone, Debug, Default)]
-pub struct VulkanOptions {
-    /// Compute in 32-bit floats also where the device has smaller ones.
-    pub exact: bool,
-    /// Memory that plans may use; by default what the driver says is free, or where it does not say, what the device has.
-    pub memory: Option<u64>,
-    /// The largest single piece of memory and the largest binding; by default what the device allows.
-    pub max_buffer: Option<u64>,
-    /// Where compiled kernels are kept between runs; by default nowhere.
-    pub cache: Option<PathBuf>,
-    /// Beats as work is done; who asks it to stop is heard between two lists of commands.
-    pub pulse: Pulse,
-    /// Go the way of a device whose memory the host does not see, also where it does: for tests.
-    pub as_if_discrete: bool,
+/// [`crate::profile`] of a Vulkan device.
+pub(crate) fn profile(device: &DeviceInfo, options: &DeviceOptions) -> Result<Arc<dyn Profile>, BackendError> {
+    Ok(Arc::new(profile::profile(device, options)?))
+}
+
+/// [`crate::open`] of a Vulkan device.
+pub(crate) fn open(device: &DeviceInfo, options: &DeviceOptions) -> Result<Arc<dyn Backend>, BackendError> {
+    let refuse = |reason: String| BackendError::Unsupported { device: device.name.clone(), reason };
+    let physical = find(device).map_err(|e| refuse(e.to_string()))?;
+    let gone = || refuse("the device that was seen a moment ago is not there any more".into());
+    Ok(Arc::new(Vulkan::open(device, &physical.ok_or_else(gone)?, options)?))
+}
+
+/// The device that a survey has found: by its UUID, at its place in the loader's order or elsewhere in it.
+fn find(device: &DeviceInfo) -> Result<Option<Physical>, VulkanError> {
+    let devices = Loader::open()?.create_instance()?.enumerate()?;
+    let is_it = |physical: &Physical| physical.describe().uuid == device.uuid;
+    let at_its_place = devices.get(device.index).filter(|physical| is_it(physical)).cloned();
+    Ok(at_its_place.or_else(|| devices.into_iter().find(is_it)))
+}
+
+/// The devices of the loader as their drivers describe them, without a trial: for tests, since a driver can crash here.
+pub fn untried() -> Result<Vec<DeviceInfo>, BackendError> {
+    let failed = |e: VulkanError| BackendError::Unsupported { device: "vulkan".into(), reason: e.to_string() };
+    let devices = Loader::open().and_then(|loader| loader.create_instance()?.enumerate()).map_err(failed)?;
+    Ok(devices
+        .iter()
+        .enumerate()
+        .map(|(index, physical)| impasto_device::vulkan_info(index, physical.describe()))
+        .collect())
 }
 
 /// A Vulkan device. Cheap to clone; clones are the same device.
 #[derive(Clone)]
-pub struct Vulkan(Arc<Inner>);
+pub(crate) struct Vulkan(Arc<Inner>);
 
 struct Inner {
-    profile: VulkanProfile,
+    profile: Arc<GpuProfile>,
     device: Device,
     pipelines: Pipelines,
     /// By which the host reaches memory that it does not see; one thread at a time.
     stage: Arc<Mutex<Option<Stage>>>,
     cache: Option<PathBuf>,
     pulse: Pulse,
+    /// As in [`DeviceOptions`].
+    as_if_discrete: bool,
     /// The same device in 32-bit floats, made when it is first needed.
     exact: OnceLock<Option<Vulkan>>,
 }
 
 impl Vulkan {
-    /// Opens a device under a name. Only after `impasto_device` has tried it in a child: a driver can crash here.
-    pub fn open(name: &str, physical: &Physical, options: &VulkanOptions) -> Result<Vulkan, BackendError> {
-        let profile = VulkanProfile::of(name, &physical.describe(), options)?;
+    /// Opens a device under the name that it was found by.
+    fn open(found: &DeviceInfo, physical: &Physical, options: &DeviceOptions) -> Result<Vulkan, BackendError> {
+        let name = &found.name;
+        // What the driver says now, not what it said when the device was found: whoever planned with that compares.
+        let said = impasto_device::vulkan_info(found.index, physical.describe());
+        let profile = profile::profile(&DeviceInfo { name: name.clone(), ..said }, options)?;
         let device = Device::open(physical).map_err(|e| failed(name, 0, e))?;
         let budget = profile.limits().memory;
-        let made = |profile: VulkanProfile| {
+        let made = |profile: GpuProfile| {
+            let profile = Arc::new(profile);
             let pulse = options.pulse.clone();
             let pipelines = Pipelines::new(device.clone(), options.cache.as_deref(), profile.units(), pulse.clone());
-            let (stage, cache, exact) = (Arc::default(), options.cache.clone(), OnceLock::new());
-            Vulkan(Arc::new(Inner { profile, device: device.clone(), pipelines, stage, cache, pulse, exact }))
+            Vulkan(Arc::new(Inner {
+                profile,
+                device: device.clone(),
+                pipelines,
+                stage: Arc::default(),
+                cache: options.cache.clone(),
+                pulse,
+                as_if_discrete: options.as_if_discrete,
+                exact: OnceLock::new(),
+            }))
         };
         let claimed = made(profile);
         // Some drivers claim matrices that compute something else.
         let believed = claimed.units().is_none() || units::hold(&claimed)?;
-        let vulkan = if believed { claimed } else { made(claimed.profile().clone().without_units()) };
+        let vulkan = if believed { claimed } else { made(GpuProfile::clone(claimed.gpu_profile()).without_units()) };
         device.meter().set_budget(budget);
         // Only now: what it does to be opened does not fail on purpose.
         #[cfg(feature = "faults")]
@@ -94,17 +111,11 @@ impl Vulkan {
 
     /// The matrix units that kernels use, if the device has some that compute what they should.
     fn units(&self) -> Option<Units> {
-        self.profile().units()
+        self.gpu_profile().units()
     }
 
-    /// What planning needs to know of it.
-    pub fn profile(&self) -> &VulkanProfile {
-        &self.0.profile
-    }
-
-    /// What products multiply, and what flows between layers.
-    pub fn number(&self) -> DType {
-        self.0.profile.number()
+    fn name(&self) -> &str {
+        &self.gpu_profile().name
     }
 
     fn pulse(&self) -> &Pulse {
@@ -126,10 +137,6 @@ impl Vulkan {
             other => other,
         }
     }
-
-    fn unsupported(&self, reason: impl Into<String>) -> BackendError {
-        BackendError::Unsupported { device: self.name().into(), reason: reason.into() }
-    }
 }
 
 fn failed(device: &str, bytes: u64, error: VulkanError) -> BackendError {
@@ -141,95 +148,54 @@ fn failed(device: &str, bytes: u64, error: VulkanError) -> BackendError {
     }
 }
 
-impl Capabilities for Vulkan {
-    fn limits(&self) -> Limits {
-        self.profile().limits()
+impl Gpu for Vulkan {
+    type Memory = Memory;
+    type Commands = Lists;
+
+    fn gpu_profile(&self) -> &Arc<GpuProfile> {
+        &self.0.profile
     }
 
-    fn alignment(&self) -> u64 {
-        self.profile().alignment()
-    }
-
-    fn supports(&self, graph: &Graph, value: Value) -> Result<(), String> {
-        self.profile().supports(graph, value)
-    }
-
-    fn scratch_bytes(&self, graph: &Graph, value: Value) -> u64 {
-        self.profile().scratch_bytes(graph, value)
-    }
-
-    fn may_overwrite(&self, graph: &Graph, value: Value, operand: usize) -> bool {
-        self.profile().may_overwrite(graph, value, operand)
-    }
-
-    fn param_bytes(&self, graph: &Graph, param: Value, used: Used) -> u64 {
-        self.profile().param_bytes(graph, param, used)
-    }
-
-    fn fixed_bytes(&self) -> u64 {
-        self.profile().fixed_bytes()
-    }
-
-    fn host_memory(&self) -> u64 {
-        self.profile().host_memory()
-    }
-}
-
-impl Profile for Vulkan {
-    fn name(&self) -> &str {
-        self.profile().name()
-    }
-
-    fn about(&self) -> String {
-        self.profile().about()
-    }
-
-    fn activations(&self) -> DType {
-        self.profile().activations()
-    }
-
-    fn profile_in_f32(&self) -> Option<Arc<dyn Profile>> {
-        self.profile().profile_in_f32()
-    }
-}
-
-impl Backend for Vulkan {
-    fn meter(&self) -> &Meter {
+    fn device_meter(&self) -> &Meter {
         self.device().meter()
     }
 
-    fn peak_gflops(&self) -> Result<f64, BackendError> {
+    fn measure_peak(&self) -> Result<f64, BackendError> {
         bench::peak_gflops(self)
     }
 
-    fn pack_one(&self, graph: &Graph, weight: &Weight, source: &dyn WeightSource) -> Result<Vec<u8>, BackendError> {
-        self.profile().pack_one(graph, weight, source)
-    }
-
-    fn pack_on_host(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<HostWeights, BackendError> {
-        match near::NearWeights::keep(self, graph, plan, source)? {
-            Some(kept) => Ok(kept),
-            None => HostWeights::plain(self, graph, plan, source),
-        }
-    }
-
-    fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {
-        let weights = weights::VulkanWeights::new(self, graph, plan, source)?;
-        Ok(Weights::new(weights.bytes(), weights))
-    }
-
-    fn prepare(&self, graph: &Graph, plan: &Plan, weights: &Weights) -> Result<Box<dyn Session>, BackendError> {
-        Ok(Box::new(session::VulkanSession::new(self, graph, plan, weights)?))
-    }
-
-    fn in_f32(&self) -> Option<Arc<dyn Backend>> {
-        let Inner { profile, device, stage, cache, pulse, exact, .. } = &*self.0;
+    fn exact(&self) -> Option<Vulkan> {
+        let Inner { profile, device, stage, cache, pulse, exact, as_if_discrete, .. } = &*self.0;
         let make = || {
-            let (profile, device, pulse) = (profile.clone().exactly()?, device.clone(), pulse.clone());
+            let profile = GpuProfile::clone(profile).exactly()?;
             let pipelines = Pipelines::new(device.clone(), cache.as_deref(), None, pulse.clone());
-            let (stage, cache, exact) = (stage.clone(), cache.clone(), OnceLock::new());
-            Some(Vulkan(Arc::new(Inner { profile, device, pipelines, stage, cache, pulse, exact })))
+            Some(Vulkan(Arc::new(Inner {
+                profile: Arc::new(profile),
+                device: device.clone(),
+                pipelines,
+                stage: stage.clone(),
+                cache: cache.clone(),
+                pulse: pulse.clone(),
+                as_if_discrete: *as_if_discrete,
+                exact: OnceLock::new(),
+            })))
         };
-        Some(Arc::new(exact.get_or_init(make).clone()?))
+        exact.get_or_init(make).clone()
+    }
+
+    fn allocate(&self, home: Home, lengths: impl Iterator<Item = u64>) -> Result<Memory, BackendError> {
+        Memory::new(self, home, lengths)
+    }
+
+    fn record(&self, steps: Vec<GpuStep>, cuts: &[usize], spaces: &Spaces<Memory>) -> Result<Lists, BackendError> {
+        Lists::new(self, steps, cuts, spaces)
+    }
+
+    fn submit(&self, commands: &mut Lists, segment: usize) -> Result<(), BackendError> {
+        commands.run(self, segment)
+    }
+
+    fn note_times(&self, commands: &Lists, times: &mut [StepTime]) -> Result<(), BackendError> {
+        commands.note(self, times)
     }
 }

@@ -5,11 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use impasto_kernel::{Compiler, Kernel, Target, digest};
+use impasto_kernel::{Compiler, Kernel, digest};
+use impasto_spirv::Words;
 use impasto_vulkan::{Device, Interface, Pipeline};
 
-use super::kernels::matrices::Units;
 use crate::Pulse;
+use crate::gpu::kernels::matrices::Units;
 
 /// How a file begins that keeps what a driver made, before a checksum and the bytes.
 const MAGIC: &[u8; 8] = b"impastov";
@@ -30,7 +31,7 @@ pub(super) struct Pipelines {
 impl Pipelines {
     /// With a folder, words are kept there between runs.
     pub(super) fn new(device: Device, cache: Option<&Path>, units: Option<Units>, pulse: Pulse) -> Pipelines {
-        let compiler = Compiler::new(Target::from(device.features()));
+        let compiler = impasto_spirv::compiler_for(device.features());
         let compiler = match cache {
             Some(folder) => compiler.cache_in(folder),
             None => compiler,
@@ -61,7 +62,7 @@ impl Pipelines {
 
     /// The pipelines of these kernels, in order. What is missing is compiled on all cores.
     pub(super) fn all(&self, kernels: &[&Kernel]) -> Result<Vec<Arc<Pipeline>>, String> {
-        let texts: Vec<String> = kernels.iter().map(|kernel| kernel.to_string()).collect();
+        let texts = texts(kernels);
         let mut missing: Vec<(&String, &Kernel)> = {
             let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
             texts.iter().zip(kernels.iter().copied()).filter(|(text, _)| !made.contains_key(*text)).collect()
@@ -112,7 +113,18 @@ impl Pipelines {
         };
         // SAFETY: the compiler verifies what it writes; kernels are written for the shapes of the tensors that they are given, and stay
         // inside of them, which the tests of every op make sure of.
-        let made = unsafe { self.device.pipeline(&module.words, &interface) };
+        let made = unsafe { self.device.pipeline(&module.words(), &interface) };
+        self.device.meter().note_compiled();
         made.map_err(|e| format!("kernel '{}': {e}", kernel.name))
     }
+}
+
+/// Kernels by their text, which takes a while for those of a whole network.
+fn texts(kernels: &[&Kernel]) -> Vec<String> {
+    let each = kernels.len().div_ceil(impasto_device::cpu::usable_cores()).max(1);
+    std::thread::scope(|scope| {
+        let print = |some: &[&Kernel]| some.iter().map(|kernel| kernel.to_string()).collect::<Vec<_>>();
+        let running: Vec<_> = kernels.chunks(each).map(|some| (some, scope.spawn(move || print(some)))).collect();
+        running.into_iter().flat_map(|(some, thread)| thread.join().unwrap_or_else(|_| print(some))).collect()
+    })
 }

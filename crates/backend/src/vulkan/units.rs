@@ -2,14 +2,14 @@
 
 use half::f16;
 use impasto_graph::DType;
-use impasto_kernel::{MatrixShape, Scalar, Target};
+use impasto_kernel::{MatrixShape, Scalar};
 use impasto_vulkan::{Features, Lane, Recorder};
 
 use super::Vulkan;
-use super::kernels::gemm::{Gemm, Left};
-use super::kernels::matrices::{Tiled, Units};
-use super::memory::Memory;
 use crate::BackendError;
+use crate::gpu::kernels::gemm::{Gemm, Left};
+use crate::gpu::kernels::matrices::{Tiled, Units};
+use crate::gpu::{Gpu, GpuMemory, Home};
 
 /// The matrices that kernels could use: halves, added up in 32 bits.
 pub(super) fn claimed(features: &Features) -> Option<Units> {
@@ -18,7 +18,7 @@ pub(super) fn claimed(features: &Features) -> Option<Units> {
     if !features.matrix || !features.f16 || !features.storage16 || least != most && !features.subgroup_choice {
         return None;
     }
-    let offered = Target::from(features).products.unwrap_or_default();
+    let offered = impasto_spirv::target(features).products.unwrap_or_default();
     let has =
         |&&[m, n, k]: &&[u32; 3]| offered.contains(&MatrixShape { factor: Scalar::F16, result: Scalar::F32, m, n, k });
     let shape = *Units::SHAPES.iter().find(has)?;
@@ -50,7 +50,7 @@ pub(super) fn hold(vulkan: &Vulkan) -> Result<bool, BackendError> {
     let halves =
         |n: usize, by: usize| -> Vec<u8> { (0..n).flat_map(|i| f16::from_f32(number(i, by)).to_le_bytes()).collect() };
     let [left, right, sums] = [2 * m * depth, 2 * depth * n, 4 * m * n].map(|bytes| bytes.next_multiple_of(256) as u64);
-    let memory = Memory::new(vulkan, [left + right + sums].into_iter())?;
+    let memory = vulkan.allocate(Home::Device, [left + right + sums].into_iter())?;
     memory.write(0, &halves(m * depth, 11))?;
     memory.write(left, &halves(depth * n, 5))?;
     memory.settle()?;

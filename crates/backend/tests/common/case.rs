@@ -1,10 +1,9 @@
 //! A graph with everything that it needs to run, filled with random numbers.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 
 use half::f16;
-use impasto_backend::{BackendError, ParamBytes, WeightSource};
+use impasto_backend::{ParamError, ParamInfo, WeightSource};
 use impasto_graph::{Banded, DType, Data, Graph, HostTensor, Op, Storage, Value};
 
 use super::rng::Rng;
@@ -131,11 +130,21 @@ fn random_blocks(storage: Storage, blocks: usize, size: f64, rng: &mut Rng) -> (
 }
 
 impl WeightSource for Case {
-    fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError> {
-        let missing = || BackendError::Param { name: name.into(), problem: "is missing".into() };
+    fn describe(&self, name: &str) -> Result<ParamInfo, ParamError> {
+        let missing = || ParamError::Wrong { name: name.into(), problem: "is missing".into() };
         let value = self.graph.params().find(|(n, _)| *n == name).ok_or_else(missing)?.1;
         let Op::Param { storage, .. } = self.graph.node(value).op else { return Err(missing()) };
-        let bytes = Cow::Borrowed(&self.stored[name][..]);
-        Ok(ParamBytes { storage, shape: self.graph.ty(value).shape.clone(), bytes })
+        Ok(ParamInfo { storage, shape: self.graph.ty(value).shape.clone(), bytes: self.stored[name].len() as u64 })
+    }
+
+    fn read_into(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(), ParamError> {
+        out.copy_from_slice(&self.stored[name][offset as usize..][..out.len()]);
+        Ok(())
+    }
+
+    /// Every second one, so that both ways are gone.
+    fn in_memory(&self, name: &str) -> Option<&[u8]> {
+        let stored = self.stored.get(name)?;
+        stored.len().is_multiple_of(2).then_some(stored)
     }
 }

@@ -45,9 +45,9 @@ impl Machine {
 
     /// Plan a case, load its parameters and take its memory.
     pub fn prepare(&self, case: &Case) -> Box<dyn Session> {
-        let backend = &*self.backend;
-        let plan = Plan::new(&case.graph, backend).expect("it can do everything");
-        plan.verify(&case.graph, backend).expect("the plan is right");
+        let (backend, profile) = (&*self.backend, self.backend.profile());
+        let plan = Plan::new(&case.graph, &*profile).expect("it can do everything");
+        plan.verify(&case.graph, &*profile).expect("the plan is right");
         let weights = backend.pack(&case.graph, &plan, case).expect("the parameters are all there");
         let session = backend.prepare(&case.graph, &plan, &weights).unwrap_or_else(|e| panic!("{self}: {e}"));
         assert_eq!(weights.bytes(), plan.weight_bytes(), "parameters take what was planned");

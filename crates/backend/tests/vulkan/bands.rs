@@ -5,7 +5,7 @@ use impasto_model::{Numbers, vae_decoder};
 
 use super::common::banded::{check, random_cutting, run};
 use super::common::case::Case;
-use super::common::cpus::{machines, physical};
+use super::common::cpus::{machines, open};
 use super::common::machine::{Factors, Machine, same_bits};
 use super::common::networks::{tiny_networks, tiny_vae};
 use super::common::random_graph::{Kind, random_graph};
@@ -37,24 +37,19 @@ fn networks_yield_the_same_bits_in_bands() -> Result<(), GraphError> {
 /// A device whose largest buffer is too small for the whole: the bands that fit it yield what a larger device yields whole.
 #[test]
 fn a_small_binding_limit_is_met_exactly() -> Result<(), GraphError> {
-    use impasto_backend::vulkan::{Vulkan, VulkanOptions};
+    use impasto_backend::{DeviceOptions, Precision};
     // Large enough that tensors are larger than weights.
     let decoder = vae_decoder(&tiny_vae(), 1, [20, 22], Numbers::F32)?;
     let case = Case::new(decoder, &mut Rng::new(seed()));
-    let largest = Plan::new(&case.graph, &*machines()[0].backend).expect("it fits").largest_binding();
-    let options = VulkanOptions { exact: true, max_buffer: Some(largest / 3), ..VulkanOptions::default() };
-    let small = Vulkan::open("vulkan0", &physical(), &options).expect("it opens");
-    let refused = Plan::new(&case.graph, &small);
+    let largest = Plan::new(&case.graph, &*machines()[0].backend.profile()).expect("it fits").largest_binding();
+    let options =
+        DeviceOptions { precision: Precision::F32, max_buffer: Some(largest / 3), ..DeviceOptions::default() };
+    let small = open(&options);
+    let refused = Plan::new(&case.graph, &*small.profile());
     assert!(matches!(refused, Err(PlanError::Binding { .. } | PlanError::Allocation { .. })), "{refused:?}");
-    let (banded, plan) = Banded::fit(&case.graph, &small, 1, May::default()).expect("bands fit");
+    let (banded, plan) = Banded::fit(&case.graph, &*small.profile(), 1, May::default()).expect("bands fit");
     assert!(plan.largest_binding() <= largest / 3 && banded.cuts.bands() > 1);
-    let small = Machine {
-        backend: std::sync::Arc::new(small),
-        name: "small".into(),
-        factors: Factors::F32,
-        threads: 1,
-        least: 0.0,
-    };
+    let small = Machine { backend: small, name: "small".into(), factors: Factors::F32, threads: 1, least: 0.0 };
     let whole = machines()[0].run(&case);
     let bands = run(&case, &banded, &small);
     assert!(same_bits(&whole, &bands), "other bits in {} bands", banded.cuts.bands());

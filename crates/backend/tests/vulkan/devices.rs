@@ -3,8 +3,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use impasto_backend::vulkan::{Vulkan, VulkanOptions};
-use impasto_vulkan::{Kind, Loader, Physical};
+use impasto_backend::{Backend, DeviceOptions, Precision, vulkan};
+use impasto_device::{DeviceInfo, DeviceKind};
 
 use super::machine::{Factors, Machine};
 
@@ -14,29 +14,31 @@ pub fn every() -> usize {
 }
 
 /// The device, or a failure that says what to install: without one these tests would show nothing.
-pub fn physical() -> Physical {
+pub fn found() -> DeviceInfo {
     let needs =
         "a Vulkan device is needed: install libvulkan1 and mesa-vulkan-drivers (tools/test.sh does so on Debian)";
-    let instance = Loader::open().expect(needs).create_instance().expect(needs);
-    let devices = instance.enumerate().expect("devices are listed");
     let wanted = std::env::var("IMPASTO_TEST_DEVICE").ok();
-    let is_it = |physical: &Physical| match &wanted {
-        Some(label) => physical.describe().label.contains(label),
-        None => physical.describe().kind == Kind::Software,
+    let is_it = |device: &DeviceInfo| match &wanted {
+        Some(label) => device.label.contains(label),
+        None => device.kind == DeviceKind::Software,
     };
-    devices.into_iter().find(is_it).expect(needs)
+    vulkan::untried().expect(needs).into_iter().find(is_it).expect(needs)
+}
+
+/// The device, open.
+pub fn open(options: &DeviceOptions) -> Arc<dyn Backend> {
+    impasto_backend::open(&found(), options).expect("it opens")
 }
 
 /// In 32-bit floats, and as it is used; once by way of a memory that the host does not see.
 pub fn machines() -> &'static [Machine] {
     static MACHINES: OnceLock<Vec<Machine>> = OnceLock::new();
     MACHINES.get_or_init(|| {
-        let physical = physical();
-        [(true, Factors::F32), (false, Factors::F16)]
-            .map(|(exact, factors)| {
-                let options = VulkanOptions { exact, as_if_discrete: exact, ..VulkanOptions::default() };
-                let vulkan = Vulkan::open("vulkan0", &physical, &options).expect("it opens");
-                Machine { backend: Arc::new(vulkan), name: physical.describe().label, factors, threads: 2, least: 1e-4 }
+        [(Precision::F32, Factors::F32), (Precision::Auto, Factors::F16)]
+            .map(|(precision, factors)| {
+                let as_if_discrete = precision == Precision::F32;
+                let backend = open(&DeviceOptions { precision, as_if_discrete, ..DeviceOptions::default() });
+                Machine { backend, name: found().label, factors, threads: 2, least: 1e-4 }
             })
             .into()
     })

@@ -30,7 +30,7 @@ fn a_wide_product_in_parts() {
         // Two parts, of which the second has fewer rows.
         let graph = layer(4500, DType::F32, i == 1).expect("the graph is sane");
         for machine in machines() {
-            let plan = Plan::new(&graph, &*machine.backend).expect("it fits");
+            let plan = Plan::new(&graph, &*machine.backend.profile()).expect("it fits");
             let wide = 4500 * 2000 * 4;
             let all = plan.arena_bytes() - graph.inputs().map(|(_, v)| graph.ty(v).bytes()).sum::<u64>();
             assert!(all < wide + wide / 2, "{machine}: {all} bytes for a result of {}", wide / 2);

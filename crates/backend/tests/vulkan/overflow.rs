@@ -9,7 +9,7 @@ use super::common::cpus::machines;
 use super::common::rng::{Rng, seed};
 
 fn run(backend: &dyn Backend, graph: &Graph, params: &Params, latent: &HostTensor) -> Vec<f32> {
-    let plan = Plan::new(graph, backend).expect("it fits");
+    let plan = Plan::new(graph, &*backend.profile()).expect("it fits");
     let weights = backend.pack(graph, &plan, params).expect("weights");
     let mut session = backend.prepare(graph, &plan, &weights).expect("a session");
     let name = session.inputs()[0].0.clone();
@@ -42,7 +42,7 @@ fn a_decoder_whose_values_no_half_holds() {
     let want = run(&cpu, &exact, &params, &latent);
     assert!(want.iter().all(|x| x.is_finite()));
     for machine in machines() {
-        let got = run(&*machine.backend, &graph(machine.backend.activations()), &params, &latent);
+        let got = run(&*machine.backend, &graph(machine.backend.profile().activations()), &params, &latent);
         let square = |x: f64| x * x;
         let apart: f64 = want.iter().zip(&got).map(|(&a, &b)| square(f64::from(a - b))).sum();
         let all: f64 = want.iter().map(|&a| square(f64::from(a))).sum();

@@ -11,9 +11,14 @@ use crate::{Limits, cpu};
 /// More memory than this on one card is a lie for years to come.
 const MOST_MEMORY: u64 = 16 << 40;
 
-/// A Vulkan device.
+/// A Vulkan device that a child has seen.
 pub(super) fn vulkan(seen: vulkan::Seen, manifest: Option<PathBuf>) -> DeviceInfo {
-    let said = seen.description;
+    DeviceInfo { manifest, ..vulkan_info(seen.index, seen.description) }
+}
+
+/// A Vulkan device at its place in the loader's order, by its driver's word as far as that is believed: the same in the survey and where the
+/// device is used.
+pub fn vulkan_info(index: usize, said: Description) -> DeviceInfo {
     let kind = match said.kind {
         Kind::Discrete => DeviceKind::Discrete,
         Kind::Integrated => DeviceKind::Integrated,
@@ -32,7 +37,7 @@ pub(super) fn vulkan(seen: vulkan::Seen, manifest: Option<PathBuf>) -> DeviceInf
     let (smallest, largest) = said.subgroup;
     let (major, minor, patch) = said.version;
     DeviceInfo {
-        name: format!("vulkan{}", seen.index),
+        name: format!("vulkan{index}"),
         api: Api::Vulkan,
         label: clean_label(&said.label),
         kind,
@@ -42,7 +47,7 @@ pub(super) fn vulkan(seen: vulkan::Seen, manifest: Option<PathBuf>) -> DeviceInf
         driver: short(&said.driver),
         driver_version: short(&said.driver_version),
         api_version: format!("{major}.{minor}.{patch}"),
-        limits: vulkan_limits(&said),
+        limits: limits(said.memory, said.max_allocation, said.max_binding, shares),
         cores: None,
         features: Features {
             f16: said.f16,
@@ -55,8 +60,8 @@ pub(super) fn vulkan(seen: vulkan::Seen, manifest: Option<PathBuf>) -> DeviceInf
         vulkan: Some(said.features),
         portability: said.portability,
         standing: standing(&why),
-        index: seen.index,
-        manifest,
+        index,
+        manifest: None,
     }
 }
 
@@ -101,11 +106,6 @@ pub(super) fn cuda(seen: cuda::Seen) -> DeviceInfo {
 /// Whether a device has the memory of the machine.
 fn shares(kind: Kind) -> bool {
     matches!(kind, Kind::Integrated | Kind::Software)
-}
-
-/// What is believed of a Vulkan driver's word on memory: the same in the survey and where the device is used.
-pub fn vulkan_limits(said: &Description) -> Limits {
-    limits(said.memory, said.max_allocation, said.max_binding, shares(said.kind))
 }
 
 fn doubts(memory: u64, shares: bool) -> Vec<String> {

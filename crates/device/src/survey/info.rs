@@ -32,6 +32,15 @@ impl Api {
             Api::Cpu => "cpu",
         }
     }
+
+    /// What users call it.
+    pub fn title(self) -> &'static str {
+        match self {
+            Api::Cuda => "CUDA",
+            Api::Vulkan => "Vulkan",
+            Api::Cpu => "the CPU",
+        }
+    }
 }
 
 impl fmt::Display for Api {
@@ -151,6 +160,37 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
+    /// A device that is not here, with what nearly every one of the last ten years has.
+    ///
+    /// ```
+    /// use impasto_device::{Api, DeviceInfo, DeviceKind, Limits};
+    /// let card = DeviceInfo::imagined("vulkan0", Api::Vulkan, DeviceKind::Discrete, Limits::UNLIMITED);
+    /// assert!(card.is_gpu() && card.is_healthy());
+    /// ```
+    pub fn imagined(name: &str, api: Api, kind: DeviceKind, limits: Limits) -> DeviceInfo {
+        let is_vulkan = api == Api::Vulkan;
+        DeviceInfo {
+            name: name.into(),
+            api,
+            label: name.into(),
+            kind,
+            ids: None,
+            uuid: None,
+            pci: None,
+            driver: String::new(),
+            driver_version: String::new(),
+            api_version: String::new(),
+            limits,
+            cores: None,
+            features: Features { f16: is_vulkan, ..Features::default() },
+            vulkan: is_vulkan.then(|| common_features(kind)),
+            portability: false,
+            standing: if api == Api::Cuda { Standing::NotYet { instead: "cpu".into() } } else { Standing::Usable },
+            index: 0,
+            manifest: None,
+        }
+    }
+
     /// Whether it is a GPU: no processor, and none that plays one.
     pub fn is_gpu(&self) -> bool {
         !matches!(self.kind, DeviceKind::Cpu | DeviceKind::Software)
@@ -164,6 +204,22 @@ impl DeviceInfo {
     /// The environment that a process must have to use this device as its trial did: variables to set or to remove.
     pub fn environment(&self) -> Vec<(OsString, Option<OsString>)> {
         crate::probe::environment(self.manifest.as_deref())
+    }
+}
+
+/// What nearly every Vulkan device of the last ten years has.
+fn common_features(kind: DeviceKind) -> impasto_vulkan::Features {
+    let shares_memory = kind == DeviceKind::Integrated;
+    impasto_vulkan::Features {
+        version: (1, 3),
+        f16: true,
+        storage16: true,
+        timeline: true,
+        memory_model: true,
+        visible: shares_memory,
+        cached: shares_memory,
+        limits: impasto_vulkan::KernelLimits { binding: (4 << 30) - 1, alignment: 64, ..Default::default() },
+        ..Default::default()
     }
 }
 

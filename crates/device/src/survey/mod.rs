@@ -31,7 +31,7 @@ use crate::{Limits, Options, Outcome, cpu, trial};
 use evidence::Evidence;
 use guard::Guard;
 
-pub use believe::vulkan_limits;
+pub use believe::vulkan_info;
 pub use diagnose::Finding;
 pub use guard::{Attempt, Remembered};
 pub use in_use::UseGuard;

@@ -173,7 +173,7 @@ impl Assignment {
     /// assert_eq!(wrong.span, 7..10);
     /// ```
     pub fn parse(of: Of, text: &str) -> Result<Assignment, AssignmentError> {
-        let mut read = Assignment { of, text: text.into(), items: vec![] };
+        let mut read = Assignment { text: text.into(), ..Assignment::empty(of) };
         let mut at = 0;
         for item in text.split(',') {
             if !item.trim().is_empty() {
@@ -183,6 +183,11 @@ impl Assignment {
             at += item.len() + 1;
         }
         Ok(read)
+    }
+
+    /// Nothing said.
+    pub(super) fn empty(of: Of) -> Assignment {
+        Assignment { of, text: String::new(), items: vec![] }
     }
 
     fn item(&self, at: usize, text: &str) -> Result<Item, AssignmentError> {

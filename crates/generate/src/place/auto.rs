@@ -12,7 +12,8 @@ use super::{AssignmentError, Learned, MODULES, Place, Placement};
 use crate::{GenerateError, Job, overview};
 
 /// A device for each module: as asked for, or where it will be done soonest.
-pub fn place(job: &Job, model: &Model, request: &Request, machine: &Machine) -> Result<Placement, GenerateError> {
+pub fn place(job: &Job, machine: &Machine) -> Result<Placement, GenerateError> {
+    let (model, request) = (&*job.model, &job.request);
     request.check(machine)?;
     let (mut reasons, mut notes, mut places) = (vec![], vec![], vec![]);
     let learned = Learned::default();

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use impasto_backend::{Profile, Within};
+use impasto_backend::{Profile, WithLimits};
 use impasto_graph::{Banded, Cuts, Graph, GraphError, Limits, May, Plan, PlanError, Storage};
-use impasto_model::Numbers;
+use impasto_model::{NetworkId, Numbers};
 use serde::Serialize;
 
 use crate::GenerateError;
@@ -35,6 +35,7 @@ impl std::fmt::Display for Rung {
 }
 
 /// A module's computation that fits.
+#[derive(Clone)]
 pub struct Fitted {
     /// What is computed.
     pub graph: Graph,
@@ -78,7 +79,7 @@ pub type Build<'a> = dyn Fn(Numbers) -> Result<Graph, GraphError> + 'a;
 /// turns on the device, which costs time in every run: first comes whatever has room for all of them. Last, bands that are not needed now rest in
 /// host memory.
 pub fn fit(
-    module: &'static str,
+    module: NetworkId,
     device: &Arc<dyn Profile>,
     storage: Storage,
     bounds: Bounds,
@@ -92,15 +93,15 @@ pub fn fit(
     };
     let mut limits = device.limits();
     if let Some(arena) = bounds.arena {
-        let roomy = Plan::new(last, &Within::new(device.clone(), Limits::UNLIMITED));
+        let roomy = Plan::new(last, &WithLimits::new(device.clone(), Limits::UNLIMITED));
         let weights = roomy.map_or(0, |plan| plan.weight_bytes());
         limits.memory = limits.memory.min(weights.saturating_add(device.fixed_bytes()).saturating_add(arena));
     }
-    let device_or_less = Within::new(device.clone(), limits);
+    let device_or_less = WithLimits::new(device.clone(), limits);
     let (mut why, mut refusal) = (None, None);
     let ways = [(false, false), (true, false), (false, true), (true, true)];
     for may in ways.map(|(stream, rest)| May { stream, rest }) {
-        // Weights that take turns would leave more than that to the arena.
+        // Streamed weights would leave more than that to the arena.
         if may.stream && bounds.arena.is_some() || may.rest && device.host_memory() == 0 {
             continue;
         }
@@ -134,6 +135,6 @@ pub fn fit(
         }
     }
     let nothing =
-        || PlanError::Unsupported { label: module.into(), op: "graph", reason: "no rung may be taken".into() };
+        || PlanError::Unsupported { label: module.to_string(), op: "graph", reason: "no rung may be taken".into() };
     Err(GenerateError::Plan { module, device: device.name().into(), source: refusal.unwrap_or_else(nothing) })
 }

@@ -1,6 +1,6 @@
 //! A device that is not here, as the user describes it: `name:memory=8GiB,max-buffer=1GiB`.
 
-use impasto_device::{Api, DeviceInfo, DeviceKind, Features, Limits, Standing};
+use impasto_device::{Api, DeviceInfo, DeviceKind, Limits};
 
 use super::budget::Amount;
 
@@ -45,41 +45,7 @@ pub fn imagine(text: &str) -> Result<DeviceInfo, String> {
     let Some(memory) = memory else { return wrong("its memory is missing") };
     let most = if api == Api::Cpu { memory } else { 4 * GIB };
     let largest = largest.unwrap_or(most).min(memory);
-    let is_vulkan = api == Api::Vulkan;
-    Ok(DeviceInfo {
-        name,
-        api,
-        label: label.into(),
-        kind,
-        ids: None,
-        uuid: None,
-        pci: None,
-        driver: String::new(),
-        driver_version: String::new(),
-        api_version: String::new(),
-        // Kernels of most drivers reach a byte less than 4 GiB.
-        limits: Limits { memory, max_allocation: largest, max_binding: largest.min(4 * GIB - 1) },
-        cores: None,
-        features: Features { f16: is_vulkan, ..Features::default() },
-        vulkan: is_vulkan.then(|| common_features(kind)),
-        portability: false,
-        standing: if api == Api::Cuda { Standing::NotYet { instead: "cpu".into() } } else { Standing::Usable },
-        index: 0,
-        manifest: None,
-    })
-}
-
-/// What nearly every card of the last ten years has.
-fn common_features(kind: DeviceKind) -> impasto_vulkan::Features {
-    impasto_vulkan::Features {
-        version: (1, 3),
-        f16: true,
-        storage16: true,
-        timeline: true,
-        memory_model: true,
-        visible: kind == DeviceKind::Integrated,
-        cached: kind == DeviceKind::Integrated,
-        limits: impasto_vulkan::KernelLimits { binding: 4 * GIB - 1, alignment: 64, ..Default::default() },
-        ..Default::default()
-    }
+    // Kernels of most drivers reach a byte less than 4 GiB.
+    let limits = Limits { memory, max_allocation: largest, max_binding: largest.min(4 * GIB - 1) };
+    Ok(DeviceInfo { label: label.into(), ..DeviceInfo::imagined(&name, api, kind, limits) })
 }

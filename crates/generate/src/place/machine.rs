@@ -3,10 +3,10 @@
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
-use impasto_backend::vulkan::{VulkanOptions, VulkanProfile};
-use impasto_backend::{Backend, BackendError, Profile};
+use impasto_backend::cpu::CpuOptions;
+use impasto_backend::{Backend, BackendError, DeviceOptions, Profile};
 use impasto_device::{Api, Companion, DeviceInfo, DeviceKind, Standing};
 
 use super::budget::Budget;
@@ -18,7 +18,7 @@ use crate::settings::Isolate;
 
 /// How devices are to be used.
 #[derive(Clone, Debug, Default)]
-pub struct Use {
+pub struct MachineOptions {
     /// The CPU, and what products are computed in everywhere.
     pub cpu: CpuOptions,
     /// Memory that may be used.
@@ -33,11 +33,13 @@ pub struct Use {
     pub asked_for: bool,
     /// Say which processes devices are opened in.
     pub verbose: bool,
+    /// How long modules stay loaded after their last use; not at all by default.
+    pub keep_alive: Duration,
     /// Set by who wants to stop.
     pub stop: Option<Arc<AtomicBool>>,
 }
 
-impl Use {
+impl MachineOptions {
     /// Whether GPUs are opened in processes of their own, on a system that has them.
     pub fn is_isolated(&self) -> bool {
         self.isolate == Isolate::Auto && Companion::AVAILABLE
@@ -45,7 +47,7 @@ impl Use {
 }
 
 /// Opens a device, in this process or in one of its own.
-pub type OpenDevice = dyn Fn(&DeviceInfo, &VulkanOptions) -> Result<Arc<dyn Backend>, BackendError> + Send + Sync;
+pub type OpenDevice = dyn Fn(&DeviceInfo, &DeviceOptions) -> Result<Arc<dyn Backend>, BackendError> + Send + Sync;
 /// Bytes that are free on a device now, where that is known.
 pub type FreeMemory = dyn Fn(&DeviceInfo) -> Option<u64> + Send + Sync;
 
@@ -60,10 +62,10 @@ struct Inner {
     devices: Vec<DeviceInfo>,
     /// What went wrong with whole APIs.
     faults: Vec<(Api, String)>,
-    how: Use,
+    how: MachineOptions,
     free: Box<FreeMemory>,
     open: Box<OpenDevice>,
-    cpu: OnceLock<Result<Arc<Cpu>, BackendError>>,
+    cpu: OnceLock<Result<Arc<dyn Backend>, BackendError>>,
     profiles: Vec<OnceLock<Result<Arc<dyn Profile>, String>>>,
 }
 
@@ -72,14 +74,15 @@ impl Machine {
     pub fn new(
         devices: Vec<DeviceInfo>,
         faults: Vec<(Api, String)>,
-        how: Use,
+        how: MachineOptions,
         free: Box<FreeMemory>,
         open: Box<OpenDevice>,
     ) -> Machine {
         let profiles = devices.iter().map(|_| OnceLock::new()).collect();
+        let keep_alive = how.keep_alive;
         let inner = Arc::new(Inner { devices, faults, how, free, open, cpu: OnceLock::new(), profiles });
         let opener = inner.clone();
-        let pool = Pool::new(move |name| opener.open(name));
+        let pool = Pool::new(keep_alive, move |name| opener.open(name));
         Machine { inner, pool }
     }
 
@@ -164,55 +167,43 @@ impl Inner {
         match &device.standing {
             Standing::Usable => {}
             Standing::NotYet { .. } => {
-                return Err(format!("found, but this build cannot compute on {} yet", in_full(device.api)));
+                return Err(format!("found, but this build cannot compute on {} yet", device.api.title()));
             }
             Standing::Refused { why } => {
                 return Err(format!("it failed its trial: {why}; `impasto devices` says more"));
             }
         }
-        match (device.api, &device.vulkan) {
-            (Api::Cpu, _) => Ok(self.cpu(device).map_err(|e| e.to_string())?),
-            (Api::Vulkan, Some(features)) => {
-                // A process of its own loads the one driver that works.
-                if device.manifest.is_some() && !self.how.is_isolated() {
-                    let variables = device.environment().into_iter().filter_map(|(name, value)| Some((name, value?)));
-                    let set = variables
-                        .map(|(name, value)| format!("{}={}", name.to_string_lossy(), value.to_string_lossy()));
-                    return Err(format!(
-                        "another driver on this machine is broken, and this process would load it too; use --isolate auto, or set {} and run again",
-                        set.collect::<Vec<_>>().join(" ")
-                    ));
-                }
-                if self.how.cpu.precision == Precision::Bf16 {
-                    return Err("it computes in f16 or f32, not in bf16; use --type auto or --type f32".into());
-                }
-                let options = self.options(device);
-                let profile = VulkanProfile::new(&device.name, &device.label, device.limits, features, &options);
-                Ok(Arc::new(profile.map_err(|e| reason(&e))?))
-            }
-            _ => Err(format!("this build cannot compute on {}", in_full(device.api))),
+        // Opening it costs nothing and takes its threads once.
+        if device.api == Api::Cpu {
+            return Ok(self.cpu(device).map_err(|e| e.to_string())?.profile());
         }
+        // A process of its own loads the one driver that works.
+        if device.manifest.is_some() && !self.how.is_isolated() {
+            let variables = device.environment().into_iter().filter_map(|(name, value)| Some((name, value?)));
+            let set = variables.map(|(name, value)| format!("{}={}", name.to_string_lossy(), value.to_string_lossy()));
+            return Err(format!(
+                "another driver on this machine is broken, and this process would load it too; use --isolate auto, or set {} and run again",
+                set.collect::<Vec<_>>().join(" ")
+            ));
+        }
+        impasto_backend::profile(device, &self.options(device)).map_err(|e| reason(&e))
     }
 
-    fn options(&self, device: &DeviceInfo) -> VulkanOptions {
-        let largest = device.limits.max_allocation;
-        VulkanOptions {
-            exact: self.how.cpu.precision == Precision::F32,
-            memory: self.memory(device),
+    fn options(&self, device: &DeviceInfo) -> DeviceOptions {
+        let (CpuOptions { threads, isa, precision, memory }, largest) = (self.how.cpu, device.limits.max_allocation);
+        DeviceOptions {
+            precision,
+            threads,
+            isa,
+            memory: self.memory(device).or(memory.filter(|_| device.api == Api::Cpu)),
             max_buffer: self.amount(&self.how.max_buffer, device, || largest),
             cache: impasto_store::user_folder().map(|folder| folder.join("kernels")),
-            ..VulkanOptions::default()
+            ..DeviceOptions::default()
         }
     }
 
-    fn cpu(&self, device: &DeviceInfo) -> Result<Arc<Cpu>, BackendError> {
-        let make = || {
-            let memory = self.memory(device).or(self.how.cpu.memory);
-            // A machine that is not here may have less memory than this one.
-            let memory = memory.unwrap_or(u64::MAX).min(device.limits.memory);
-            Ok(Arc::new(Cpu::new(&CpuOptions { memory: Some(memory), ..self.how.cpu })?))
-        };
-        self.cpu.get_or_init(make).clone()
+    fn cpu(&self, device: &DeviceInfo) -> Result<Arc<dyn Backend>, BackendError> {
+        self.cpu.get_or_init(|| impasto_backend::open(device, &self.options(device))).clone()
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn Backend>, BackendError> {
@@ -221,18 +212,19 @@ impl Inner {
         let at = at.ok_or_else(|| unsupported("there is no such device".into()))?;
         let device = &self.devices[at];
         if device.api == Api::Cpu {
-            return Ok(self.cpu(device)?);
+            return self.cpu(device);
         }
         let planned = self.profiles[at].get_or_init(|| self.profile(device)).clone().map_err(unsupported)?;
         // Free memory may have changed since: the device is opened with what was planned with.
-        let options = VulkanOptions { memory: Some(planned.limits().memory), ..self.options(device) };
-        let opened = (self.open)(device, &options)?;
+        let options = DeviceOptions { memory: Some(planned.limits().memory), ..self.options(device) };
+        let backend = (self.open)(device, &options)?;
+        let opened = backend.profile();
         let same = opened.limits() == planned.limits()
             && opened.alignment() == planned.alignment()
             && opened.activations() == planned.activations()
             && opened.fixed_bytes() == planned.fixed_bytes();
         match same {
-            true => Ok(opened),
+            true => Ok(backend),
             false => Err(unsupported("it says other things of itself than when it was tried; run again".into())),
         }
     }
@@ -243,13 +235,5 @@ fn reason(error: &BackendError) -> String {
     match error {
         BackendError::Unsupported { reason, .. } | BackendError::Lost { reason, .. } => reason.clone(),
         other => other.to_string(),
-    }
-}
-
-pub(super) fn in_full(api: Api) -> &'static str {
-    match api {
-        Api::Cuda => "CUDA",
-        Api::Vulkan => "Vulkan",
-        Api::Cpu => "the CPU",
     }
 }

@@ -10,6 +10,7 @@ mod budget;
 mod fit;
 mod imagined;
 mod learned;
+mod loaded;
 mod machine;
 mod names;
 mod pool;
@@ -19,9 +20,10 @@ mod resolve;
 mod times;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use impasto_backend::{Backend, BackendError, Profile, Session, Within};
-use impasto_model::Model;
+use impasto_backend::{Backend, BackendError, Profile, Session, WithLimits};
+use impasto_model::{Model, NetworkId};
 
 use crate::{GenerateError, Job};
 
@@ -31,7 +33,9 @@ pub use budget::{Amount, Budget};
 pub use fit::{Bounds, Build, Fitted, Rung, fit};
 pub use imagined::imagine;
 pub(crate) use learned::Learned;
-pub use machine::{FreeMemory, Machine, OpenDevice, Use};
+pub use loaded::Work;
+pub(crate) use loaded::{Count, Held, Resident, WeightsKey};
+pub use machine::{FreeMemory, Machine, MachineOptions, OpenDevice};
 pub use names::ModuleName;
 pub use pool::{Open, Pool};
 pub(crate) use rates::Spent;
@@ -59,10 +63,10 @@ impl Place {
     pub fn on(backend: &Arc<dyn Backend>, home: Home) -> Place {
         let held = backend.clone();
         Place {
-            device: backend.clone(),
+            device: backend.profile(),
             home,
             exact: false,
-            pool: Pool::new(move |_| Ok(held.clone())),
+            pool: Pool::new(Duration::ZERO, move |_| Ok(held.clone())),
             rates: Rates { flops: 1e11, load: 1e9, measured: false },
             book: Arc::default(),
         }
@@ -75,8 +79,14 @@ impl Place {
         Ok([device.clone(), exact.unwrap_or(device)])
     }
 
+    /// The device as it is used here: two places with the same one pack the same weights, and plan the same.
+    pub(crate) fn identity(&self) -> String {
+        let (device, limits) = (&self.device, self.device.limits());
+        format!("{} ({}) within {limits:?}{}", device.name(), device.about(), if self.exact { " in f32" } else { "" })
+    }
+
     /// The devices that are open.
-    pub(crate) fn pool(&self) -> &Pool {
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
 
@@ -89,7 +99,7 @@ impl Place {
             (self.device, self.exact) = (exact, true);
         }
         if let Some(limits) = learned.limits(&name) {
-            self.device = Arc::new(Within::new(self.device, limits));
+            self.device = Arc::new(WithLimits::new(self.device, limits));
         }
         self
     }
@@ -100,8 +110,8 @@ impl Place {
     }
 
     /// Note where the time of a run of a module went, if anybody wants to know.
-    pub(crate) fn note_steps(&self, module: &'static str, session: &dyn Session) {
-        self.book.times.note(module, self.device.name(), || session.profile());
+    pub(crate) fn note_steps(&self, module: NetworkId, session: &dyn Session) {
+        self.book.times.note(module.name(), self.device.name(), || session.profile());
     }
 
     /// Note what was done there, for the estimates of later runs.
@@ -125,6 +135,13 @@ pub struct Placement {
     pub notes: Vec<String>,
     /// What was asked for and where, which says where else a module may go.
     rules: Option<(Request, Machine)>,
+}
+
+impl std::fmt::Debug for Placement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names = MODULES.into_iter().filter_map(|module| Some((module.name(), self.of(module)?.device.name())));
+        f.debug_map().entries(names).finish()
+    }
 }
 
 /// The modules that every model has, in the order in which they run.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use impasto_model::NetworkId;
+
 /// A part of a model that computes and has weights of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ModuleName {
@@ -61,6 +63,17 @@ impl ModuleName {
     /// The names that we write.
     pub(super) fn our_names() -> impl Iterator<Item = &'static str> {
         NAMES.iter().map(|(_, name, _)| *name)
+    }
+}
+
+impl From<NetworkId> for ModuleName {
+    /// The module that a network is placed with.
+    fn from(network: NetworkId) -> ModuleName {
+        match network {
+            NetworkId::TextEncoder(_) => ModuleName::Te,
+            NetworkId::Denoiser => ModuleName::Diffusion,
+            NetworkId::VaeEncoder | NetworkId::VaeDecoder | NetworkId::TinyDecoder => ModuleName::Vae,
+        }
     }
 }
 

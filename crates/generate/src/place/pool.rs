@@ -3,7 +3,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use std::time::Duration;
+
 use impasto_backend::{Backend, BackendError};
+
+use super::loaded::LoadedModules;
 
 /// How a device is opened by its name.
 pub type Open = dyn Fn(&str) -> Result<Arc<dyn Backend>, BackendError> + Send + Sync;
@@ -14,12 +18,22 @@ pub struct Pool {
     opened: Mutex<HashMap<String, Weak<dyn Backend>>>,
     /// Devices that have failed in this process and are not opened again, and why.
     failed: Mutex<HashMap<String, String>>,
+    loaded: LoadedModules,
 }
 
 impl Pool {
-    /// No device is open yet.
-    pub fn new(open: impl Fn(&str) -> Result<Arc<dyn Backend>, BackendError> + Send + Sync + 'static) -> Arc<Pool> {
-        Arc::new(Pool { open: Box::new(open), opened: Mutex::default(), failed: Mutex::default() })
+    /// No device is open yet. Modules stay loaded for `keep_alive` after their last use.
+    pub fn new(
+        keep_alive: Duration,
+        open: impl Fn(&str) -> Result<Arc<dyn Backend>, BackendError> + Send + Sync + 'static,
+    ) -> Arc<Pool> {
+        let loaded = LoadedModules::new(keep_alive);
+        Arc::new(Pool { open: Box::new(open), opened: Mutex::default(), failed: Mutex::default(), loaded })
+    }
+
+    /// The modules that are loaded on these devices and idle.
+    pub(crate) fn loaded(&self) -> &LoadedModules {
+        &self.loaded
     }
 
     /// The device of this name, which is opened if nobody has it open.
@@ -43,6 +57,12 @@ impl Pool {
         opened.get(name).is_some_and(|backend| backend.strong_count() > 0)
     }
 
+    /// Kernels that were compiled for the devices that are open.
+    pub(crate) fn compiled(&self) -> u64 {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.values().filter_map(Weak::upgrade).map(|backend| backend.meter().compiled()).sum()
+    }
+
     /// Whether a device that is open can be opened anew after it was lost.
     pub fn reopens(&self, name: &str) -> bool {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
@@ -51,6 +71,7 @@ impl Pool {
 
     /// Let go of a device that was lost, so that the next who wants it opens it anew.
     pub fn forget(&self, name: &str) {
+        self.loaded.forget_device(name);
         self.opened.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     }
 

@@ -3,7 +3,7 @@
 use impasto_device::{Api, DeviceInfo, DeviceKind, Standing};
 
 use super::assignment::{Assignment, AssignmentError, Item, Of, Problem};
-use super::machine::{Machine, in_full};
+use super::machine::Machine;
 use super::names::{ModuleName, nearest};
 use crate::settings::Settings;
 
@@ -19,7 +19,7 @@ pub(super) enum Wish {
 }
 
 /// Where a module's weights are kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Home {
     /// Where it computes.
     #[default]
@@ -37,17 +37,20 @@ pub struct Request {
     weights: Assignment,
 }
 
+impl Default for Request {
+    /// Everything where it is done soonest.
+    fn default() -> Request {
+        Request { runtime: Assignment::empty(Of::Runtime), weights: Assignment::empty(Of::Weights) }
+    }
+}
+
 impl Request {
     /// What settings say. Flags that stand for an item stand before what was written.
     pub fn new(settings: &Settings) -> Result<Request, AssignmentError> {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let mut runtime = Assignment::parse(Of::Runtime, &text(&settings.backend))?;
         let mut weights = Assignment::parse(Of::Weights, &text(&settings.params_backend))?;
-        for (given, module) in [
-            (settings.clip_on_cpu, ModuleName::Te),
-            (settings.vae_on_cpu, ModuleName::Vae),
-            (settings.control_net_cpu, ModuleName::Controlnet),
-        ] {
+        for (given, module) in [(settings.clip_on_cpu, ModuleName::Te), (settings.vae_on_cpu, ModuleName::Vae)] {
             if given == Some(true) {
                 runtime = runtime.behind(Some(module), "cpu");
             }
@@ -155,7 +158,7 @@ fn wish(machine: &Machine, assignment: &Assignment, item: &Item) -> Result<Wish,
                 if let Some((api, why)) = api.and_then(|api| Some((api, machine.fault(api)?))) {
                     return Err(wrong(Problem::Unusable {
                         device: name.into(),
-                        why: format!("{} {why}", in_full(api)),
+                        why: format!("{} {why}", api.title()),
                     }));
                 }
                 let near = nearest(name, devices.iter().map(|device| device.name.as_str()));

@@ -66,6 +66,24 @@ pub fn chunks(tokenizer: &Tokenizer, pieces: &[Piece], length: usize, pad: u32) 
     Ok(chunks)
 }
 
+/// Cut texts into one sequence each, all of the longest one's length: at least `least` and at most `most` tokens. Weights are all 1.
+pub fn sequences(
+    tokenizer: &Tokenizer,
+    texts: &[String],
+    least: usize,
+    most: usize,
+) -> Result<Vec<Chunk>, PromptError> {
+    if !(1..=LONGEST).contains(&most) {
+        return Err(PromptError::Length { length: most });
+    }
+    let ids = |text: &String| tokenizer.encode(text).into_iter().take(most).map(signed).collect();
+    let mut cut: Vec<Vec<i32>> = texts.iter().map(ids).collect::<Result<_, PromptError>>()?;
+    let length = cut.iter().map(Vec::len).max().unwrap_or(0).max(least.clamp(1, most));
+    let pad = signed(tokenizer.pad())?;
+    cut.iter_mut().for_each(|ids| ids.resize(length, pad));
+    Ok(cut.into_iter().map(|ids| Chunk { ids, weights: vec![1.0; length] }).collect())
+}
+
 /// Multiply the row of each token by its weight, and everything so that the mean stays, as webui and stable-diffusion.cpp do.
 ///
 /// `hidden` is one chunk out of the text encoder, `(tokens, width)`. Where all weights are 1 it is left as it is, bit for bit.

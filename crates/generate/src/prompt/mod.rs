@@ -19,7 +19,7 @@ mod vocabulary;
 
 use std::path::PathBuf;
 
-pub use chunks::{Chunk, chunks, emphasise};
+pub use chunks::{Chunk, chunks, emphasise, sequences};
 pub use parse::{Piece, parse};
 pub use tokens::{TokenText, Tokenizer};
 

@@ -14,11 +14,8 @@ pub enum SamplingError {
         known: String,
     },
     /// The noise that a model was trained on cannot be as described.
-    #[error("the model's training noise cannot be used: {problem}")]
-    Training {
-        /// What is wrong with it.
-        problem: String,
-    },
+    #[error(transparent)]
+    Training(#[from] impasto_model::NoiseError),
     /// A schedule has at least one step, and at most as many as its model tells apart.
     #[error(
         "the schedule {schedule} has 1 to {most} steps for this model, not {steps}; choose fewer steps or another schedule"

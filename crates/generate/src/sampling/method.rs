@@ -62,6 +62,11 @@ impl Method {
         }
     }
 
+    /// Whether it also solves the equation of flow matching, whose picture fades as noise grows: methods that only follow the slope do.
+    pub fn solves_flow(self) -> bool {
+        matches!(self, Method::Euler | Method::Heun | Method::Lms)
+    }
+
     /// Slopes of earlier steps that it reads.
     pub(super) fn slopes(self) -> usize {
         if self == Method::Lms { 3 } else { 0 }

@@ -5,7 +5,8 @@
 //! [`Sampler`] is such a run: it asks its caller for the picture that the network sees behind the noise, once or twice for each
 //! step, and can be stored between any two steps.
 //!
-//! Latents are `picture + sigma * noise`, as in k-diffusion: what the network wants instead is left to [`Prediction`].
+//! Latents are `picture + sigma * noise`, as in k-diffusion, or with flow matching `(1 - sigma) * picture + sigma * noise`: what the network wants
+//! instead is left to [`Prediction`].
 //!
 //! Random numbers are drawn in one order, whatever the method: first the noise that the run begins with, then one draw of the
 //! latent's size for each step that adds noise, in the order of the steps. A step adds noise if its method does, `eta` is not
@@ -16,7 +17,7 @@
 //! use impasto_generate::{Noise, NoiseKind};
 //!
 //! let levels = NoiseLevels::stable_diffusion();
-//! let sigmas = levels.schedule(Schedule::Karras, 20)?;
+//! let sigmas = Schedule::Karras.sigmas(&levels, 20)?;
 //! let mut noise = Noise::new(NoiseKind::Cuda, 42);
 //! let latent = pure_noise(&noise.draw(4 * 8 * 8), sigmas[0]);
 //! let mut sampler = Sampler::new(Method::EulerA, None, sigmas, latent)?;
@@ -38,7 +39,6 @@
 //! ```
 
 mod error;
-mod levels;
 mod method;
 mod names;
 mod sampler;
@@ -47,8 +47,7 @@ mod start;
 mod update;
 
 pub use error::{SamplingError, StepError};
-pub use impasto_model::Prediction;
-pub use levels::{Betas, NoiseLevels, Training};
+pub use impasto_model::{Betas, NoiseLevels, Prediction, Training};
 pub use method::Method;
 pub use sampler::Sampler;
 pub use schedule::Schedule;

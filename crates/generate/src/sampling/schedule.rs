@@ -53,31 +53,31 @@ fn between(from: f64, to: f64, i: usize, n: usize) -> f64 {
     if n < 2 { from } else { from + (to - from) * (i as f64 / (n - 1) as f64) }
 }
 
-impl NoiseLevels {
+impl Schedule {
     /// The sigmas of a run of `steps` steps: one more than steps, strictly falling, the last of them zero.
-    pub fn schedule(&self, schedule: Schedule, steps: usize) -> Result<Vec<f32>, SamplingError> {
-        let most = if schedule == Schedule::Lcm { self.steps().min(LCM_STEPS) } else { self.steps() };
+    pub fn sigmas(self, levels: &NoiseLevels, steps: usize) -> Result<Vec<f32>, SamplingError> {
+        let most = if self == Schedule::Lcm { levels.steps().min(LCM_STEPS) } else { levels.steps() };
         if !(1..=most).contains(&steps) {
-            return Err(SamplingError::Steps { schedule: schedule.name(), steps, most });
+            return Err(SamplingError::Steps { schedule: self.name(), steps, most });
         }
-        let last = self.steps() - 1;
-        let (smallest, largest) = (self.level(0), self.level(last));
+        let last = levels.steps() - 1;
+        let (smallest, largest) = (levels.level(0), levels.level(last));
         // Timesteps from one visited to the next.
-        let stride = self.steps() as f64 / steps as f64;
-        let sigma = |i: usize| match schedule {
-            Schedule::Discrete => self.sigma_between(between(last as f64, 0.0, i, steps)),
-            Schedule::SgmUniform => self.sigma_between(between(last as f64, 0.0, i, steps + 1)),
+        let stride = levels.steps() as f64 / steps as f64;
+        let sigma = |i: usize| match self {
+            Schedule::Discrete => levels.sigma_between(between(last as f64, 0.0, i, steps)),
+            Schedule::SgmUniform => levels.sigma_between(between(last as f64, 0.0, i, steps + 1)),
             Schedule::Karras => {
                 const RHO: f64 = 7.0;
                 between(largest.powf(1.0 / RHO), smallest.powf(1.0 / RHO), i, steps).powf(RHO)
             }
             Schedule::Exponential => between(largest.ln(), smallest.ln(), i, steps).exp(),
-            Schedule::Simple => self.level(last - ((i as f64 * stride) as usize).min(last)),
+            Schedule::Simple => levels.level(last - ((i as f64 * stride) as usize).min(last)),
             Schedule::Trailing => {
-                let timestep = (self.steps() as f64 - i as f64 * stride).round_ties_even() as usize;
-                self.level(timestep.saturating_sub(1).min(last))
+                let timestep = (levels.steps() as f64 - i as f64 * stride).round_ties_even() as usize;
+                levels.level(timestep.saturating_sub(1).min(last))
             }
-            Schedule::Lcm => self.level((most - i * most / steps) * (self.steps() / most) - 1),
+            Schedule::Lcm => levels.level((most - i * most / steps) * (levels.steps() / most) - 1),
         };
         Ok((0..steps).map(|i| sigma(i) as f32).chain([0.0]).collect())
     }
@@ -101,7 +101,7 @@ mod tests {
             let levels = NoiseLevels::new(&training).expect("valid");
             for &schedule in Schedule::ALL {
                 for steps in (1..=200).chain([333, 999, 1000]) {
-                    let sigmas = match levels.schedule(schedule, steps) {
+                    let sigmas = match schedule.sigmas(&levels, steps) {
                         Ok(sigmas) => sigmas,
                         Err(SamplingError::Steps { most, .. }) if steps > most => continue,
                         Err(error) => panic!("{schedule} {steps}: {error}"),
@@ -121,11 +121,11 @@ mod tests {
         let levels = NoiseLevels::stable_diffusion();
         for &schedule in Schedule::ALL {
             for steps in [0, 1001, usize::MAX] {
-                let error = levels.schedule(schedule, steps).expect_err("refused");
+                let error = schedule.sigmas(&levels, steps).expect_err("refused");
                 assert!(error.to_string().contains(schedule.name()), "{error}");
             }
         }
-        assert!(levels.schedule(Schedule::Lcm, 51).is_err());
+        assert!(Schedule::Lcm.sigmas(&levels, 51).is_err());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a run begins with.
 
-use super::SamplingError;
+use super::{Prediction, SamplingError};
 
 /// Noise alone at the level of `sigma`: `sigma * noise`, as sd-cli, webui and diffusers' Euler, Heun and LMS begin.
 ///
@@ -10,11 +10,12 @@ pub fn pure_noise(noise: &[f32], sigma: f32) -> Vec<f32> {
 }
 
 /// A picture's latent under noise at the level of `sigma`, for a run that begins with a picture.
-pub fn noised(picture: &[f32], noise: &[f32], sigma: f32) -> Result<Vec<f32>, SamplingError> {
+pub fn noised(prediction: Prediction, picture: &[f32], noise: &[f32], sigma: f32) -> Result<Vec<f32>, SamplingError> {
     if picture.len() != noise.len() {
         return Err(SamplingError::Length { what: "the noise", got: noise.len(), wanted: picture.len() });
     }
-    Ok(picture.iter().zip(noise).map(|(&p, &n)| (f64::from(p) + f64::from(sigma) * f64::from(n)) as f32).collect())
+    let (share, sigma) = (f64::from(prediction.picture_share(sigma)), f64::from(sigma));
+    Ok(picture.iter().zip(noise).map(|(&p, &n)| (share * f64::from(p) + sigma * f64::from(n)) as f32).collect())
 }
 
 /// The end of a schedule that is left for a picture which is changed with this strength: 1 is the whole schedule, 0 no step at all.
@@ -49,7 +50,8 @@ mod tests {
 
     #[test]
     fn a_picture_and_noise_of_two_sizes_are_refused() {
-        assert_eq!(noised(&[1.0, 2.0], &[0.5, -1.0], 2.0), Ok(vec![2.0, 0.0]));
-        assert!(noised(&[1.0, 2.0], &[0.5], 2.0).is_err());
+        assert_eq!(noised(Prediction::Epsilon, &[1.0, 2.0], &[0.5, -1.0], 2.0), Ok(vec![2.0, 0.0]));
+        assert_eq!(noised(Prediction::Flow, &[1.0, 2.0], &[0.5, -1.0], 0.75), Ok(vec![0.625, -0.25]));
+        assert!(noised(Prediction::V, &[1.0, 2.0], &[0.5], 2.0).is_err());
     }
 }

@@ -27,6 +27,30 @@ impl Settings {
     }
 }
 
+/// Lays flags over variables over the settings file. Warnings say what was passed over.
+pub fn layered(flags: &Settings) -> Result<(Settings, Vec<String>), SettingsError> {
+    let mut warnings = vec![];
+    let file = match config_path() {
+        None => {
+            warnings.push("neither XDG_CONFIG_HOME nor HOME is set: no settings file is looked for".into());
+            Settings::default()
+        }
+        Some(path) => match std::fs::read_to_string(&path) {
+            Ok(text) => Settings::from_toml(&text, &path)?,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Settings::default(),
+            Err(e) => {
+                warnings.push(format!("settings file {} not used: {e}", path.display()));
+                Settings::default()
+            }
+        },
+    };
+    let utf8 =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let (variables, unknown) = from_variables(utf8)?;
+    warnings.extend(unknown.iter().map(|name| format!("{name} is no setting; impasto --help lists them")));
+    Ok((flags.over(variables.over(file)), warnings))
+}
+
 /// The settings of `IMPASTO_*` variables, and the names of those that are no setting.
 pub fn from_variables(
     variables: impl IntoIterator<Item = (String, String)>,

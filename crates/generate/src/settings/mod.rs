@@ -21,12 +21,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use impasto_backend::cpu::Precision;
-use impasto_model::Prediction;
+use impasto_model::{ModelPaths, Prediction};
 
 use crate::NoiseKind;
 use crate::place::Budget;
 use crate::sampling::{Method, Schedule};
-pub use layers::{config_path, from_variables};
+pub use layers::{config_path, from_variables, layered};
 pub use value::{Gpu, Isolate, Kind, Preview, SettingValue, VaeSplit};
 
 /// A setting that cannot be.
@@ -264,22 +264,30 @@ settings! {
     extra_tiling_args: String = Machine "extra-tiling-args" <"KEY=VALUE">;
     /// Say why modules are where they are.
     explain: bool = Machine "explain" <"">;
-    /// Let modules be placed where they are done soonest, which happens anyway.
-    auto_fit: bool = Machine "auto-fit" <"">;
     /// The same as --params-backend cpu.
     offload_to_cpu: bool = Machine "offload-to-cpu" <"">;
     /// The same as --backend te=cpu.
     clip_on_cpu: bool = Machine "clip-on-cpu" <"">;
     /// The same as --backend vae=cpu.
     vae_on_cpu: bool = Machine "vae-on-cpu" <"">;
-    /// The same as --backend controlnet=cpu.
-    control_net_cpu: bool = Machine "control-net-cpu" <"">;
 }
 
 impl Settings {
     /// Set one by its name and text.
     pub fn set(&mut self, name: &str, text: &str) -> Result<(), SettingsError> {
         Setting::named(name).ok_or_else(|| SettingsError::Unknown(name.into()))?.set(self, text)
+    }
+
+    /// The model that is named; nothing is the one inside the program.
+    pub fn model_paths(&self) -> ModelPaths {
+        ModelPaths {
+            model: self.model.clone(),
+            diffusion: self.diffusion_model.clone(),
+            vae: self.vae.clone(),
+            clip_l: self.clip_l.clone(),
+            clip_g: self.clip_g.clone(),
+            taesd: self.taesd.clone(),
+        }
     }
 
     /// These, and below them those of another layer.

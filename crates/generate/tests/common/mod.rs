@@ -11,14 +11,15 @@ use std::path::{Path, PathBuf};
 
 use impasto_graph::Unary;
 use impasto_model::{
-    ClipConfig, Found, Heads, Layout, Network, Shapes, TaesdConfig, Take, TextLayout, UnetConfig, VaeConfig,
+    Clip, ClipConfig, ClipLayout, Found, Heads, Layout, Network, Shapes, Taesd, TaesdConfig, Take, Unet, UnetConfig,
+    Vae, VaeConfig,
 };
 use serde_json::json;
 
 use generated::parameter;
 
 /// A tensor of a file.
-type Tensor = (Vec<usize>, Vec<f32>);
+pub type Tensor = (Vec<usize>, Vec<f32>);
 
 /// The networks of a small model.
 #[derive(Clone)]
@@ -87,7 +88,7 @@ impl Small {
 
     /// A tiny autoencoder of the true size.
     pub fn write_taesd(path: &Path) {
-        let mut tensors = tensors("taesd", &Network::Taesd(TaesdConfig::sd(), Layout::Diffusers));
+        let mut tensors = tensors("taesd", &Taesd { config: TaesdConfig::sd(), layout: Layout::Diffusers });
         // Without norms its numbers grow: keep pictures inside their range.
         let mut change = |name: &str, f: fn(f32) -> f32| {
             tensors.get_mut(name).expect("the last layer").1.iter_mut().for_each(|w| *w = f(*w));
@@ -98,13 +99,15 @@ impl Small {
     }
 
     /// Component names, networks as a diffusers folder has them, and their files' names there.
-    fn components(&self) -> Vec<(&'static str, Network, &'static str)> {
-        let unet = Network::Unet(self.unet.clone(), Layout::Diffusers);
-        let vae = Network::Vae(self.vae.clone(), Layout::Diffusers);
+    fn components(&self) -> Vec<(&'static str, Box<dyn Network>, &'static str)> {
+        let unet = Unet { config: self.unet.clone(), layout: Layout::Diffusers };
+        let vae = Vae { config: self.vae.clone(), layout: Layout::Diffusers };
         let file = "diffusion_pytorch_model.safetensors";
-        let mut list = vec![("unet", unet, file), ("vae", vae, file)];
+        let mut list: Vec<(_, Box<dyn Network>, _)> =
+            vec![("unet", Box::new(unet), file), ("vae", Box::new(vae), file)];
         for (name, config) in COMPONENTS.into_iter().zip(&self.text) {
-            list.push((name, Network::Text(config.clone(), TextLayout::Clip), "model.safetensors"));
+            let text = Clip { config: config.clone(), layout: ClipLayout::Transformers };
+            list.push((name, Box::new(text), "model.safetensors"));
         }
         list
     }
@@ -113,7 +116,7 @@ impl Small {
     pub fn write_folder(&self, folder: &Path) {
         for (component, network, file) in self.components() {
             std::fs::create_dir_all(folder.join(component)).expect("a folder");
-            write_safetensors(&folder.join(component).join(file), &tensors(component, &network));
+            write_safetensors(&folder.join(component).join(file), &tensors(component, &*network));
         }
         self.write_configs(folder);
     }
@@ -122,7 +125,7 @@ impl Small {
     pub fn write_large_folder(&self, folder: &Path, numbers: bool) {
         for (component, network, file) in self.components() {
             std::fs::create_dir_all(folder.join(component)).expect("a folder");
-            write_large(&folder.join(component).join(file), &network, numbers);
+            write_large(&folder.join(component).join(file), &*network, numbers);
         }
         self.write_configs(folder);
     }
@@ -150,8 +153,8 @@ impl Small {
     /// One file in the original layout.
     pub fn write_original(&self, path: &Path) {
         let mut all = BTreeMap::new();
-        let unet = Network::Unet(self.unet.clone(), Layout::Original);
-        let vae = Network::Vae(self.vae.clone(), Layout::Original);
+        let unet = Unet { config: self.unet.clone(), layout: Layout::Original };
+        let vae = Vae { config: self.vae.clone(), layout: Layout::Original };
         all.extend(original("unet", &unet, "model.diffusion_model."));
         all.extend(original("vae", &vae, "first_stage_model."));
         for (i, config) in self.text.iter().enumerate() {
@@ -161,10 +164,10 @@ impl Small {
                 _ if self.is_sd2() => "cond_stage_model.model.",
                 _ => "cond_stage_model.transformer.",
             };
-            let layout = if prefix.ends_with("model.") { TextLayout::OpenClip } else { TextLayout::Clip };
+            let layout = if prefix.ends_with("model.") { ClipLayout::OpenClip } else { ClipLayout::Transformers };
             // Original files of Stable Diffusion 2 have one more layer, which is not used.
             let layers = config.layers + usize::from(self.is_sd2());
-            let network = Network::Text(ClipConfig { layers, ..config.clone() }, layout);
+            let network = Clip { config: ClipConfig { layers, ..config.clone() }, layout };
             all.extend(original(COMPONENTS[i], &network, prefix));
         }
         write_safetensors(path, &all);
@@ -173,8 +176,8 @@ impl Small {
     /// Files of single components: the networks in the naming of one or the other kind.
     pub fn write_parts(&self, folder: &Path) -> BTreeMap<&'static str, PathBuf> {
         let mut parts = BTreeMap::new();
-        let unet = Network::Unet(self.unet.clone(), Layout::Original);
-        let vae = Network::Vae(self.vae.clone(), Layout::Original);
+        let unet = Unet { config: self.unet.clone(), layout: Layout::Original };
+        let vae = Vae { config: self.vae.clone(), layout: Layout::Original };
         for (flag, tensors) in
             [("diffusion-model", original("unet", &unet, "model.diffusion_model.")), ("vae", original("vae", &vae, ""))]
         {
@@ -183,7 +186,7 @@ impl Small {
         }
         for (i, config) in self.text.iter().enumerate() {
             let flag = if i == 1 || self.is_sd2() { "clip_g" } else { "clip_l" };
-            let network = Network::Text(config.clone(), TextLayout::Clip);
+            let network = Clip { config: config.clone(), layout: ClipLayout::Transformers };
             parts.insert(flag, folder.join(format!("{flag}.safetensors")));
             write_safetensors(&parts[flag], &tensors(COMPONENTS[i], &network));
         }
@@ -192,10 +195,9 @@ impl Small {
 }
 
 /// The tensors of a network under diffusers' names.
-fn tensors(component: &str, network: &Network) -> BTreeMap<String, Tensor> {
-    let found = Found { network: network.clone(), prefix: String::new() };
+fn tensors(component: &str, network: &dyn Network) -> BTreeMap<String, Tensor> {
     let mut tensors = BTreeMap::new();
-    for graph in found.graphs().expect("it builds") {
+    for graph in network.graphs().expect("it builds") {
         for (name, value) in graph.params() {
             let shape = graph.ty(value).shape.clone();
             tensors.insert(name.to_string(), (shape.clone(), parameter(&format!("{component}/{name}"), &shape)));
@@ -205,8 +207,8 @@ fn tensors(component: &str, network: &Network) -> BTreeMap<String, Tensor> {
 }
 
 /// The same under the names of an original checkpoint, joined and turned as those are.
-fn original(component: &str, network: &Network, prefix: &str) -> BTreeMap<String, Tensor> {
-    let found = Found { network: network.clone(), prefix: prefix.into() };
+fn original(component: &str, network: &(impl Network + Clone), prefix: &str) -> BTreeMap<String, Tensor> {
+    let found = Found::new(network.clone(), prefix);
     let ours = tensors(component, network);
     let mut shapes = Shapes::new();
     let mut file: BTreeMap<String, Tensor> = BTreeMap::new();
@@ -244,7 +246,7 @@ fn original(component: &str, network: &Network, prefix: &str) -> BTreeMap<String
     file
 }
 
-fn write_safetensors(path: &Path, tensors: &BTreeMap<String, Tensor>) {
+pub fn write_safetensors(path: &Path, tensors: &BTreeMap<String, Tensor>) {
     let mut header = serde_json::Map::new();
     let mut at = 0;
     for (name, (shape, data)) in tensors {
@@ -260,11 +262,10 @@ fn write_safetensors(path: &Path, tensors: &BTreeMap<String, Tensor>) {
 }
 
 /// A file in halves, of a network's true size.
-fn write_large(path: &Path, network: &Network, numbers: bool) {
-    let found = Found { network: network.clone(), prefix: String::new() };
+fn write_large(path: &Path, network: &dyn Network, numbers: bool) {
     let mut header = serde_json::Map::new();
     let mut at = 0;
-    for graph in found.graphs().expect("it builds") {
+    for graph in network.graphs().expect("it builds") {
         for (name, value) in graph.params() {
             let shape = &graph.ty(value).shape;
             let end = at + 2 * shape.iter().product::<usize>();

@@ -3,18 +3,19 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use impasto_backend::cpu::{CpuOptions, Precision};
-use impasto_backend::vulkan::{Vulkan, VulkanOptions};
-use impasto_backend::{Backend, BackendError, Meter, Profile, Session, StepTime, Streaming, WeightSource, Weights};
+use impasto_backend::{
+    Backend, BackendError, DeviceOptions, Meter, Profile, Session, StepTime, Streaming, WeightSource, Weights,
+};
 use impasto_device::DeviceInfo;
 use impasto_generate::picture::Picture;
-use impasto_generate::place::{Machine, Request, Use, imagine, place};
+use impasto_generate::place::{Machine, MachineOptions, imagine, place};
 use impasto_generate::settings::Settings;
-use impasto_generate::{Event, GenerateError, Job, generate};
-use impasto_graph::{Capabilities, DType, Graph, HostTensor, Limits, Plan, TensorType, Used, Value, Weight};
+use impasto_generate::{Event, GenerateError, Job, run};
+use impasto_graph::{DType, Graph, HostTensor, Limits, Plan, TensorType};
 use impasto_model::Model;
 
 use crate::common::Small;
-use crate::{open, physical, psnr};
+use crate::{found, open, psnr};
 
 /// How a device fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -85,61 +86,17 @@ struct ScriptedSession {
 impl Scripted {
     fn lost(&self) -> Result<(), BackendError> {
         match *self.lost.lock().expect("no panic") {
-            true => panic!("{} was lost, and is used again", self.name()),
+            true => panic!("{} was lost, and is used again", self.device.profile().name()),
             false => Ok(()),
         }
     }
 }
 
-impl Capabilities for Scripted {
-    fn limits(&self) -> Limits {
-        self.device.limits()
-    }
-
-    fn alignment(&self) -> u64 {
-        self.device.alignment()
-    }
-
-    fn supports(&self, graph: &Graph, value: Value) -> Result<(), String> {
-        self.device.supports(graph, value)
-    }
-
-    fn scratch_bytes(&self, graph: &Graph, value: Value) -> u64 {
-        self.device.scratch_bytes(graph, value)
-    }
-
-    fn may_overwrite(&self, graph: &Graph, value: Value, operand: usize) -> bool {
-        self.device.may_overwrite(graph, value, operand)
-    }
-
-    fn param_bytes(&self, graph: &Graph, param: Value, used: Used) -> u64 {
-        self.device.param_bytes(graph, param, used)
-    }
-
-    fn fixed_bytes(&self) -> u64 {
-        self.device.fixed_bytes()
-    }
-}
-
-impl Profile for Scripted {
-    fn name(&self) -> &str {
-        self.device.name()
-    }
-
-    fn about(&self) -> String {
-        self.device.about()
-    }
-
-    fn activations(&self) -> DType {
-        self.device.activations()
-    }
-
-    fn profile_in_f32(&self) -> Option<Arc<dyn Profile>> {
-        self.device.profile_in_f32()
-    }
-}
-
 impl Backend for Scripted {
+    fn profile(&self) -> Arc<dyn Profile> {
+        self.device.profile()
+    }
+
     fn meter(&self) -> &Meter {
         self.device.meter()
     }
@@ -148,14 +105,10 @@ impl Backend for Scripted {
         self.device.peak_gflops()
     }
 
-    fn pack_one(&self, graph: &Graph, weight: &Weight, source: &dyn WeightSource) -> Result<Vec<u8>, BackendError> {
-        self.device.pack_one(graph, weight, source)
-    }
-
     fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {
         self.lost()?;
-        let device = self.name().to_owned();
-        match self.script.fails(self.name(), Kind::Pack) {
+        let device = self.device.profile().name().to_owned();
+        match self.script.fails(&device, Kind::Pack) {
             true => Err(BackendError::Exhausted { device, bytes: plan.device_weight_bytes() }),
             false => self.device.pack(graph, plan, source),
         }
@@ -163,16 +116,16 @@ impl Backend for Scripted {
 
     fn prepare(&self, graph: &Graph, plan: &Plan, weights: &Weights) -> Result<Box<dyn Session>, BackendError> {
         self.lost()?;
-        let device = self.name().to_owned();
-        if self.script.fails(self.name(), Kind::Prepare) {
+        let device = self.device.profile().name().to_owned();
+        if self.script.fails(&device, Kind::Prepare) {
             return Err(BackendError::Exhausted { device, bytes: plan.arena_bytes() });
         }
-        if self.script.fails(self.name(), Kind::Unable) {
+        if self.script.fails(&device, Kind::Unable) {
             return Err(BackendError::Unsupported { device, reason: "a kernel does not compile".into() });
         }
         let session = self.device.prepare(graph, plan, weights)?;
         let (script, lost) = (self.script.clone(), self.lost.clone());
-        let exact = self.activations() == DType::F32;
+        let exact = self.device.profile().activations() == DType::F32;
         Ok(Box::new(ScriptedSession { session, device, script, lost, exact }))
     }
 
@@ -226,14 +179,17 @@ impl Session for ScriptedSession {
 type Device = Arc<dyn Backend>;
 
 /// The software device under a name, in floats or in halves, open: opened for each case, it would compile every kernel again.
-fn opened(name: &str, options: &VulkanOptions) -> Arc<dyn Backend> {
-    static OPENED: Mutex<Vec<(String, bool, Device)>> = Mutex::new(vec![]);
+fn opened(name: &str, options: &DeviceOptions) -> Arc<dyn Backend> {
+    static OPENED: Mutex<Vec<(String, Precision, Device)>> = Mutex::new(vec![]);
     let mut all = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, _, device)) = all.iter().find(|(known, exact, _)| known == name && *exact == options.exact) {
+    if let Some((_, _, device)) =
+        all.iter().find(|(known, precision, _)| known == name && *precision == options.precision)
+    {
         return device.clone();
     }
-    let device: Arc<dyn Backend> = Arc::new(Vulkan::open(name, &physical(), options).expect("it opens"));
-    all.push((name.into(), options.exact, device.clone()));
+    let named = DeviceInfo { name: name.into(), ..found() };
+    let device = impasto_backend::open(&named, options).expect("it opens");
+    all.push((name.into(), options.precision, device.clone()));
     device
 }
 
@@ -251,20 +207,20 @@ fn in_f32(device: &Arc<dyn Backend>) -> Option<Arc<dyn Backend>> {
 
 /// A machine with two Vulkan devices, which are the software device under two names, and the CPU.
 fn machine(script: &Arc<Script>, precision: Precision, with_cpu: bool) -> Machine {
-    let told = physical().describe();
+    let found = found();
     let mut devices: Vec<DeviceInfo> = ["vulkan0:memory=2GiB", "vulkan1:memory=1GiB,kind=integrated"]
         .map(|text| imagine(text).expect("a device"))
         .into();
     for device in &mut devices {
-        device.vulkan = Some(told.features.clone());
-        device.limits = Limits { memory: device.limits.memory, ..impasto_device::vulkan_limits(&told) };
+        device.vulkan = found.vulkan.clone();
+        device.limits = Limits { memory: device.limits.memory, ..found.limits };
     }
     if with_cpu {
         devices.push(imagine("cpu:memory=8GiB").expect("a device"));
     }
-    let how = Use { cpu: CpuOptions { precision, ..CpuOptions::default() }, ..Use::default() };
+    let how = MachineOptions { cpu: CpuOptions { precision, ..CpuOptions::default() }, ..MachineOptions::default() };
     let script = script.clone();
-    let open = move |info: &DeviceInfo, options: &VulkanOptions| {
+    let open = move |info: &DeviceInfo, options: &DeviceOptions| {
         script.opened.lock().expect("no panic").push(info.name.clone());
         if script.fails(&info.name, Kind::Closed) {
             return Err(BackendError::Unsupported { device: info.name.clone(), reason: "no answer".into() });
@@ -292,17 +248,16 @@ struct Came {
     steps: Vec<usize>,
 }
 
-fn paint(model: &Model, script: &Arc<Script>, precision: Precision, more: &[(&str, &str)]) -> Came {
+fn paint(model: &Arc<Model>, script: &Arc<Script>, precision: Precision, more: &[(&str, &str)]) -> Came {
     paint_on(&machine(script, precision, true), model, more)
 }
 
-fn paint_on(machine: &Machine, model: &Model, more: &[(&str, &str)]) -> Came {
+fn paint_on(machine: &Machine, model: &Arc<Model>, more: &[(&str, &str)]) -> Came {
     let settings = settings(more);
-    let job = Job::new(&settings, model, 0).expect("a job");
-    let request = Request::new(&settings).expect("a request");
-    let places = place(&job, model, &request, machine).unwrap_or_else(|e| panic!("{e}"));
+    let job = Job::new(&settings, model).expect("a job");
+    let places = place(&job, machine).unwrap_or_else(|e| panic!("{e}"));
     let (mut made, mut notes, mut steps) = (None, vec![], vec![]);
-    let done = generate(&job, model, &places, &mut |event| {
+    let done = run(&job, &places, None, &mut |event| {
         match event {
             Event::Picture { picture, .. } => made = Some(picture.clone()),
             Event::Note(note) => notes.push(note.to_owned()),

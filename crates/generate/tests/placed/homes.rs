@@ -20,7 +20,7 @@ fn placements_paint_the_same_picture() {
     {
         let (_folder, model) = open(&small);
         let job = job(&model);
-        let want = paint(&job, &model, &Placement::on(&cpu)).expect("it is painted");
+        let want = paint(&job, &Placement::on(&cpu)).expect("it is painted");
         let mut seen = vec![];
         for n in 0..PLACES.pow(3) {
             let [te, diffusion, vae] = [n % PLACES, n / PLACES % PLACES, n / PLACES / PLACES];
@@ -30,7 +30,7 @@ fn placements_paint_the_same_picture() {
                 continue;
             }
             let places = placement(&place(te), &place(diffusion), &place(vae));
-            let made = paint(&job, &model, &places).unwrap_or_else(|e| panic!("{name} {te} {diffusion} {vae}: {e}"));
+            let made = paint(&job, &places).unwrap_or_else(|e| panic!("{name} {te} {diffusion} {vae}: {e}"));
             let found = psnr(&want, &made);
             assert!(found >= 45.0, "{name} {te} {diffusion} {vae}: {found:.1} dB");
             least = least.min(found);
@@ -43,18 +43,20 @@ fn placements_paint_the_same_picture() {
 
 #[test]
 fn plans_without_the_driver_are_those_of_the_open_device() {
-    use impasto_backend::vulkan::{Vulkan, VulkanOptions, VulkanProfile};
-    use impasto_vulkan::Description;
-    let physical = crate::physical();
-    for exact in [true, false] {
+    use impasto_backend::{DeviceOptions, Precision};
+    use impasto_device::DeviceInfo;
+    let found = crate::found();
+    for precision in [Precision::F32, Precision::Auto] {
         let options =
-            VulkanOptions { exact, memory: Some(1 << 30), max_buffer: Some(100 << 20), ..VulkanOptions::default() };
-        let opened = Vulkan::open("vulkan0", &physical, &options).expect("it opens");
+            DeviceOptions { precision, memory: Some(1 << 30), max_buffer: Some(100 << 20), ..DeviceOptions::default() };
+        let opened = impasto_backend::open(&found, &options).expect("it opens").profile();
         // As a survey keeps it.
-        let kept = serde_json::to_string(&physical.describe()).expect("plain data");
-        let told: Description = serde_json::from_str(&kept).expect("it comes back");
-        let limits = impasto_device::vulkan_limits(&told);
-        let known = VulkanProfile::new("vulkan0", &told.label, limits, &told.features, &options).expect("a profile");
-        assert_eq!(&known, opened.profile());
+        let kept = serde_json::to_string(&found).expect("plain data");
+        let told: DeviceInfo = serde_json::from_str(&kept).expect("it comes back");
+        let known = impasto_backend::profile(&told, &options).expect("a profile");
+        assert_eq!((known.name(), known.about()), (opened.name(), opened.about()));
+        assert_eq!((known.limits(), known.alignment()), (opened.limits(), opened.alignment()));
+        assert_eq!((known.fixed_bytes(), known.host_memory()), (opened.fixed_bytes(), opened.host_memory()));
+        assert_eq!(known.activations(), opened.activations());
     }
 }

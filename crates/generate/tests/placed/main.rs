@@ -11,52 +11,51 @@ mod sweep;
 use std::sync::Arc;
 
 use common::Small;
-use impasto_backend::Backend;
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
-use impasto_backend::vulkan::{Vulkan, VulkanOptions};
+use impasto_backend::vulkan::untried;
+use impasto_backend::{Backend, DeviceOptions};
+use impasto_device::{DeviceInfo, DeviceKind};
 use impasto_generate::picture::Picture;
 use impasto_generate::place::{Place, Placement};
 use impasto_generate::settings::Settings;
-use impasto_generate::{Event, GenerateError, Job, generate};
+use impasto_generate::{Event, GenerateError, Job, run};
 use impasto_model::{Model, ModelPaths};
-use impasto_vulkan::{Kind, Loader, Physical};
 
 /// The software device, or the one that `IMPASTO_TEST_DEVICE` names.
-fn physical() -> Physical {
+fn found() -> DeviceInfo {
     let needs =
         "a Vulkan device is needed: install libvulkan1 and mesa-vulkan-drivers (tools/test.sh does so on Debian)";
-    let devices = Loader::open().expect(needs).create_instance().expect(needs).enumerate().expect(needs);
     let wanted = std::env::var("IMPASTO_TEST_DEVICE").ok();
-    let found = devices.into_iter().find(|physical| match &wanted {
-        Some(label) => physical.describe().label.contains(label),
-        None => physical.describe().kind == Kind::Software,
-    });
-    found.expect(needs)
+    let is_it = |device: &DeviceInfo| match &wanted {
+        Some(label) => device.label.contains(label),
+        None => device.kind == DeviceKind::Software,
+    };
+    untried().expect(needs).into_iter().find(is_it).expect(needs)
 }
 
 /// That device, in 32-bit floats.
 fn vulkan() -> Arc<dyn Backend> {
-    let options = VulkanOptions { exact: true, ..VulkanOptions::default() };
-    Arc::new(Vulkan::open("vulkan0", &physical(), &options).expect("it opens"))
+    let options = DeviceOptions { precision: Precision::F32, ..DeviceOptions::default() };
+    impasto_backend::open(&found(), &options).expect("it opens")
 }
 
 fn cpu() -> Arc<dyn Backend> {
     Arc::new(Cpu::new(&CpuOptions { precision: Precision::F32, ..CpuOptions::default() }).expect("there is a CPU"))
 }
 
-fn open(small: &Small) -> (tempfile::TempDir, Model) {
+fn open(small: &Small) -> (tempfile::TempDir, Arc<Model>) {
     let folder = tempfile::tempdir().expect("a folder");
     small.write_folder(folder.path());
     let paths = ModelPaths { model: Some(folder.path().into()), ..ModelPaths::default() };
-    (folder, Model::open(&paths).unwrap_or_else(|e| panic!("{e}")))
+    (folder, Arc::new(Model::open(&paths).unwrap_or_else(|e| panic!("{e}"))))
 }
 
-fn job(model: &Model) -> Job {
+fn job(model: &Arc<Model>) -> Job {
     let mut settings = Settings::default();
     for (name, text) in [("prompt", "a red house"), ("steps", "2"), ("seed", "7"), ("width", "64"), ("height", "64")] {
         settings.set(name, text).expect("a setting");
     }
-    Job::new(&settings, model, 0).expect("a job")
+    Job::new(&settings, model).expect("a job")
 }
 
 fn placement(te: &Place, diffusion: &Place, vae: &Place) -> Placement {
@@ -64,9 +63,9 @@ fn placement(te: &Place, diffusion: &Place, vae: &Place) -> Placement {
     Placement::of_each(te, diffusion, vae)
 }
 
-fn paint(job: &Job, model: &Model, places: &Placement) -> Result<Picture, GenerateError> {
+fn paint(job: &Job, places: &Placement) -> Result<Picture, GenerateError> {
     let mut made = None;
-    generate(job, model, places, &mut |event| {
+    run(job, places, None, &mut |event| {
         if let Event::Picture { picture, .. } = event {
             made = Some(picture.clone());
         }

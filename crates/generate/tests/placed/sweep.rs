@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use impasto_backend::{Backend, Within};
+use impasto_backend::{Backend, WithLimits};
 use impasto_generate::place::{Home, Place, RunPlan};
 use impasto_generate::{GenerateError, plan};
 use impasto_graph::Limits;
@@ -32,26 +32,27 @@ fn sweep(device: &Arc<dyn Backend>, small: &Small, te_too: bool) {
     let elsewhere = Place::on(&cpu(), Home::Runtime);
     let places = |memory: u64, home: Home| {
         // A name of its own, so that others can be beside it.
-        let limits = Limits { memory, ..device.limits() };
-        let within: Arc<dyn Backend> = Arc::new(Within { device: device.clone(), limits, name: name.into() });
-        let here = Place::on(&within, home);
+        let profile = device.profile();
+        let limits = Limits { memory, ..profile.limits() };
+        let mut here = Place::on(device, home);
+        here.device = Arc::new(WithLimits { device: profile, limits, name: name.into() });
         placement(if te_too { &here } else { &elsewhere }, &here, &here)
     };
     let meter = device.meter();
     let whole = places(u64::MAX, Home::Runtime);
-    let need = peak(&plan(&job, &model, &whole).expect("it is planned"), name);
+    let need = peak(&plan(&job, &whole).expect("it is planned"), name);
     meter.start_over();
-    let want = paint(&job, &model, &whole).expect("there is room");
+    let want = paint(&job, &whole).expect("there is room");
     assert_eq!(meter.peak(), need, "planned is allocated");
     let (mut ran, mut streamed) = (0, 0);
     for (share, home) in cases() {
         let budget = need * share / 100;
         let places = places(budget, home);
-        let planned = plan(&job, &model, &places).expect("it is planned");
+        let planned = plan(&job, &places).expect("it is planned");
         meter.start_over();
         meter.set_budget(budget);
         let begun = Instant::now();
-        let made = paint(&job, &model, &places);
+        let made = paint(&job, &places);
         let seconds = begun.elapsed().as_secs_f64();
         meter.set_budget(u64::MAX);
         match made {

@@ -97,7 +97,7 @@ fn runs_are_those_of_k_diffusion_and_diffusers() {
         let exact = reference != "diffusers";
         let training = Training { zero_terminal_snr: *zero_terminal_snr, ..Training::default() };
         let levels = NoiseLevels::new(&training).expect("valid");
-        let all = levels.schedule(*schedule, *steps).expect("valid");
+        let all = schedule.sigmas(&levels, *steps).expect("valid");
         let sigmas = remaining(&all, *strength).expect("valid").to_vec();
         close(&sigmas, &run.sigmas, if exact { 2e-7 } else { 1e-4 }, &what);
         let timesteps: Vec<f32> = sigmas[..sigmas.len() - 1].iter().map(|&sigma| levels.timestep(sigma)).collect();
@@ -111,7 +111,7 @@ fn runs_are_those_of_k_diffusion_and_diffusers() {
             pure_noise(&draw(), sigmas[0])
         } else {
             let picture: Vec<f32> = (0..8).map(|i| (0.9 * f64::from(i) + 0.2).cos() as f32).collect();
-            noised(&picture, &draw(), sigmas[0]).expect("one size")
+            noised(*prediction, &picture, &draw(), sigmas[0]).expect("one size")
         };
         let mut sampler = Sampler::new(*method, Some(run.eta), sigmas, latent).expect("valid");
         let mut furthest = 0.0f64;

@@ -29,7 +29,7 @@ fn methods_without_noise_converge_to_the_exact_path_with_their_order() {
     let start = pure_noise(&Noise::new(NoiseKind::Cpu, 3).draw(32), levels.largest());
     // Without the step to zero, in which every method is of first order.
     let error = |method, steps: usize| {
-        let mut sigmas = levels.schedule(Schedule::Exponential, steps).expect("valid");
+        let mut sigmas = Schedule::Exponential.sigmas(&levels, steps).expect("valid");
         sigmas.pop();
         let want = path(&start, sigmas[0], sigmas[steps - 1]);
         let sampler = Sampler::new(method, Some(0.0), sigmas, start.clone()).expect("valid");
@@ -55,7 +55,7 @@ fn methods_without_noise_converge_to_the_exact_path_with_their_order() {
 fn noisy_methods_end_in_the_distribution_of_pictures() {
     let levels = NoiseLevels::stable_diffusion();
     for (method, steps) in [(Method::EulerA, 200), (Method::Dpmpp2mSde, 100), (Method::DdimTrailing, 200)] {
-        let sigmas = levels.schedule(Schedule::Karras, steps).expect("valid");
+        let sigmas = Schedule::Karras.sigmas(&levels, steps).expect("valid");
         let mut noise = Noise::new(NoiseKind::Cuda, 11);
         let start = pure_noise(&noise.draw(4000), sigmas[0]);
         let sampler = Sampler::new(method, Some(1.0), sigmas, start).expect("valid");
@@ -70,7 +70,7 @@ fn noisy_methods_end_in_the_distribution_of_pictures() {
 fn euler_a_without_noise_is_euler() {
     let levels = NoiseLevels::stable_diffusion();
     for &schedule in Schedule::ALL {
-        let sigmas = levels.schedule(schedule, 12).expect("valid");
+        let sigmas = schedule.sigmas(&levels, 12).expect("valid");
         let start = pure_noise(&Noise::new(NoiseKind::Cpu, 3).draw(32), sigmas[0]);
         let end = |method, eta| {
             let sampler = Sampler::new(method, eta, sigmas.clone(), start.clone()).expect("valid");
@@ -87,7 +87,7 @@ fn euler_a_without_noise_is_euler() {
 fn noise_is_drawn_once_for_each_step_that_adds_some() {
     let levels = NoiseLevels::stable_diffusion();
     for &method in Method::ALL {
-        let sigmas = levels.schedule(Schedule::Discrete, 6).expect("valid");
+        let sigmas = Schedule::Discrete.sigmas(&levels, 6).expect("valid");
         let mut sizes = Vec::new();
         let sampler = Sampler::new(method, None, sigmas, vec![1.0; 12]).expect("valid");
         let draw = |n: usize| {
@@ -105,7 +105,7 @@ fn noise_is_drawn_once_for_each_step_that_adds_some() {
 fn the_last_preview_is_the_picture() {
     let levels = NoiseLevels::stable_diffusion();
     for &method in Method::ALL {
-        let sigmas = levels.schedule(Schedule::Karras, 5).expect("valid");
+        let sigmas = Schedule::Karras.sigmas(&levels, 5).expect("valid");
         let sampler = Sampler::new(method, None, sigmas, vec![3.0; 12]).expect("valid");
         assert_eq!(sampler.denoised(), None);
         let sampler = run(sampler, gaussian, |n| vec![0.1; n]).expect("runs");
@@ -121,13 +121,13 @@ proptest! {
         schedule in prop::sample::select(Schedule::ALL),
         steps in prop_oneof![Just(1usize), Just(2), 3usize..40],
         eta in prop::option::of(prop_oneof![Just(0.0f32), Just(1.0), 0.0f32..3.0, Just(1e30)]),
-        prediction in prop::sample::select(Prediction::ALL),
+        prediction in prop::sample::select(&[Prediction::Epsilon, Prediction::V][..]),
         zero_terminal_snr: bool,
         seed: u64,
     ) {
         let training = impasto_generate::sampling::Training { zero_terminal_snr, ..Default::default() };
         let levels = NoiseLevels::new(&training).expect("valid");
-        let sigmas = levels.schedule(schedule, steps).expect("valid");
+        let sigmas = schedule.sigmas(&levels, steps).expect("valid");
         let mut noise = Noise::new(NoiseKind::Cuda, seed);
         let start = pure_noise(&noise.draw(16), sigmas[0]);
         let sampler = Sampler::new(method, eta, sigmas, start).expect("valid");

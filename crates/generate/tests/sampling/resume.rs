@@ -10,7 +10,7 @@ fn denoise(x: &[f32], sigma: f32) -> Vec<f32> {
 }
 
 fn begin(method: Method, eta: Option<f32>, steps: usize, noise: &mut Noise) -> Sampler {
-    let sigmas = NoiseLevels::stable_diffusion().schedule(Schedule::Karras, steps).expect("valid");
+    let sigmas = Schedule::Karras.sigmas(&NoiseLevels::stable_diffusion(), steps).expect("valid");
     let latent = noise.draw(20).iter().map(|n| n * sigmas[0]).collect();
     Sampler::new(method, eta, sigmas, latent).expect("valid")
 }

@@ -12,7 +12,7 @@ mod rest;
 mod stream;
 mod verify;
 
-use impasto_device::Limits;
+use crate::Limits;
 use serde::{Deserialize, Serialize};
 
 use crate::error::PlanError;

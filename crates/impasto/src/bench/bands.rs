@@ -1,13 +1,13 @@
 //! Bands against the whole: time, memory, and whether the picture is the same.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use impasto_backend::cpu::Cpu;
-use impasto_backend::vulkan::{VulkanOptions, VulkanProfile};
-use impasto_backend::{Backend, Profile, Session, Weights};
+use impasto_backend::{Backend, DeviceOptions, Profile, Session, Weights};
+use impasto_device::{Api, DeviceInfo, DeviceKind};
 use impasto_generate::Tiles;
-use impasto_generate::place::imagine;
-use impasto_graph::{Banded, Capabilities, Cutting, DType, Graph, HostTensor, Limits, May, Plan, Storage};
+use impasto_graph::{Banded, Cutting, DType, Graph, HostTensor, Limits, May, Plan, Storage};
 use impasto_model::{Numbers, VaeConfig, vae_decoder, vae_encoder};
 use serde::Serialize;
 
@@ -177,11 +177,10 @@ pub struct BandsLeast {
 }
 
 /// A card with so much memory, of which a piece has at most `largest` bytes. It need not be here: plans need no driver.
-fn card(memory: u64, largest: u64) -> anyhow::Result<VulkanProfile> {
-    let info = imagine("vulkan0:memory=1GiB").map_err(anyhow::Error::msg)?;
-    let features = info.vulkan.ok_or_else(|| anyhow::anyhow!("it is no Vulkan device"))?;
+fn card(memory: u64, largest: u64) -> anyhow::Result<Arc<dyn Profile>> {
     let limits = Limits { memory, max_allocation: largest, max_binding: largest };
-    Ok(VulkanProfile::new(&info.name, &info.label, limits, &features, &VulkanOptions::default())?)
+    let card = DeviceInfo::imagined("vulkan0", Api::Vulkan, DeviceKind::Discrete, limits);
+    Ok(impasto_backend::profile(&card, &DeviceOptions::default())?)
 }
 
 /// The least memory for decoding a picture of `size` by `size` on a card whose largest buffer is 256 MiB.
@@ -191,9 +190,9 @@ pub fn bands_least(size: usize) -> anyhow::Result<BandsLeast> {
     let unlimited = card(u64::MAX, u64::MAX)?;
     let numbers = Numbers { storage: Storage::Dense(DType::F16), activations: unlimited.activations() };
     let graph = vae_decoder(&VaeConfig::sd(), 1, [size / 8, size / 8], numbers)?;
-    let whole = Plan::new(&graph, &unlimited)?;
+    let whole = Plan::new(&graph, &*unlimited)?;
     let whole_bytes = whole.weight_bytes() + whole.arena_bytes() + unlimited.fixed_bytes();
-    let third = match Banded::fit(&graph, &card(whole_bytes / 3, LARGEST)?, 2, May { rest: true, ..May::default() }) {
+    let third = match Banded::fit(&graph, &*card(whole_bytes / 3, LARGEST)?, 2, May { rest: true, ..May::default() }) {
         Ok((banded, plan)) => Some((banded.cuts.bands(), plan.host_bytes(), plan.rested_bytes(&banded.graph))),
         Err(_) => None,
     };
@@ -210,7 +209,7 @@ pub fn bands_least(size: usize) -> anyhow::Result<BandsLeast> {
 /// To a hundredth: the least memory, and the bands in it.
 fn least(graph: &Graph, largest: u64, most: u64, rest: bool) -> anyhow::Result<Option<(u64, usize)>> {
     let bands = |memory: u64| -> anyhow::Result<Option<usize>> {
-        let fitted = Banded::fit(graph, &card(memory, largest)?, 2, May { rest, ..May::default() });
+        let fitted = Banded::fit(graph, &*card(memory, largest)?, 2, May { rest, ..May::default() });
         Ok(fitted.ok().map(|(banded, _)| banded.cuts.bands()))
     };
     let Some(mut found) = bands(most)? else { return Ok(None) };

@@ -6,9 +6,8 @@ use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use impasto_kernel::blowup::Case;
-use impasto_kernel::{
-    Diff, DiffOptions, ModuleOptions, compile, compile_unoptimised, execute, optimise, optimise_words,
-};
+use impasto_kernel::{execute, optimise};
+use impasto_spirv::{Diff, DiffOptions, ModuleOptions, Words, compile, compile_unoptimised, optimise_words};
 use serde::{Deserialize, Serialize};
 
 /// One line of results.
@@ -59,15 +58,15 @@ pub fn kernel(case: Case, baseline: bool) -> anyhow::Result<KernelLine> {
     execute(&optimise(&kernel)?, &mut optimised)?;
     let unoptimised = compile_unoptimised(&kernel)?;
     let theirs =
-        baseline.then(|| spirv_opt(&unoptimised.words)).transpose()?.map(|(seconds, words)| (seconds, words[3]));
+        baseline.then(|| spirv_opt(&unoptimised.words())).transpose()?.map(|(seconds, words)| (seconds, words[3]));
     Ok(KernelLine {
         name: case.to_string(),
         seconds,
         baseline_seconds: theirs.map(|t| t.0),
         ratio: theirs.map(|t| t.0 / seconds),
-        ids: module.bound,
+        ids: module.bound(),
         baseline_ids: theirs.map(|t| t.1),
-        unoptimised_ids: unoptimised.bound,
+        unoptimised_ids: unoptimised.bound(),
         peak_bytes,
         equal: Some(plain.buffers == optimised.buffers),
     })

@@ -1,14 +1,14 @@
 //! Benchmarks that print ratios: what is reached, as a share of what the same run measures to be possible.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 
-use impasto_backend::{BackendError, ParamBytes, Session, WeightSource};
+use impasto_backend::{ParamError, ParamInfo, Session, WeightSource};
 use impasto_graph::{DType, Graph, GraphError, HostTensor, Storage};
 
 mod bands;
 mod cpu;
 mod kernel;
+mod load;
 mod model;
 mod plan;
 mod stream;
@@ -17,7 +17,8 @@ mod worker;
 pub use bands::{BandsLeast, BandsMemory, BandsTime, TilesTime, bands_least, bands_memory, bands_time};
 pub use cpu::{CpuBench, CpuLine, cpu};
 pub use kernel::{KernelLine, has_spirv_opt, kernel, module};
-pub use model::{ModelLine, Step, model};
+pub use load::{LoadLine, load};
+pub use model::{ModelLine, Published, Step, model};
 pub use plan::{PlanLine, plans};
 pub use stream::{StreamLine, plot, stream};
 pub use worker::{Spread, WorkerLine, worker};
@@ -61,22 +62,27 @@ impl RandomWeights {
 }
 
 impl WeightSource for RandomWeights {
-    fn read(&self, name: &str) -> Result<ParamBytes<'_>, BackendError> {
+    fn describe(&self, name: &str) -> Result<ParamInfo, ParamError> {
         let shape = self.0.get(name).cloned().unwrap_or_default();
-        let n: usize = shape.iter().product();
+        let bytes = 2 * shape.iter().product::<usize>() as u64;
+        Ok(ParamInfo { storage: Storage::Dense(DType::F16), shape, bytes })
+    }
+
+    fn read_into(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(), ParamError> {
+        let shape = &self.describe(name)?.shape;
         // Small enough that activations neither die out nor overflow on the way through the network.
         let fan_in: usize = shape.iter().skip(1).product();
         let scale = if shape.len() > 1 { (3.0 / fan_in as f32).sqrt() } else { 0.2 };
         let center = if shape.len() == 1 && name.contains("norm") && name.ends_with("weight") { 1.0 } else { 0.0 };
-        let mut state = name.bytes().fold(0x9e37_79b9_u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193)) | 1;
-        let mut bytes = Vec::with_capacity(2 * n);
-        for _ in 0..n {
-            state ^= state << 13;
-            state ^= state >> 17;
-            state ^= state << 5;
-            let value = center + scale * (state as f32 / 2_147_483_648.0 - 1.0);
-            bytes.extend(half::f16::from_f32(value).to_le_bytes());
+        let seed = name.bytes().fold(0x9e37_79b9_u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
+        for (i, out) in (offset as u32 / 2..).zip(out.chunks_exact_mut(2)) {
+            // Each number by its place alone: threads read different parts.
+            let mut x = (i ^ seed).wrapping_mul(0x9e37_79b1);
+            x = (x ^ x >> 15).wrapping_mul(0x85eb_ca77);
+            x ^= x >> 13;
+            let value = center + scale * (x as f32 / 2_147_483_648.0 - 1.0);
+            out.copy_from_slice(&half::f16::from_f32(value).to_le_bytes());
         }
-        Ok(ParamBytes { storage: Storage::Dense(DType::F16), shape, bytes: Cow::Owned(bytes) })
+        Ok(())
     }
 }

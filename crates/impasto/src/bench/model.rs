@@ -1,11 +1,12 @@
 //! Whole networks of true size on random weights: seconds, share of the machine's peak, and where the time goes.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 use impasto_backend::{Backend, StepTime};
-use impasto_graph::{DType, Graph, HostTensor, Plan, Storage};
-use impasto_model::{Family, Numbers, UnetConfig, VaeConfig, unet, vae_decoder};
+use impasto_graph::{DType, Graph, GraphError, HostTensor, Plan, Storage};
+use impasto_model::{FAMILIES, NetworkId, Numbers, Pipeline};
 use serde::Serialize;
 
 use super::{RandomWeights, median, random_inputs, room_for_outputs};
@@ -13,7 +14,7 @@ use super::{RandomWeights, median, random_inputs, room_for_outputs};
 /// One line of results.
 #[derive(Clone, Debug, Serialize)]
 pub struct ModelLine {
-    /// What was run: a step with guidance (two passes of the UNet at once), or the decoding of a picture.
+    /// What was run: a step with guidance (two passes of the denoiser at once), or the decoding of a picture.
     pub name: String,
     /// Seconds of one run, the median of several.
     pub seconds: f64,
@@ -55,31 +56,56 @@ pub struct Step {
     pub gflops: f64,
 }
 
-/// Run the networks of a family for pictures of `size` by `size`; `show` gets each line as it is ready.
+/// A published model in its true size, by its name: `sd15`, `sd21` or `sdxl`.
+#[derive(Clone)]
+pub struct Published {
+    /// The name.
+    pub name: &'static str,
+    /// The model, without weights.
+    pub pipeline: Arc<dyn Pipeline>,
+}
+
+impl Published {
+    /// The model of this name.
+    pub fn named(text: &str) -> Result<Published, String> {
+        let all: Vec<_> = FAMILIES.iter().flat_map(|family| family.published()).collect();
+        let names = all.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        let found = all.into_iter().find(|(name, _)| *name == text);
+        found
+            .map(|(name, pipeline)| Published { name, pipeline })
+            .ok_or_else(|| format!("'{text}' is no family; there are {names}"))
+    }
+
+    /// A step with guidance: two texts of 77 tokens at once, for a picture of `size` by `size`.
+    pub fn step(&self, size: usize, numbers: Numbers) -> Result<Graph, GraphError> {
+        // Sizes that are no multiple are rounded up: a bench asks for any.
+        let latents = self.pipeline.latents();
+        let latent = self.pipeline.latent_shape([size.next_multiple_of(latents.pixels); 2]);
+        self.pipeline.denoiser(2, latent, &vec![77; self.pipeline.text().len()], numbers)
+    }
+}
+
+/// Run the networks of a published model for pictures of `size` by `size`; `show` gets each line as it is ready.
 pub fn model(
     backend: &dyn Backend,
-    family: Family,
+    published: &Published,
     size: usize,
     runs: usize,
     mut show: impl FnMut(&ModelLine),
 ) -> anyhow::Result<()> {
-    let side = size.div_ceil(8);
-    let numbers = Numbers { storage: Storage::Dense(DType::F16), activations: backend.activations() };
-    let (name, config) = match family {
-        Family::Sd1 => ("sd15", UnetConfig::sd15()),
-        Family::Sd2 => ("sd21", UnetConfig::sd21()),
-        Family::Sdxl => ("sdxl", UnetConfig::sdxl()),
-    };
-    let step = unet(&config, 2, [side, side], 77, numbers)?;
+    let numbers = Numbers { storage: Storage::Dense(DType::F16), activations: backend.profile().activations() };
+    let Published { name, pipeline } = published;
+    let step = published.step(size, numbers)?;
     show(&measure(backend, format!("{name}_step_{size}"), &step, runs)?);
     drop(step);
-    let decode = vae_decoder(&VaeConfig::sd(), 1, [side, side], numbers)?;
+    let side = size.div_ceil(pipeline.latents().autoencoder_pixels);
+    let decode = pipeline.autoencoder(NetworkId::VaeDecoder, [side, side], numbers)?;
     show(&measure(backend, format!("{name}_decode_{size}"), &decode, runs)?);
     Ok(())
 }
 
 fn measure(backend: &dyn Backend, name: String, graph: &Graph, runs: usize) -> anyhow::Result<ModelLine> {
-    let plan = Plan::new(graph, backend)?;
+    let plan = Plan::new(graph, &*backend.profile())?;
     let start = Instant::now();
     let weights = backend.pack(graph, &plan, &RandomWeights::of(graph))?;
     let pack_seconds = start.elapsed().as_secs_f64();

@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use impasto_backend::cpu::{Cpu, peak_gflops};
-use impasto_graph::{DType, Graph, GraphError, Plan};
-use impasto_model::{Numbers, UnetConfig, VaeConfig, unet, vae_decoder, vae_encoder};
+use impasto_graph::{DType, Graph, Plan};
+use impasto_model::{NetworkId, Numbers};
 use serde::Serialize;
 
-use super::median;
+use super::{Published, median};
 
 /// One line of results.
 #[derive(Clone, Debug, Serialize)]
@@ -35,16 +35,19 @@ pub struct PlanLine {
 }
 
 /// The networks whose plans are looked at, with names.
-fn networks(numbers: Numbers) -> Result<Vec<(String, Graph)>, GraphError> {
-    let (sd15, sdxl, vae) = (UnetConfig::sd15(), UnetConfig::sdxl(), VaeConfig::sd());
+fn networks(numbers: Numbers) -> anyhow::Result<Vec<(String, Graph)>> {
+    let [sd15, sdxl] = ["sd15", "sdxl"].map(Published::named);
+    let [sd15, sdxl] = [sd15.map_err(anyhow::Error::msg)?, sdxl.map_err(anyhow::Error::msg)?];
     let mut list = vec![
-        ("sd15 unet 512".to_string(), unet(&sd15, 2, [64, 64], 77, numbers)?),
-        ("sd15 unet 1024".to_string(), unet(&sd15, 2, [128, 128], 77, numbers)?),
-        ("sdxl unet 1024".to_string(), unet(&sdxl, 2, [128, 128], 77, numbers)?),
+        ("sd15 unet 512".to_string(), sd15.step(512, numbers)?),
+        ("sd15 unet 1024".to_string(), sd15.step(1024, numbers)?),
+        ("sdxl unet 1024".to_string(), sdxl.step(1024, numbers)?),
     ];
     for size in [512, 1024, 2048] {
-        list.push((format!("vae decoder {size}"), vae_decoder(&vae, 1, [size / 8, size / 8], numbers)?));
-        list.push((format!("vae encoder {size}"), vae_encoder(&vae, 1, [size, size], numbers)?));
+        let grid = [size / sd15.pipeline.latents().autoencoder_pixels; 2];
+        for (half, id) in [("decoder", NetworkId::VaeDecoder), ("encoder", NetworkId::VaeEncoder)] {
+            list.push((format!("vae {half} {size}"), sd15.pipeline.autoencoder(id, grid, numbers)?));
+        }
     }
     Ok(list)
 }

@@ -6,10 +6,10 @@ use std::time::Instant;
 use impasto_backend::cpu::CpuOptions;
 use impasto_backend::{HostWeights, SharedSource};
 use impasto_graph::{DType, HostTensor, Plan, Storage};
-use impasto_model::{Numbers, UnetConfig, unet};
+use impasto_model::Numbers;
 use serde::Serialize;
 
-use super::{RandomWeights, random_inputs, room_for_outputs};
+use super::{Published, RandomWeights, random_inputs, room_for_outputs};
 use crate::BackendOptions;
 use impasto_generate::settings::Isolate;
 
@@ -40,25 +40,24 @@ pub struct StreamLine {
 pub fn stream(
     name: &str,
     cpu: CpuOptions,
-    config: &UnetConfig,
+    published: &Published,
     size: usize,
     runs: usize,
     shares: &[f64],
     mut show: impl FnMut(&StreamLine),
 ) -> anyhow::Result<()> {
-    let side = size.div_ceil(8);
     // In this process: packed weights are shared between devices of different budgets, which would be different workers.
     let isolate = Isolate::Off;
     let device = |memory: Option<u64>| {
-        crate::backend(name, &BackendOptions { cpu, memory, isolate, ..BackendOptions::default() })
+        crate::open_device(name, &BackendOptions { cpu, memory, isolate, ..BackendOptions::default() })
     };
     let first = device(None)?;
-    let numbers = Numbers { storage: Storage::Dense(DType::F16), activations: first.activations() };
-    let graph = unet(config, 2, [side, side], 77, numbers)?;
-    let whole = Plan::new(&graph, &*first)?;
-    let need = whole.weight_bytes() + whole.arena_bytes() + first.fixed_bytes();
+    let numbers = Numbers { storage: Storage::Dense(DType::F16), activations: first.profile().activations() };
+    let graph = published.step(size, numbers)?;
+    let whole = Plan::new(&graph, &*first.profile())?;
+    let need = whole.weight_bytes() + whole.arena_bytes() + first.profile().fixed_bytes();
     // Weights are packed once, for all budgets.
-    let packed = HostWeights::plain(&*first, &graph, &whole, &RandomWeights::of(&graph))?;
+    let packed = HostWeights::plain(&*first.profile(), &graph, &whole, &RandomWeights::of(&graph))?;
     drop(first);
     let mut fastest = None;
     for &share in shares {
@@ -75,7 +74,7 @@ pub fn stream(
             waiting: 0.0,
             hidden: 1.0,
         };
-        if let Ok(plan) = Plan::streamed(&graph, &*backend) {
+        if let Ok(plan) = Plan::streamed(&graph, &*backend.profile()) {
             let host: SharedSource = Arc::new(backend.pack_on_host(&graph, &plan, &packed)?);
             let weights = backend.pack(&graph, &plan, &*host)?.fed_by(host);
             let mut session = backend.prepare(&graph, &plan, &weights)?;

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use impasto_backend::vulkan::VulkanOptions;
-use impasto_backend::{Backend, Session};
+use impasto_backend::{Backend, DeviceOptions, Session};
 use impasto_device::{Api, SurveyOptions, survey};
 use impasto_graph::{Graph, HostTensor, Plan};
-use impasto_model::{Numbers, unet};
-use impasto_worker::{Remote, WorkerOptions, open_here};
+use impasto_model::{NetworkId, Numbers, OpenNetwork};
+use impasto_worker::{Remote, WorkerOptions};
 use serde::Serialize;
 
-use super::{median, random_inputs, room_for_outputs};
+use super::{Published, median, random_inputs, room_for_outputs};
 
 /// What was measured, in seconds.
 #[derive(Clone, Debug, Serialize)]
@@ -55,7 +54,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    fn of(mut values: Vec<f64>) -> Spread {
+    pub(super) fn of(mut values: Vec<f64>) -> Spread {
         let median = median(&mut values);
         Spread {
             least: values.first().copied().unwrap_or(f64::NAN),
@@ -69,22 +68,23 @@ impl Spread {
 pub fn worker(name: &str, size: usize, runs: usize) -> anyhow::Result<WorkerLine> {
     let found = survey(&SurveyOptions { apis: vec![Api::Vulkan], asked_for: true, ..crate::survey_options() });
     let device = found.find(name).ok_or_else(|| anyhow::anyhow!("there is no device {name}"))?;
-    let options = VulkanOptions {
+    let options = DeviceOptions {
         cache: impasto_store::user_folder().map(|folder| folder.join("kernels")),
-        ..VulkanOptions::default()
+        ..DeviceOptions::default()
     };
-    let here: Arc<dyn Backend> = Arc::new(open_here(device, &options)?);
+    let here = impasto_backend::open(device, &options)?;
     let remote = Remote::open(device, &options, WorkerOptions::default())?;
     let start = remote.start_seconds();
     let process = remote.process().ok_or_else(|| anyhow::anyhow!("the worker ended at once"))?;
     let there: Arc<dyn Backend> = Arc::new(remote);
     let model = crate::default_model()?;
-    let numbers = Numbers { storage: model.unet.storage(), activations: here.activations() };
-    let side = size.div_ceil(8);
-    let graph = unet(&model.unet.config, 2, [side, side], 77, numbers)?;
-    let plan = Plan::new(&graph, &*here)?;
-    let (mut one, load_here) = loaded(&*here, &graph, &plan, &model.unet)?;
-    let (mut two, load_worker) = loaded(&*there, &graph, &plan, &model.unet)?;
+    let network = model.network(NetworkId::Denoiser).ok_or_else(|| anyhow::anyhow!("the model has no denoiser"))?;
+    let numbers = Numbers { storage: network.storage(), activations: here.profile().activations() };
+    let published = Published { name: "default", pipeline: model.pipeline.clone() };
+    let graph = published.step(size, numbers)?;
+    let plan = Plan::new(&graph, &*here.profile())?;
+    let (mut one, load_here) = loaded(&*here, &graph, &plan, network)?;
+    let (mut two, load_worker) = loaded(&*there, &graph, &plan, network)?;
     let inputs = random_inputs(&*one)?;
     let (mut mine, mut theirs) = (room_for_outputs(&*one), room_for_outputs(&*two));
     let first_here = run(&mut *one, &inputs, &mut mine)?;
@@ -155,7 +155,7 @@ fn measured(
 
 /// The threads of a worker that are not there for the device.
 fn talks(thread: &str) -> bool {
-    matches!(thread, "hear" | "live")
+    matches!(thread, "listen" | "live")
 }
 
 /// Seconds that processors have been busy with the threads of a process that have such names and still run, as Linux tells.
@@ -168,14 +168,14 @@ fn busy(process: u32, which: impl Fn(&str) -> bool) -> f64 {
     wanted.filter_map(nanoseconds).sum::<u64>() as f64 / 1e9
 }
 
-fn loaded<C>(
+fn loaded(
     backend: &dyn Backend,
     graph: &Graph,
     plan: &Plan,
-    part: &impasto_model::Part<C>,
+    network: &OpenNetwork,
 ) -> anyhow::Result<(Box<dyn Session>, f64)> {
     let begun = Instant::now();
-    let weights = backend.pack(graph, plan, part)?;
+    let weights = backend.pack(graph, plan, &**network)?;
     let session = backend.prepare(graph, plan, &weights)?;
     Ok((session, begun.elapsed().as_secs_f64()))
 }

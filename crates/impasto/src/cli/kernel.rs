@@ -3,10 +3,12 @@
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow, bail, ensure};
-use impasto::backend::vulkan::kernels::{Sample, samples};
+use impasto::autodiff::Differentiate;
+use impasto::backend::gpu::kernels::{Sample, samples};
 use impasto::bench::{self, KernelLine};
 use impasto::kernel::blowup::{Case, SERIES};
-use impasto::kernel::{Compiler, Kernel, Target, optimise_seen};
+use impasto::kernel::{Kernel, Target, optimise_seen};
+use impasto::spirv::{self, Words};
 use serde::Serialize;
 
 use super::show::{json, line};
@@ -103,7 +105,7 @@ pub fn kernel(command: &KernelCommand) -> anyhow::Result<()> {
 }
 
 fn list(as_json: bool) -> anyhow::Result<()> {
-    let compiler = Compiler::new(Target::ANY);
+    let compiler = spirv::compiler(Target::ANY);
     if !as_json {
         line(format_args!(
             "{:<16} {:>9} {:>8} {:>6} {:>8} {:>7}  what it is",
@@ -119,9 +121,9 @@ fn list(as_json: bool) -> anyhow::Result<()> {
             about,
             workgroup: entry.workgroup,
             buffers: entry.buffers,
-            ids: module.bound,
-            unoptimised_ids: plain.bound,
-            bytes: 4 * module.words.len(),
+            ids: module.bound(),
+            unoptimised_ids: plain.bound(),
+            bytes: module.bytes.len(),
         };
         if as_json {
             json(&found);
@@ -152,7 +154,7 @@ fn show_kernel(args: &KernelShow) -> anyhow::Result<()> {
         return Ok(());
     }
     let kernel = adjoint.as_ref().map_or(&sample.kernel, |grad| &grad.kernel);
-    let mut compiler = Compiler::new(Target::ANY);
+    let mut compiler = spirv::compiler(Target::ANY);
     if args.opt == 0 {
         compiler = compiler.unoptimised();
     }

@@ -2,22 +2,21 @@
 
 pub mod arguments;
 pub mod devices;
-mod keep;
 pub mod kernel;
 pub mod module;
 pub mod paint;
 mod peers;
-pub mod placing;
 pub mod plan;
+mod progress;
 pub mod show;
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use impasto::backend::cpu::{CpuOptions, Precision};
+use impasto::bench::Published;
 use impasto::generate::settings::{Isolate, SettingValue};
 use impasto::kernel::blowup::Case;
-use impasto::model::Family;
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -110,6 +109,8 @@ pub enum Bench {
     Cpu(BenchCpu),
     /// The kernel compiler on kernels that break optimisers of SPIR-V, against spirv-opt where it is installed.
     Kernel(BenchKernel),
+    /// The weights of a diffusion model from their file to a device, against reading the same bytes into memory.
+    Load(BenchLoad),
     /// Whole networks of true size on random weights, as a share of the peak of the same run, with a profile.
     Model(BenchModel),
     /// Plans of the real networks: memory, how near to the least possible, and the time that planning takes.
@@ -193,12 +194,30 @@ pub struct BenchKernel {
 }
 
 #[derive(Args)]
+pub struct BenchLoad {
+    #[command(flatten)]
+    pub common: Common,
+    /// The model: a file or a diffusers folder; by default the one inside the program.
+    #[arg(short, long, value_name = "PATH")]
+    pub model: Option<PathBuf>,
+    /// Where the weights go: cpu, or a device that `impasto devices` lists, such as vulkan0.
+    #[arg(long, value_name = "NAME", default_value = "cpu")]
+    pub backend: String,
+    /// Runs, of which the medians count.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub runs: usize,
+    /// In a process of its own (auto) or in this one (off).
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = Isolate::parse)]
+    pub isolate: Isolate,
+}
+
+#[derive(Args)]
 pub struct BenchModel {
     #[command(flatten)]
     pub common: Common,
     /// Which networks: sd15, sd21 or sdxl.
-    #[arg(long, value_name = "NAME", default_value = "sd15", value_parser = family)]
-    pub family: Family,
+    #[arg(long, value_name = "NAME", default_value = "sd15", value_parser = Published::named)]
+    pub family: Published,
     /// Where they run: cpu, or a device that `impasto devices` lists, such as vulkan0.
     #[arg(long, value_name = "NAME", default_value = "cpu")]
     pub backend: String,
@@ -235,8 +254,8 @@ pub struct BenchStream {
     #[command(flatten)]
     pub common: Common,
     /// Which diffusion model: sd15, sd21 or sdxl.
-    #[arg(long, value_name = "NAME", default_value = "sd15", value_parser = family)]
-    pub family: Family,
+    #[arg(long, value_name = "NAME", default_value = "sd15", value_parser = Published::named)]
+    pub family: Published,
     /// Where it runs: cpu, vulkan0, ...
     #[arg(long, value_name = "NAME", default_value = "cpu")]
     pub backend: String,
@@ -255,14 +274,5 @@ impl Common {
     pub fn options(&self) -> anyhow::Result<CpuOptions> {
         let threads = self.threads.map(|n| n as usize);
         Ok(CpuOptions { threads, precision: self.precision, ..CpuOptions::from_env()? })
-    }
-}
-
-fn family(text: &str) -> Result<Family, String> {
-    match text {
-        "sd15" => Ok(Family::Sd1),
-        "sd21" => Ok(Family::Sd2),
-        "sdxl" => Ok(Family::Sdxl),
-        _ => Err(format!("'{text}' is no family; there are sd15, sd21 and sdxl")),
     }
 }

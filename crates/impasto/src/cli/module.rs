@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use impasto::bench;
-use impasto::kernel::{Diff, DiffOptions, Environment, ModuleOptions, count_instructions, optimise_words_seen};
+use impasto::spirv::{Diff, DiffOptions, Environment, ModuleOptions, count_instructions, optimise_words_seen};
 use impasto_vulkan::{Device, Kind, Loader};
 use serde::{Deserialize, Serialize};
 
@@ -267,7 +267,7 @@ pub fn diff(args: &KernelDiff) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn found(place: &str, entry: &str, compared: Result<impasto::kernel::Compared, impasto::kernel::DiffError>) -> Found {
+fn found(place: &str, entry: &str, compared: Result<impasto::spirv::Compared, impasto::spirv::DiffError>) -> Found {
     let (place, entry) = (place.to_owned(), entry.to_owned());
     match compared {
         Ok(c) => Found {

@@ -5,23 +5,24 @@ use std::process::ExitCode;
 use impasto::generate::place::{ModulePlan, RunPlan};
 use impasto::generate::settings::Settings;
 use impasto::generate::{self, Job};
+use impasto::{Engine, EngineOptions};
 
-use super::paint::{open_model, random_seed};
-use super::placing::{Placing, place_on_imagined};
+use super::paint;
 use super::show::{self, bytes, rows};
 
 /// Plan a run as `generate` would make it, here or on the devices that are described.
 pub fn plan(settings: &Settings, devices: &[String]) -> anyhow::Result<ExitCode> {
     // What the prompt says hardly matters to memory: it may be left out.
     let settings = &Settings { prompt: settings.prompt.clone().or(Some(String::new())), ..settings.clone() };
-    let placing = if devices.is_empty() { Some(Placing::start(settings, None)?) } else { None };
-    let model = open_model(settings)?;
-    let job = Job::new(settings, &model, random_seed())?;
-    let places = match placing {
-        Some(placing) => placing.place(settings, &job, &model)?,
-        None => place_on_imagined(settings, devices, &job, &model)?,
+    let engine = match devices {
+        [] => paint::engine(settings, None)?,
+        devices => Engine::on(impasto::imagined_machine(EngineOptions::new(settings)?, devices)?),
     };
-    let planned = generate::plan(&job, &model, &places)?;
+    let job = Job::new(settings, &impasto::open_model(&engine, settings)?)?;
+    engine.device_notes()?.iter().for_each(|line| eprintln!("{line}"));
+    let places = engine.place(&job)?;
+    paint::explain(settings, &places);
+    let planned = generate::plan(&job, &places)?;
     match settings.json {
         Some(true) => show::json(&planned),
         _ => table(&planned, &job),

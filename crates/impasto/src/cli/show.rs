@@ -6,11 +6,11 @@ use std::path::Path;
 use impasto::backend::cpu::{Cpu, CpuOptions, findings};
 use impasto::bench::{self, CpuBench, Spread};
 use impasto::generate::picture::Picture;
-use impasto::model::{Family, UnetConfig};
+use impasto::model::{Model, ModelPaths};
 use impasto::{BackendOptions, Part};
 use serde::Serialize;
 
-use super::{BenchBands, BenchCpu, BenchModel, BenchStream, BenchWorker, Common};
+use super::{BenchBands, BenchCpu, BenchLoad, BenchModel, BenchStream, BenchWorker, Common};
 
 /// Steps of a network that are shown one by one; all of them are in the JSON.
 const STEPS_SHOWN: usize = 12;
@@ -66,7 +66,12 @@ pub fn inspect(file: &Path, as_json: bool) -> anyhow::Result<()> {
     };
     say!("{}", found.family.as_deref().unwrap_or("no diffusion model that is known here"));
     if let Some(prediction) = &found.prediction {
-        say!("predicts {}", if prediction == "v" { "the velocity (v)" } else { "the noise (epsilon)" });
+        let what = match prediction.as_str() {
+            "v" => "the velocity (v)",
+            "flow" => "the flow",
+            _ => "the noise (epsilon)",
+        };
+        say!("predicts {what}");
     }
     for text in &found.text {
         say!("text of width {}: {} layers, {} heads, {}", text.width, text.layers, text.heads, text.activation);
@@ -178,8 +183,8 @@ pub fn bench_cpu(args: &BenchCpu) -> anyhow::Result<()> {
 
 pub fn bench_model(args: &BenchModel) -> anyhow::Result<()> {
     let options = BackendOptions { cpu: args.common.options()?, isolate: args.isolate, ..BackendOptions::default() };
-    let backend = impasto::backend(&args.backend, &options)?;
-    bench::model(&*backend, args.family, args.size as usize, args.runs, |l| {
+    let backend = impasto::open_device(&args.backend, &options)?;
+    bench::model(&*backend, &args.family, args.size as usize, args.runs, |l| {
         if args.common.json {
             return json(l);
         }
@@ -190,7 +195,7 @@ pub fn bench_model(args: &BenchModel) -> anyhow::Result<()> {
             l.gflops,
             100.0 * l.ratio,
             l.peak_gflops,
-            backend.about(),
+            backend.profile().about(),
             l.arena_bytes as f64 / 1e6,
             l.weight_bytes as f64 / 1e6,
             l.pack_seconds + l.prepare_seconds + l.first_seconds,
@@ -241,6 +246,30 @@ pub fn bench_plan(args: &Common) -> anyhow::Result<()> {
     })
 }
 
+pub fn bench_load(args: &BenchLoad) -> anyhow::Result<()> {
+    let model = match &args.model {
+        Some(path) => Model::open(&ModelPaths { model: Some(path.clone()), ..ModelPaths::default() })?,
+        None => impasto::default_model()?,
+    };
+    let options = BackendOptions { cpu: args.common.options()?, isolate: args.isolate, ..BackendOptions::default() };
+    let l = bench::load(&model, &args.backend, &options, args.runs)?;
+    if args.common.json {
+        json(&l);
+        return Ok(());
+    }
+    let rate = |bytes: u64, seconds: f64| bytes as f64 / seconds / 1e9;
+    say!("the diffusion model of {} on {}; MB are millions of bytes", model.title, l.device);
+    say!("{:<22} {:>9} {:>9} {:>7}", "", "MB", "seconds", "GB/s");
+    let row = |what: &str, bytes: u64, seconds: f64| {
+        say!("{what:<22} {:>9.1} {seconds:>9.3} {:>7.2}", bytes as f64 / 1e6, rate(bytes, seconds));
+    };
+    row("reading into memory", l.file_bytes, l.read);
+    row("loading", l.device_bytes, l.load);
+    let Spread { least, median, most } = l.ratio;
+    say!("loading takes {median:.2} times as long as reading ({least:.2} to {most:.2}) with {} threads", l.threads);
+    Ok(())
+}
+
 pub fn bench_worker(args: &BenchWorker) -> anyhow::Result<()> {
     let l = bench::worker(&args.backend, args.size as usize, args.runs)?;
     if args.json {
@@ -273,11 +302,7 @@ pub fn bench_worker(args: &BenchWorker) -> anyhow::Result<()> {
 }
 
 pub fn bench_stream(args: &BenchStream) -> anyhow::Result<()> {
-    let (name, config) = match args.family {
-        Family::Sd1 => ("sd15", UnetConfig::sd15()),
-        Family::Sd2 => ("sd21", UnetConfig::sd21()),
-        Family::Sdxl => ("sdxl", UnetConfig::sdxl()),
-    };
+    let name = args.family.name;
     let (size, shares) = (args.size as usize, [1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.05]);
     if !args.common.json {
         say!("a step of {name} at {size}x{size} on {}; MB are millions of bytes", args.backend);
@@ -295,7 +320,7 @@ pub fn bench_stream(args: &BenchStream) -> anyhow::Result<()> {
         );
     }
     let mut lines = vec![];
-    bench::stream(&args.backend, args.common.options()?, &config, size, args.runs, &shares, |l| {
+    bench::stream(&args.backend, args.common.options()?, &args.family, size, args.runs, &shares, |l| {
         lines.push(l.clone());
         let mb = |bytes: u64| bytes as f64 / 1e6;
         match (args.common.json, l.seconds) {

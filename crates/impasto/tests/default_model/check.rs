@@ -117,19 +117,20 @@ impl Check {
     pub fn open() -> (Check, Vec<Picture>) {
         let file = Checkpoint::open(&fixture("check.safetensors.zst")).unwrap_or_else(|e| panic!("{e}"));
         let tensor = |name: &str| file.tensor(name).unwrap_or_else(|| panic!("the fixture has no {name}"));
-        let bytes = |name: &str| file.bytes(tensor(name));
+        let bytes = |name: &str| file.read_all(tensor(name)).expect("the fixture is whole");
         let words = |name: &str| file.metadata()[name].split(' ').map(String::from).collect::<Vec<_>>();
         let times = words("times");
 
         let number = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
         let references = times.iter().map(|time| {
-            let numbers = bytes(&format!("references.{time}")).chunks_exact(12);
-            let points = numbers.map(|p| [number(p), number(&p[4..]), number(&p[8..])]);
+            let numbers = bytes(&format!("references.{time}"));
+            let points = numbers.chunks_exact(12).map(|p| [number(p), number(&p[4..]), number(&p[8..])]);
             points.zip(bytes(&format!("colours.{time}")).iter().map(|&c| usize::from(c))).collect()
         });
 
         let mut silhouettes: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        let mut cells = bytes("cells");
+        let cells = bytes("cells");
+        let mut cells = &cells[..];
         for row in bytes("shapes").chunks_exact(5) {
             let [time, colour, object, height, width] = [0, 1, 2, 3, 4].map(|i| usize::from(row[i]));
             let (own, rest) = cells.split_at(height * width);
@@ -140,8 +141,9 @@ impl Check {
         assert!(cells.is_empty(), "the fixture's shapes do not fit its cells");
 
         let [_, height, width, _] = tensor("pictures").shape[..] else { panic!("pictures have four dimensions") };
-        let pictures = bytes("pictures").chunks_exact(height * width * 3);
-        let pictures = pictures.map(|rgb| Picture { width, height, rgb: rgb.to_vec() }).collect();
+        let pictures = bytes("pictures");
+        let pictures =
+            pictures.chunks_exact(height * width * 3).map(|rgb| Picture { width, height, rgb: rgb.to_vec() }).collect();
         let references = references.collect();
         (Check { times, colours: words("colours"), objects: words("objects"), references, silhouettes }, pictures)
     }

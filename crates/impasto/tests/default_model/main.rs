@@ -11,20 +11,20 @@ use impasto::backend::cpu::{Cpu, CpuOptions};
 use impasto::generate::picture::Picture;
 use impasto::generate::place::Placement;
 use impasto::generate::settings::Settings;
-use impasto::generate::{Event, Job, generate};
+use impasto::generate::{Event, Job, run};
 use impasto::model::{Model, ModelPaths};
 
 /// The model inside the program, or the one under test.
-fn model() -> Model {
+fn model() -> Arc<Model> {
     let model = match std::env::var_os("IMPASTO_TEST_MODEL") {
         Some(path) => Model::open(&ModelPaths { model: Some(path.into()), ..ModelPaths::default() }),
         None => impasto::default_model(),
     };
-    model.unwrap_or_else(|e| panic!("{e}"))
+    Arc::new(model.unwrap_or_else(|e| panic!("{e}")))
 }
 
 /// A picture as the command makes it, with the program's defaults.
-fn paint(model: &Model, prompt: &str, seed: u64) -> Picture {
+fn paint(model: &Arc<Model>, prompt: &str, seed: u64) -> Picture {
     let mut settings = Settings::default();
     let mut set = |name: &str, text: &str| settings.set(name, text).unwrap_or_else(|e| panic!("{e}"));
     set("prompt", prompt);
@@ -33,10 +33,10 @@ fn paint(model: &Model, prompt: &str, seed: u64) -> Picture {
         let (name, text) = pair.split_once('=').unwrap_or_else(|| panic!("{pair} is no name=value"));
         set(name, text);
     }
-    let job = Job::new(&settings, model, 0).unwrap_or_else(|e| panic!("{e}"));
+    let job = Job::new(&settings, model).unwrap_or_else(|e| panic!("{e}"));
     let cpu: Arc<dyn Backend> = Arc::new(Cpu::new(&CpuOptions::default()).expect("there is a CPU"));
     let mut made = None;
-    generate(&job, model, &Placement::on(&cpu), &mut |event| {
+    run(&job, &Placement::on(&cpu), None, &mut |event| {
         if let Event::Picture { picture, .. } = event {
             made = Some(picture.clone());
         }

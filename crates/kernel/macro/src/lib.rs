@@ -30,10 +30,24 @@ use proc_macro::TokenStream;
 /// The function then takes its `#[comptime]` parameters, and gives a `Result<Kernel, KernelError>`. The others are what a launch
 /// gives: scalars, buffers that are read (`&[T]`) and buffers that are written (`&mut [T]`).
 ///
+/// `#[stored(scalar)] x: &[f32]` is a buffer that is kept as another type, which is known when the kernel is written (a `Scalar` of the
+/// crate, from comptime parameters): what is read from it is converted to `f32`, what is written into it from `f32`.
+///
+/// ```
+/// use impasto_kernel::prelude::*;
+/// #[kernel]
+/// fn double(#[comptime] from: Scalar, #[stored(from)] x: &[f32], #[stored(Scalar::F16)] y: &mut [f32]) {
+///     let i = global_id(0);
+///     y[i] = x[i] * 2.0;
+/// }
+/// assert!(double(Scalar::Bf16)?.to_string().contains("buffer x: bf16"));
+/// # Ok::<(), KernelError>(())
+/// ```
+///
 /// `#[kernel(workgroup = 128)]`, `#[kernel(workgroup = [tile, tile, 1])]`: the size of a workgroup, by default 64; any expression of Rust,
 /// also of comptime parameters.
 ///
-/// `#[kernel(grad = backward)]`: another kernel, with the same workgroup, parameters and comptime parameters, is its adjoint, and `.grad()` gives that one.
+/// `#[kernel(grad = backward)]`: another kernel, with the same workgroup, parameters and comptime parameters, is its adjoint, and differentiation gives that one.
 /// Its buffers are told apart by their names, as `Kernel::with_gradient` says; one that does not fit is an error when the kernel is made.
 ///
 /// ```
@@ -63,7 +77,7 @@ use proc_macro::TokenStream;
 ///         }
 ///     }
 /// }
-/// assert_eq!(row_max()?.grad()?.kernel.name, "row_max_back");
+/// assert_eq!(row_max()?.gradient().unwrap().name, "row_max_back");
 /// # Ok::<(), KernelError>(())
 /// ```
 ///
@@ -186,7 +200,7 @@ pub fn kernel(args: TokenStream, item: TokenStream) -> TokenStream {
 ///     let i = global_id(0);
 ///     y[i] = pull(x[i], 0.5) + sinc(x[i].x);
 /// }
-/// energies()?.grad()?;
+/// assert!(energies()?.to_string().contains("custom"));
 /// # Ok::<(), KernelError>(())
 /// ```
 #[proc_macro_attribute]

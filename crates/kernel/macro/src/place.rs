@@ -7,9 +7,33 @@ use syn::{BinOp, Expr, Member, UnOp};
 
 use crate::scope::{Binding, Rewriter, name_at};
 
+/// One step from a composite to a part of it.
 enum Step<'a> {
     Member(&'a Ident),
     Index(&'a Expr),
+}
+
+impl Step<'_> {
+    /// Reads the part `to` of the composite `from`.
+    fn read(&self, k: &Ident, from: &Ident, index: &Ident, to: &Ident) -> TokenStream {
+        match self {
+            Step::Index(e) => quote_spanned!(e.span()=> let #to = ::impasto_kernel::lang::at(#k, #from, #index);),
+            Step::Member(name) => {
+                quote_spanned!(name.span()=> let #to = ::impasto_kernel::lang::member(#from, |m| m.#name);)
+            }
+        }
+    }
+
+    /// Makes of `new`, a part of the composite `from`, that composite.
+    fn write(&self, k: &Ident, from: &Ident, index: &Ident, new: &Ident) -> TokenStream {
+        match self {
+            Step::Index(e) => {
+                quote_spanned!(e.span()=> let #new = ::impasto_kernel::lang::put(#k, #from, #index, #new);)
+            }
+            Step::Member(name) => quote_spanned!(name.span()=>
+                let #new = ::impasto_kernel::lang::with_member(#from, |m| m.#name, #new);),
+        }
+    }
 }
 
 /// The operator of a compound assignment.
@@ -104,14 +128,7 @@ impl Rewriter {
         let reads = if op.is_some() { steps.len() } else { steps.len().saturating_sub(1) };
         for (i, step) in steps.iter().enumerate().take(reads) {
             let (from, to, index) = (&inner[i], &inner[i + 1], &indices[i]);
-            out.extend(match step {
-                Step::Index(e) => {
-                    quote_spanned!(e.span()=> let #to = ::impasto_kernel::lang::at(#k, #from, #index);)
-                }
-                Step::Member(name) => {
-                    quote_spanned!(name.span()=> let #to = ::impasto_kernel::lang::member(#from, |m| m.#name);)
-                }
-            });
+            out.extend(step.read(&k, from, index, to));
         }
         if let Some(op) = op.and_then(operator) {
             let old = &inner[steps.len()];
@@ -119,14 +136,7 @@ impl Rewriter {
         }
         // From the inside out, each composite with its new part.
         for (i, step) in steps.iter().enumerate().rev() {
-            let (from, index) = (&inner[i], &indices[i]);
-            out.extend(match step {
-                Step::Index(e) => {
-                    quote_spanned!(e.span()=> let #new = ::impasto_kernel::lang::put(#k, #from, #index, #new);)
-                }
-                Step::Member(name) => quote_spanned!(name.span()=>
-                    let #new = ::impasto_kernel::lang::with_member(#from, |m| m.#name, #new);),
-            });
+            out.extend(step.write(&k, &inner[i], &indices[i], &new));
         }
         if variable {
             out.extend(quote_spanned!(value.span()=> #root.set(#new);));

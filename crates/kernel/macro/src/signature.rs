@@ -20,6 +20,9 @@ enum Kind<'a> {
     Value(&'a Type),
     Buffer(&'a Type),
     BufferMut(&'a Type),
+    /// A buffer that is kept as the scalar type that the expression gives.
+    Stored(&'a Type, Expr),
+    StoredMut(&'a Type, Expr),
     /// A variable of the caller.
     Reference(&'a Type),
 }
@@ -43,21 +46,36 @@ fn param(arg: &FnArg) -> syn::Result<Param<'_>> {
     let Pat::Ident(pat) = &*arg.pat else {
         return Err(syn::Error::new_spanned(&arg.pat, "a parameter has a name; take tuples apart with `let`"));
     };
-    let comptime = arg.attrs.iter().any(|a| a.path().is_ident("comptime"));
-    if let Some(other) = arg.attrs.iter().find(|a| !a.path().is_ident("comptime")) {
-        return Err(syn::Error::new_spanned(other, "the only attribute of a parameter is `#[comptime]`"));
+    let named = |name: &str| arg.attrs.iter().find(|a| a.path().is_ident(name));
+    let known = |a: &&syn::Attribute| a.path().is_ident("comptime") || a.path().is_ident("stored");
+    if let Some(other) = arg.attrs.iter().find(|a| !known(a)) {
+        let problem = "the attributes of a parameter are `#[comptime]` and `#[stored(..)]`";
+        return Err(syn::Error::new_spanned(other, problem));
     }
-    let kind = match &*arg.ty {
-        _ if comptime => Kind::Comptime,
-        Type::Reference(r) => match (&*r.elem, r.mutability) {
+    let kind = match (&*arg.ty, named("stored")) {
+        _ if named("comptime").is_some() => Kind::Comptime,
+        (ty, Some(stored)) => stored_kind(ty, stored)?,
+        (Type::Reference(r), None) => match (&*r.elem, r.mutability) {
             (Type::Slice(s), None) => Kind::Buffer(&s.elem),
             (Type::Slice(s), Some(_)) => Kind::BufferMut(&s.elem),
             (ty, Some(_)) => Kind::Reference(ty),
             (ty, None) => Kind::Value(ty),
         },
-        ty => Kind::Value(ty),
+        (ty, None) => Kind::Value(ty),
     };
     Ok(Param { name: &pat.ident, mutable: pat.mutability.is_some(), ty: &arg.ty, kind })
+}
+
+/// A buffer with `#[stored(scalar)]`.
+fn stored_kind<'a>(ty: &'a Type, attribute: &syn::Attribute) -> syn::Result<Kind<'a>> {
+    let scalar: Expr = attribute.parse_args()?;
+    if let Type::Reference(r) = ty
+        && let Type::Slice(s) = &*r.elem
+    {
+        let elem = &*s.elem;
+        return Ok(if r.mutability.is_some() { Kind::StoredMut(elem, scalar) } else { Kind::Stored(elem, scalar) });
+    }
+    Err(syn::Error::new_spanned(ty, "`#[stored(..)]` is of a buffer: `&[T]` or `&mut [T]`"))
 }
 
 /// The type as which a value of this type is known while a kernel is written.
@@ -158,6 +176,14 @@ pub(crate) fn kernel(args: TokenStream, item: TokenStream) -> syn::Result<TokenS
                 let ty = value_type(ty);
                 lets.extend(quote_spanned!(span=> let #name = #k.buffer_mut::<#ty>(#text);));
             }
+            Kind::Stored(ty, scalar) => {
+                let ty = value_type(ty);
+                lets.extend(quote_spanned!(span=> let #name = #k.stored::<#ty>(#text, #scalar);));
+            }
+            Kind::StoredMut(ty, scalar) => {
+                let ty = value_type(ty);
+                lets.extend(quote_spanned!(span=> let #name = #k.stored_mut::<#ty>(#text, #scalar);));
+            }
             Kind::Reference(ty) => {
                 return Err(syn::Error::new_spanned(ty, "a kernel writes to buffers: `&mut [T]`"));
             }
@@ -214,47 +240,46 @@ fn no_memory(p: &Param<'_>) -> syn::Result<()> {
     Err(syn::Error::new_spanned(p.ty, format!("a function with a gradient of its own takes values: {why}")))
 }
 
-/// Generics as they are declared, also where they are empty.
-fn split(g: &syn::Generics) -> (syn::Generics, Vec<&syn::GenericParam>, Option<&syn::WhereClause>) {
-    let mut declared = g.clone();
-    declared.where_clause = None;
-    (declared, g.params.iter().collect(), g.where_clause.as_ref())
+/// The parameters of a kernel function.
+#[derive(Default)]
+struct Params {
+    /// As they stand in the signature of the function that is made.
+    params: Vec<TokenStream>,
+    /// What makes values of them.
+    lets: TokenStream,
+    /// What a custom gradient is called with, and of that what the result is differentiated by.
+    given: Vec<Ident>,
+    by: Vec<Ident>,
 }
 
-pub(crate) fn kernel_fn(args: TokenStream, item: TokenStream) -> syn::Result<TokenStream> {
-    let f: ItemFn = syn::parse2(item)?;
-    check(&f)?;
-    let options = options(args, &["grad"], "`#[kernel_fn]` takes `grad = gradient`, and nothing else")?;
-    let returned = hidden("returned");
-    let mut rw = Rewriter::new(Returns::Function(returned.clone()));
+/// The parameters of a kernel function, which are bound in the rewriter; `custom`: it has a custom gradient.
+fn function_params(f: &ItemFn, rw: &mut Rewriter, life: &Lifetime, custom: bool) -> syn::Result<Params> {
     let k = rw.k.clone();
-    let life = Lifetime::new("'kernel", Span::mixed_site());
-    let (mut params, mut lets) = (Vec::new(), TokenStream::new());
-    // What the gradient is called with, and of that what the result is differentiated by.
-    let (mut given, mut by) = (Vec::new(), Vec::new());
+    let mut all = Params::default();
     for arg in &f.sig.inputs {
         let p = param(arg)?;
         let (name, span) = (p.name, p.ty.span());
         rw.bind(name, Binding::Value);
-        if options.grad.is_some() {
+        if custom {
             no_memory(&p)?;
         }
         let mut bring = |ty: TokenStream, how: TokenStream| {
-            params.push(quote_spanned!(span=> #name: #ty));
-            lets.extend(quote_spanned!(span=> let #name = #how;));
+            all.params.push(quote_spanned!(span=> #name: #ty));
+            all.lets.extend(quote_spanned!(span=> let #name = #how;));
         };
         match p.kind {
             Kind::Comptime => {
                 let (mutable, ty) = (p.mutable.then(|| quote!(mut)), p.ty);
-                params.push(quote!(#mutable #name: #ty));
+                all.params.push(quote!(#mutable #name: #ty));
                 rw.bind(name, Binding::Comptime);
-                if options.grad.is_some() {
-                    given.push(copied(name, &mut lets));
+                if custom {
+                    let copy = copied(name, &mut all.lets);
+                    all.given.push(copy);
                 }
                 continue;
             }
             Kind::Value(ty @ Type::Tuple(_)) => {
-                let ty = kernel_type(ty, &life);
+                let ty = kernel_type(ty, life);
                 bring(
                     quote!(impl ::impasto_kernel::lang::Lift<#life, #ty>),
                     quote!(::impasto_kernel::lang::lift::<#ty>(#k, #name)),
@@ -278,40 +303,44 @@ pub(crate) fn kernel_fn(args: TokenStream, item: TokenStream) -> syn::Result<Tok
                 let ty = value_type(ty);
                 bring(quote!(::impasto_kernel::BufMut<#life, #ty>), quote!(#name));
             }
+            Kind::Stored(..) | Kind::StoredMut(..) => {
+                let problem = "`#[stored(..)]` is of a parameter of a kernel: a function takes what was read from it";
+                return Err(syn::Error::new_spanned(p.ty, problem));
+            }
             Kind::Reference(ty) => {
                 let ty = value_type(ty);
                 bring(quote!(::impasto_kernel::Var<#life, #ty>), quote!(#name));
                 rw.bind(name, Binding::Reference);
             }
         }
-        if options.grad.is_some() {
+        if custom {
             let before = name_at(&format!("{name}_given"), name.span());
-            lets.extend(quote_spanned!(span=> let #before = #name;));
+            all.lets.extend(quote_spanned!(span=> let #before = #name;));
             if matches!(p.kind, Kind::Value(ty) if !is_number(ty)) {
-                by.push(before.clone());
+                all.by.push(before.clone());
             }
-            given.push(before);
+            all.given.push(before);
         }
         if p.mutable {
             rw.bind(name, Binding::Variable);
-            lets.extend(quote_spanned!(span=> let #name = #k.var(#name);));
+            all.lets.extend(quote_spanned!(span=> let #name = #k.var(#name);));
         }
     }
-    let unit: Type = syn::parse_quote!(());
-    let result = match &f.sig.output {
-        ReturnType::Type(_, ty) => &**ty,
-        ReturnType::Default => &unit,
-    };
+    Ok(all)
+}
+
+/// The body of a kernel function, which gives `out`.
+fn function_body(f: &ItemFn, rw: &mut Rewriter, returned: &Ident, result: &Type, out: &TokenStream) -> TokenStream {
+    let k = rw.k.clone();
     let is_unit = matches!(result, Type::Tuple(t) if t.elems.is_empty());
     let diverges = flow::block_diverges(&f.block);
-    let out = kernel_type(result, &life);
     let body = rw.block(&f.block, if is_unit || diverges { Want::Unit } else { Want::Value });
     let span = match f.block.stmts.last() {
         Some(syn::Stmt::Expr(e, None)) => e.span(),
         _ => result.span(),
     };
     let value = name_at("value", span);
-    let body = match (flow::returns(&f.block), is_unit || diverges) {
+    match (flow::returns(&f.block), is_unit || diverges) {
         (true, true) => {
             let last = (!diverges).then(|| quote!(#returned.leave();));
             quote! {
@@ -330,7 +359,32 @@ pub(crate) fn kernel_fn(args: TokenStream, item: TokenStream) -> syn::Result<Tok
         (false, true) if is_unit => body,
         (false, true) => quote!(#body ::impasto_kernel::lang::dead(#k)),
         (false, false) => quote_spanned!(span=> ::impasto_kernel::lang::lift::<#out>(#k, #body)),
+    }
+}
+
+/// Generics as they are declared, also where they are empty.
+fn split(g: &syn::Generics) -> (syn::Generics, Vec<&syn::GenericParam>, Option<&syn::WhereClause>) {
+    let mut declared = g.clone();
+    declared.where_clause = None;
+    (declared, g.params.iter().collect(), g.where_clause.as_ref())
+}
+
+pub(crate) fn kernel_fn(args: TokenStream, item: TokenStream) -> syn::Result<TokenStream> {
+    let f: ItemFn = syn::parse2(item)?;
+    check(&f)?;
+    let options = options(args, &["grad"], "`#[kernel_fn]` takes `grad = gradient`, and nothing else")?;
+    let returned = hidden("returned");
+    let mut rw = Rewriter::new(Returns::Function(returned.clone()));
+    let k = rw.k.clone();
+    let life = Lifetime::new("'kernel", Span::mixed_site());
+    let Params { params, lets, given, by } = function_params(&f, &mut rw, &life, options.grad.is_some())?;
+    let unit: Type = syn::parse_quote!(());
+    let result = match &f.sig.output {
+        ReturnType::Type(_, ty) => &**ty,
+        ReturnType::Default => &unit,
     };
+    let out = kernel_type(result, &life);
+    let body = function_body(&f, &mut rw, &returned, result, &out);
     let body = match options.grad {
         Some(grad) if by.is_empty() => {
             return Err(syn::Error::new_spanned(grad, "none of the parameters is a float, so there is no gradient"));

@@ -38,7 +38,7 @@ impl Rewriter {
                     }
                 }
             });
-            // Where Rust knows that nothing behind this runs, nothing behind this is written: so ends recursion, and so do
+            // Where Rust knows that nothing after this runs, nothing after this is written: so ends recursion, and so do
             // loops of Rust.
             if !last && flow::may_leave(stmt) {
                 let label = label.get_or_insert_with(|| self.fresh_label());

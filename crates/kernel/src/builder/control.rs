@@ -1,4 +1,4 @@
-//! Control flow: closures that write regions. What is written behind a `break_`, `continue_` or `return_` in the same block has no effect.
+//! Control flow: closures that write regions. What is written after a `break_`, `continue_` or `return_` in the same block has no effect.
 
 use std::marker::PhantomData;
 
@@ -20,7 +20,7 @@ impl Loop<'_> {
         self.k.act(OpKind::Break(self.region), &[]);
     }
 
-    /// Begins the next turn of the loop.
+    /// Begins the next iteration of the loop.
     #[track_caller]
     pub fn continue_(self) {
         self.k.act(OpKind::Continue(self.region), &[]);
@@ -132,7 +132,7 @@ impl Builder {
         self.close_loop(l, OpKind::Loop, &[]);
     }
 
-    /// `while c() { .. }` that ends after `bound` turns at the latest: what differentiation can take backwards.
+    /// `while c() { .. }` that ends after `bound` iterations at the latest: what differentiation can take backwards.
     #[track_caller]
     pub fn while_bounded<'k>(
         &'k self,

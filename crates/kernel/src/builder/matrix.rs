@@ -88,7 +88,7 @@ macro_rules! elements {
 elements!(Buf of T; BufMut of T; Buf of Vector<T, N>, N; BufMut of Vector<T, N>, N;);
 
 impl Builder {
-    /// A matrix from memory: element (0, 0) lies at `index`, and each row (or column, in that layout) `stride` elements behind the one before.
+    /// A matrix from memory: element (0, 0) lies at `index`, and each row (or column, in that layout) `stride` elements after the one before.
     ///
     /// Index and stride are multiples of 16 bytes, or of a whole row where that is shorter; in memory of vectors they count vectors.
     ///
@@ -142,7 +142,7 @@ impl Builder {
         self.emit(OpKind::MatrixFill, &[x.id])
     }
 
-    /// `a * b + c`, added up in f32. A device may add in another order than the executor, within Vulkan's bounds.
+    /// `a * b + c`, added up in f32. A device may add in another order than the executor, within its bounds.
     #[track_caller]
     pub fn matrix_mul_add<'k, T: Factor<S>, S: Lit, const M: usize, const N: usize, const K: usize>(
         &'k self,

@@ -7,6 +7,7 @@
 mod control;
 pub mod lang;
 mod matrix;
+mod stored;
 mod types;
 mod value;
 
@@ -25,6 +26,7 @@ pub use control::{Arms, Loop};
 pub use matrix::{
     Accumulator, Elements, Factor, MatrixA, MatrixB, MatrixOf, MatrixType, Role, RoleA, RoleAccumulator, RoleB,
 };
+pub use stored::{Stored, StoredMut};
 pub use types::{Array, Equal, Float, Int, IntoVal, Lit, Logic, Num, Shared32, Type, Vec2, Vec3, Vec4, Vector};
 
 /// Writes one kernel.
@@ -182,8 +184,12 @@ impl Builder {
     }
 
     fn memory<T: Type>(&self, name: &str, space: Space) -> MemoryId {
-        self.name(name);
         let ty = self.ty_of::<T>();
+        self.memory_of(name, ty, space)
+    }
+
+    fn memory_of(&self, name: &str, ty: Ty, space: Space) -> MemoryId {
+        self.name(name);
         let memories = &mut self.state.borrow_mut().asm.kernel.memories;
         memories.push(Memory { name: name.to_owned(), ty, space });
         MemoryId(memories.len() as u32 - 1)

@@ -1,7 +1,7 @@
-//! Words that were compiled before, on disk.
+//! Modules that were compiled before, on disk.
 //!
-//! An entry is named after all that its words depend on: the text of the kernels, which has their specialisation in it, the device, the optimisation
-//! and the sources of this compiler. It is put in place at once, so writers do not disturb each other, and holds its own name, its
+//! An entry is named after all that its bytes depend on: the text of the kernels, which has their specialisation in it, the emitter, the target, the
+//! optimisation and the sources of this compiler. It is put in place at once, so writers do not disturb each other, and holds its own name, its
 //! length and a checksum, so that what is damaged is compiled again and replaced. Only what was shipped is kept. What is wrong with the
 //! folder costs time and a message.
 
@@ -9,8 +9,7 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use super::Messages;
-use super::dump::bytes;
+use super::{Emitter, Messages};
 use crate::hash::digest;
 use crate::ir::Kernel;
 use crate::target::Target;
@@ -18,8 +17,8 @@ use crate::target::Target;
 /// The sources that this compiler was built from.
 const COMPILER: &str = env!("IMPASTO_COMPILER");
 const MAGIC: &[u8; 8] = b"impastok";
-/// Bytes before the words: the magic, the name, the number of words.
-const HEAD: usize = 8 + 16 + 4;
+/// Bytes before the module: the magic, the name, the length.
+const HEAD: usize = 8 + 16 + 8;
 const CHECKSUM: usize = 8;
 /// The most bytes that are kept.
 const MOST: u64 = 256 << 20;
@@ -37,8 +36,8 @@ pub(super) struct Cache {
 pub(super) struct Name(u128);
 
 impl Name {
-    pub(super) fn of(kernels: &[Kernel], target: &Target, optimise: bool) -> Name {
-        Name::by(COMPILER, kernels, target, optimise)
+    pub(super) fn of(emitter: &dyn Emitter, kernels: &[Kernel], target: &Target, optimise: bool) -> Name {
+        Name::by(&format!("{COMPILER}\n{}\n{emitter:?}", emitter.version()), kernels, target, optimise)
     }
 
     fn by(compiler: &str, kernels: &[Kernel], target: &Target, optimise: bool) -> Name {
@@ -60,21 +59,21 @@ impl Cache {
         self.folder.join(format!("kernel-{:032x}", name.0))
     }
 
-    /// The words of an entry, if it is there and whole.
-    pub(super) fn get(&self, name: Name) -> Option<Vec<u32>> {
+    /// The module of an entry, if it is there and whole.
+    pub(super) fn get(&self, name: Name) -> Option<Vec<u8>> {
         let path = self.path(name);
         let data = fs::metadata(&path).ok()?;
         if !data.is_file() || data.len() > self.most {
             return None;
         }
-        let words = read(&fs::read(&path).ok()?, name)?;
+        let module = read(&fs::read(&path).ok()?, name)?;
         // The oldest is removed first, and this one is in use.
         let _ = File::options().append(true).open(&path).and_then(|file| file.set_modified(SystemTime::now()));
-        Some(words)
+        Some(module)
     }
 
-    pub(super) fn put(&self, name: Name, words: &[u32], messages: &Messages) {
-        if let Err(error) = impasto_store::put(&self.path(name), &write(words, name)) {
+    pub(super) fn put(&self, name: Name, module: &[u8], messages: &Messages) {
+        if let Err(error) = impasto_store::put(&self.path(name), &write(module, name)) {
             let folder = self.folder.display();
             messages.say(format!("{folder} cannot be written to ({error}): kernels are compiled in every run"));
         }
@@ -116,11 +115,11 @@ impl Cache {
 }
 
 /// An entry as bytes.
-fn write(words: &[u32], name: Name) -> Vec<u8> {
+fn write(module: &[u8], name: Name) -> Vec<u8> {
     let mut all = MAGIC.to_vec();
     all.extend(name.0.to_le_bytes());
-    all.extend((words.len() as u32).to_le_bytes());
-    all.extend(bytes(words));
+    all.extend((module.len() as u64).to_le_bytes());
+    all.extend(module);
     all.extend(checksum(&all));
     all
 }
@@ -129,14 +128,13 @@ fn checksum(bytes: &[u8]) -> [u8; CHECKSUM] {
     (digest(bytes) as u64).to_le_bytes()
 }
 
-/// The words of an entry that is whole and has this name.
-fn read(all: &[u8], name: Name) -> Option<Vec<u32>> {
+/// The module of an entry that is whole and has this name.
+fn read(all: &[u8], name: Name) -> Option<Vec<u8>> {
     let (rest, sum) = all.split_at_checked(all.len().checked_sub(CHECKSUM)?)?;
-    let (head, words) = rest.split_at_checked(HEAD)?;
-    let count = u32::from_le_bytes(head[24..].try_into().ok()?) as usize;
-    let whole = head[..8] == *MAGIC && head[8..24] == name.0.to_le_bytes() && words.len() == count.checked_mul(4)?;
-    let words = || words.chunks_exact(4).map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]])).collect();
-    (whole && checksum(rest) == sum).then(words)
+    let (head, module) = rest.split_at_checked(HEAD)?;
+    let length = u64::from_le_bytes(head[24..].try_into().ok()?);
+    let whole = head[..8] == *MAGIC && head[8..24] == name.0.to_le_bytes() && module.len() as u64 == length;
+    (whole && checksum(rest) == sum).then(|| module.to_vec())
 }
 
 #[cfg(test)]
@@ -151,7 +149,6 @@ mod tests {
     fn another_compiler_has_other_entries() {
         let (kernels, target) = ([kernel()], Target::LEAST);
         let name = |compiler: &str| Name::by(compiler, &kernels, &target, true);
-        assert_eq!(Name::of(&kernels, &target, true), name(COMPILER));
         assert_ne!(name("0.1.0-1"), name("0.1.0-2"));
         assert!(COMPILER.starts_with(env!("CARGO_PKG_VERSION")) && COMPILER.len() > 16, "{COMPILER}");
     }
@@ -160,8 +157,8 @@ mod tests {
     fn the_oldest_entries_go_and_those_in_use_stay() {
         let folder = tempfile::tempdir().unwrap();
         let messages = Messages::default();
-        let words = vec![7u32; 100];
-        // Ten entries of 436 bytes.
+        let module = vec![7u8; 400];
+        // Ten entries of 440 bytes.
         let cache = Cache { folder: folder.path().to_owned(), most: 4400 };
         let names: Vec<Name> = (0..11).map(Name).collect();
         let age = |name: Name, seconds: u64| {
@@ -169,7 +166,7 @@ mod tests {
             file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
         };
         for (i, &name) in (0..).zip(&names[..10]) {
-            cache.put(name, &words, &messages);
+            cache.put(name, &module, &messages);
             age(name, 1000 - i);
         }
         fs::write(folder.path().join("new-1-1-kernel-x"), "left behind").unwrap();
@@ -177,8 +174,8 @@ mod tests {
         let left = File::options().append(true).open(folder.path().join("new-1-1-kernel-x")).unwrap();
         left.set_modified(SystemTime::now() - 2 * STALE).unwrap();
         // The oldest is read, so it is not the oldest any more.
-        assert_eq!(cache.get(names[0]).as_ref(), Some(&words));
-        cache.put(names[10], &words, &messages);
+        assert_eq!(cache.get(names[0]).as_ref(), Some(&module));
+        cache.put(names[10], &module, &messages);
         let kept: Vec<usize> = (0..11).filter(|&i| cache.get(names[i]).is_some()).collect();
         assert_eq!(kept, [0, 5, 6, 7, 8, 9, 10]);
         let others = fs::read_dir(folder.path())

@@ -1,14 +1,13 @@
-//! A folder for each compilation: the kernels after each stage, numbered in order, and `shipped.spv`, exactly the words that were shipped, or `FAILED`
+//! A folder for each compilation: the kernels after each stage, numbered in order, and `shipped.*`, exactly the bytes that were shipped, or `FAILED`
 //! with the error. A compilation that was cut short has neither.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::Messages;
+use super::{Messages, Module};
 use crate::error::KernelError;
 use crate::ir::Kernel;
-use crate::spirv::Module;
 
 pub(super) struct Dump<'a> {
     /// None once it could not be written to.
@@ -58,15 +57,10 @@ impl<'a> Dump<'a> {
     /// How it ended.
     pub(super) fn end(mut self, made: &Result<Module, KernelError>) {
         match made {
-            Ok(module) => self.write("shipped.spv", &bytes(&module.words)),
+            Ok(module) => self.write(&format!("shipped.{}", module.kind.extension()), &module.bytes),
             Err(error) => self.write("FAILED", format!("{error}\n").as_bytes()),
         }
     }
-}
-
-/// Words as a file.
-pub(super) fn bytes(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|w| w.to_le_bytes()).collect()
 }
 
 /// A name that is one for files, too.

@@ -14,43 +14,43 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// assert_eq!(messages.to_string(), "the folder is full (2 times)\nthe device is old\n");
 /// ```
 #[derive(Debug, Default)]
-pub struct Messages(Mutex<Kept>);
+pub struct Messages(Mutex<Counted>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Counted {
     /// In the order in which they came first.
     list: Vec<(String, u64)>,
     places: HashMap<String, usize>,
 }
 
 impl Messages {
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn counted(&self) -> MutexGuard<'_, Counted> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a message.
     pub fn say(&self, text: impl Into<String>) {
-        let (text, mut kept) = (text.into(), self.kept());
-        let kept = &mut *kept;
-        match kept.places.get(&text) {
-            Some(&i) => kept.list[i].1 += 1,
+        let (text, mut counted) = (text.into(), self.counted());
+        let counted = &mut *counted;
+        match counted.places.get(&text) {
+            Some(&i) => counted.list[i].1 += 1,
             None => {
-                kept.places.insert(text.clone(), kept.list.len());
-                kept.list.push((text, 1));
+                counted.places.insert(text.clone(), counted.list.len());
+                counted.list.push((text, 1));
             }
         }
     }
 
     /// Takes all messages, each with its count, in the order in which they came first.
     pub fn take(&self) -> Vec<(String, u64)> {
-        std::mem::take(&mut *self.kept()).list
+        std::mem::take(&mut *self.counted()).list
     }
 }
 
 impl fmt::Display for Messages {
     /// One line each.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (text, count) in &self.kept().list {
+        for (text, count) in &self.counted().list {
             match count {
                 1 => writeln!(f, "{text}")?,
                 _ => writeln!(f, "{text} ({count} times)")?,

@@ -1,7 +1,8 @@
-//! The one way from kernels to words: verified, optimised, counted, written, checked; all kernels of a module, or an error and nothing.
+//! The one way from kernels to a module: verified, optimised, lowered, emitted, checked; all kernels of a module, or an error and nothing.
 
 mod cache;
 mod dump;
+mod emitter;
 mod messages;
 
 use std::collections::HashSet;
@@ -10,33 +11,25 @@ use std::sync::Arc;
 
 use crate::error::KernelError;
 use crate::ir::Kernel;
-use crate::passes::{EXITS, FLOAT_ATOMICS, GIVEN, optimise_seen};
-use crate::spirv::{self, Entry, ID_LIMIT, Module};
+use crate::passes::{STRIP_GRADIENTS, optimise_seen};
 use crate::target::Target;
 use crate::verify::verify;
 use cache::{Cache, Name};
 use dump::Dump;
+pub use emitter::{Emitter, Entry, Module, ModuleKind};
 pub use messages::Messages;
 
 /// The variable that names a folder for dumps.
 const DUMP: &str = "IMPASTO_DUMP_KERNELS";
 
-/// Compiles kernels for a device.
-///
-/// ```
-/// use impasto_kernel::{Builder, Compiler, Target};
-/// let kernel = |name: &str, factor: f32| Builder::kernel(name, [64, 1, 1], |k| {
-///     let x = k.buffer_mut::<f32>("x");
-///     let i = k.global_id(0);
-///     x.store(i, x.load(i) * factor);
-/// });
-/// let module = Compiler::new(Target::LEAST).compile(&[kernel("double", 2.0)?, kernel("half", 0.5)?])?;
-/// let names: Vec<&str> = module.entries.iter().map(|e| e.name.as_str()).collect();
-/// assert_eq!(names, ["double", "half"]);
-/// # Ok::<(), impasto_kernel::KernelError>(())
-/// ```
+/// The most ops that the kernels of a module may have before they are optimised, so that passes stay within a few gigabytes of memory. What the
+/// output format takes is counted exactly when it is written.
+pub const MAX_OPS: usize = 1 << 26;
+
+/// Compiles kernels for a device, in the format of an [`Emitter`].
 #[derive(Clone, Debug)]
 pub struct Compiler {
+    emitter: Arc<dyn Emitter>,
     target: Target,
     optimise: bool,
     dump: Option<PathBuf>,
@@ -45,25 +38,25 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// A compiler for this device. It optimises, keeps nothing, and dumps only where `IMPASTO_DUMP_KERNELS` names a folder.
-    pub fn new(target: Target) -> Compiler {
+    /// A compiler for this device. It optimises, caches nothing, and dumps only where `IMPASTO_DUMP_KERNELS` names a folder.
+    pub fn new(emitter: impl Emitter + 'static, target: Target) -> Compiler {
         let dump = std::env::var_os(DUMP).filter(|folder| !folder.is_empty()).map(PathBuf::from);
-        Compiler { target, optimise: true, dump, cache: None, messages: Arc::default() }
+        Compiler { emitter: Arc::new(emitter), target, optimise: true, dump, cache: None, messages: Arc::default() }
     }
 
-    /// Ships words as the kernels were written. This is for who looks for a fault of the passes, and a message says it.
+    /// Emits the kernels as they were written, to find faults of the passes. A message says so.
     #[must_use]
     pub fn unoptimised(self) -> Compiler {
         Compiler { optimise: false, ..self }
     }
 
-    /// Writes each stage of each compilation into a folder of its own in this one, and exactly the words that are shipped.
+    /// Writes each stage of each compilation into a folder of its own in this one, and exactly the module that is given out.
     #[must_use]
     pub fn dump_to(self, folder: impl Into<PathBuf>) -> Compiler {
         Compiler { dump: Some(folder.into()), ..self }
     }
 
-    /// Keeps words in this folder, and takes them from there. A dump is always of a new compilation.
+    /// Caches modules in this folder. A dump is always of a new compilation.
     #[must_use]
     pub fn cache_in(self, folder: impl Into<PathBuf>) -> Compiler {
         Compiler { cache: Some(Cache::at(folder.into())), ..self }
@@ -90,34 +83,55 @@ impl Compiler {
 
     fn make(&self, kernels: &[Kernel], dump: &mut Dump<'_>) -> Result<Module, KernelError> {
         go_together(kernels)?;
-        spirv::refuse_early(kernels, self.optimise, ID_LIMIT)?;
+        check_size(kernels, MAX_OPS)?;
         if !self.optimise {
             for k in kernels {
                 verify(k)?;
                 self.messages.say(format!("kernel '{}' is shipped unoptimised, as was asked for", k.name));
             }
         }
-        let kept = self.cache.as_ref().map(|cache| (cache, Name::of(kernels, &self.target, self.optimise)));
-        let found = kept.as_ref().filter(|_| !dump.is_on()).and_then(|(cache, name)| cache.get(*name));
-        if let Some(words) = found.filter(|words| spirv::check(words).is_ok()) {
-            return Ok(Module { bound: words[3], words, entries: kernels.iter().map(Entry::of).collect() });
+        let module =
+            |bytes| Module { kind: self.emitter.kind(), bytes, entries: kernels.iter().map(Entry::of).collect() };
+        let name = || Name::of(&*self.emitter, kernels, &self.target, self.optimise);
+        let cache = self.cache.as_ref().map(|cache| (cache, name()));
+        let found = cache.as_ref().filter(|_| !dump.is_on()).and_then(|(cache, name)| cache.get(*name));
+        if let Some(bytes) = found.filter(|bytes| self.emitter.check(bytes).is_ok()) {
+            return Ok(module(bytes));
         }
-        let mut made = Vec::new();
-        for k in kernels {
-            dump.stage("built", k);
-            let plain = GIVEN.apply(k)?;
-            let k = plain.as_ref().unwrap_or(k);
-            let last = if self.optimise { optimise_seen(k, &mut |pass, k| dump.stage(pass, k))? } else { k.clone() };
-            let last = FLOAT_ATOMICS.apply(&last)?.unwrap_or(last);
-            let last = EXITS.apply(&last)?.unwrap_or(last);
-            dump.stage(EXITS.name, &last);
-            made.push(last);
-        }
-        let module = spirv::emit(&made, &self.target, ID_LIMIT)?;
-        if let Some((cache, name)) = kept {
-            cache.put(name, &module.words, &self.messages);
+        let lowered = kernels.iter().map(|k| self.lower(k, dump)).collect::<Result<Vec<_>, _>>()?;
+        let module = module(self.emitter.emit(&lowered, &self.target)?);
+        if let Some((cache, name)) = cache {
+            cache.put(name, &module.bytes, &self.messages);
         }
         Ok(module)
+    }
+
+    /// The kernel as it is emitted.
+    fn lower(&self, kernel: &Kernel, dump: &mut Dump<'_>) -> Result<Kernel, KernelError> {
+        dump.stage("built", kernel);
+        let plain = STRIP_GRADIENTS.apply(kernel)?;
+        let kernel = plain.as_ref().unwrap_or(kernel);
+        let mut now =
+            if self.optimise { optimise_seen(kernel, &mut |pass, k| dump.stage(pass, k))? } else { kernel.clone() };
+        let lowerings = self.emitter.lowerings();
+        for pass in lowerings {
+            now = pass.apply(&now)?.unwrap_or(now);
+        }
+        if let Some(last) = lowerings.last() {
+            dump.stage(last.name, &now);
+        }
+        Ok(now)
+    }
+}
+
+/// Refuses kernels with more ops than the passes are meant for.
+fn check_size(kernels: &[Kernel], limit: usize) -> Result<(), KernelError> {
+    let count: usize = kernels.iter().map(Kernel::op_count).sum();
+    match kernels.iter().max_by_key(|k| k.op_count()).filter(|_| count > limit) {
+        Some(largest) => {
+            Err(KernelError::TooManyOps { kernel: largest.name.clone(), count: count as u64, limit: limit as u64 })
+        }
+        None => Ok(()),
     }
 }
 
@@ -138,30 +152,19 @@ fn go_together(kernels: &[Kernel]) -> Result<(), KernelError> {
     }
 }
 
-/// Optimises a kernel and writes its words, for a device that has whatever it needs.
-///
-/// ```
-/// use impasto_kernel::{Builder, compile};
-/// let kernel = Builder::kernel("twice", [64, 1, 1], |k| {
-///     let x = k.buffer_mut::<f32>("x");
-///     let i = k.global_id(0);
-///     x.store(i, x.load(i) * 2.0f32);
-/// })?;
-/// let module = compile(&kernel)?;
-/// assert_eq!(module.words[..4], [0x0723_0203, 0x0001_0300, 0, module.bound]);
-/// assert_eq!(module.entries[0].name, "twice");
-/// # Ok::<(), impasto_kernel::KernelError>(())
-/// ```
-pub fn compile(kernel: &Kernel) -> Result<Module, KernelError> {
-    compile_for(kernel, Target::ANY)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// [`compile`] for a device.
-pub fn compile_for(kernel: &Kernel, target: Target) -> Result<Module, KernelError> {
-    Compiler::new(target).compile(std::slice::from_ref(kernel))
-}
-
-/// Writes the words of a kernel as it was written: what other optimisers are measured on.
-pub fn compile_unoptimised(kernel: &Kernel) -> Result<Module, KernelError> {
-    Compiler::new(Target::ANY).unoptimised().compile(std::slice::from_ref(kernel))
+    #[test]
+    fn a_module_with_too_many_ops_is_refused_by_the_name_of_its_largest_kernel() {
+        let small: Kernel = "kernel small(1, 1, 1) {\n  return\n}".parse().unwrap();
+        let large: Kernel = "kernel large(1, 1, 1) {\n  barrier\n  barrier\n  return\n}".parse().unwrap();
+        let kernels = [small, large];
+        assert_eq!(check_size(&kernels, 4), Ok(()));
+        match check_size(&kernels, 3) {
+            Err(KernelError::TooManyOps { kernel, count: 4, limit: 3 }) => assert_eq!(kernel, "large"),
+            other => panic!("{other:?}"),
+        }
+    }
 }

@@ -1,10 +1,9 @@
 //! One workgroup in lockstep. Registers are columns: for each scalar of each value, one number for each invocation.
 
-use super::Launch;
 use super::data::{Data, Places};
 use super::mask::Mask;
-use super::module::Outside;
 use super::wide::Arithmetic;
+use super::{ForeignMachine, Launch};
 use crate::error::KernelError;
 use crate::eval;
 use crate::ir::{
@@ -20,7 +19,8 @@ struct Frame {
     out: Mask,
 }
 
-pub(super) struct Machine<'a> {
+/// One workgroup of a kernel that runs.
+pub struct Machine<'a> {
     pub(super) k: &'a Kernel,
     pub(super) lanes: usize,
     /// The first column of each value, and of each variable.
@@ -37,12 +37,13 @@ pub(super) struct Machine<'a> {
     group: [u32; 3],
     ops: u64,
     arithmetic: Arithmetic,
-    /// The module of an imported kernel.
-    pub(super) outside: Option<Outside<'a>>,
+    /// What runs the foreign ops of an imported kernel.
+    pub(super) foreign: Option<&'a mut dyn ForeignMachine>,
 }
 
 /// The op and the invocation that stopped the run, and why.
-pub(super) struct Stop(pub(super) OpId, pub(super) usize, pub(super) String);
+#[derive(Clone, Debug)]
+pub struct Stop(pub OpId, pub usize, pub String);
 
 /// Scalars of a type of a verified kernel. Of a matrix every lane holds all, so that values move as others do.
 pub(super) fn leaves(k: &Kernel, ty: Ty) -> u32 {
@@ -83,7 +84,7 @@ impl<'a> Machine<'a> {
             group: [0; 3],
             ops: 0,
             arithmetic: Arithmetic { wide },
-            outside: None,
+            foreign: None,
         }
     }
 
@@ -98,9 +99,8 @@ impl<'a> Machine<'a> {
             }
         }
         self.frames.clear();
-        if let Some(outside) = &mut self.outside {
-            outside.begin();
-            outside.start_values(self.lanes).map_err(|what| KernelError::Launch {
+        if let Some(foreign) = &mut self.foreign {
+            foreign.begin_workgroup(self.lanes).map_err(|what| KernelError::Launch {
                 kernel: self.k.name.clone(),
                 problem: format!("{what} cannot be run here"),
             })?;
@@ -120,43 +120,22 @@ impl<'a> Machine<'a> {
         column as usize * self.lanes + lane
     }
 
-    pub(super) fn get(&self, v: Value, lane: usize) -> u64 {
+    /// The first scalar of a value.
+    pub fn get(&self, v: Value, lane: usize) -> u64 {
         self.regs[self.at(self.columns[v.index()], lane)]
     }
 
     /// All scalars of a value.
-    pub(super) fn values(&self, v: Value, lane: usize) -> Vec<u64> {
+    pub fn values(&self, v: Value, lane: usize) -> Vec<u64> {
         (0..self.width(v)).map(|i| self.regs[self.at(self.columns[v.index()] + i, lane)]).collect()
     }
 
     /// Gives a value all its scalars.
-    pub(super) fn give(&mut self, v: Value, lane: usize, bits: &[u64]) {
+    pub fn give(&mut self, v: Value, lane: usize, bits: &[u64]) {
         for (i, &x) in (0..self.width(v)).zip(bits) {
             let at = self.at(self.columns[v.index()] + i, lane);
             self.regs[at] = x;
         }
-    }
-
-    /// What a module calls the place of an invocation.
-    pub(super) fn input(&self, b: rspirv::spirv::BuiltIn, lane: usize, launch: &Launch) -> Option<Vec<u32>> {
-        use rspirv::spirv::BuiltIn as B;
-        let own = |b: Builtin| {
-            (0..if b.has_axes() { 3 } else { 1 }).map(|axis| self.builtin(b, axis, lane, launch)).collect()
-        };
-        Some(match b {
-            B::GlobalInvocationId => own(Builtin::GlobalId),
-            B::LocalInvocationId => own(Builtin::LocalId),
-            B::WorkgroupId => own(Builtin::WorkgroupId),
-            B::NumWorkgroups => own(Builtin::NumWorkgroups),
-            B::LocalInvocationIndex => own(Builtin::LocalIndex),
-            B::SubgroupSize => own(Builtin::SubgroupSize),
-            B::SubgroupLocalInvocationId => own(Builtin::SubgroupLane),
-            B::SubgroupId => own(Builtin::SubgroupId),
-            B::NumSubgroups => vec![(self.lanes as u32).div_ceil(launch.subgroup)],
-            B::WorkgroupSize => self.k.workgroup.to_vec(),
-            B::DeviceIndex => vec![0],
-            _ => return None,
-        })
     }
 
     fn set(&mut self, v: Value, lane: usize, bits: u64) {
@@ -291,7 +270,7 @@ impl<'a> Machine<'a> {
         let args = k.args(op);
         let s = k.ty(args[0]).as_scalar().unwrap_or(Scalar::U32);
         let inner: Vec<Value> = k.region_args(region).collect();
-        // The number of turns is known at the start, so the index cannot run past the end of its type.
+        // The number of iterations is known at the start, so the index cannot run past the end of its type.
         let mut turns = vec![0i128; self.lanes];
         for lane in mask.lanes() {
             let (from, to) = (eval::to_int(s, self.get(args[0], lane)), eval::to_int(s, self.get(args[1], lane)));
@@ -322,7 +301,18 @@ impl<'a> Machine<'a> {
         Ok(self.frames.pop().map(|f| f.out).unwrap_or_default())
     }
 
-    fn builtin(&self, b: Builtin, axis: usize, lane: usize, launch: &Launch) -> u32 {
+    /// The kernel.
+    pub fn kernel(&self) -> &'a Kernel {
+        self.k
+    }
+
+    /// Invocations of the workgroup.
+    pub fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    /// Where an invocation stands.
+    pub fn builtin(&self, b: Builtin, axis: usize, lane: usize, launch: &Launch) -> u32 {
         let [sx, sy, _] = self.k.workgroup;
         let i = lane as u32;
         let local = [i % sx, i / sx % sy, i / (sx * sy)];
@@ -357,17 +347,12 @@ impl<'a> Machine<'a> {
             OpKind::Binary(_) | OpKind::Convert if k.matrix(k.ty(args[0])).is_some() => {
                 self.whole_subgroups(op, mask, launch)?;
             }
-            OpKind::Foreign(..)
-            | OpKind::Outside(_)
-            | OpKind::Local(_)
-            | OpKind::Undef
-            | OpKind::Load(_)
-            | OpKind::Store(_)
-                if self.outside.is_some() =>
+            OpKind::Foreign(..) | OpKind::ForeignConst(_) | OpKind::Undef | OpKind::Load(_) | OpKind::Store(_)
+                if self.foreign.is_some() =>
             {
-                let mut outside = self.outside.take();
-                let done = outside.as_mut().map_or(Ok(()), |o| o.run(self, op, mask, launch));
-                self.outside = outside;
+                let mut foreign = self.foreign.take();
+                let done = foreign.as_mut().map_or(Ok(()), |f| f.run(self, op, mask, launch));
+                self.foreign = foreign;
                 return done;
             }
             _ => {}
@@ -398,58 +383,65 @@ impl<'a> Machine<'a> {
                     let n = self.width(k.result(op));
                     self.copy(self.vars[v.index()], result, n, lane);
                 }
-                OpKind::Make => {
-                    let mut to = result;
-                    for &member in args {
-                        let n = self.width(member);
-                        self.copy(self.columns[member.index()], to, n, lane);
-                        to += n;
-                    }
-                }
-                OpKind::Extract(i) | OpKind::Insert(i) => {
-                    let ty = k.ty(args[0]);
-                    let before: u32 = (0..i).filter_map(|j| k.member(ty, j)).map(|t| leaves(k, t)).sum();
-                    let n = k.member(ty, i).map_or(0, |t| leaves(k, t));
-                    if let OpKind::Insert(_) = kind {
-                        let whole = self.width(args[0]);
-                        self.copy(column(self, 0), result, whole, lane);
-                        self.copy(column(self, 1), result + before, n, lane);
-                    } else {
-                        self.copy(column(self, 0) + before, result, n, lane);
-                    }
-                }
-                _ => {
-                    let n = self.width(k.result(op));
-                    let whole = self.width(args[0]) == 1;
-                    for i in 0..n {
-                        let x = |m: &Self, a: usize| m.regs[m.at(column(m, a) + i, lane)];
-                        let s = |a: usize| k.scalar_of(k.ty(args[a])).unwrap_or(Scalar::U64);
-                        let bits = match kind {
-                            OpKind::Unary(f) => self.arithmetic.unary(f, s(0), x(self, 0)),
-                            OpKind::Binary(f) => self.arithmetic.binary(f, s(0), x(self, 0), x(self, 1)),
-                            OpKind::Compare(c) => self.arithmetic.compare(c, s(0), x(self, 0), x(self, 1)).into(),
-                            OpKind::Fma => self.arithmetic.fma(s(0), x(self, 0), x(self, 1), x(self, 2)),
-                            OpKind::Convert => {
-                                let to = k.scalar_of(k.ty(k.result(op))).unwrap_or(Scalar::U64);
-                                self.arithmetic.convert(s(0), to, x(self, 0))
-                            }
-                            OpKind::Bitcast => {
-                                let to = k.scalar_of(k.ty(k.result(op))).unwrap_or(Scalar::U64);
-                                self.arithmetic.bitcast(s(0), to, x(self, 0))
-                            }
-                            OpKind::Select => {
-                                let c = if whole { self.get(args[0], lane) } else { x(self, 0) };
-                                if c != 0 { x(self, 1) } else { x(self, 2) }
-                            }
-                            _ => x(self, 0),
-                        };
-                        let at = self.at(result + i, lane);
-                        self.regs[at] = bits;
-                    }
-                }
+                OpKind::Make | OpKind::Extract(_) | OpKind::Insert(_) => self.members(op, kind, lane),
+                _ => self.elementwise(op, kind, lane),
             }
         }
         Ok(())
+    }
+
+    /// An op that puts a composite together or takes it apart.
+    fn members(&mut self, op: OpId, kind: OpKind, lane: usize) {
+        let k = self.k;
+        let (args, result) = (k.args(op), self.columns[k.result(op).index()]);
+        let first = self.columns[args[0].index()];
+        let (OpKind::Extract(i) | OpKind::Insert(i)) = kind else {
+            let mut to = result;
+            for &member in args {
+                let n = self.width(member);
+                self.copy(self.columns[member.index()], to, n, lane);
+                to += n;
+            }
+            return;
+        };
+        let ty = k.ty(args[0]);
+        let before: u32 = (0..i).filter_map(|j| k.member(ty, j)).map(|t| leaves(k, t)).sum();
+        let n = k.member(ty, i).map_or(0, |t| leaves(k, t));
+        if let OpKind::Insert(_) = kind {
+            let whole = self.width(args[0]);
+            self.copy(first, result, whole, lane);
+            self.copy(self.columns[args[1].index()], result + before, n, lane);
+        } else {
+            self.copy(first + before, result, n, lane);
+        }
+    }
+
+    /// An op that computes each scalar of its result from those of its operands.
+    fn elementwise(&mut self, op: OpId, kind: OpKind, lane: usize) {
+        let k = self.k;
+        let (args, result) = (k.args(op), self.columns[k.result(op).index()]);
+        let n = self.width(k.result(op));
+        let whole = self.width(args[0]) == 1;
+        let s = |a: usize| k.scalar_of(k.ty(args[a])).unwrap_or(Scalar::U64);
+        let to = || k.scalar_of(k.ty(k.result(op))).unwrap_or(Scalar::U64);
+        for i in 0..n {
+            let x = |a: usize| self.regs[self.at(self.columns[args[a].index()] + i, lane)];
+            let bits = match kind {
+                OpKind::Unary(f) => self.arithmetic.unary(f, s(0), x(0)),
+                OpKind::Binary(f) => self.arithmetic.binary(f, s(0), x(0), x(1)),
+                OpKind::Compare(c) => self.arithmetic.compare(c, s(0), x(0), x(1)).into(),
+                OpKind::Fma => self.arithmetic.fma(s(0), x(0), x(1), x(2)),
+                OpKind::Convert => self.arithmetic.convert(s(0), to(), x(0)),
+                OpKind::Bitcast => self.arithmetic.bitcast(s(0), to(), x(0)),
+                OpKind::Select => {
+                    let c = if whole { self.get(args[0], lane) } else { x(0) };
+                    if c != 0 { x(1) } else { x(2) }
+                }
+                _ => x(0),
+            };
+            let at = self.at(result + i, lane);
+            self.regs[at] = bits;
+        }
     }
 
     /// The element that an op names, if it exists.

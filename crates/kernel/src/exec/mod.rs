@@ -9,15 +9,15 @@ mod foreign;
 mod machine;
 mod mask;
 mod matrix;
-mod module;
-mod numbers;
 mod wide;
 
 use crate::error::KernelError;
-use crate::import::{ModuleInterface, Source};
 use crate::ir::{Kernel, Memory, Scalar, Space, Value};
 use crate::verify::verify;
 pub use data::Data;
+pub use foreign::ForeignMachine;
+pub use machine::{Machine, Stop};
+pub use mask::Mask;
 
 /// Registers of a workgroup; more would not fit into the memory of a small machine.
 const MAX_REGISTERS: u64 = 1 << 28;
@@ -66,7 +66,30 @@ impl Launch {
 pub fn execute(kernel: &Kernel, launch: &mut Launch) -> Result<(), KernelError> {
     verify(kernel)?;
     check(kernel, launch).map_err(|problem| KernelError::Launch { kernel: kernel.name.clone(), problem })?;
-    let mut machine = machine::Machine::new(kernel, launch.wide);
+    run_workgroups(&mut machine::Machine::new(kernel, launch.wide), launch)
+}
+
+/// Runs an imported kernel. Its memory and the meaning of its foreign ops are those of `foreign`; the launch has no buffers and parameters.
+pub fn execute_foreign(
+    kernel: &Kernel,
+    launch: &mut Launch,
+    foreign: &mut dyn ForeignMachine,
+) -> Result<(), KernelError> {
+    verify(kernel)?;
+    let refuse = |problem: String| KernelError::Launch { kernel: kernel.name.clone(), problem };
+    let lanes = kernel.workgroup.iter().try_fold(1u32, |a, &b| a.checked_mul(b)).filter(|n| (1..=1024).contains(n));
+    let lanes = lanes.ok_or_else(|| refuse(format!("a workgroup of {:?} is not run here", kernel.workgroup)))?;
+    let columns = (0..kernel.value_count()).map(|v| u64::from(machine::leaves(kernel, kernel.ty(Value(v as u32)))));
+    if columns.sum::<u64>().saturating_mul(lanes.into()) > MAX_REGISTERS {
+        return Err(refuse("its values are too many to run here".to_owned()));
+    }
+    let mut machine = machine::Machine::new(kernel, false);
+    machine.foreign = Some(foreign);
+    run_workgroups(&mut machine, launch)
+}
+
+/// Runs all workgroups of a launch, one after the other.
+fn run_workgroups(machine: &mut Machine<'_>, launch: &mut Launch) -> Result<(), KernelError> {
     let [nx, ny, nz] = launch.groups;
     for z in 0..nz {
         for y in 0..ny {
@@ -76,37 +99,6 @@ pub fn execute(kernel: &Kernel, launch: &mut Launch) -> Result<(), KernelError> 
         }
     }
     Ok(())
-}
-
-/// Runs a kernel that was imported from a module, on the bytes of its buffers and, behind them, of its push constants.
-pub(crate) fn execute_imported(
-    kernel: &Kernel,
-    source: &Source,
-    interface: &ModuleInterface,
-    launch: &mut Launch,
-    bytes: Vec<Vec<u8>>,
-) -> Result<(Vec<Vec<u8>>, bool), KernelError> {
-    verify(kernel)?;
-    let refuse = |problem: String| KernelError::Launch { kernel: kernel.name.clone(), problem };
-    let lanes = kernel.workgroup.iter().try_fold(1u32, |a, &b| a.checked_mul(b)).filter(|n| (1..=1024).contains(n));
-    let lanes = lanes.ok_or_else(|| refuse(format!("a workgroup of {:?} is not run here", kernel.workgroup)))?;
-    let columns = (0..kernel.value_count()).map(|v| u64::from(machine::leaves(kernel, kernel.ty(Value(v as u32)))));
-    if columns.sum::<u64>().saturating_mul(lanes.into()) > MAX_REGISTERS {
-        return Err(refuse("its values are too many to run here".to_owned()));
-    }
-    let outside = module::Outside::new(source, kernel, interface, bytes, lanes as usize)
-        .map_err(|what| refuse(format!("{what} cannot be run here")))?;
-    let mut machine = machine::Machine::new(kernel, false);
-    machine.outside = Some(outside);
-    let [nx, ny, nz] = launch.groups;
-    for z in 0..nz {
-        for y in 0..ny {
-            for x in 0..nx {
-                machine.workgroup([x, y, z], launch)?;
-            }
-        }
-    }
-    Ok(machine.outside.map(|o| (o.buffers, o.strayed)).unwrap_or_default())
 }
 
 fn check(kernel: &Kernel, launch: &Launch) -> Result<(), String> {

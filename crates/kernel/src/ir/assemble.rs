@@ -11,15 +11,16 @@ struct Open {
     region: u32,
     ops: Vec<OpId>,
     ended: bool,
-    /// Opened behind a terminator, so nothing in it ever runs.
+    /// Opened after a terminator, so nothing in it ever runs.
     dead: bool,
 }
 
-/// Fills the tables of a kernel. Open regions are a stack, and an op may be put into any of them: behind what stands there, before the
+/// Fills the tables of a kernel. Open regions are a stack, and an op may be put into any of them: after what stands there, before the
 /// op whose region is open above it. So to hoist an op is to add it further down the stack.
 #[derive(Debug)]
-pub(crate) struct Assembler {
-    pub(crate) kernel: Kernel,
+pub struct Assembler {
+    /// The kernel as far as it is written.
+    pub kernel: Kernel,
     open: Vec<Open>,
     spare: Vec<Vec<OpId>>,
     broken: Vec<bool>,
@@ -31,7 +32,7 @@ pub(crate) struct Assembler {
 
 impl Assembler {
     /// Begins with the outermost region open.
-    pub(crate) fn new(header: Kernel) -> Assembler {
+    pub fn new(header: Kernel) -> Assembler {
         let defs = Vec::with_capacity(header.values.capacity());
         let mut a =
             Assembler { kernel: header, open: Vec::new(), spare: Vec::new(), broken: Vec::new(), defs, place: 0 };
@@ -40,7 +41,7 @@ impl Assembler {
     }
 
     /// Opens a region with arguments of these types.
-    pub(crate) fn open(&mut self, args: &[Ty]) -> RegionId {
+    pub fn open(&mut self, args: &[Ty]) -> RegionId {
         let k = &mut self.kernel;
         let region = k.regions.len() as u32;
         let first = k.values.len() as u32;
@@ -54,7 +55,7 @@ impl Assembler {
     }
 
     /// Closes the innermost region.
-    pub(crate) fn close(&mut self) -> RegionId {
+    pub fn close(&mut self) -> RegionId {
         let Some(mut top) = self.open.pop() else { return RegionId(0) };
         let k = &mut self.kernel;
         let r = &mut k.regions[top.region as usize];
@@ -65,45 +66,39 @@ impl Assembler {
     }
 
     /// How many regions are open.
-    pub(crate) fn depth(&self) -> usize {
+    pub fn depth(&self) -> usize {
         self.open.len()
     }
 
-    /// Whether a terminator was added to the innermost region. What is added behind it would never run.
-    pub(crate) fn ended(&self) -> bool {
+    /// Whether a terminator was added to the innermost region. What is added after it would never run.
+    pub fn ended(&self) -> bool {
         self.open.last().is_some_and(|o| o.ended)
     }
 
     /// Whether what is added now would never run, in this region or in one around it.
-    pub(crate) fn unreachable(&self) -> bool {
+    pub fn unreachable(&self) -> bool {
         self.open.last().is_some_and(|o| o.ended || o.dead)
     }
 
     /// Adds an op to the innermost region.
-    pub(crate) fn push(&mut self, kind: OpKind, args: &[Value], results: &[Ty]) -> OpId {
+    pub fn push(&mut self, kind: OpKind, args: &[Value], results: &[Ty]) -> OpId {
         self.push_structure(kind, args, results, &[])
     }
 
     /// Adds an op with one result.
-    pub(crate) fn value(&mut self, kind: OpKind, args: &[Value], ty: Ty) -> Value {
+    pub fn value(&mut self, kind: OpKind, args: &[Value], ty: Ty) -> Value {
         let op = self.push(kind, args, &[ty]);
         self.kernel.result(op)
     }
 
     /// Adds an op with regions to the innermost region.
-    pub(crate) fn push_structure(
-        &mut self,
-        kind: OpKind,
-        args: &[Value],
-        results: &[Ty],
-        regions: &[RegionId],
-    ) -> OpId {
+    pub fn push_structure(&mut self, kind: OpKind, args: &[Value], results: &[Ty], regions: &[RegionId]) -> OpId {
         let (args, results) = (args.iter().copied(), results.iter().copied());
         self.push_at(self.open.len() - 1, kind, args, results, regions)
     }
 
     /// Adds an op to the open region with this number, 0 being the outermost.
-    pub(crate) fn push_at(
+    pub fn push_at(
         &mut self,
         level: usize,
         kind: OpKind,
@@ -129,7 +124,7 @@ impl Assembler {
         self.defs.resize(k.values.len(), id);
         k.nested.extend_from_slice(regions);
         let open = &mut self.open[level];
-        // What stands behind a terminator never runs: it has values, so that a caller can go on, and no place.
+        // What stands after a terminator never runs: it has values, so that a caller can go on, and no place.
         if !open.ended {
             open.ops.push(id);
             open.ended = kind.is_terminator();
@@ -141,23 +136,23 @@ impl Assembler {
     }
 
     /// What is added from now on was written here; gives the number of the place.
-    pub(crate) fn at(&mut self, place: &'static Location<'static>) -> u32 {
+    pub fn at(&mut self, place: &'static Location<'static>) -> u32 {
         self.place = self.kernel.sources.add(place);
         self.place
     }
 
     /// What is added from now on was written where this number stands for.
-    pub(crate) fn at_number(&mut self, number: u32) {
+    pub fn at_number(&mut self, number: u32) {
         self.place = number;
     }
 
     /// What is added from now on stands for this op of the kernel that this one is made of.
-    pub(crate) fn stands_for(&mut self, old: &Kernel, op: OpId) {
+    pub fn stands_for(&mut self, old: &Kernel, op: OpId) {
         self.place = old.sources.number(op.index());
     }
 
     /// The number of a constant in the pool.
-    pub(crate) fn const_number(&mut self, bits: u64) -> u32 {
+    pub fn const_number(&mut self, bits: u64) -> u32 {
         let k = &mut self.kernel;
         *k.const_numbers.entry(bits).or_insert_with(|| {
             k.consts.push(bits);
@@ -166,23 +161,23 @@ impl Assembler {
     }
 
     /// Adds a scalar constant.
-    pub(crate) fn constant(&mut self, ty: Scalar, bits: u64) -> Value {
+    pub fn constant(&mut self, ty: Scalar, bits: u64) -> Value {
         let number = self.const_number(bits & ty.mask());
         self.value(OpKind::Const(number), &[], Ty::scalar(ty))
     }
 
     /// The op that gives a value, if it is no argument of a region.
-    pub(crate) fn def(&self, v: Value) -> Option<OpId> {
+    pub fn def(&self, v: Value) -> Option<OpId> {
         self.defs.get(v.index()).copied().filter(|op| op.0 != u32::MAX)
     }
 
     /// The kind and the operands of the op that gives a value.
-    pub(crate) fn made_by(&self, v: Value) -> Option<(OpKind, &[Value])> {
+    pub fn made_by(&self, v: Value) -> Option<(OpKind, &[Value])> {
         self.def(v).map(|op| (self.kernel.kind(op), self.kernel.args(op)))
     }
 
     /// The bits of a value that is a constant.
-    pub(crate) fn as_const(&self, v: Value) -> Option<u64> {
+    pub fn as_const(&self, v: Value) -> Option<u64> {
         match self.made_by(v) {
             Some((OpKind::Const(c), _)) => Some(self.kernel.const_bits(c)),
             _ => None,
@@ -190,18 +185,18 @@ impl Assembler {
     }
 
     /// The number of a case table.
-    pub(crate) fn case_table(&mut self, cases: Vec<(u64, u32)>) -> u32 {
+    pub fn case_table(&mut self, cases: Vec<(u64, u32)>) -> u32 {
         self.kernel.cases.push(cases);
         self.kernel.cases.len() as u32 - 1
     }
 
-    /// Whether what stands behind this op can be reached.
-    pub(crate) fn falls_through(&self, op: OpId) -> bool {
+    /// Whether what stands after this op can be reached.
+    pub fn falls_through(&self, op: OpId) -> bool {
         self.kernel.falls_through(op, &self.broken)
     }
 
     /// The kernel, when all regions are closed.
-    pub(crate) fn finish(mut self) -> Kernel {
+    pub fn finish(mut self) -> Kernel {
         while !self.open.is_empty() {
             self.close();
         }

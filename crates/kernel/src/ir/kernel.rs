@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::hash::Map;
 
-use super::foreign::Foreign;
+use super::foreign::ForeignTable;
 use super::op::OpKind;
 use super::sources::Sources;
 use super::types::{Matrix, Members, Scalar, Shape, Ty};
@@ -17,7 +17,7 @@ macro_rules! index {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub struct $name(pub(crate) u32);
+        pub struct $name(pub u32);
         impl $name {
             /// The number.
             pub fn index(self) -> usize {
@@ -142,8 +142,7 @@ pub struct Kernel {
     pub(super) nested: Vec<RegionId>,
     pub(super) lists: Vec<OpId>,
     pub(super) body: RegionId,
-    /// What there is of the module that the kernel was imported from.
-    pub(crate) foreign: Option<Arc<Foreign>>,
+    pub(crate) foreign: Option<Arc<dyn ForeignTable>>,
     pub(crate) sources: Sources,
     /// The adjoint that was given instead of one that is made.
     pub(crate) gradient: Option<Arc<Kernel>>,
@@ -155,7 +154,7 @@ fn range(start: u32, n: u32) -> Range<usize> {
 
 impl Kernel {
     /// A kernel with no ops, to be filled by an assembler.
-    pub(crate) fn empty(name: &str, workgroup: [u32; 3]) -> Kernel {
+    pub fn empty(name: &str, workgroup: [u32; 3]) -> Kernel {
         Kernel {
             name: name.to_owned(),
             workgroup,
@@ -181,7 +180,7 @@ impl Kernel {
     }
 
     /// The same parameters, memory, variables, types, constants and case tables, with no ops yet, and room for as many.
-    pub(crate) fn header(&self) -> Kernel {
+    pub fn header(&self) -> Kernel {
         Kernel {
             params: self.params.clone(),
             memories: self.memories.clone(),
@@ -219,6 +218,37 @@ impl Kernel {
         &self.memories[m.index()]
     }
 
+    /// Buffers and arrays, to add to them or to change them. What no longer fits the ops is refused by the verifier.
+    pub fn memories_mut(&mut self) -> &mut Vec<Memory> {
+        &mut self.memories
+    }
+
+    /// The types of the variables.
+    pub fn vars(&self) -> &[Ty] {
+        &self.vars
+    }
+
+    /// Adds a variable.
+    pub fn add_var(&mut self, ty: Ty) -> VarId {
+        self.vars.push(ty);
+        VarId(self.vars.len() as u32 - 1)
+    }
+
+    /// The table behind the foreign ops of an imported kernel.
+    pub fn foreign(&self) -> Option<&Arc<dyn ForeignTable>> {
+        self.foreign.as_ref()
+    }
+
+    /// Makes this an imported kernel, with the table behind its foreign ops.
+    pub fn set_foreign(&mut self, table: Arc<dyn ForeignTable>) {
+        self.foreign = Some(table);
+    }
+
+    /// Whether passes keep the places in the source of ops, for messages.
+    pub fn follow_sources(&mut self, follow: bool) {
+        self.sources.follow(follow);
+    }
+
     /// The outermost region.
     pub fn body(&self) -> RegionId {
         self.body
@@ -247,13 +277,13 @@ impl Kernel {
     }
 
     /// The types of the results of an op.
-    pub(crate) fn result_types(&self, op: OpId) -> &[Ty] {
+    pub fn result_types(&self, op: OpId) -> &[Ty] {
         let o = &self.ops[op.index()];
         &self.values[range(o.results, o.n_results)]
     }
 
     /// The only result of an op that has one.
-    pub(crate) fn result(&self, op: OpId) -> Value {
+    pub fn result(&self, op: OpId) -> Value {
         Value(self.ops[op.index()].results)
     }
 
@@ -309,7 +339,7 @@ impl Kernel {
     }
 
     /// The scalar that a scalar, a vector or a matrix is made of.
-    pub(crate) fn scalar_of(&self, ty: Ty) -> Option<Scalar> {
+    pub fn scalar_of(&self, ty: Ty) -> Option<Scalar> {
         ty.lanes().map(|l| l.0).or_else(|| self.matrix(ty).map(|m| m.scalar))
     }
 
@@ -319,7 +349,7 @@ impl Kernel {
     }
 
     /// Makes every matrix type another type, for all values that have it.
-    pub(crate) fn replace_matrices(&mut self, with: impl Fn(Matrix) -> Shape) {
+    pub fn replace_matrices(&mut self, with: impl Fn(Matrix) -> Shape) {
         for (i, shape) in self.shapes.iter_mut().enumerate() {
             if let Shape::Matrix(m) = *shape {
                 self.shape_numbers.remove(shape);
@@ -330,17 +360,17 @@ impl Kernel {
     }
 
     /// Arrays, structs and matrices in the table; each is made of scalars, vectors and earlier ones.
-    pub(crate) fn shape_count(&self) -> usize {
+    pub fn shape_count(&self) -> usize {
         self.shapes.len()
     }
 
     /// Types that there are numbers for.
-    pub(crate) fn type_count(&self) -> usize {
+    pub fn type_count(&self) -> usize {
         Ty::from_table(self.shapes.len()).number()
     }
 
     /// The number of a type. Scalars and vectors give the numbers that they always have.
-    pub(crate) fn intern(&mut self, shape: Shape) -> Option<Ty> {
+    pub fn intern(&mut self, shape: Shape) -> Option<Ty> {
         match shape {
             Shape::Scalar(s) => Some(Ty::scalar(s)),
             Shape::Vector(s, n) => Ty::vector(s, n),
@@ -390,12 +420,12 @@ impl Kernel {
     }
 
     /// The ops in the tables, also those that no region lists.
-    pub(crate) fn ops(&self) -> impl Iterator<Item = OpId> + use<> {
+    pub fn ops(&self) -> impl Iterator<Item = OpId> + use<> {
         (0..self.ops.len() as u32).map(OpId)
     }
 
     /// The kinds of the ops in the tables, in the same order.
-    pub(crate) fn kinds(&self) -> impl Iterator<Item = OpKind> {
+    pub fn kinds(&self) -> impl Iterator<Item = OpKind> {
         self.ops.iter().map(|op| op.kind)
     }
 
@@ -417,8 +447,8 @@ impl Kernel {
             + self.sources.bytes()
     }
 
-    /// Whether the op behind this one can be reached: some region of an `if` or `switch` yields, some `break` ends a loop.
-    pub(crate) fn falls_through(&self, op: OpId, broken: &[bool]) -> bool {
+    /// Whether the op after this one can be reached: some region of an `if` or `switch` yields, some `break` ends a loop.
+    pub fn falls_through(&self, op: OpId, broken: &[bool]) -> bool {
         match self.kind(op) {
             OpKind::If | OpKind::Switch(_) => {
                 self.regions(op).iter().any(|&r| self.terminator(r).is_some_and(|t| self.kind(t) == OpKind::Yield))
@@ -429,7 +459,7 @@ impl Kernel {
     }
 
     /// For each region, whether a `break` leaves it as a loop.
-    pub(crate) fn broken(&self) -> Vec<bool> {
+    pub fn broken(&self) -> Vec<bool> {
         let mut broken = vec![false; self.regions.len()];
         let mut open = vec![self.body];
         while let Some(r) = open.pop() {

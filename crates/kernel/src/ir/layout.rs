@@ -1,6 +1,6 @@
-//! Where the scalars of an element lie in a buffer: the rules of std430, which every Vulkan device takes.
+//! Where the scalars of an element lie in a buffer: the rules of std430.
 //!
-//! A scalar is aligned to its size. A vector of 2 is aligned to two scalars; vectors of 3 and of 4 to four, so that behind a vector of 3
+//! A scalar is aligned to its size. A vector of 2 is aligned to two scalars; vectors of 3 and of 4 to four, so that after a vector of 3
 //! there is a gap of one scalar, which the next member of a struct may fill if it is small enough. An array is aligned as its elements, and
 //! each of them begins at a multiple of their alignment. A struct is aligned as its widest member.
 
@@ -27,7 +27,7 @@ pub(crate) const MAX_SCALARS: u64 = 256;
 pub struct Layout {
     /// An element begins at a multiple of this many bytes.
     pub align: u32,
-    /// Bytes from its first to behind its last scalar.
+    /// Bytes from its first to after its last scalar.
     pub size: u32,
     /// The place of each scalar in bytes, in the order of members and components, and its type.
     pub scalars: Vec<(u32, Scalar)>,
@@ -59,7 +59,7 @@ impl Kernel {
     }
 
     /// Scalars in a value of this type.
-    pub(crate) fn scalars(&self, ty: Ty) -> u64 {
+    pub fn scalars(&self, ty: Ty) -> u64 {
         match self.shape(ty) {
             Shape::Scalar(_) => 1,
             Shape::Vector(_, n) => n.into(),
@@ -77,7 +77,7 @@ impl Kernel {
     }
 
     /// The layout of a type that is known to be small.
-    pub(crate) fn lay_out(&self, ty: Ty) -> Layout {
+    pub fn lay_out(&self, ty: Ty) -> Layout {
         match self.shape(ty) {
             Shape::Scalar(s) => Layout { align: bytes(s), size: bytes(s), scalars: vec![(0, s)] },
             // A matrix lies in memory by its elements, and is no element of any.
@@ -112,7 +112,7 @@ impl Kernel {
     }
 
     /// The places of the members of a struct, in bytes.
-    pub(crate) fn member_offsets(&self, members: &[Ty]) -> Vec<u32> {
+    pub fn member_offsets(&self, members: &[Ty]) -> Vec<u32> {
         let mut end = 0u32;
         let place = |&ty: &Ty| {
             let one = self.lay_out(ty);
@@ -124,7 +124,7 @@ impl Kernel {
     }
 
     /// Whether any scalar of a type is such a one.
-    pub(crate) fn any_scalar(&self, ty: Ty, is: fn(Scalar) -> bool) -> bool {
+    pub fn any_scalar(&self, ty: Ty, is: fn(Scalar) -> bool) -> bool {
         match self.shape(ty) {
             Shape::Scalar(s) | Shape::Vector(s, _) | Shape::Matrix(Matrix { scalar: s, .. }) => is(s),
             Shape::Array(of, _) => self.any_scalar(of, is),

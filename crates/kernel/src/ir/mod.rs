@@ -5,11 +5,12 @@ mod foreign;
 mod kernel;
 mod layout;
 mod op;
+mod shorthand;
 mod sources;
 mod types;
 
-pub(crate) use assemble::Assembler;
-pub use foreign::{Does, Foreign, Instruction, Local, Word};
+pub use assemble::Assembler;
+pub use foreign::ForeignTable;
 pub use kernel::{Access, Kernel, Memory, MemoryId, Op, OpId, Region, RegionId, ScalarParam, Space, Value, VarId};
 pub use layout::Layout;
 pub(crate) use layout::MAX_SCALARS;

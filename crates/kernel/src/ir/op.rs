@@ -3,7 +3,6 @@
 //! A kind holds attributes only; operands, results and nested regions stand in the op. Every operation is total: what other
 //! languages leave undefined has a value here (each comment says which), and is lowered so.
 
-use super::foreign::Does;
 use super::kernel::{MemoryId, RegionId, VarId};
 
 /// A function of one number, applied to each component.
@@ -21,7 +20,7 @@ pub enum Unary {
     Ceil,
     Trunc,
     RoundEven,
-    // Floats, within the error bounds of Vulkan.
+    // Floats, within the error bounds of the device.
     Sqrt,
     InverseSqrt,
     Exp,
@@ -42,7 +41,7 @@ pub enum Binary {
     Add,
     Sub,
     Mul,
-    // Integers round towards zero; x / 0 = x, x % 0 = 0, MIN / -1 = MIN, MIN % -1 = 0. Floats: Div only, within Vulkan's bounds.
+    // Integers round towards zero; x / 0 = x, x % 0 = 0, MIN / -1 = MIN, MIN % -1 = 0. Floats: Div only, within the device's bounds.
     Div,
     Rem,
     // min(a, b) = if b < a { b } else { a }, max(a, b) = if a < b { b } else { a }: also for NaN and for zeros.
@@ -55,7 +54,7 @@ pub enum Binary {
     // Integers; the amount is taken modulo the number of bits. Shr keeps the sign of signed integers.
     Shl,
     Shr,
-    // Floats, within Vulkan's bounds.
+    // Floats, within the device's bounds.
     Pow,
 }
 
@@ -150,7 +149,7 @@ pub enum OpKind {
     Binary(Binary),
     /// `a < b` and so on.
     Compare(Compare),
-    /// `a * b + c`, rounded once or twice as the device likes (so within Vulkan's bounds); floats.
+    /// `a * b + c`, rounded once or twice as the device likes (so within the device's bounds); floats.
     Fma,
     /// `if c { a } else { b }` for each component, or for the whole of any type when `c` is one truth value.
     Select,
@@ -202,7 +201,7 @@ pub enum OpKind {
     /// `matrix, scalar`: each element times the scalar, as a product of scalars; f16 and f32.
     MatrixScale,
     /// `a, b, c`: a * b + c. Each element is c, then the products are added in order of k, all in f32, and the sum is rounded to the result.
-    /// A device may add in another order and with other roundings between, within Vulkan's bounds.
+    /// A device may add in another order and with other roundings between, within the device's bounds.
     MatrixMulAdd,
 
     // Variables: only before SSA construction.
@@ -227,28 +226,26 @@ pub enum OpKind {
     // Terminators: the last op of each region, and nowhere else.
     /// Results of the `if` or `switch` around this region.
     Yield,
-    /// The next turn of a loop around this, with these carried values.
+    /// The next iteration of a loop around this, with these carried values.
     Continue(RegionId),
     /// The end of a loop around this, with these results.
     Break(RegionId),
     /// The end of this invocation.
     Return,
-    /// What cannot be reached: behind an op none of whose regions go on. In imported kernels also what their module says is so.
+    /// What cannot be reached: after an op none of whose regions go on. In imported kernels also what their module says is so.
     Unreachable,
 
-    // Only in kernels that were imported from a module.
-    /// An instruction that this table does not know; its number in the kernel's list, and what it does.
-    Foreign(u32, Does),
-    /// What stands in the module outside of functions, by its id there: a variable, or a constant that is no plain number.
-    Outside(u32),
-    /// The place of an array of this invocation; its number in the kernel's list.
-    Local(u32),
+    // Only in kernels that were imported.
+    /// An op that this table does not have: its number in the [`ForeignTable`](super::ForeignTable), and its effect.
+    Foreign(u32, Effect),
+    /// A constant or an address that this table does not have: its number in the [`ForeignTable`](super::ForeignTable).
+    ForeignConst(u32),
     /// Any value: nobody may depend on it.
     Undef,
 }
 
 /// What an op does besides giving its results.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
     /// Nothing: it may be repeated, removed, moved.
     Pure,
@@ -372,8 +369,7 @@ impl OpKind {
             OpKind::Return => "return",
             OpKind::Unreachable => "unreachable",
             OpKind::Foreign(..) => "foreign",
-            OpKind::Outside(_) => "outside",
-            OpKind::Local(_) => "local",
+            OpKind::ForeignConst(_) => "foreign_const",
             OpKind::Undef => "undef",
         }
     }
@@ -383,14 +379,7 @@ impl OpKind {
         match self {
             OpKind::Load(m) | OpKind::MatrixLoad(m, _) => Effect::Reads(m),
             OpKind::Store(m) | OpKind::Atomic(m, _) | OpKind::MatrixStore(m, _) => Effect::Writes(m),
-            OpKind::Foreign(_, does) => match does {
-                Does::Nothing => Effect::Pure,
-                Does::Partial => Effect::Partial,
-                Does::Reads(m) => Effect::Reads(m),
-                Does::Writes(m) => Effect::Writes(m),
-                Does::Together => Effect::Together,
-                Does::Anything => Effect::Anything,
-            },
+            OpKind::Foreign(_, effect) => effect,
             OpKind::Barrier | OpKind::SubgroupBarrier | OpKind::Subgroup(_) => Effect::Together,
             OpKind::Var(_) | OpKind::Get(_) | OpKind::Set(_) => Effect::Variable,
             OpKind::If

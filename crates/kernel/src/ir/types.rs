@@ -105,7 +105,7 @@ impl Ty {
     }
 
     /// The same number of components of another scalar.
-    pub(crate) fn with_scalar(self, s: Scalar) -> Option<Ty> {
+    pub fn with_scalar(self, s: Scalar) -> Option<Ty> {
         match self.lanes()? {
             (_, 1) => Some(Ty::scalar(s)),
             (_, n) => Ty::vector(s, n),
@@ -113,7 +113,7 @@ impl Ty {
     }
 
     /// Below [`Kernel::type_count`](crate::ir::Kernel::type_count).
-    pub(crate) fn number(self) -> usize {
+    pub fn number(self) -> usize {
         self.0 as usize
     }
 
@@ -191,15 +191,15 @@ impl Matrix {
     }
 
     /// The place of an element in memory, from that of the first: (factor of the stride, rest).
-    pub(crate) fn place(layout: MatrixLayout, row: u32, column: u32) -> (u32, u32) {
+    pub fn place(layout: MatrixLayout, row: u32, column: u32) -> (u32, u32) {
         match layout {
             MatrixLayout::Row => (row, column),
             MatrixLayout::Column => (column, row),
         }
     }
 
-    /// Elements that lie one behind the other in memory.
-    pub(crate) fn run(self, layout: MatrixLayout) -> u32 {
+    /// Elements that lie one after the other in memory.
+    pub fn run(self, layout: MatrixLayout) -> u32 {
         if layout == MatrixLayout::Row { self.columns } else { self.rows }
     }
 }
@@ -228,7 +228,7 @@ pub struct MatrixShape {
 
 impl MatrixShape {
     /// The shape of a product of these, if they fit.
-    pub(crate) fn of(a: Matrix, b: Matrix, c: Matrix) -> Option<MatrixShape> {
+    pub fn of(a: Matrix, b: Matrix, c: Matrix) -> Option<MatrixShape> {
         let roles = (a.role, b.role, c.role) == (MatrixUse::A, MatrixUse::B, MatrixUse::Accumulator);
         let sizes = a.columns == b.rows && a.rows == c.rows && b.columns == c.columns;
         let shape = MatrixShape { factor: a.scalar, result: c.scalar, m: a.rows, n: b.columns, k: a.columns };
@@ -236,7 +236,7 @@ impl MatrixShape {
     }
 
     /// Whether a matrix can be part of this product.
-    pub(crate) fn has(self, x: Matrix) -> bool {
+    pub fn has(self, x: Matrix) -> bool {
         let part = match x.role {
             MatrixUse::A => (self.factor, self.m, self.k),
             MatrixUse::B => (self.factor, self.k, self.n),

@@ -1,5 +1,4 @@
-//! Atomic sums of floats, which the least that Vulkan asks for has not: the memory holds their bits, and a sum is tried until nobody
-//! was faster. Part of emission. Cost: linear.
+//! Lowers atomic sums of floats to compare-and-exchange loops on their bits, for formats without them. Cost: linear.
 
 use super::rewrite::{Rewrite, Rule};
 use crate::ir::{Atomic, Binary, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Ty, Value};

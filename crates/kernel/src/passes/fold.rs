@@ -8,7 +8,7 @@ use crate::eval;
 use crate::ir::{Assembler, Binary, Compare, Kernel, OpId, OpKind, Scalar, Ty, Unary, Value};
 
 struct Fold {
-    /// For each loop of the old kernel, the ops that end it or begin its next turn.
+    /// For each loop of the old kernel, the ops that end it or begin its next iteration.
     exits: Vec<u32>,
 }
 

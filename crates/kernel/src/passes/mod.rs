@@ -1,32 +1,30 @@
 //! The passes, one file each, and the pipeline on one page. Each is linear or n log n in the ops it reads and writes.
 
-mod constants;
-mod dead;
-mod exits;
+mod composites;
+mod cse;
+mod dce;
 mod float_atomics;
 mod fold;
-mod forward;
-mod given;
-mod hoist;
-mod matrices;
-mod numbering;
-mod once;
-pub(crate) mod rewrite;
-mod select;
+mod if_conversion;
+mod invariant_carries;
+mod licm;
+mod lower_matrices;
+mod multi_level_exits;
+pub mod rewrite;
+mod sccp;
+mod single_trip_loops;
 mod specialise;
-mod split;
+mod sroa;
 mod ssa;
-mod unchanged;
+mod store_forwarding;
+mod strip_gradients;
 mod unroll;
-mod vectors;
 
 use crate::error::KernelError;
 use crate::ir::Kernel;
 use crate::verify::{is_ssa, verify};
-pub use matrices::lower_matrices;
+pub use lower_matrices::lower_matrices;
 pub use specialise::specialise;
-pub(crate) use split::LEVELS as SPLIT_LEVELS;
-pub(crate) use unroll::{MOST as MOST_UNROLLED, SMALL as SMALL_UNROLLED};
 
 /// One pass: a kernel in, a kernel out that does the same.
 #[derive(Clone, Copy, Debug)]
@@ -37,55 +35,77 @@ pub struct Pass {
     run: fn(&Kernel) -> Option<Kernel>,
 }
 
-/// Works on variables, and comes before all else.
-const SPLIT: Pass = Pass { name: "split", run: split::run };
-/// SSA construction: behind it there are no variables.
+/// Scalar replacement of aggregates: works on variables, and comes before all else.
+const SROA: Pass = Pass { name: "sroa", run: sroa::run };
+/// SSA construction: after it there are no variables.
 const SSA: Pass = Pass { name: "ssa", run: ssa::run };
 const FOLD: Pass = Pass { name: "fold", run: fold::run };
-const VECTORS: Pass = Pass { name: "vectors", run: vectors::run };
-const CONSTANTS: Pass = Pass { name: "constants", run: constants::run };
-const UNCHANGED: Pass = Pass { name: "unchanged", run: unchanged::run };
-const NUMBERING: Pass = Pass { name: "numbering", run: numbering::run };
-const FORWARD: Pass = Pass { name: "forward", run: forward::run };
-const HOIST: Pass = Pass { name: "hoist", run: hoist::run };
-const SELECT: Pass = Pass { name: "select", run: select::run };
+const COMPOSITES: Pass = Pass { name: "composites", run: composites::run };
+const SCCP: Pass = Pass { name: "sccp", run: sccp::run };
+const INVARIANT_CARRIES: Pass = Pass { name: "invariant_carries", run: invariant_carries::run };
+const CSE: Pass = Pass { name: "cse", run: cse::run };
+const STORE_FORWARDING: Pass = Pass { name: "store_forwarding", run: store_forwarding::run };
+const LICM: Pass = Pass { name: "licm", run: licm::run };
+const IF_CONVERSION: Pass = Pass { name: "if_conversion", run: if_conversion::run };
 const UNROLL: Pass = Pass { name: "unroll", run: unroll::run };
-const ONCE: Pass = Pass { name: "once", run: once::run };
-const DEAD: Pass = Pass { name: "dead", run: dead::run };
-/// Loops left by more than one level: what SPIR-V cannot say. Part of emission, not of the pipeline.
-pub(crate) const EXITS: Pass = Pass { name: "exits", run: exits::run };
+const SINGLE_TRIP_LOOPS: Pass = Pass { name: "single_trip_loops", run: single_trip_loops::run };
+const DCE: Pass = Pass { name: "dce", run: dce::run };
+/// Lowers exits from several loops at once. For emitters, not of the pipeline.
+pub const MULTI_LEVEL_EXITS: Pass = Pass { name: "multi_level_exits", run: multi_level_exits::run };
 
-/// Derivatives that were given: what words do not need. Comes before the pipeline on the way to words, not in [`optimise`].
-pub(crate) const GIVEN: Pass = Pass { name: "given", run: given::run };
+/// Drops custom derivatives, which a module does not need. Comes before the pipeline in the compiler, not in [`optimise`].
+pub(crate) const STRIP_GRADIENTS: Pass = Pass { name: "strip_gradients", run: strip_gradients::run };
 
-/// Atomic sums of floats. Part of emission.
-pub(crate) const FLOAT_ATOMICS: Pass = Pass { name: "float_atomics", run: float_atomics::run };
+/// Lowers atomic sums of floats. For emitters.
+pub const FLOAT_ATOMICS: Pass = Pass { name: "float_atomics", run: float_atomics::run };
 
 /// All passes, for tests that try each.
 pub const PASSES: &[Pass] = &[
-    SPLIT,
+    SROA,
     SSA,
     FOLD,
-    VECTORS,
-    CONSTANTS,
-    UNCHANGED,
-    NUMBERING,
-    FORWARD,
-    HOIST,
-    SELECT,
+    COMPOSITES,
+    SCCP,
+    INVARIANT_CARRIES,
+    CSE,
+    STORE_FORWARDING,
+    LICM,
+    IF_CONVERSION,
     UNROLL,
-    ONCE,
-    DEAD,
-    GIVEN,
-    EXITS,
+    SINGLE_TRIP_LOOPS,
+    DCE,
+    STRIP_GRADIENTS,
+    MULTI_LEVEL_EXITS,
     FLOAT_ATOMICS,
 ];
 
 /// The pipeline, in order. Unused results go first, since SSA construction makes some; the second round sees what unrolling and
 /// forwarding laid open.
 const PIPELINE: &[Pass] = &[
-    SPLIT, SSA, DEAD, FOLD, VECTORS, ONCE, CONSTANTS, FOLD, UNCHANGED, NUMBERING, UNROLL, FOLD, FORWARD, VECTORS,
-    CONSTANTS, ONCE, FOLD, SELECT, FOLD, UNCHANGED, HOIST, NUMBERING, FORWARD, DEAD,
+    SROA,
+    SSA,
+    DCE,
+    FOLD,
+    COMPOSITES,
+    SINGLE_TRIP_LOOPS,
+    SCCP,
+    FOLD,
+    INVARIANT_CARRIES,
+    CSE,
+    UNROLL,
+    FOLD,
+    STORE_FORWARDING,
+    COMPOSITES,
+    SCCP,
+    SINGLE_TRIP_LOOPS,
+    FOLD,
+    IF_CONVERSION,
+    FOLD,
+    INVARIANT_CARRIES,
+    LICM,
+    CSE,
+    STORE_FORWARDING,
+    DCE,
 ];
 
 impl Pass {
@@ -99,9 +119,11 @@ impl Pass {
         Ok(self.apply(kernel)?.unwrap_or_else(|| kernel.clone()))
     }
 
-    /// Runs the pass; nothing, if the kernel stays as it is.
-    pub(crate) fn apply(self, kernel: &Kernel) -> Result<Option<Kernel>, KernelError> {
-        if ![SPLIT.name, SSA.name, GIVEN.name, EXITS.name, FLOAT_ATOMICS.name].contains(&self.name) && !is_ssa(kernel) {
+    /// Runs the pass; `None` if the kernel stays as it is.
+    pub fn apply(self, kernel: &Kernel) -> Result<Option<Kernel>, KernelError> {
+        if ![SROA.name, SSA.name, STRIP_GRADIENTS.name, MULTI_LEVEL_EXITS.name, FLOAT_ATOMICS.name].contains(&self.name)
+            && !is_ssa(kernel)
+        {
             return Err(KernelError::Build {
                 kernel: kernel.name.clone(),
                 problem: format!("the pass '{}' works on values, and there are variables: run 'ssa' first", self.name),
@@ -143,9 +165,9 @@ pub fn optimise(kernel: &Kernel) -> Result<Kernel, KernelError> {
 /// [`optimise`], with a look at the kernel after each pass.
 pub fn optimise_seen(kernel: &Kernel, look: &mut dyn FnMut(&'static str, &Kernel)) -> Result<Kernel, KernelError> {
     verify(kernel)?;
-    let split = SPLIT.apply(kernel)?;
+    let split = SROA.apply(kernel)?;
     let kernel = split.as_ref().unwrap_or(kernel);
-    look(SPLIT.name, kernel);
+    look(SROA.name, kernel);
     let mut now = SSA.run(kernel)?;
     look(SSA.name, &now);
     for pass in &PIPELINE[2..] {
@@ -154,26 +176,38 @@ pub fn optimise_seen(kernel: &Kernel, look: &mut dyn FnMut(&'static str, &Kernel
         }
         look(pass.name, &now);
     }
-    DEAD.check(&now)?;
+    DCE.check(&now)?;
     Ok(now)
 }
 
 /// The pipeline for kernels that were imported: loops and branches stay as their authors wrote them, unless that is more.
-const MODULE_PIPELINE: &[Pass] = &[
-    SPLIT, SSA, DEAD, FOLD, VECTORS, ONCE, CONSTANTS, FOLD, NUMBERING, FORWARD, VECTORS, FOLD, SELECT, FOLD, HOIST,
-    NUMBERING, DEAD,
+const IMPORTED_PIPELINE: &[Pass] = &[
+    SROA,
+    SSA,
+    DCE,
+    FOLD,
+    COMPOSITES,
+    SINGLE_TRIP_LOOPS,
+    SCCP,
+    FOLD,
+    CSE,
+    STORE_FORWARDING,
+    COMPOSITES,
+    FOLD,
+    IF_CONVERSION,
+    FOLD,
+    LICM,
+    CSE,
+    DCE,
 ];
 
-/// Optimises a kernel that was imported from a module.
-pub(crate) fn optimise_module(
-    kernel: &Kernel,
-    look: &mut dyn FnMut(&'static str, &Kernel),
-) -> Result<Kernel, KernelError> {
+/// Optimises a kernel that was imported, with a look at it after each pass that changed it.
+pub fn optimise_imported(kernel: &Kernel, look: &mut dyn FnMut(&'static str, &Kernel)) -> Result<Kernel, KernelError> {
     let mut now: Option<Kernel> = None;
     let size = |k: &Kernel| (k.op_count(), k.value_count(), k.region_count());
-    // Passes that have seen the kernel as it is: another turn would find nothing new.
+    // Passes that have seen the kernel as it is: another run would find nothing new.
     let mut done: Vec<&'static str> = Vec::new();
-    for pass in MODULE_PIPELINE {
+    for pass in IMPORTED_PIPELINE {
         if done.contains(&pass.name) {
             continue;
         }
@@ -188,25 +222,25 @@ pub(crate) fn optimise_module(
         done.push(pass.name);
     }
     let now = now.unwrap_or_else(|| kernel.clone());
-    DEAD.check(&now)?;
+    DCE.check(&now)?;
     Ok(now)
 }
 
-/// Variables become values, those of composites member by member.
-pub(crate) fn values(kernel: &Kernel) -> Result<Kernel, KernelError> {
-    match SPLIT.apply(kernel)? {
+/// Turns variables into values, those of composites member by member.
+pub fn values(kernel: &Kernel) -> Result<Kernel, KernelError> {
+    match SROA.apply(kernel)? {
         Some(split) => SSA.run(&split),
         None => SSA.run(kernel),
     }
 }
 
-/// Takes out what is plainly superfluous, and leaves loops and branches as they are.
-pub(crate) fn clean(kernel: &Kernel) -> Result<Kernel, KernelError> {
+/// Removes redundant and dead code, and leaves loops and branches as they are.
+pub fn clean(kernel: &Kernel) -> Result<Kernel, KernelError> {
     let mut now = kernel.clone();
-    for pass in [FOLD, ONCE, CONSTANTS, FOLD, NUMBERING, FORWARD, VECTORS, DEAD] {
+    for pass in [FOLD, SINGLE_TRIP_LOOPS, SCCP, FOLD, CSE, STORE_FORWARDING, COMPOSITES, DCE] {
         now = pass.apply(&now)?.unwrap_or(now);
     }
-    DEAD.check(&now)?;
+    DCE.check(&now)?;
     Ok(now)
 }
 

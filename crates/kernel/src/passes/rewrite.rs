@@ -4,7 +4,7 @@
 use crate::ir::{Assembler, Kernel, OpId, OpKind, RegionId, Ty, Value};
 
 /// What a pass does with each op.
-pub(crate) trait Rule: Sized {
+pub trait Rule: Sized {
     /// Writes what stands for an op, and enters its results into the map.
     fn op(&mut self, rw: &mut Rewrite<'_>, op: OpId) {
         rw.copy(self, op);
@@ -18,15 +18,18 @@ pub(crate) trait Rule: Sized {
 }
 
 /// The old kernel, the new one, and what in the new one stands for what in the old one.
-pub(crate) struct Rewrite<'a> {
-    pub(crate) old: &'a Kernel,
-    pub(crate) asm: Assembler,
+pub struct Rewrite<'a> {
+    /// The kernel that is read.
+    pub old: &'a Kernel,
+    /// The kernel that is written.
+    pub asm: Assembler,
     map: Vec<Value>,
     targets: Vec<RegionId>,
 }
 
 impl<'a> Rewrite<'a> {
-    pub(crate) fn new(old: &'a Kernel, header: Kernel) -> Rewrite<'a> {
+    /// Begins a kernel with this header.
+    pub fn new(old: &'a Kernel, header: Kernel) -> Rewrite<'a> {
         Rewrite {
             old,
             asm: Assembler::new(header),
@@ -36,48 +39,49 @@ impl<'a> Rewrite<'a> {
     }
 
     /// The whole kernel by this rule.
-    pub(crate) fn run(old: &Kernel, rule: &mut impl Rule) -> Kernel {
+    pub fn run(old: &Kernel, rule: &mut impl Rule) -> Kernel {
         Rewrite::run_with(old, old.header(), rule)
     }
 
     /// The whole kernel by this rule, with other memory.
-    pub(crate) fn run_with(old: &Kernel, header: Kernel, rule: &mut impl Rule) -> Kernel {
+    pub fn run_with(old: &Kernel, header: Kernel, rule: &mut impl Rule) -> Kernel {
         let mut rw = Rewrite::new(old, header);
         rw.region(rule, old.body());
         rw.asm.finish()
     }
 
     /// What stands for an old value.
-    pub(crate) fn get(&self, v: Value) -> Value {
+    pub fn get(&self, v: Value) -> Value {
         self.map[v.index()]
     }
 
     /// Says what stands for an old value.
-    pub(crate) fn set(&mut self, old: Value, new: Value) {
+    pub fn set(&mut self, old: Value, new: Value) {
         self.map[old.index()] = new;
     }
 
     /// What stands for the operands of an old op.
-    pub(crate) fn args(&self, op: OpId) -> Vec<Value> {
+    pub fn args(&self, op: OpId) -> Vec<Value> {
         self.old.args(op).iter().map(|&v| self.get(v)).collect()
     }
 
     /// What stands for a loop of the old kernel.
-    pub(crate) fn target(&self, region: RegionId) -> RegionId {
+    pub fn target(&self, region: RegionId) -> RegionId {
         self.targets[region.index()]
     }
 
-    pub(crate) fn set_target(&mut self, old: RegionId, new: RegionId) {
+    /// Says what stands for a loop of the old kernel.
+    pub fn set_target(&mut self, old: RegionId, new: RegionId) {
         self.targets[old.index()] = new;
     }
 
     /// The only result of an old op is this new value.
-    pub(crate) fn replace(&mut self, op: OpId, new: Value) {
+    pub fn replace(&mut self, op: OpId, new: Value) {
         self.set(self.old.result(op), new);
     }
 
     /// The ops of an old region, into the innermost open region.
-    pub(crate) fn region(&mut self, rule: &mut impl Rule, r: RegionId) {
+    pub fn region(&mut self, rule: &mut impl Rule, r: RegionId) {
         let old = self.old;
         for &op in old.region_ops(r) {
             if self.asm.ended() {
@@ -89,7 +93,7 @@ impl<'a> Rewrite<'a> {
     }
 
     /// The ops of an old region without its `yield`, into the innermost open region. The yielded values, if it was reached.
-    pub(crate) fn inline(&mut self, rule: &mut impl Rule, r: RegionId) -> Option<Vec<Value>> {
+    pub fn inline(&mut self, rule: &mut impl Rule, r: RegionId) -> Option<Vec<Value>> {
         let old = self.old;
         for &op in old.region_ops(r) {
             if self.asm.ended() {
@@ -105,7 +109,7 @@ impl<'a> Rewrite<'a> {
     }
 
     /// The kind of an old op, with the loops of the new kernel in it. Constants and case tables keep their numbers.
-    pub(crate) fn kind(&self, op: OpId) -> OpKind {
+    pub fn kind(&self, op: OpId) -> OpKind {
         match self.old.kind(op) {
             OpKind::Continue(r) => OpKind::Continue(self.target(r)),
             OpKind::Break(r) => OpKind::Break(self.target(r)),
@@ -114,12 +118,12 @@ impl<'a> Rewrite<'a> {
     }
 
     /// The types of the results of an old op.
-    pub(crate) fn result_types(&self, op: OpId) -> Vec<Ty> {
+    pub fn result_types(&self, op: OpId) -> Vec<Ty> {
         self.old.results(op).map(|v| self.old.ty(v)).collect()
     }
 
     /// Opens a region that stands for an old one, with its arguments.
-    pub(crate) fn open(&mut self, r: RegionId) -> RegionId {
+    pub fn open(&mut self, r: RegionId) -> RegionId {
         let types: Vec<Ty> = self.old.region_args(r).map(|v| self.old.ty(v)).collect();
         let new = self.asm.open(&types);
         for (a, b) in self.old.region_args(r).zip(self.asm.kernel.region_args(new)) {
@@ -129,8 +133,8 @@ impl<'a> Rewrite<'a> {
         new
     }
 
-    /// The results of an old op are those of a new one. What stands behind an op that does not go on is not written.
-    pub(crate) fn results(&mut self, op: OpId, new: OpId) {
+    /// The results of an old op are those of a new one. What stands after an op that does not go on is not written.
+    pub fn results(&mut self, op: OpId, new: OpId) {
         for (a, b) in self.old.results(op).zip(self.asm.kernel.results(new)) {
             self.set(a, b);
         }
@@ -140,7 +144,7 @@ impl<'a> Rewrite<'a> {
     }
 
     /// An op without regions as it is, into the open region with this number.
-    pub(crate) fn copy_to(&mut self, level: usize, op: OpId) {
+    pub fn copy_to(&mut self, level: usize, op: OpId) {
         let kind = self.kind(op);
         let (old, map) = (self.old, &self.map);
         let args = old.args(op).iter().map(|v| map[v.index()]);
@@ -152,7 +156,7 @@ impl<'a> Rewrite<'a> {
     }
 
     /// The op as it is, its regions by the rule.
-    pub(crate) fn copy(&mut self, rule: &mut impl Rule, op: OpId) {
+    pub fn copy(&mut self, rule: &mut impl Rule, op: OpId) {
         let old = self.old;
         if old.regions(op).is_empty() {
             return self.copy_to(self.asm.depth() - 1, op);

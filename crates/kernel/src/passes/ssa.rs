@@ -1,8 +1,8 @@
 //! SSA construction: variables become values, results of regions and carried values of loops.
 //!
-//! An `if` gets one result for each variable that is assigned in it *and* read behind it; a loop carries each variable that is assigned in it
-//! and read in it or behind it. Both are found from the places where each variable is read, kept as sorted lists, so nothing is
-//! ever as large as variables times joins. "Read behind" does not ask whether an assignment stands between: dead code removal takes
+//! An `if` gets one result for each variable that is assigned in it *and* read after it; a loop carries each variable that is assigned in it
+//! and read in it or after it. Both are found from the places where each variable is read, kept as sorted lists, so nothing is
+//! ever as large as variables times joins. "Read after" does not ask whether an assignment stands between: dead code elimination takes
 //! away the few results too many.
 //!
 //! Cost: n log n for n ops, plus the results that are made. A result is made at most once for each assignment and each level around it.
@@ -35,7 +35,7 @@ struct Analysis<'a> {
     reads: Vec<Vec<u32>>,
     /// The loops around, outermost first.
     loops: Vec<Span>,
-    /// Variables assigned in the ops that are open, those of each op behind those before it.
+    /// Variables assigned in the ops that are open, those of each op after those before it.
     assigned: Vec<VarId>,
     joins: Map<OpId, Joins>,
 }
@@ -64,8 +64,8 @@ impl Analysis<'_> {
         reads.get(first).is_some_and(|&p| p <= span.end)
     }
 
-    /// Whether the value that a variable has behind an op may be read: further down, or in another turn of a loop around.
-    fn read_behind(&self, v: VarId, span: Span) -> bool {
+    /// Whether the value that a variable has after an op may be read: further down, or in another iteration of a loop around.
+    fn read_after(&self, v: VarId, span: Span) -> bool {
         let later = self.reads[v.index()].last().is_some_and(|&p| p > span.end);
         let around = self.loops.partition_point(|l| l.start < self.declared[v.index()]);
         later || self.loops.get(around).is_some_and(|&l| self.read_in(v, l))
@@ -93,7 +93,7 @@ impl Analysis<'_> {
                     here.retain(|v| self.declared[v.index()] < span.start);
                     let mut joins = Joins::default();
                     for &v in &here {
-                        let behind = self.read_behind(v, span);
+                        let behind = self.read_after(v, span);
                         let carries = repeats && (behind || self.read_in(v, span));
                         if carries {
                             joins.carried.push(v);

@@ -7,12 +7,12 @@ use crate::eval;
 use crate::ir::{Kernel, OpId, OpKind, RegionId, Scalar, Space, Value};
 
 /// Ops that a loop may become.
-pub(crate) const SMALL: u64 = 24;
+const SMALL: u64 = 24;
 /// Ops that a loop over a private array may become. One that runs more often stays a loop.
-pub(crate) const MOST: u64 = 256;
+const MOST: u64 = 256;
 
 struct Unroll {
-    /// The turns of the loops that are written out.
+    /// The iterations of the loops that are written out.
     turns: Vec<u64>,
 }
 
@@ -59,7 +59,7 @@ impl Sizes<'_> {
         })
     }
 
-    /// The turns of a `for` that nothing leaves early.
+    /// The iterations of a `for` that nothing leaves early.
     fn turns_of(&self, op: OpId) -> Option<u64> {
         let k = self.k;
         let OpKind::For(step) = k.kind(op) else { return None };

@@ -4,4 +4,4 @@ mod lex;
 mod parse;
 mod print;
 
-pub(crate) use print::{op_text, type_text};
+pub use print::{op_text, type_text};

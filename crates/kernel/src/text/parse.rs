@@ -262,7 +262,7 @@ impl<'a> Parser<'a> {
 
     fn op(&mut self, depth: usize) -> Parsed<()> {
         if self.asm.ended() {
-            return Err("nothing stands behind the terminator of a region".to_owned());
+            return Err("nothing stands after the terminator of a region".to_owned());
         }
         let mut names = Vec::new();
         while let Token::Value(n) = self.peek() {

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use crate::ir::{Access, Kernel, OpId, OpKind, RegionId, Scalar, Shape, Space, Ty, Value};
 
 /// A type as text.
-pub(crate) fn type_text(k: &Kernel, ty: Ty) -> String {
+pub fn type_text(k: &Kernel, ty: Ty) -> String {
     match k.shape(ty) {
         Shape::Scalar(s) => s.name().to_owned(),
         Shape::Vector(s, n) => format!("{s}x{n}"),
@@ -21,7 +21,7 @@ pub(crate) fn type_text(k: &Kernel, ty: Ty) -> String {
 }
 
 /// One op without its regions, on one line.
-pub(crate) fn op_text(k: &Kernel, op: OpId) -> String {
+pub fn op_text(k: &Kernel, op: OpId) -> String {
     let mut p = Printer::new(k);
     p.number(k.body());
     let mut out = String::new();
@@ -138,7 +138,10 @@ impl<'a> Printer<'a> {
             out.write_str(" = ")?;
         }
         let kind = k.kind(op);
-        out.write_str(kind.name())?;
+        match (kind, &k.foreign) {
+            (OpKind::ForeignConst(n), Some(table)) => out.write_str(&table.const_text(n))?,
+            _ => out.write_str(kind.name())?,
+        }
         match kind {
             OpKind::Const(c) => {
                 out.write_str(" ")?;
@@ -146,12 +149,9 @@ impl<'a> Printer<'a> {
                 constant(out, scalar, k.const_bits(c))?;
             }
             OpKind::Param(p) => write!(out, " {}", k.params[p as usize].name)?,
-            OpKind::Outside(id) => write!(out, " {id}")?,
-            OpKind::Local(n) => write!(out, " {n}")?,
             OpKind::Foreign(n, _) => {
-                let opcode =
-                    k.foreign.as_ref().and_then(|f| f.instructions.get(n as usize)).map_or(0, |i| i.opcode.into());
-                write!(out, " {} ", crate::import::grammar::name(opcode))?;
+                let name = k.foreign.as_ref().map_or_else(|| n.to_string(), |table| table.op_text(n));
+                write!(out, " {name} ")?;
                 self.list(out, args.iter().copied())?;
             }
             OpKind::Builtin(b, axis) if b.has_axes() => write!(out, ".{}", ["x", "y", "z"][axis as usize % 3])?,

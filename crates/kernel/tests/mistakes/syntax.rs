@@ -19,6 +19,18 @@ fn parameters((a, b): (f32, f32)) {}
 fn writes(x: &mut f32) {}
 //~ 19 a kernel writes to buffers
 
+#[kernel]
+fn stored(#[stored(Scalar::F16)] x: f32) {}
+//~ 37 is of a buffer
+
+#[kernel_fn]
+fn stored_function(#[stored(Scalar::F16)] x: &[f32]) {}
+//~ 46 a parameter of a kernel
+
+#[kernel]
+fn attribute(#[kept] x: &[f32]) {}
+//~ 14 `#[comptime]` and `#[stored(..)]`
+
 #[kernel(size = 64)]
 //~ 10 workgroup = 64
 fn size() {}

@@ -28,7 +28,7 @@ pub(in super::super) fn packed_bytes(n: usize, k: usize, number: Number) -> usiz
 /// The order in which a convolution goes through its window: line after line, in each some channels of all its taps before the next channels. A
 /// matrix kernel's rows of a few channels stay in the nearest cache while the taps pass over them.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Order {
+pub(crate) struct Order {
     /// Lines and columns of the window.
     taps: [usize; 2],
     channels: usize,
@@ -50,6 +50,26 @@ impl Order {
             false => channels,
         };
         Order { taps, channels, block }
+    }
+
+    pub(in super::super) fn taps(self) -> usize {
+        self.taps[0] * self.taps[1]
+    }
+
+    pub(in super::super) fn channels(self) -> usize {
+        self.channels
+    }
+
+    /// Numbers of a row: channels of all taps.
+    pub(in super::super) fn k(self) -> usize {
+        self.taps() * self.channels
+    }
+
+    /// Where in `k` a tap of a channel stands; the block's next channels of the tap follow it.
+    pub(in super::super) fn position(self, tap: usize, channel: usize) -> usize {
+        let (columns, blocks, block) = (self.taps[1], self.channels / self.block.max(1), channel / self.block.max(1));
+        let segment = (tap / columns * blocks + block) * columns + tap % columns;
+        segment * self.block + channel % self.block.max(1)
     }
 
     /// Segments of `k`: tap and first channel of each.

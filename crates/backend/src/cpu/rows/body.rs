@@ -5,18 +5,18 @@ use half::{bf16, f16};
 use impasto_graph::{DType, Unary};
 
 #[cfg(target_arch = "x86_64")]
-use super::super::math::{AVX512, AVX512_BF16};
+use super::super::math::{AVX512, AVX512_BF16, FUSED};
 use super::{Dst, Ending, Finish, LANES, Norm, Src};
 use crate::cpu::math::{self, Aligned, PART};
 
 #[inline(always)]
-unsafe fn slice<'a, T>(ptr: *const u8, n: usize) -> &'a [T] {
+pub(super) unsafe fn slice<'a, T>(ptr: *const u8, n: usize) -> &'a [T] {
     // SAFETY: the caller vouches for `n` elements, and tensors are aligned for their type.
     unsafe { std::slice::from_raw_parts(ptr.cast(), n) }
 }
 
 #[inline(always)]
-unsafe fn slice_mut<'a, T>(ptr: *mut u8, n: usize) -> &'a mut [T] {
+pub(super) unsafe fn slice_mut<'a, T>(ptr: *mut u8, n: usize) -> &'a mut [T] {
     // SAFETY: as above, and nobody else touches them.
     unsafe { std::slice::from_raw_parts_mut(ptr.cast(), n) }
 }
@@ -36,7 +36,7 @@ pub(super) fn to_bf16(x: f32) -> u16 {
 
 /// Convert a whole row, by the machine's own instruction where it has one.
 #[inline(always)]
-fn round_row<const L: u8>(x: &[f32], out: &mut [u16]) {
+pub(super) fn round_row<const L: u8>(x: &[f32], out: &mut [u16]) {
     #[cfg(target_arch = "x86_64")]
     if L >= AVX512_BF16 {
         // SAFETY: this level is compiled for machines with these instructions; all of `n` lies in both slices.
@@ -59,6 +59,31 @@ fn round_row<const L: u8>(x: &[f32], out: &mut [u16]) {
     out.iter_mut().zip(x).for_each(|(o, &x)| *o = to_bf16(x));
 }
 
+/// Halves to `f32`, by the machine's own instruction where this level has it.
+#[inline(always)]
+fn widen<const L: u8>(x: &[f16], out: &mut [f32]) {
+    #[cfg(target_arch = "x86_64")]
+    if L >= FUSED {
+        // SAFETY: this level is compiled for machines with these instructions; all of `n` lies in both slices.
+        unsafe {
+            use std::arch::x86_64::*;
+            let n = x.len().min(out.len());
+            let (whole, eights) = (if L >= AVX512 { n / 16 * 16 } else { 0 }, n / 8 * 8);
+            for i in (0..whole).step_by(16) {
+                let halves = _mm256_loadu_si256(x.as_ptr().add(i).cast());
+                _mm512_storeu_ps(out.as_mut_ptr().add(i), _mm512_cvtph_ps(halves));
+            }
+            for i in (whole..eights).step_by(8) {
+                let halves = _mm_loadu_si128(x.as_ptr().add(i).cast());
+                _mm256_storeu_ps(out.as_mut_ptr().add(i), _mm256_cvtph_ps(halves));
+            }
+            out[eights..].iter_mut().zip(&x[eights..]).for_each(|(out, x)| *out = x.to_f32());
+        }
+        return;
+    }
+    x.convert_to_f32_slice(out);
+}
+
 #[inline(always)]
 pub(super) unsafe fn load<const L: u8>(src: Src, out: &mut [f32]) {
     let n = out.len();
@@ -67,7 +92,7 @@ pub(super) unsafe fn load<const L: u8>(src: Src, out: &mut [f32]) {
         match src.dtype {
             DType::F32 => out.copy_from_slice(slice(src.ptr, n)),
             DType::BF16 => out.iter_mut().zip(slice::<u16>(src.ptr, n)).for_each(|(o, &x)| *o = from_bf16(x)),
-            DType::F16 => slice::<f16>(src.ptr, n).convert_to_f32_slice(out),
+            DType::F16 => widen::<L>(slice(src.ptr, n), out),
             DType::I32 => out.iter_mut().zip(slice::<i32>(src.ptr, n)).for_each(|(o, &x)| *o = x as f32),
         }
     }

@@ -214,6 +214,10 @@ pub(crate) struct Rows {
     pub(crate) softmax: unsafe fn(&Softmax),
     /// `x *= factor`.
     pub(crate) scale: unsafe fn(&mut [f32], f32),
+    /// `n` numbers of a model file into another element type.
+    pub(crate) convert: unsafe fn(Src, Dst, usize),
+    /// Rows of a model file into a panel, but for its padding.
+    pub(crate) panel: unsafe fn(&PanelRows, *mut u8),
 }
 
 /// Eight or sixteen sums side by side, so that the compiler can use vectors without changing the order of addition
@@ -222,6 +226,9 @@ const LANES: usize = 16;
 
 pub(crate) mod body;
 mod softmax;
+mod stored;
+
+pub(crate) use stored::PanelRows;
 
 /// Compile every inner loop for one instruction set.
 macro_rules! rows {
@@ -250,6 +257,8 @@ macro_rules! rows {
                 gate = body::gate(c: *mut f32, stride: usize, rows: usize, columns: usize, f: &Finish);
                 softmax = softmax::softmax(s: &Softmax);
                 scale = body::scale(x: &mut [f32], factor: f32);
+                convert = stored::convert(src: Src, dst: Dst, n: usize);
+                panel = stored::panel(rows: &PanelRows, panel: *mut u8);
             );
         }
     };

@@ -410,7 +410,7 @@ impl<'k> Repeat<'k, ()> {
         self.leave_with(());
     }
 
-    /// `while condition {`, behind the beginning of the loop.
+    /// `while condition {`, after the beginning of the loop.
     #[track_caller]
     pub fn only_if(&self, condition: impl Condition<'k>) {
         let mut branch = Branch::<_, ()>::when(self.k, condition);

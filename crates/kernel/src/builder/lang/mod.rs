@@ -51,7 +51,7 @@ pub fn enter<'k>(k: &'k Builder, name: &str) -> Option<Call<'k>> {
 }
 
 impl Builder {
-    /// Whether what is written now can never run: it stands behind a `break`, `continue` or `return`.
+    /// Whether what is written now can never run: it stands after a `break`, `continue` or `return`.
     pub fn ended(&self) -> bool {
         self.state.borrow().asm.unreachable()
     }

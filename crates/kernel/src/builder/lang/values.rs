@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::super::types::{Equal, IntoVal, Lit, Num, Type, Vector};
-use super::super::{Buf, BufMut, Builder, Val};
+use super::super::{Buf, BufMut, Builder, Stored, StoredMut, Val};
 use super::Dead;
 use crate::ir::{Compare, Kernel, OpKind, Scalar, Shape, Ty, Value};
 
@@ -313,8 +313,8 @@ pub trait Put<'k, I, V> {
 }
 
 macro_rules! indexed {
-    (memory $t:ident) => {
-        impl<'k, T: Type, I: IntoVal<'k, u32>> At<'k, I> for $t<'k, T> {
+    (memory $bound:ident $t:ident) => {
+        impl<'k, T: $bound, I: IntoVal<'k, u32>> At<'k, I> for $t<'k, T> {
             type Out = Val<'k, T>;
             fn at(self, _: &'k Builder, i: I) -> Val<'k, T> {
                 self.load(i)
@@ -337,12 +337,21 @@ macro_rules! indexed {
         }
     };
 }
-indexed!(memory Buf);
-indexed!(memory BufMut);
+indexed!(memory Type Buf);
+indexed!(memory Type BufMut);
+indexed!(memory Lit Stored);
+indexed!(memory Lit StoredMut);
 indexed!(value Type [T; N]);
 indexed!(value Lit Vector<T, N>);
 
 impl<'k, T: Type, I: IntoVal<'k, u32>, V: IntoVal<'k, T>> Put<'k, I, V> for BufMut<'k, T> {
+    type Out = ();
+    fn put(self, _: &'k Builder, i: I, x: V) {
+        self.store(i, x);
+    }
+}
+
+impl<'k, T: Lit, I: IntoVal<'k, u32>, V: IntoVal<'k, T>> Put<'k, I, V> for StoredMut<'k, T> {
     type Out = ();
     fn put(self, _: &'k Builder, i: I, x: V) {
         self.store(i, x);

@@ -1,0 +1,9 @@
+//! What tests of derivatives use: kernels with derivatives, and derivatives by differences.
+#![allow(dead_code, reason = "each test uses a part of this")]
+
+pub mod articulated;
+pub mod cases;
+pub mod differentiable;
+pub mod gradients;
+pub mod poses;
+pub mod together;

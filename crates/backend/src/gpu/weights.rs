@@ -1,0 +1,416 @@
+//! Parameters in the layouts that kernels read: weights of products as `(n, k)`, with `k` in the order (tap, channel), tables as they are
+//! stored, everything else in the element type of the graph.
+//!
+//! Loading is tasks of some elements of one parameter each, which threads take: read them once, as the file has them, and write them in each
+//! layout that the plan uses straight to where the device reads or copies them, while it copies those of tasks before.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use impasto_graph::{Capabilities, DType, Graph, Plan, Segment, Storage, TensorType, Used, Value, Weight};
+
+use super::host_mapped::HostMapped;
+use super::{Binding, Gpu, GpuMemory, GpuProfile, Home, MemoryCopy, MemoryWriter, Space, Spaces, WriteBytes};
+use crate::cpu::Isa;
+use crate::cpu::memory::ReadBuffer;
+use crate::cpu::rows::{Dst, Rows, Src};
+use crate::stored::{Param, Stored, param_name, storage};
+use crate::{BackendError, WeightSource};
+
+/// How a parameter is used, each way with a layout of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Way {
+    Weights,
+    Table,
+    Tensor,
+}
+
+/// Bytes of a parameter on the device that one task writes at most, unless a row has more.
+const TASK_BYTES: usize = 512 << 10;
+
+struct Kept {
+    address: u64,
+    bytes: u64,
+    dtype: DType,
+    ty: TensorType,
+}
+
+/// Parameters on the device: those that stay, and slots for those that are streamed.
+pub(super) struct GpuWeights<G: Gpu> {
+    memory: G::Memory,
+    /// One allocation a slot.
+    slots: G::Memory,
+    slot_bytes: u64,
+    places: WeightPlaces,
+    number: DType,
+}
+
+/// Where parameters lie: those that stay, and by segment those that are streamed.
+pub(super) struct WeightPlaces {
+    resident: HashMap<(String, Way), Kept>,
+    streamed: Vec<HashMap<(String, Way), Kept>>,
+}
+
+impl WeightPlaces {
+    /// Where a parameter lies in a segment, and as what; [`GpuWeights::check`] has found it.
+    pub(super) fn find(&self, segment: usize, name: &str, way: Way) -> (Binding, DType) {
+        let key = (name.to_owned(), way);
+        let (space, kept) = match self.streamed.get(segment).and_then(|streamed| streamed.get(&key)) {
+            Some(kept) => (Space::Slots, kept),
+            None => (Space::Weights, &self.resident[&key]),
+        };
+        (Binding { space, address: kept.address, bytes: kept.bytes }, kept.dtype)
+    }
+}
+
+/// Tables are large, and few of their rows are read: they stay as they are stored, where the device can read that.
+fn table_dtype(device: &GpuProfile, storage: Storage) -> DType {
+    match storage {
+        Storage::Dense(d) if d.bytes() == 4 || device.storage16 => d,
+        _ => DType::F32,
+    }
+}
+
+/// The ways in which a parameter is kept, with the element type and the bytes that each takes.
+fn ways(device: &GpuProfile, graph: &Graph, param: Value, used: Used) -> Vec<(Way, DType, u64)> {
+    let ty = graph.ty(param);
+    let all = [
+        (used.as_weights || used.as_gated, Way::Weights, device.number()),
+        (used.as_table, Way::Table, table_dtype(device, storage(graph, param))),
+        (used.as_tensor, Way::Tensor, ty.dtype),
+    ];
+    let bytes = |dtype: DType| (ty.elements() * dtype.bytes()).next_multiple_of(device.alignment());
+    all.into_iter().filter(|w| w.0).map(|(_, way, dtype)| (way, dtype, bytes(dtype))).collect()
+}
+
+/// Bytes that a parameter takes, for the plan.
+pub(super) fn param_bytes(device: &GpuProfile, graph: &Graph, param: Value, used: Used) -> u64 {
+    ways(device, graph, param, used).iter().map(|w| w.2).sum()
+}
+
+/// Conversions by vectors. Only flags say that this machine has them, so the newest are left out.
+fn rows() -> &'static Rows {
+    Rows::of(if Isa::Avx2.claimed() { Isa::Avx2 } else { Isa::Portable })
+}
+
+/// Memory of a thread that loads: for what is read, and for two rows of numbers.
+#[derive(Default)]
+struct Buffers {
+    read: ReadBuffer,
+    numbers: ReadBuffer,
+    rows: [Vec<f32>; 2],
+}
+
+/// A parameter on its way to the device.
+struct Load<'a> {
+    param: Param<'a>,
+    ty: &'a TensorType,
+    /// With the bytes from the beginning of the parameter to each.
+    ways: Vec<(Way, DType, u64)>,
+    bytes: u64,
+}
+
+impl<'a> Load<'a> {
+    fn new(
+        device: &GpuProfile,
+        graph: &'a Graph,
+        weight: &Weight,
+        source: &'a dyn WeightSource,
+    ) -> Result<Load<'a>, BackendError> {
+        let (name, ty) = (param_name(graph, weight.value), graph.ty(weight.value));
+        let param = Param::find(source, name, ty, storage(graph, weight.value))?;
+        let mut at = 0;
+        let place = |(way, dtype, bytes)| {
+            at += bytes;
+            (way, dtype, at - bytes)
+        };
+        let ways = ways(device, graph, weight.value, weight.used).into_iter().map(place).collect();
+        Ok(Load { param, ty, ways, bytes: weight.bytes })
+    }
+
+    /// Taps of a convolution, in another order on the device than in the file; 1 of everything else.
+    fn taps(&self) -> usize {
+        match self.ways.iter().any(|way| way.0 == Way::Weights) {
+            true => self.ty.shape[2..].iter().product::<usize>(),
+            false => 1,
+        }
+    }
+
+    /// Elements of a row, which is never cut where taps change their order.
+    fn width(&self) -> usize {
+        let elements = self.ty.elements() as usize;
+        elements / self.ty.shape.first().copied().unwrap_or(1).max(1)
+    }
+
+    /// The elements of each task.
+    fn tasks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let elements = self.ty.elements() as usize;
+        let widest = self.ways.iter().map(|way| way.1.bytes() as usize).max().unwrap_or(1);
+        let most = TASK_BYTES / widest;
+        let most = match self.taps() {
+            1 => most,
+            _ => (most / self.width().max(1)).max(1) * self.width(),
+        };
+        (0..elements).step_by(most.max(1)).map(move |at| at..elements.min(at + most))
+    }
+
+    /// Reads some elements and gives each way of them to `put`: where its bytes go from the beginning of the parameter on, how many there are, and
+    /// what writes them. What a way has more than its elements is zeros.
+    fn pack(&self, elements: Range<usize>, buffers: &mut Buffers, put: &mut Put) -> Result<(), BackendError> {
+        let Buffers { read, numbers, rows } = buffers;
+        let taps = self.taps();
+        let is_last = elements.end == self.ty.elements() as usize;
+        let ends = self.ways.iter().skip(1).map(|way| way.2).chain([self.bytes]);
+        let place = |dtype: DType, at: u64, end: u64| {
+            let size = dtype.bytes() as usize;
+            let (begin, bytes) = (at + (elements.start * size) as u64, elements.len() * size);
+            (begin, bytes, if is_last { (end - begin) as usize } else { bytes })
+        };
+        match self.ways[..] {
+            [(way, dtype, at)]
+                if self.param.storage() == Storage::Dense(dtype) && (way != Way::Weights || taps == 1) =>
+            {
+                let (begin, bytes, padded) = place(dtype, at, self.bytes);
+                put(begin, padded, &mut |to, cached| {
+                    let (to, padding) = to.split_at_mut(bytes);
+                    padding.fill(0);
+                    // Memory that the host only writes well is written once, in order, from memory that it reads well.
+                    match cached {
+                        true => self.param.read_into(elements.clone(), to),
+                        false => {
+                            to.copy_from_slice(self.param.read(elements.clone(), read)?.bytes());
+                            Ok(())
+                        }
+                    }
+                })?;
+            }
+            _ => {
+                let stored = self.param.read(elements.clone(), read)?;
+                for (&(way, dtype, at), end) in self.ways.iter().zip(ends) {
+                    let (begin, bytes, padded) = place(dtype, at, end);
+                    put(begin, padded, &mut |to, _| {
+                        let (to, padding) = to.split_at_mut(bytes);
+                        padding.fill(0);
+                        match way == Way::Weights && taps > 1 {
+                            true => self.reorder(&stored, taps, dtype, to, numbers, rows),
+                            false => convert(stored.numbers(0..elements.len(), numbers), dtype, to),
+                        }
+                        Ok(())
+                    })?;
+                }
+            }
+        }
+        self.param.was_read(elements.len())
+    }
+
+    /// Rows of a convolution's weights: the file has (channel, tap), the device goes through (tap, channel).
+    fn reorder(
+        &self,
+        stored: &Stored,
+        taps: usize,
+        dtype: DType,
+        to: &mut [u8],
+        numbers: &mut ReadBuffer,
+        [file, device]: &mut [Vec<f32>; 2],
+    ) {
+        let width = self.width();
+        file.resize(width, 0.0);
+        device.resize(width, 0.0);
+        for (row, to) in to.chunks_exact_mut(width * dtype.bytes() as usize).enumerate() {
+            let src = stored.numbers(row * width..(row + 1) * width, numbers);
+            // SAFETY: the row is there, and this machine has the instructions.
+            unsafe { (rows().convert)(src, Dst { ptr: file.as_mut_ptr().cast(), dtype: DType::F32 }, width) };
+            for (tap, to) in device.chunks_exact_mut(width / taps).enumerate() {
+                to.iter_mut().zip(file[tap..].iter().step_by(taps)).for_each(|(to, x)| *to = *x);
+            }
+            convert(Src { ptr: device.as_ptr().cast(), dtype: DType::F32 }, dtype, to);
+        }
+    }
+}
+
+/// What takes them: how far from the beginning of the parameter, and how many.
+type Put<'p> = dyn FnMut(u64, usize, &mut WriteBytes) -> Result<(), BackendError> + 'p;
+
+/// As many numbers as there is room for, in this element type.
+fn convert(src: Src, dtype: DType, to: &mut [u8]) {
+    let n = to.len() / dtype.bytes() as usize;
+    // SAFETY: the caller has so many numbers, this machine has the instructions, and places of the device are aligned.
+    unsafe { (rows().convert)(src, Dst { ptr: to.as_mut_ptr(), dtype }, n) };
+}
+
+/// A parameter as the device keeps it, packed by this thread alone: each of its ways, one after the other.
+pub(super) fn packed(
+    device: &GpuProfile,
+    graph: &Graph,
+    weight: &Weight,
+    source: &dyn WeightSource,
+) -> Result<Vec<u8>, BackendError> {
+    let load = Load::new(device, graph, weight, source)?;
+    // In lines, so that numbers of every type are aligned.
+    let (mut all, mut buffers) = (ReadBuffer::default(), Buffers::default());
+    let bytes = all.bytes(weight.bytes as usize);
+    for elements in load.tasks() {
+        load.pack(elements, &mut buffers, &mut |at, length, write| write(&mut bytes[at as usize..][..length], true))?;
+    }
+    Ok(bytes.to_vec())
+}
+
+/// Where the ways of a parameter lie that begins at an address.
+fn place(device: &GpuProfile, graph: &Graph, weight: &Weight, mut address: u64) -> Vec<((String, Way), Kept)> {
+    let (name, ty) = (param_name(graph, weight.value), graph.ty(weight.value));
+    let mut all = vec![];
+    for (way, dtype, bytes) in ways(device, graph, weight.value, weight.used) {
+        let kept = Kept { address, bytes: ty.elements() * dtype.bytes(), dtype, ty: ty.clone() };
+        all.push(((name.to_owned(), way), kept));
+        address += bytes;
+    }
+    all
+}
+
+/// Pieces of at most so many bytes, none of which cuts a parameter: their lengths, and the addresses of the parameters.
+pub(super) fn pieces(weights: &[Weight], limit: u64) -> (Vec<u64>, Vec<u64>) {
+    let (mut lengths, mut addresses, mut begin) = (vec![0], vec![], 0);
+    for weight in weights {
+        let last = lengths.len() - 1;
+        if lengths[last] + weight.bytes > limit {
+            begin += lengths[last];
+            lengths.push(0);
+        }
+        let last = lengths.len() - 1;
+        addresses.push(begin + lengths[last]);
+        lengths[last] += weight.bytes;
+    }
+    (lengths, addresses)
+}
+
+/// Brings parameters to their addresses, and waits until they are there.
+pub(super) fn bring<'w, G: Gpu>(
+    gpu: &G,
+    graph: &Graph,
+    memory: &G::Memory,
+    places: impl Iterator<Item = (&'w Weight, u64)>,
+    source: &dyn WeightSource,
+) -> Result<(), BackendError> {
+    if let Some(mapped) = HostMapped::<G>::of(source) {
+        let copy = |(weight, to): (&Weight, u64)| {
+            let from = mapped.address(param_name(graph, weight.value), weight.bytes)?;
+            Ok(MemoryCopy { from, to, bytes: weight.bytes })
+        };
+        let copies = places.map(copy).collect::<Result<Vec<_>, BackendError>>()?;
+        memory.copy_from(mapped.memory(), &copies)?;
+        return memory.settle();
+    }
+    source.check()?;
+    let mut loads = vec![];
+    for (weight, address) in places {
+        let from = match source.packed(param_name(graph, weight.value)) {
+            Some(packed) => From::Packed(packed),
+            None => From::Source(Load::new(gpu.gpu_profile(), graph, weight, source)?),
+        };
+        loads.push((from, address));
+    }
+    let mut tasks = vec![];
+    for (from, address) in &loads {
+        match from {
+            From::Source(load) => tasks.extend(load.tasks().map(|elements| (from, elements, *address))),
+            From::Packed(packed) => tasks.extend((0..packed.len()).step_by(TASK_BYTES).map(|at| {
+                let end = packed.len().min(at + TASK_BYTES);
+                (from, at..end, *address)
+            })),
+        }
+    }
+    memory.fill(tasks.len(), &|buffers: &mut Buffers, writer: &mut dyn MemoryWriter, i| {
+        let (from, range, address) = &tasks[i];
+        match from {
+            From::Source(load) => {
+                load.pack(range.clone(), buffers, &mut |at, bytes, write| writer.fill(address + at, bytes, write))
+            }
+            From::Packed(packed) => writer.fill(address + range.start as u64, range.len(), &mut |to, _| {
+                to.copy_from_slice(&packed[range.clone()]);
+                Ok(())
+            }),
+        }
+    })?;
+    Ok(source.check()?)
+}
+
+/// Where a parameter comes from.
+enum From<'a> {
+    Source(Load<'a>),
+    /// As it was packed for the device before.
+    Packed(&'a [u8]),
+}
+
+impl<G: Gpu> GpuWeights<G> {
+    pub(super) fn new(
+        gpu: &G,
+        graph: &Graph,
+        plan: &Plan,
+        source: &dyn WeightSource,
+    ) -> Result<GpuWeights<G>, BackendError> {
+        let profile = gpu.gpu_profile();
+        let limit = profile.limits().max_allocation.min(plan.block_bytes());
+        let (lengths, addresses) = pieces(plan.resident(), limit);
+        let memory = gpu.allocate(Home::Device, lengths.into_iter())?;
+        let (slot_bytes, count) = plan.stream().map_or((0, 0), |stream| (stream.slot_bytes(), stream.slots()));
+        let slots = gpu.allocate(Home::Device, std::iter::repeat_n(slot_bytes, count))?;
+        let mut resident = HashMap::new();
+        let places = plan.resident().iter().zip(addresses);
+        bring(gpu, graph, &memory, places.clone(), source)?;
+        places.for_each(|(weight, address)| resident.extend(place(profile, graph, weight, address)));
+        let segments = plan.stream().map_or(&[][..], |stream| stream.segments());
+        let of_segment = |segment: &Segment| {
+            let base = segment.slot as u64 * slot_bytes;
+            segment.pieces.iter().flat_map(|p| place(profile, graph, &p.weight, base + p.offset)).collect()
+        };
+        let streamed = segments.iter().map(of_segment).collect();
+        let places = WeightPlaces { resident, streamed };
+        Ok(GpuWeights { memory, slots, slot_bytes, places, number: profile.number() })
+    }
+
+    /// Where parameters lie.
+    pub(super) fn places(&self) -> &WeightPlaces {
+        &self.places
+    }
+
+    /// The memories of a session that has these weights.
+    pub(super) fn spaces<'a>(&'a self, arena: &'a G::Memory, host: &'a G::Memory) -> Spaces<'a, G::Memory> {
+        Spaces { arena, host, weights: &self.memory, slots: &self.slots }
+    }
+
+    /// Bring the weights of a segment to its slot.
+    pub(super) fn bring(
+        &self,
+        gpu: &G,
+        graph: &Graph,
+        segment: &Segment,
+        source: &dyn WeightSource,
+    ) -> Result<(), BackendError> {
+        let base = segment.slot as u64 * self.slot_bytes;
+        bring(gpu, graph, &self.slots, segment.pieces.iter().map(|p| (&p.weight, base + p.offset)), source)
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.memory.bytes() + self.slots.bytes()
+    }
+
+    /// Whether everything that a plan needs is here.
+    pub(super) fn check(&self, gpu: &G, graph: &Graph, plan: &Plan) -> Result<(), BackendError> {
+        let segments = plan.stream().map_or(0, |stream| stream.segments().len());
+        if self.places.streamed.len() != segments {
+            return Err(gpu.unsupported("these weights are packed for another plan"));
+        }
+        for w in plan.resident() {
+            let (name, ty) = (param_name(graph, w.value), graph.ty(w.value));
+            for (way, ..) in ways(gpu.gpu_profile(), graph, w.value, w.used) {
+                let problem = |problem: &str| BackendError::Param { name: name.into(), problem: problem.into() };
+                match self.places.resident.get(&(name.to_owned(), way)) {
+                    Some(kept) if kept.ty == *ty && self.number == gpu.gpu_profile().number() => {}
+                    Some(_) => return Err(problem("is packed for another shape or precision")),
+                    None => return Err(problem("is not packed for this use")),
+                }
+            }
+        }
+        Ok(())
+    }
+}

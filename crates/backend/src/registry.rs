@@ -1,0 +1,118 @@
+//! Which backend a device is for, whatever API it is reached by. Callers have a [`DeviceInfo`] and [`DeviceOptions`], and name no API.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use impasto_device::{Api, DeviceInfo};
+use serde::{Deserialize, Serialize};
+
+use crate::cpu::{self, Isa};
+use crate::{Backend, BackendError, Profile, Pulse, vulkan};
+
+/// What products are computed in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Precision {
+    /// What the device is fastest in, with sums in f32. The same in every process on a machine.
+    #[default]
+    Auto,
+    /// 32-bit floats.
+    F32,
+    /// bf16 factors with f32 sums, also where that is slow.
+    Bf16,
+}
+
+impl FromStr for Precision {
+    type Err = BackendError;
+
+    fn from_str(text: &str) -> Result<Precision, BackendError> {
+        match text {
+            "auto" => Ok(Precision::Auto),
+            "f32" => Ok(Precision::F32),
+            "bf16" => Ok(Precision::Bf16),
+            _ => Err(BackendError::Setting(format!("'{text}' is no precision; there are auto, f32 and bf16"))),
+        }
+    }
+}
+
+/// How a device is to be used. What a device does not have (threads of a GPU, buffers of the CPU) is ignored there.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct DeviceOptions {
+    /// What products are computed in.
+    pub precision: Precision,
+    /// Memory that plans may use; by default what the device has, or this process may use.
+    pub memory: Option<u64>,
+    /// The largest single allocation and the largest binding of a GPU; by default what it allows.
+    pub max_buffer: Option<u64>,
+    /// Where compiled kernels are kept between runs; by default nowhere.
+    pub cache: Option<PathBuf>,
+    /// Threads of the CPU; by default as many as this process may use.
+    pub threads: Option<usize>,
+    /// Force an instruction path of the CPU.
+    pub isa: Option<Isa>,
+    /// Compute without matrix units also where a GPU claims some.
+    pub without_matrix_units: bool,
+    /// Treat a GPU as one whose memory the host does not see, also where it does: for tests.
+    pub as_if_discrete: bool,
+    /// Beats as work is done; a wish to stop is heard between two submissions. It belongs to a process and is not sent to another.
+    #[serde(skip)]
+    pub pulse: Pulse,
+}
+
+impl PartialEq for DeviceOptions {
+    /// Equal settings; whoever watches the pulse is none.
+    fn eq(&self, other: &DeviceOptions) -> bool {
+        let settings = |o: &DeviceOptions| {
+            let flags = (o.precision, o.isa, o.without_matrix_units, o.as_if_discrete);
+            (flags, o.memory, o.max_buffer, o.threads)
+        };
+        settings(self) == settings(other) && self.cache == other.cache
+    }
+}
+
+/// Makes something of a device that is to be used in this way.
+type Make<T> = fn(&DeviceInfo, &DeviceOptions) -> Result<Arc<T>, BackendError>;
+
+/// How the devices of an API are planned for and opened.
+struct Driver {
+    profile: Make<dyn Profile>,
+    open: Make<dyn Backend>,
+}
+
+/// The one place that knows which APIs there are; none of those that this build cannot compute on.
+fn driver(api: Api) -> Option<Driver> {
+    match api {
+        Api::Cpu => Some(Driver { profile: cpu::profile, open: cpu::open }),
+        Api::Vulkan => Some(Driver { profile: vulkan::profile, open: vulkan::open }),
+        Api::Cuda => None,
+    }
+}
+
+fn find(device: &DeviceInfo) -> Result<Driver, BackendError> {
+    let reason = || format!("this build cannot compute on {}", device.api.title());
+    driver(device.api).ok_or_else(|| BackendError::Unsupported { device: device.name.clone(), reason: reason() })
+}
+
+/// What planning needs to know of a device that is not open. No driver is entered.
+///
+/// ```
+/// use impasto_backend::{DeviceOptions, profile};
+/// use impasto_device::{Api, DeviceInfo, DeviceKind};
+/// use impasto_graph::Limits;
+///
+/// let limits = Limits { memory: 8 << 30, max_allocation: 4 << 30, max_binding: (4 << 30) - 1 };
+/// let card = DeviceInfo::imagined("vulkan0", Api::Vulkan, DeviceKind::Discrete, limits);
+/// let small = DeviceOptions { memory: Some(1 << 30), ..DeviceOptions::default() };
+/// assert_eq!(profile(&card, &small)?.limits().memory, 1 << 30);
+/// # Ok::<(), impasto_backend::BackendError>(())
+/// ```
+pub fn profile(device: &DeviceInfo, options: &DeviceOptions) -> Result<Arc<dyn Profile>, BackendError> {
+    (find(device)?.profile)(device, options)
+}
+
+/// Opens a device in this process. Only after `impasto_device` has tried it in a child: a driver can crash here.
+///
+/// The result is shared: sessions, and the same device in 32-bit floats, hold it too.
+pub fn open(device: &DeviceInfo, options: &DeviceOptions) -> Result<Arc<dyn Backend>, BackendError> {
+    (find(device)?.open)(device, options)
+}

@@ -1,0 +1,46 @@
+//! The block of scalar parameters as hosts fill it: each parameter at the next multiple of its size.
+
+use crate::error::KernelError;
+use crate::ir::{Kernel, Scalar};
+
+/// Bytes of the parameter block of a kernel.
+pub fn param_size(kernel: &Kernel) -> u32 {
+    let last = kernel.params().last().zip(param_offsets(kernel).last().copied());
+    last.map_or(0, |(p, at)| at + p.ty.bytes())
+}
+
+/// The offset of each scalar parameter in the parameter block, in bytes.
+pub fn param_offsets(kernel: &Kernel) -> Vec<u32> {
+    let mut end = 0u32;
+    let place = |ty: Scalar| {
+        let at = end.next_multiple_of(ty.bytes().max(1));
+        end = at + ty.bytes();
+        at
+    };
+    kernel.params().iter().map(|p| p.ty).map(place).collect()
+}
+
+/// The parameter block of a launch with these values of the scalar parameters, given as bits.
+///
+/// ```
+/// use impasto_kernel::{Builder, param_bytes};
+/// let kernel = Builder::kernel("k", [1, 1, 1], |k| {
+///     let (a, n) = (k.param::<u32>("a"), k.param::<u64>("n"));
+///     k.buffer_mut::<u64>("y").store(a, n);
+/// })?;
+/// assert_eq!(param_bytes(&kernel, &[7, 9])?, [7, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
+/// # Ok::<(), impasto_kernel::KernelError>(())
+/// ```
+pub fn param_bytes(kernel: &Kernel, values: &[u64]) -> Result<Vec<u8>, KernelError> {
+    let params = kernel.params();
+    if values.len() != params.len() {
+        let problem = format!("it has {} parameters, {} values were given", params.len(), values.len());
+        return Err(KernelError::Launch { kernel: kernel.name.clone(), problem });
+    }
+    let mut bytes = Vec::new();
+    for ((p, at), value) in params.iter().zip(param_offsets(kernel)).zip(values) {
+        bytes.resize(at as usize, 0);
+        bytes.extend_from_slice(&value.to_le_bytes()[..p.ty.bytes() as usize]);
+    }
+    Ok(bytes)
+}

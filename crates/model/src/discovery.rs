@@ -1,0 +1,220 @@
+//! Which networks are in the files that the user named.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::config::Config;
+use crate::families::{Family, OpenNetwork};
+use crate::networks::{Found, Network, NetworkKind, foreign_kind};
+use crate::source::{Source, is_whole_folder};
+use crate::{ModelError, ModelPaths, Part};
+
+/// A network and the file that it was found in.
+#[derive(Clone)]
+pub struct Pick {
+    pub(crate) source: Arc<Source>,
+    pub(crate) found: Found,
+}
+
+/// A text encoder, and the folder of its tokenizer where there is one.
+pub type TextPick = (Pick, Option<PathBuf>);
+
+/// The networks in the files that the user named, before a family has put them together.
+pub struct Discovered {
+    /// What the user named first.
+    pub named: PathBuf,
+    /// The denoiser.
+    pub denoiser: Option<Pick>,
+    /// Text encoders, in the order of the file or folder.
+    pub text: Vec<TextPick>,
+    /// Text encoders that have a flag of their own: the flag, and those in its file, at least one.
+    pub named_text: Vec<(&'static str, Vec<Pick>)>,
+    /// The autoencoder.
+    pub autoencoder: Option<Pick>,
+    /// The tiny autoencoder.
+    pub tiny_autoencoder: Option<Pick>,
+    pub(crate) sources: Vec<Arc<Source>>,
+    /// `scheduler_config.json` of a folder.
+    pub(crate) scheduler: Option<Config>,
+    /// The class of pipeline that a folder says it is.
+    class: Option<String>,
+}
+
+impl Pick {
+    /// The network, if it is of this type.
+    pub fn network<T: Network + Clone>(&self) -> Option<T> {
+        self.found.network.downcast::<T>().cloned()
+    }
+
+    /// Find every parameter of `network`, which is the one found or that with what shapes cannot say.
+    pub fn open(&self, network: impl Network, what: &'static str) -> Result<Arc<OpenNetwork>, ModelError> {
+        let found = Found { network: Arc::new(network), prefix: self.found.prefix.clone() };
+        let Source { path, checkpoint, shapes, .. } = &*self.source;
+        Ok(Arc::new(Part::new(found.network.clone(), what, &found, path, checkpoint, shapes)?))
+    }
+
+    /// What the file says of itself under this key.
+    pub fn metadata(&self, key: &str) -> Option<&str> {
+        self.source.says(key)
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.source.path
+    }
+}
+
+impl Discovered {
+    fn empty(named: &Path) -> Discovered {
+        Discovered {
+            named: named.into(),
+            denoiser: None,
+            text: vec![],
+            named_text: vec![],
+            autoencoder: None,
+            tiny_autoencoder: None,
+            sources: vec![],
+            scheduler: None,
+            class: None,
+        }
+    }
+
+    /// Look into all that the user named.
+    pub(crate) fn of_paths(families: &[&dyn Family], paths: &ModelPaths) -> Result<Discovered, ModelError> {
+        let named = paths.model.as_ref().or(paths.diffusion.as_ref()).ok_or(ModelError::NothingNamed)?;
+        let mut files = Discovered::empty(named);
+        match &paths.model {
+            Some(folder) if folder.is_dir() && is_whole_folder(folder) => files.take_folder(families, folder, paths)?,
+            Some(file) => files.take_file(Source::open(families, file)?),
+            None => {}
+        }
+        if let Some(path) = &paths.diffusion {
+            files.denoiser = Some(files.component(families, path, NetworkKind::Denoiser)?);
+        }
+        if let Some(path) = &paths.vae {
+            files.autoencoder = Some(files.component(families, path, NetworkKind::Autoencoder)?);
+        }
+        if let Some(path) = &paths.taesd {
+            files.tiny_autoencoder = Some(files.component(families, path, NetworkKind::TinyAutoencoder)?);
+        }
+        for (flag, path) in [("--clip_l", &paths.clip_l), ("--clip_g", &paths.clip_g)] {
+            let Some(path) = path else { continue };
+            let source = files.component(families, path, NetworkKind::TextEncoder)?.source;
+            files.named_text.push((flag, picks(&source, NetworkKind::TextEncoder).collect()));
+        }
+        Ok(files)
+    }
+
+    /// Look into one file that is open.
+    pub(crate) fn of_source(source: Source) -> Discovered {
+        let mut files = Discovered::empty(&source.path.clone());
+        files.take_file(Arc::new(source));
+        files
+    }
+
+    /// Everything in one file.
+    fn take_file(&mut self, source: Arc<Source>) {
+        let first = |kind| picks(&source, kind).next();
+        self.text.extend(picks(&source, NetworkKind::TextEncoder).map(|pick| (pick, None)));
+        self.denoiser = first(NetworkKind::Denoiser);
+        self.autoencoder = first(NetworkKind::Autoencoder);
+        self.tiny_autoencoder = first(NetworkKind::TinyAutoencoder);
+        self.sources.push(source);
+    }
+
+    /// The components of a diffusers folder that the user has not named elsewhere.
+    fn take_folder(&mut self, families: &[&dyn Family], folder: &Path, paths: &ModelPaths) -> Result<(), ModelError> {
+        if let Some(index) = Config::read(&folder.join("model_index.json"))? {
+            self.class = index.text("_class_name")?.map(Into::into);
+        }
+        let there = |name: &str| Some(folder.join(name)).filter(|path| path.is_dir());
+        if paths.diffusion.is_none() {
+            self.denoiser = match there("unet") {
+                Some(path) => Some(self.component(families, &path, NetworkKind::Denoiser)?),
+                // What is in here and not known is told by the class of the pipeline.
+                None => there("transformer").and_then(|p| self.component(families, &p, NetworkKind::Denoiser).ok()),
+            };
+        }
+        if let Some(path) = there("vae").filter(|_| paths.vae.is_none()) {
+            self.autoencoder = Some(self.component(families, &path, NetworkKind::Autoencoder)?);
+        }
+        for (text, tokenizer) in [("text_encoder", "tokenizer"), ("text_encoder_2", "tokenizer_2")] {
+            let Some(path) = there(text) else { continue };
+            let elsewhere = paths.clip_l.is_some() || paths.clip_g.is_some();
+            match self.component(families, &path, NetworkKind::TextEncoder) {
+                Ok(pick) => self.text.push((pick, there(tokenizer))),
+                // Folders without weights are common where these come from files of their own.
+                Err(_) if elsewhere => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.scheduler = Config::read(&folder.join("scheduler/scheduler_config.json"))?;
+        Ok(())
+    }
+
+    /// The network of one kind in a file or in the folder of a component.
+    fn component(&mut self, families: &[&dyn Family], path: &Path, kind: NetworkKind) -> Result<Pick, ModelError> {
+        let source = Source::open(families, path)?;
+        let pick = picks(&source, kind).next();
+        let unknown =
+            || ModelError::Unknown { path: source.path.clone(), wanted: kind.name(), found: contents(&source) };
+        let pick = pick.ok_or_else(unknown)?;
+        self.sources.push(source);
+        Ok(pick)
+    }
+
+    /// The name that the denoiser's file gives the model, else the name of the file or folder.
+    pub fn title(&self) -> String {
+        match self.denoiser.as_ref().and_then(|pick| pick.metadata("modelspec.title")) {
+            Some(title) => title.to_string(),
+            None => self.named.file_stem().unwrap_or(self.named.as_os_str()).to_string_lossy().into_owned(),
+        }
+    }
+
+    /// Networks that nobody has given, each with the flag that gives it, as an error.
+    pub fn missing(&self, parts: &[(&'static str, &'static str)]) -> ModelError {
+        ModelError::MissingParts { from: self.named.display().to_string(), parts: parts.to_vec() }
+    }
+
+    /// There is no denoiser that a family knows: say what there is.
+    pub(crate) fn no_denoiser(&self) -> ModelError {
+        let unsupported = |what| ModelError::Unsupported { path: self.named.clone(), what };
+        let missing = || self.missing(&[(NetworkKind::Denoiser.name(), "--diffusion-model")]);
+        if let Some(what) = self.sources.iter().find_map(|s| foreign_kind(&s.shapes)) {
+            return unsupported(format!("it is {what}, which is not supported"));
+        }
+        match &self.class {
+            Some(class) if self.named.join("transformer").is_dir() => {
+                unsupported(format!("it is a {class}, which is not supported"))
+            }
+            Some(_) => missing(),
+            None if self.sources.iter().any(|s| !s.found.is_empty()) => missing(),
+            None => {
+                let found = self.sources.iter().map(|s| contents(s)).collect::<Vec<_>>().join("; ");
+                let found = if found.is_empty() { "nothing".into() } else { found };
+                ModelError::Unknown { path: self.named.clone(), wanted: NetworkKind::Denoiser.name(), found }
+            }
+        }
+    }
+}
+
+/// The networks of one kind in a file.
+fn picks(source: &Arc<Source>, kind: NetworkKind) -> impl Iterator<Item = Pick> + '_ {
+    let found = source.found.iter().filter(move |found| found.network.kind() == kind);
+    found.map(|found| Pick { source: source.clone(), found: found.clone() })
+}
+
+/// What is in a file, in a few words.
+fn contents(source: &Source) -> String {
+    if let Some(kind) = foreign_kind(&source.shapes) {
+        return kind.into();
+    }
+    if !source.found.is_empty() {
+        return source.found.iter().map(|f| f.network.to_string()).collect::<Vec<_>>().join("; ");
+    }
+    let names: Vec<&str> = source.shapes.keys().take(3).map(String::as_str).collect();
+    match source.shapes.len() {
+        0 => "no tensors".into(),
+        n => format!("{n} tensors of an unknown kind ({}{})", names.join(", "), if n > 3 { ", ..." } else { "" }),
+    }
+}

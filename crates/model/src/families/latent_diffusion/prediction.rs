@@ -1,0 +1,119 @@
+//! What a diffusion model predicts, which neither names nor shapes tell.
+
+use half::{bf16, f16};
+use impasto_weights::{Checkpoint, Element, WeightsError};
+
+use super::Version;
+use crate::config::Config;
+use crate::discovery::Pick;
+use crate::networks::UnetConfig;
+use crate::{ModelError, Prediction};
+
+/// The prediction, and whether the schedule should end in pure noise. The most direct word wins: the scheduler of a folder, the file's
+/// metadata, marks among the tensors, last the weights themselves.
+pub(super) fn prediction(
+    version: &Version,
+    pick: &Pick,
+    config: &UnetConfig,
+    scheduler: Option<&Config>,
+) -> Result<(Prediction, bool), ModelError> {
+    let Pick { source, found } = pick;
+    let has = |mark: &str| {
+        let prefixed = format!("{}{mark}", found.prefix);
+        source.shapes.contains_key(mark) || source.shapes.contains_key(&prefixed)
+    };
+    if has("edm_mean") || has("edm_vpred.sigma_max") {
+        let what = "its diffusion model was trained on another measure of noise (EDM), which is not supported";
+        return Err(ModelError::Unsupported { path: source.path.clone(), what: what.into() });
+    }
+    let (mut said, mut zero_snr) = (None, has("ztsnr"));
+    if let Some(json) = scheduler {
+        check_schedule(json)?;
+        zero_snr |= json.flag("rescale_betas_zero_snr")?.unwrap_or(false);
+        said = json.text("prediction_type")?.map(|word| (json.path.clone(), "prediction_type", word));
+    }
+    let key = "modelspec.prediction_type";
+    if said.is_none() {
+        said = source.says(key).map(|word| (source.path.clone(), key, word));
+    }
+    let prediction = match said {
+        Some((_, _, "epsilon" | "eps")) => Prediction::Epsilon,
+        Some((_, _, "v_prediction" | "v")) => Prediction::V,
+        Some((path, field, other)) => {
+            let problem = format!("is '{other}'; epsilon and v_prediction are supported");
+            return Err(ModelError::Setting { path, field: field.into(), problem });
+        }
+        None if has("v_pred") => Prediction::V,
+        None if source.says("modelspec.architecture").is_some_and(|a| a.starts_with("stable-diffusion-v2-768-v")) => {
+            Prediction::V
+        }
+        None if (version.looks_like_v)(pick, config)? => Prediction::V,
+        None => Prediction::Epsilon,
+    };
+    Ok((prediction, zero_snr))
+}
+
+/// What `scheduler/scheduler_config.json` says must be the schedule that all of these models were trained with.
+fn check_schedule(json: &Config) -> Result<(), ModelError> {
+    let class = json.text("_class_name")?.unwrap_or_default();
+    if class.starts_with("EDM") || class.starts_with("FlowMatch") {
+        return Err(json.wrong("_class_name", format!("is {class}, a schedule that is not supported")));
+    }
+    json.only(&[
+        ("num_train_timesteps", 1000.into()),
+        ("beta_start", 0.00085.into()),
+        ("beta_end", 0.012.into()),
+        ("beta_schedule", "scaled_linear".into()),
+    ])?;
+    json.none(&["trained_betas"])
+}
+
+/// The one trace that training on the velocity left in all known weights of Stable Diffusion 2: the last transformer's first shift
+/// varies more. Inpainting models of the family predict noise.
+pub(in crate::families) fn looks_like_v(
+    Pick { source, found }: &Pick,
+    config: &UnetConfig,
+) -> Result<bool, ModelError> {
+    let (level, last) = (config.channels.len().saturating_sub(1), config.resnets);
+    let name = format!("up_blocks.{level}.attentions.{last}.transformer_blocks.0.norm1.bias");
+    let stored = found.stored(&name, &source.shapes);
+    let Some(numbers) = numbers(&source.checkpoint, &stored.name)? else { return Ok(false) };
+    let n = numbers.len().max(1) as f64;
+    let mean = numbers.iter().sum::<f64>() / n;
+    let variance = numbers.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / n;
+    Ok(config.in_channels == config.out_channels && variance.sqrt() > 0.09)
+}
+
+/// A short tensor, as numbers.
+fn numbers(checkpoint: &Checkpoint, name: &str) -> Result<Option<Vec<f64>>, ModelError> {
+    let Some(tensor) = checkpoint.tensor(name) else { return Ok(None) };
+    let bytes = checkpoint.read_all(tensor).map_err(WeightsError::from)?;
+    let halves = bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
+    Ok(match tensor.element {
+        Element::F32 => {
+            Some(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]).into()).collect())
+        }
+        Element::F16 => Some(halves.map(|b| f16::from_le_bytes(b).into()).collect()),
+        Element::BF16 => Some(halves.map(|b| bf16::from_le_bytes(b).into()).collect()),
+        _ => None,
+    })
+}
+
+/// Whether the model was made to be sampled in a few steps, as far as its names or its scheduler say so.
+pub(super) fn few_steps(names: &[&str], scheduler: Option<&Config>) -> Result<bool, ModelError> {
+    let word = |name: &str| {
+        let name = name.to_lowercase();
+        name.split(|c: char| !c.is_alphanumeric()).any(|w| ["turbo", "lightning", "lcm"].contains(&w))
+    };
+    let class = match scheduler {
+        Some(json) => json.text("_class_name")? == Some("LCMScheduler") || trailing_ancestral(json)?,
+        None => false,
+    };
+    Ok(class || names.iter().any(|name| word(name)))
+}
+
+/// The scheduler that the published turbo models come with.
+fn trailing_ancestral(json: &Config) -> Result<bool, ModelError> {
+    Ok(json.text("_class_name")? == Some("EulerAncestralDiscreteScheduler")
+        && json.text("timestep_spacing")? == Some("trailing"))
+}

@@ -1,0 +1,130 @@
+//! A model, opened: its networks with their files, and how they make pictures.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use impasto_weights::{Checkpoint, FileError, WeightsError};
+
+use crate::ModelError;
+use crate::discovery::Discovered;
+use crate::families::{FAMILIES, Family, NetworkId, OpenNetwork, Opened, Pipeline};
+use crate::networks::usage;
+use crate::source::Source;
+
+/// What the user named.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelPaths {
+    /// One file with everything, or a diffusers folder.
+    pub model: Option<PathBuf>,
+    /// The diffusion model.
+    pub diffusion: Option<PathBuf>,
+    /// The autoencoder.
+    pub vae: Option<PathBuf>,
+    /// The text encoder CLIP-L.
+    pub clip_l: Option<PathBuf>,
+    /// The text encoder OpenCLIP-G (XL) or OpenCLIP-H (Stable Diffusion 2).
+    pub clip_g: Option<PathBuf>,
+    /// The tiny autoencoder.
+    pub taesd: Option<PathBuf>,
+}
+
+impl ModelPaths {
+    /// Whether nothing is named.
+    pub fn is_empty(&self) -> bool {
+        [&self.model, &self.diffusion, &self.vae, &self.clip_l, &self.clip_g, &self.taesd].iter().all(|p| p.is_none())
+    }
+}
+
+/// A whole model, open: every network that makes a picture, found and checked.
+///
+/// ```no_run
+/// use impasto_model::{Model, ModelPaths};
+/// let model = Model::open(&ModelPaths { model: Some("model.safetensors".into()), ..Default::default() })?;
+/// println!("{}: {} predicts {:?}", model.title, model.pipeline.name(), model.pipeline.prediction());
+/// # Ok::<(), impasto_model::ModelError>(())
+/// ```
+pub struct Model {
+    /// The name that its files give it, else the name of its file or folder.
+    pub title: String,
+    /// How it makes pictures.
+    pub pipeline: Arc<dyn Pipeline>,
+    /// What the user should know of the choice of files.
+    pub notes: Vec<String>,
+    /// Tensors of the files that no network uses.
+    pub unused: Vec<String>,
+    networks: BTreeMap<NetworkId, Arc<OpenNetwork>>,
+}
+
+impl Model {
+    /// Open what the user named, find every network and check all of its tensors. Weights are not read yet.
+    pub fn open(paths: &ModelPaths) -> Result<Model, ModelError> {
+        Model::open_with(FAMILIES, paths)
+    }
+
+    /// The same with a list of families of one's own.
+    pub fn open_with(families: &[&dyn Family], paths: &ModelPaths) -> Result<Model, ModelError> {
+        Model::assemble(families, Discovered::of_paths(families, paths)?)
+    }
+
+    /// A model that is in memory, in one file.
+    pub fn from_checkpoint(name: &str, checkpoint: Checkpoint) -> Result<Model, ModelError> {
+        Model::assemble(FAMILIES, Discovered::of_source(Source::of(FAMILIES, checkpoint, name.into())))
+    }
+
+    fn assemble(families: &[&dyn Family], mut files: Discovered) -> Result<Model, ModelError> {
+        let denoiser = files.denoiser.as_ref().map(|pick| pick.found.network.clone());
+        let family =
+            families.iter().find(|family| denoiser.as_ref().is_some_and(|d| family.recognises(&**d).is_some()));
+        let family = family.ok_or_else(|| files.no_denoiser())?;
+        let title = files.title();
+        let Opened { pipeline, networks } = family.open(&mut files)?;
+        let notes = files.sources.iter().filter_map(|s| s.note.clone()).collect();
+        let unused = unused(&files, &networks);
+        Ok(Model { title, pipeline, notes, unused, networks })
+    }
+
+    /// One of its networks, where it has that.
+    pub fn network(&self, id: NetworkId) -> Option<&Arc<OpenNetwork>> {
+        self.networks.get(&id)
+    }
+
+    /// Its networks. An autoencoder is in the list as what it was found for.
+    pub fn networks(&self) -> impl Iterator<Item = (NetworkId, &Arc<OpenNetwork>)> {
+        self.networks.iter().map(|(id, network)| (*id, network))
+    }
+
+    /// Its networks, those that are one in their file once: under the name of the last.
+    pub fn distinct_networks(&self) -> impl Iterator<Item = (NetworkId, &Arc<OpenNetwork>)> {
+        let later = |id: NetworkId, network: &Arc<OpenNetwork>| {
+            self.networks.range(id..).skip(1).any(|(_, other)| Arc::ptr_eq(network, other))
+        };
+        self.networks().filter(move |(id, network)| !later(*id, network))
+    }
+
+    /// Which model it is, whatever its file is called: 16 hexadecimal digits.
+    pub fn fingerprint(&self) -> Result<String, ModelError> {
+        let mut networks = self.distinct_networks();
+        let all = networks.try_fold(0u64, |all, (_, network)| Ok(all.rotate_left(7) ^ network.fingerprint()?));
+        Ok(format!("{:016x}", all.map_err(|error: FileError| WeightsError::from(error))?))
+    }
+
+    /// Whether its files are still those that were opened.
+    pub fn is_unchanged(&self) -> bool {
+        self.networks.values().all(|network| network.is_unchanged())
+    }
+}
+
+/// The tensors that no network uses: neither those of the model, nor others that were recognised and not needed.
+fn unused(files: &Discovered, networks: &BTreeMap<NetworkId, Arc<OpenNetwork>>) -> Vec<String> {
+    let used: BTreeSet<&str> = networks.values().flat_map(|network| network.tensors()).collect();
+    let mut unused = vec![];
+    for source in &files.sources {
+        let rest = match usage(&source.shapes, &source.found) {
+            Ok((_, rest)) => rest,
+            Err(_) => source.shapes.keys().cloned().collect(),
+        };
+        unused.extend(rest.into_iter().filter(|name| !used.contains(name.as_str())));
+    }
+    unused
+}

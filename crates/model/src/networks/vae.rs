@@ -1,0 +1,270 @@
+//! The variational autoencoder of Stable Diffusion: pictures to latents and back.
+
+use std::fmt;
+use std::sync::Arc;
+
+use impasto_graph::{DType, Epilogue, Graph, GraphError, Unary, Value, Window};
+
+use super::{MAX_LEVELS, Network, NetworkKind, Prefixed, Recogniser};
+use crate::ModelError;
+use crate::blocks::{Net, Numbers};
+use crate::config::Config;
+use crate::layout::{Layout, Stored, numbered, replace_start};
+
+/// What distinguishes one autoencoder from another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VaeConfig {
+    /// Channels of a latent.
+    pub latent: usize,
+    /// Channels at each resolution, full resolution first.
+    pub channels: Vec<usize>,
+    /// Residual blocks at each resolution of the encoder; the decoder has one more.
+    pub resnets: usize,
+    /// There are 1x1 convolutions beside the latent.
+    pub quant_conv: bool,
+}
+
+impl VaeConfig {
+    /// Stable Diffusion 1, 2 and XL.
+    pub fn sd() -> Self {
+        VaeConfig { latent: 4, channels: vec![128, 256, 512, 512], resnets: 2, quant_conv: true }
+    }
+
+    /// Pixels of a picture for one of a latent, along a side.
+    pub fn factor(&self) -> usize {
+        1 << (self.channels.len() - 1)
+    }
+}
+
+impl VaeConfig {
+    /// The scale of latents that `vae/config.json` gives: factor and shift.
+    pub(crate) fn scale(json: &Config) -> Result<(Option<f32>, Option<f32>), ModelError> {
+        json.only(&[
+            ("norm_num_groups", 32.into()),
+            ("act_fn", "silu".into()),
+            ("mid_block_add_attention", true.into()),
+        ])?;
+        json.none(&["latents_mean", "latents_std"])?;
+        let factor = json.number("scaling_factor")?;
+        if let Some(factor) = factor.filter(|f| *f <= 0.0) {
+            return Err(json.wrong("scaling_factor", format!("is {factor}, which latents cannot be divided by")));
+        }
+        Ok((factor, json.number("shift_factor")?))
+    }
+}
+
+const EPS: f32 = 1e-6;
+
+/// The decoder for latents of `[height, width]`.
+///
+/// Input: `latent (batch, height, width, latent)`. Output: `picture (batch, f height, f width, 3)`, from -1 to 1.
+pub fn vae_decoder(
+    config: &VaeConfig,
+    batch: usize,
+    [height, width]: [usize; 2],
+    numbers: Numbers,
+) -> Result<Graph, GraphError> {
+    let mut graph = Graph::new();
+    let latent = graph.input("latent", [batch, height, width, config.latent], DType::F32)?;
+    let mut net = Net::new(&mut graph, numbers);
+    let mut h = latent;
+    if config.quant_conv {
+        h = net.conv("post_quant_conv", h, config.latent, 1, Window::pad(0), Epilogue::new())?;
+    }
+    let mut net = net.at("decoder");
+    let levels = config.channels.len();
+    h = net.conv3("conv_in", h, config.channels[levels - 1], Epilogue::new())?;
+    h = middle(&mut net.at("mid_block"), h)?;
+    for level in (0..levels).rev() {
+        let mut block = net.at(&format!("up_blocks.{}", levels - 1 - level));
+        let n = config.channels[level];
+        for i in 0..=config.resnets {
+            h = block.at(&format!("resnets.{i}")).resnet(h, n, None, EPS)?;
+        }
+        if level > 0 {
+            h = block.conv("upsamplers.0.conv", h, n, 3, Window::pad(1).upsample(2), Epilogue::new())?;
+        }
+    }
+    let h = net.group_norm("conv_norm_out", h, EPS, Some(Unary::Silu))?;
+    let picture = net.conv3("conv_out", h, 3, Epilogue::new().dtype(DType::F32))?;
+    graph.output("picture", picture)?;
+    Ok(graph)
+}
+
+/// The encoder for pictures of `[height, width]`.
+///
+/// Input: `picture (batch, height, width, 3)`, from -1 to 1. Output: `moments (batch, height/f, width/f, 2 latent)`, the
+/// means and the logarithms of the variances.
+pub fn vae_encoder(
+    config: &VaeConfig,
+    batch: usize,
+    [height, width]: [usize; 2],
+    numbers: Numbers,
+) -> Result<Graph, GraphError> {
+    let mut graph = Graph::new();
+    let picture = graph.input("picture", [batch, height, width, 3], DType::F32)?;
+    let mut whole = Net::new(&mut graph, numbers);
+    let mut net = whole.at("encoder");
+    let levels = config.channels.len();
+    let mut h = net.conv3("conv_in", picture, config.channels[0], Epilogue::new())?;
+    for (level, &n) in config.channels.iter().enumerate() {
+        let mut block = net.at(&format!("down_blocks.{level}"));
+        for i in 0..config.resnets {
+            h = block.at(&format!("resnets.{i}")).resnet(h, n, None, EPS)?;
+        }
+        if level + 1 < levels {
+            // The picture is padded below and to the right only.
+            let window = Window::pad(0).padding([0, 0, 1, 1]).stride(2);
+            h = block.conv("downsamplers.0.conv", h, n, 3, window, Epilogue::new())?;
+        }
+    }
+    h = middle(&mut net.at("mid_block"), h)?;
+    let h = net.group_norm("conv_norm_out", h, EPS, Some(Unary::Silu))?;
+    let mut h = net.conv3("conv_out", h, 2 * config.latent, Epilogue::new().dtype(DType::F32))?;
+    if config.quant_conv {
+        h = whole.conv("quant_conv", h, 2 * config.latent, 1, Window::pad(0), Epilogue::new())?;
+    }
+    graph.output("moments", h)?;
+    Ok(graph)
+}
+
+/// Two residual blocks around one attention over all pixels.
+fn middle(net: &mut Net, x: Value) -> Result<Value, GraphError> {
+    let [batch, height, width, c] = net.graph.ty(x).shape[..] else { unreachable!("x is an image") };
+    let x = net.at("resnets.0").resnet(x, c, None, EPS)?;
+    let mut attn = net.at("attentions.0");
+    let h = attn.group_norm("group_norm", x, EPS, None)?;
+    let h = attn.graph.reshape(h, [batch, height * width, c])?; // pixels are tokens
+    let q = attn.linear("to_q", h, c, Epilogue::new())?;
+    let k = attn.linear("to_k", h, c, Epilogue::new())?;
+    let v = attn.linear("to_v", h, c, Epilogue::new())?;
+    let a = attn.graph.attention(q, k, v, 1, false)?;
+    let tokens = attn.graph.reshape(x, [batch, height * width, c])?;
+    let h = attn.linear("to_out.0", a, c, Epilogue::new().residual(tokens))?;
+    let x = attn.graph.reshape(h, [batch, height, width, c])?;
+    net.at("resnets.1").resnet(x, c, None, EPS)
+}
+
+/// An autoencoder in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vae {
+    /// Its sizes.
+    pub config: VaeConfig,
+    /// How the file names its tensors.
+    pub layout: Layout,
+}
+
+/// Finds autoencoders of this kind.
+pub static VAE: Recogniser = Recogniser { prefixes: &["first_stage_model.", "vae.", ""], find };
+
+impl fmt::Display for Vae {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let c = &self.config;
+        write!(f, "autoencoder, {} latent channels, widths {:?}", c.latent, c.channels)
+    }
+}
+
+impl Network for Vae {
+    fn kind(&self) -> NetworkKind {
+        NetworkKind::Autoencoder
+    }
+
+    fn graphs(&self) -> Result<Vec<Graph>, GraphError> {
+        let (config, numbers) = (&self.config, Numbers::F32);
+        let side = 2 * config.factor();
+        Ok(vec![vae_decoder(config, 1, [2, 2], numbers)?, vae_encoder(config, 1, [side, side], numbers)?])
+    }
+
+    fn stored(&self, name: &str, has: &dyn Fn(&str) -> bool) -> Stored {
+        match self.layout {
+            Layout::Original => original_vae(name, self.config.channels.len()),
+            Layout::Diffusers => diffusers_vae(name, has),
+        }
+    }
+}
+
+fn find(tensors: &Prefixed) -> Option<Arc<dyn Network>> {
+    let layout = match tensors.shape("decoder.up.0.block.0.conv1.weight") {
+        Some(_) => Layout::Original,
+        None => Layout::Diffusers,
+    };
+    let level = |i: usize| match layout {
+        Layout::Original => format!("encoder.down.{i}.block"),
+        Layout::Diffusers => format!("encoder.down_blocks.{i}.resnets"),
+    };
+    let channels: Vec<usize> =
+        (0..MAX_LEVELS).map_while(|i| tensors.size(&format!("{}.0.conv1.weight", level(i)), 0)).collect();
+    let config = VaeConfig {
+        latent: tensors.size("decoder.conv_in.weight", 1)?,
+        resnets: tensors.count(&format!("{}.#.conv1.weight", level(0))),
+        quant_conv: tensors.shape("post_quant_conv.weight").is_some(),
+        channels,
+    };
+    (!config.channels.is_empty() && config.resnets > 0).then(|| Arc::new(Vae { config, layout }) as Arc<dyn Network>)
+}
+
+/// A parameter of the autoencoder in an original checkpoint, without its prefix. `levels` is its number of resolutions.
+fn original_vae(name: &str, levels: usize) -> Stored {
+    let Some((side, rest)) = name.split_once('.').filter(|(side, _)| matches!(*side, "encoder" | "decoder")) else {
+        return Stored::whole(name.into());
+    };
+    let resnet =
+        |rest: &str| replace_start(rest, &[("conv_shortcut.", "nin_shortcut.")]).unwrap_or_else(|| rest.into());
+    let level = |rest: &str| {
+        numbered(rest, "resnets.")
+            .map(|(i, rest)| format!("block.{i}.{}", resnet(rest)))
+            .or_else(|| replace_start(rest, &[("downsamplers.0.", "downsample."), ("upsamplers.0.", "upsample.")]))
+    };
+    let renamed = if let Some((i, rest)) = numbered(rest, "down_blocks.") {
+        level(rest).map(|rest| format!("down.{i}.{rest}"))
+    } else if let Some((i, rest)) = numbered(rest, "up_blocks.") {
+        // Counted from the full resolution there.
+        level(rest).map(|rest| format!("up.{}.{rest}", levels.saturating_sub(1 + i)))
+    } else if let Some(rest) = rest.strip_prefix("mid_block.") {
+        let attention = [
+            ("attentions.0.group_norm.", "attn_1.norm."),
+            ("attentions.0.to_q.", "attn_1.q."),
+            ("attentions.0.to_k.", "attn_1.k."),
+            ("attentions.0.to_v.", "attn_1.v."),
+            ("attentions.0.to_out.0.", "attn_1.proj_out."),
+        ];
+        numbered(rest, "resnets.")
+            .map(|(i, rest)| format!("mid.block_{}.{}", i + 1, resnet(rest)))
+            .or_else(|| replace_start(rest, &attention).map(|rest| format!("mid.{rest}")))
+    } else {
+        replace_start(rest, &[("conv_norm_out.", "norm_out.")])
+    };
+    Stored::whole(format!("{side}.{}", renamed.unwrap_or_else(|| rest.into())))
+}
+
+/// A parameter of the autoencoder in a diffusers folder: files from before 2023 call the attention's parts differently.
+fn diffusers_vae(name: &str, has: &dyn Fn(&str) -> bool) -> Stored {
+    let old = [(".to_q.", ".query."), (".to_k.", ".key."), (".to_v.", ".value."), (".to_out.0.", ".proj_attn.")];
+    let renamed = old.iter().filter(|_| name.contains(".attentions.") && !has(name)).find_map(|(new, old)| {
+        let renamed = name.replace(new, old);
+        has(&renamed).then_some(renamed)
+    });
+    Stored::whole(renamed.unwrap_or_else(|| name.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_original_checkpoints() {
+        for (ours, theirs) in [
+            ("encoder.down_blocks.0.downsamplers.0.conv.weight", "encoder.down.0.downsample.conv.weight"),
+            ("encoder.down_blocks.3.resnets.1.norm2.bias", "encoder.down.3.block.1.norm2.bias"),
+            ("decoder.up_blocks.0.upsamplers.0.conv.bias", "decoder.up.3.upsample.conv.bias"),
+            ("decoder.up_blocks.2.resnets.0.conv_shortcut.weight", "decoder.up.1.block.0.nin_shortcut.weight"),
+            ("decoder.mid_block.attentions.0.to_out.0.weight", "decoder.mid.attn_1.proj_out.weight"),
+            ("decoder.mid_block.attentions.0.group_norm.weight", "decoder.mid.attn_1.norm.weight"),
+            ("encoder.mid_block.resnets.0.conv1.weight", "encoder.mid.block_1.conv1.weight"),
+            ("decoder.conv_norm_out.weight", "decoder.norm_out.weight"),
+            ("post_quant_conv.weight", "post_quant_conv.weight"),
+        ] {
+            assert_eq!(original_vae(ours, 4).name, theirs);
+        }
+    }
+}

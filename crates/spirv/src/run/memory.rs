@@ -1,0 +1,461 @@
+//! Imported kernels: memory as modules lay it out, and instructions that the op table does not have.
+//!
+//! A pointer is a number: which memory, and where in it. Memory with a layout is bytes; all other memory is scalars, one after the other. What
+//! a module leaves undefined is zero here, and an access outside of a buffer reads zero or does nothing, as robust access does.
+
+use rspirv::spirv::{BuiltIn, Decoration, Op as S, StorageClass};
+
+use impasto_kernel::exec::{ForeignMachine, Launch, Machine, Mask, Stop};
+use impasto_kernel::hash::Map;
+use impasto_kernel::ir::{Builtin, Kernel, OpId, OpKind, Shape, Value};
+
+use super::instructions::Instructions;
+use super::numbers;
+use crate::import::foreign::{Constant, Foreign};
+use crate::import::{ModuleInterface, Number, Source, member_scalars, pointee};
+
+/// Scalars of one memory of an invocation or a workgroup.
+const MOST_SCALARS: u64 = 1 << 22;
+
+/// Invocations of a workgroup; the executor refuses larger ones.
+const MOST_LANES: usize = 1024;
+
+/// Where a pointer leads: the memory in the upper bits, the byte or the scalar in the lower ones.
+const PLACE: u32 = 40;
+
+enum Home {
+    /// A buffer of the launch, by its number.
+    Buffer(usize),
+    /// Scalars that a workgroup shares, or one invocation has: so many.
+    Shared(Vec<u64>),
+    Own(Vec<u64>, usize),
+    Input(BuiltIn),
+}
+
+/// The type that a pointer points to, and the member of a struct that it is, from which matrices have their strides.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Target {
+    pub(super) ty: u32,
+    within: Option<(u32, u32)>,
+}
+
+/// The module around a kernel that runs.
+pub(super) struct Outside<'a> {
+    pub(super) s: &'a Source,
+    homes: Vec<Home>,
+    variables: Map<u32, usize>,
+    locals: Vec<usize>,
+    targets: Map<Value, Target>,
+    layouts: Map<Target, Vec<(u32, Number)>>,
+    constants: Map<u32, Vec<u64>>,
+    pub(super) buffers: Vec<Vec<u8>>,
+    /// Whether something was read or written outside of its memory: what is not there reads as 0, and Vulkan promises nothing.
+    pub(super) strayed: bool,
+}
+
+/// Scalars of a value of this type; nothing if numbers do not tell.
+pub(super) fn slots(s: &Source, ty: u32, level: u32) -> Option<u64> {
+    if level > 64 {
+        return None;
+    }
+    match s.made(ty)? {
+        (S::TypeVector | S::TypeMatrix, &[_, of, n]) => slots(s, of, level + 1)?.checked_mul(n.into()),
+        (S::TypeArray, &[_, of, n]) => slots(s, of, level + 1)?.checked_mul(s.default(n)?.into()),
+        (S::TypeStruct, w) => w[1..].iter().try_fold(0u64, |sum, &m| sum.checked_add(slots(s, m, level + 1)?)),
+        (S::TypeRuntimeArray, _) => None,
+        _ => Some(1),
+    }
+}
+
+impl<'a> Outside<'a> {
+    pub(super) fn new(
+        s: &'a Source,
+        k: &Kernel,
+        interface: &ModuleInterface,
+        buffers: Vec<Vec<u8>>,
+    ) -> Result<Outside<'a>, String> {
+        let lanes = k.workgroup.iter().fold(1usize, |n, &w| n.saturating_mul(w as usize)).min(MOST_LANES);
+        let mut o = Outside {
+            s,
+            homes: Vec::new(),
+            variables: Map::default(),
+            locals: Vec::new(),
+            targets: Map::default(),
+            layouts: Map::default(),
+            constants: Map::default(),
+            buffers,
+            strayed: false,
+        };
+        let rows = s
+            .decorations
+            .values()
+            .flatten()
+            .any(|&at| s.op(at) == S::MemberDecorate && s.operands(at)[2] == Decoration::RowMajor as u32);
+        if rows {
+            return Err("matrices that lie by rows".to_owned());
+        }
+        for (i, b) in interface.buffers.iter().map(|b| b.variable).chain(interface.constants_variable).enumerate() {
+            o.variables.insert(b, o.homes.len());
+            o.homes.push(Home::Buffer(i));
+        }
+        for &at in &s.preamble {
+            let w = s.operands(at);
+            if s.op(at) != S::Variable || o.variables.contains_key(&w[1]) {
+                continue;
+            }
+            let n = || pointee(s, w[0]).and_then(|t| slots(s, t, 0)).filter(|&n| n <= MOST_SCALARS);
+            let home = if w[2] == StorageClass::Input as u32 {
+                let b = s.decoration(w[1], Decoration::BuiltIn).and_then(BuiltIn::from_u32);
+                Home::Input(b.ok_or("an input that is no number of the invocation")?)
+            } else if w[2] == StorageClass::Workgroup as u32 {
+                Home::Shared(vec![0; n().ok_or("memory of a size that is not known")? as usize])
+            } else if w[2] == StorageClass::Private as u32 {
+                let n = n().ok_or("memory of a size that is not known")? as usize;
+                Home::Own(vec![0; n * lanes], n)
+            } else {
+                continue;
+            };
+            o.variables.insert(w[1], o.homes.len());
+            o.homes.push(home);
+        }
+        for &pointer in Foreign::of(k).iter().flat_map(|f| &f.locals) {
+            let n = pointee(s, pointer).and_then(|t| slots(s, t, 0)).filter(|&n| n <= MOST_SCALARS);
+            let n = n.ok_or("an array of a size that is not known")? as usize;
+            o.locals.push(o.homes.len());
+            o.homes.push(Home::Own(vec![0; n * lanes], n));
+        }
+        Ok(o)
+    }
+
+    /// A new workgroup: nothing is left of the last one.
+    fn begin(&mut self) {
+        for home in &mut self.homes {
+            if let Home::Shared(v) | Home::Own(v, _) = home {
+                v.fill(0);
+            }
+        }
+    }
+
+    /// Private variables of the module begin as it says.
+    fn start_values(&mut self, lanes: usize) -> Result<(), String> {
+        let all: Vec<(u32, usize)> = self.variables.iter().map(|(&v, &h)| (v, h)).collect();
+        for (v, home) in all {
+            let Some((S::Variable, &[_, _, _, first])) = self.s.made(v) else { continue };
+            let value = self.constant(first, 0)?;
+            if let Home::Own(to, n) = &mut self.homes[home] {
+                for lane in 0..lanes {
+                    to[lane * *n..lane * *n + value.len().min(*n)].copy_from_slice(&value[..value.len().min(*n)]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The scalars of a constant, specialisation constants being what the module says.
+    pub(super) fn constant(&mut self, id: u32, level: u32) -> Result<Vec<u64>, String> {
+        if let Some(found) = self.constants.get(&id) {
+            return Ok(found.clone());
+        }
+        let s = self.s;
+        let Some((op, w)) = s.made(id).filter(|_| level < 64) else {
+            return Err("a constant that is not known".to_owned());
+        };
+        let value = match op {
+            S::Constant | S::SpecConstant => {
+                vec![w[2..].iter().rev().fold(0u64, |a, &x| a << 32 | u64::from(x)) & self.mask(w[0])]
+            }
+            S::ConstantTrue | S::SpecConstantTrue => vec![1],
+            S::ConstantFalse | S::SpecConstantFalse => vec![0],
+            S::ConstantComposite | S::SpecConstantComposite => {
+                let mut all = Vec::new();
+                for &part in &w[2..] {
+                    all.extend(self.constant(part, level + 1)?);
+                }
+                all
+            }
+            S::SpecConstantOp => {
+                let op = S::from_u32(w[2]).ok_or("a constant that is not known")?;
+                let parts: Vec<Vec<u64>> = match op {
+                    S::CompositeExtract => vec![self.constant(w[3], level + 1)?],
+                    _ => w[3..].iter().map(|&id| self.constant(id, level + 1)).collect::<Result<_, _>>()?,
+                };
+                match op {
+                    S::Select => {
+                        if parts[0] == [1] {
+                            parts[1].clone()
+                        } else {
+                            parts[2].clone()
+                        }
+                    }
+                    S::CompositeExtract if w.len() == 5 => {
+                        vec![*parts[0].get(w[4] as usize).ok_or("a constant that is not known")?]
+                    }
+                    _ => {
+                        let from = s.type_of(w[3]).unwrap_or(0);
+                        let (from, to) = (number(s, from), number(s, w[0]));
+                        let n = parts[0].len();
+                        let lane = |i: usize| -> Vec<u64> { parts.iter().map(|p| p[i.min(p.len() - 1)]).collect() };
+                        (0..n)
+                            .map(|i| numbers::compute(op, from, to, &lane(i)).ok_or(format!("a constant by Op{op:?}")))
+                            .collect::<Result<_, _>>()?
+                    }
+                }
+            }
+            S::ConstantNull | S::Undef => {
+                let n =
+                    slots(s, w[0], 0).filter(|&n| n <= MOST_SCALARS).ok_or("a constant of a size that is not known")?;
+                vec![0; n as usize]
+            }
+            S::Variable => match self.variables.get(&id) {
+                Some(&home) => vec![(home as u64) << PLACE],
+                None => return Err(format!("the variable '{}'", s.function_name(id))),
+            },
+            _ => return Err(format!("Op{op:?}")),
+        };
+        self.constants.insert(id, value.clone());
+        Ok(value)
+    }
+
+    fn mask(&self, ty: u32) -> u64 {
+        match self.s.made(ty) {
+            Some((S::TypeBool, _)) => 1,
+            _ => numbers::mask(number(self.s, ty)),
+        }
+    }
+
+    /// What the pointer that a value is points to.
+    pub(super) fn target(&self, k: &Kernel, v: Value) -> Option<Target> {
+        if let Some(&t) = self.targets.get(&v) {
+            return Some(t);
+        }
+        match k.shape(k.ty(v)) {
+            Shape::Foreign(ty, _) => pointee(self.s, ty).map(|ty| Target { ty, within: None }),
+            _ => None,
+        }
+    }
+
+    /// Follows a chain of indices from a pointer.
+    pub(super) fn chain(&mut self, m: &Machine<'_>, op: OpId, lane: usize) -> Result<u64, String> {
+        let k = m.kernel();
+        let args = k.args(op);
+        let mut pointer = m.get(args[0], lane);
+        let mut t = self.target(k, args[0]).ok_or("a pointer that leads nowhere")?;
+        let bytes = matches!(self.homes.get((pointer >> PLACE) as usize), Some(Home::Buffer(_)));
+        let s = self.s;
+        let out = || "an index that is out of bounds".to_owned();
+        for &index in &args[1..] {
+            let (Shape::Scalar(scalar), i) = (k.shape(k.ty(index)), m.get(index, lane)) else {
+                return Err("an index of 8 or 16 bits".to_owned());
+            };
+            let i = impasto_kernel::eval::to_int(scalar, i);
+            let i = u64::try_from(i).unwrap_or(u64::from(u32::MAX));
+            let (step, next) = match s.made(t.ty) {
+                Some((S::TypeStruct, _)) => {
+                    let i = i as u32;
+                    let next = s.member(t.ty, i).ok_or_else(out)?;
+                    let step = if bytes {
+                        s.member_decoration(t.ty, i, Decoration::Offset).unwrap_or(0).into()
+                    } else {
+                        (0..i).filter_map(|j| slots(s, s.member(t.ty, j)?, 0)).sum()
+                    };
+                    (step, Target { ty: next, within: Some((t.ty, i)) })
+                }
+                _ => {
+                    let next = s.element(t.ty).ok_or_else(out)?;
+                    let each = if bytes {
+                        match s.made(t.ty) {
+                            Some((S::TypeVector, _)) => u64::from(number(s, next).bytes()),
+                            _ => crate::import::strides(s, t.ty, t.within).array.into(),
+                        }
+                    } else {
+                        slots(s, next, 0).unwrap_or(0)
+                    };
+                    // Far outside of every buffer, and still a pointer into this one.
+                    let step = i.saturating_mul(each).min((1 << (PLACE - 2)) - 1);
+                    (step, Target { ty: next, within: t.within })
+                }
+            };
+            let place = (pointer & ((1 << PLACE) - 1)).saturating_add(step).min((1 << PLACE) - 1);
+            pointer = pointer >> PLACE << PLACE | place;
+            t = next;
+        }
+        self.targets.insert(k.result(op), t);
+        Ok(pointer)
+    }
+
+    fn layout(&mut self, t: Target) -> Result<&[(u32, Number)], String> {
+        if !self.layouts.contains_key(&t) {
+            let found = member_scalars(self.s, t.ty, t.within).ok_or("a type without a layout")?;
+            self.layouts.insert(t, found);
+        }
+        Ok(&self.layouts[&t])
+    }
+
+    /// Reads what lies at a pointer.
+    pub(super) fn read(
+        &mut self,
+        m: &Machine<'_>,
+        pointer: u64,
+        t: Target,
+        lane: usize,
+        launch: &Launch,
+    ) -> Result<Vec<u64>, String> {
+        let (home, place) = ((pointer >> PLACE) as usize, (pointer & ((1 << PLACE) - 1)) as usize);
+        match self.homes.get(home) {
+            Some(&Home::Buffer(b)) => {
+                let layout = self.layout(t)?.to_vec();
+                let found = layout.iter().map(|&(at, n)| get(&self.buffers[b], place + at as usize, n));
+                let strayed = &mut self.strayed;
+                Ok(found.map(|x| or_zero(x, strayed)).collect())
+            }
+            Some(Home::Input(b)) => {
+                let all = input(m, *b, lane, launch).ok_or_else(|| format!("the input {b:?}"))?;
+                let n = slots(self.s, t.ty, 0).unwrap_or(0) as usize;
+                Ok(all.iter().skip(place).take(n).map(|&x| x.into()).collect())
+            }
+            Some(Home::Shared(v)) => {
+                let n = slots(self.s, t.ty, 0).unwrap_or(0) as usize;
+                let strayed = &mut self.strayed;
+                Ok((0..n).map(|i| or_zero(v.get(place + i).copied(), strayed)).collect())
+            }
+            Some(Home::Own(v, size)) => {
+                let n = slots(self.s, t.ty, 0).unwrap_or(0) as usize;
+                let own = &v[lane * size..(lane + 1) * size];
+                let strayed = &mut self.strayed;
+                Ok((0..n).map(|i| or_zero(own.get(place + i).copied(), strayed)).collect())
+            }
+            None => Err("a pointer that leads nowhere".to_owned()),
+        }
+    }
+
+    /// Writes to where a pointer leads.
+    pub(super) fn write(&mut self, pointer: u64, t: Target, lane: usize, value: &[u64]) -> Result<(), String> {
+        let (home, place) = ((pointer >> PLACE) as usize, (pointer & ((1 << PLACE) - 1)) as usize);
+        match self.homes.get_mut(home) {
+            Some(&mut Home::Buffer(b)) => {
+                let layout = self.layout(t)?.to_vec();
+                let bytes = &mut self.buffers[b];
+                for (&(at, n), &x) in layout.iter().zip(value) {
+                    self.strayed |= !put(bytes, place + at as usize, n, x);
+                }
+                Ok(())
+            }
+            Some(Home::Shared(v)) => {
+                v.iter_mut().skip(place).zip(value).for_each(|(to, &x)| *to = x);
+                self.strayed |= place + value.len() > v.len();
+                Ok(())
+            }
+            Some(Home::Own(v, size)) => {
+                let own = &mut v[lane * *size..(lane + 1) * *size];
+                own.iter_mut().skip(place).zip(value).for_each(|(to, &x)| *to = x);
+                self.strayed |= place + value.len() > own.len();
+                Ok(())
+            }
+            _ => Err("a pointer that leads nowhere that can be written".to_owned()),
+        }
+    }
+
+    /// Elements of the array at the end of a buffer.
+    pub(super) fn length(&self, pointer: u64, ty: u32, member: u32) -> Option<u64> {
+        let Some(&Home::Buffer(b)) = self.homes.get((pointer >> PLACE) as usize) else { return None };
+        let offset = self.s.member_decoration(ty, member, Decoration::Offset)?;
+        let stride = self.s.decoration(self.s.member(ty, member)?, Decoration::ArrayStride)?;
+        (self.buffers[b].len() as u64).checked_sub(offset.into())?.checked_div(stride.into())
+    }
+}
+
+impl ForeignMachine for Outside<'_> {
+    fn begin_workgroup(&mut self, lanes: usize) -> Result<(), String> {
+        self.begin();
+        self.start_values(lanes)
+    }
+
+    fn run(&mut self, m: &mut Machine<'_>, op: OpId, mask: Mask, launch: &Launch) -> Result<(), Stop> {
+        let k = m.kernel();
+        let kind = k.kind(op);
+        let args = k.args(op);
+        let foreign = Foreign::of(k);
+        if let OpKind::Foreign(n, _) = kind {
+            let Some(i) = foreign.and_then(|f| f.instructions.get(n as usize)) else { return Ok(()) };
+            let code = S::from_u32(i.opcode.into()).unwrap_or(S::Nop);
+            return Instructions { outside: self, m, op, code, words: &i.words }.run(mask, launch);
+        }
+        for lane in mask.lanes() {
+            let stop = |p: String| Stop(op, lane, p);
+            match kind {
+                OpKind::Undef => {
+                    let zeros = vec![0; m.values(k.result(op), lane).len()];
+                    m.give(k.result(op), lane, &zeros);
+                }
+                OpKind::ForeignConst(n) => {
+                    let value = match foreign.and_then(|f| f.constant(n)) {
+                        Some(Constant::Outside(id)) => self.constant(id, 0).map_err(stop)?,
+                        Some(Constant::Local(n)) => vec![(self.locals[n as usize] as u64) << PLACE],
+                        None => continue,
+                    };
+                    m.give(k.result(op), lane, &value);
+                }
+                OpKind::Load(_) => {
+                    let t = self.target(k, args[0]).ok_or_else(|| stop("a pointer that leads nowhere".to_owned()))?;
+                    let value = self.read(m, m.get(args[0], lane), t, lane, launch).map_err(stop)?;
+                    m.give(k.result(op), lane, &value);
+                }
+                OpKind::Store(_) => {
+                    let t = self.target(k, args[0]).ok_or_else(|| stop("a pointer that leads nowhere".to_owned()))?;
+                    self.write(m.get(args[0], lane), t, lane, &m.values(args[1], lane)).map_err(stop)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a module calls the place of an invocation.
+fn input(m: &Machine<'_>, b: BuiltIn, lane: usize, launch: &Launch) -> Option<Vec<u32>> {
+    let own = |b: Builtin| (0..if b.has_axes() { 3 } else { 1 }).map(|axis| m.builtin(b, axis, lane, launch)).collect();
+    Some(match b {
+        BuiltIn::GlobalInvocationId => own(Builtin::GlobalId),
+        BuiltIn::LocalInvocationId => own(Builtin::LocalId),
+        BuiltIn::WorkgroupId => own(Builtin::WorkgroupId),
+        BuiltIn::NumWorkgroups => own(Builtin::NumWorkgroups),
+        BuiltIn::LocalInvocationIndex => own(Builtin::LocalIndex),
+        BuiltIn::SubgroupSize => own(Builtin::SubgroupSize),
+        BuiltIn::SubgroupLocalInvocationId => own(Builtin::SubgroupLane),
+        BuiltIn::SubgroupId => own(Builtin::SubgroupId),
+        BuiltIn::NumSubgroups => vec![(m.lanes() as u32).div_ceil(launch.subgroup)],
+        BuiltIn::WorkgroupSize => m.kernel().workgroup.to_vec(),
+        BuiltIn::DeviceIndex => vec![0],
+        _ => return None,
+    })
+}
+
+/// The number that a scalar is, or the scalars of a composite are; a truth value counts as a word.
+pub(super) fn number(s: &Source, ty: u32) -> Number {
+    let mut ty = ty;
+    for _ in 0..4 {
+        match s.made(ty) {
+            Some((S::TypeInt, &[_, bits, sign])) => return Number::Int { bits, signed: sign == 1 },
+            Some((S::TypeFloat, &[_, bits, ..])) => return Number::Float(bits),
+            Some((S::TypeVector | S::TypeMatrix, &[_, of, _])) => ty = of,
+            _ => break,
+        }
+    }
+    Number::Int { bits: 32, signed: false }
+}
+
+fn or_zero(x: Option<u64>, strayed: &mut bool) -> u64 {
+    *strayed |= x.is_none();
+    x.unwrap_or(0)
+}
+
+fn get(bytes: &[u8], at: usize, n: Number) -> Option<u64> {
+    let found = bytes.get(at..at + n.bytes() as usize)?;
+    Some(found.iter().rev().fold(0, |a, &b| a << 8 | u64::from(b)))
+}
+
+/// Whether there is such a place.
+fn put(bytes: &mut [u8], at: usize, n: Number, x: u64) -> bool {
+    let to = bytes.get_mut(at..at + n.bytes() as usize);
+    to.map(|to| to.copy_from_slice(&x.to_le_bytes()[..n.bytes() as usize])).is_some()
+}

@@ -1,0 +1,79 @@
+//! Kernels on a Vulkan device: lavapipe, which computes on the CPU and is the same everywhere.
+#![allow(dead_code, reason = "each test uses a part of this")]
+
+use impasto_kernel::{Data, Kernel, Launch, Module, param_bytes};
+use impasto_spirv::{Words, interface};
+use impasto_vulkan::{Buffer, Device, Kind, Loader};
+
+/// Runs the rest of a test in a child, and says whether this is it: a driver may crash, lavapipe is told to compile fast, which it reads when
+/// it is loaded, and the validation layer watches every call and every module.
+pub fn in_child(test: &str) -> bool {
+    if std::env::var_os("IMPASTO_IN_CHILD").is_some() {
+        return true;
+    }
+    let done = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture"])
+        .env("IMPASTO_IN_CHILD", "1")
+        .env("GALLIVM_PERF", "nopt")
+        .env("VK_INSTANCE_LAYERS", "VK_LAYER_KHRONOS_validation")
+        .output()
+        .unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success() && text.contains("1 passed"), "{}: {text}", done.status);
+    assert!(!text.contains("Validation"), "{text}");
+    print!("{text}");
+    false
+}
+
+/// The software device.
+pub fn open() -> Device {
+    open_that(|kind| kind == Kind::Software)
+}
+
+/// The software device, with what modules with these capabilities need.
+pub fn open_for(capabilities: &[u32]) -> Device {
+    opened(|kind| kind == Kind::Software, capabilities)
+}
+
+/// The first device of such a kind.
+pub fn open_that(is_it: impl Fn(Kind) -> bool) -> Device {
+    opened(is_it, &[])
+}
+
+fn opened(is_it: impl Fn(Kind) -> bool, capabilities: &[u32]) -> Device {
+    let missing = "there is no software Vulkan device that is watched: install mesa-vulkan-drivers, libvulkan1 and vulkan-validationlayers, as tools/test.sh does";
+    let instance = Loader::open().expect(missing).create_instance().expect(missing);
+    let all = instance.enumerate().expect(missing);
+    let physical = all.iter().find(|p| is_it(p.describe().kind)).expect(missing);
+    Device::open_for(physical, capabilities).unwrap_or_else(|e| panic!("{e}: {missing}"))
+}
+
+fn bytes(data: &Data) -> Vec<u8> {
+    let n = data.ty.bytes() as usize;
+    data.bits.iter().flat_map(|b| b.to_le_bytes()[..n].to_vec()).collect()
+}
+
+/// What the buffers hold after a launch.
+pub fn run(device: &Device, kernel: &Kernel, module: &Module, launch: &Launch) -> Vec<Data> {
+    let mut buffers = Vec::new();
+    for data in &launch.buffers {
+        let bytes = bytes(data);
+        let buffer = device.buffer(bytes.len() as u64).unwrap();
+        buffer.write(&bytes).unwrap();
+        buffers.push(buffer);
+    }
+    let constants = param_bytes(kernel, &launch.scalars).unwrap();
+    let entry = module.entries.iter().find(|e| e.name == kernel.name).unwrap();
+    // SAFETY: spirv-val accepts what the compiler writes, which tests/spirv.rs sees to on the same kernels; the executor ran the
+    // kernel on buffers of the same sizes, and would have refused an access outside of them.
+    let pipeline = unsafe { device.pipeline(&module.words(), &interface(entry)) }.unwrap();
+    device.run(&pipeline, &buffers.iter().collect::<Vec<_>>(), &constants, launch.groups).unwrap();
+    let read = |(data, buffer): (&Data, &Buffer)| {
+        let n = data.ty.bytes() as usize;
+        let mut all = vec![0; data.bits.len() * n];
+        buffer.read(&mut all).unwrap();
+        let number = |c: &[u8]| c.iter().rev().fold(0u64, |a, &b| a << 8 | u64::from(b));
+        Data { ty: data.ty, bits: all.chunks_exact(n).map(number).collect() }
+    };
+    launch.buffers.iter().zip(&buffers).map(read).collect()
+}
