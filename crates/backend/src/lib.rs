@@ -212,7 +212,7 @@ pub trait Backend: Send + Sync {
     /// Take the memory of a plan and make everything ready to run.
     fn prepare(&self, graph: &Graph, plan: &Plan, weights: &Weights) -> Result<Box<dyn Session>, BackendError>;
 
-    /// After the device was lost it can be opened anew: true behind a worker process, since what was lost is that process.
+    /// After the device was lost it can be opened anew: true of a worker process, since what was lost is that process.
     fn reopens(&self) -> bool {
         false
     }

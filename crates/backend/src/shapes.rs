@@ -143,7 +143,7 @@ impl Image {
     }
 }
 
-/// A product's operands behind the weights: bias, then residual, where there are such.
+/// A product's operands after the weights: bias, then residual, where there are such.
 pub(crate) fn epilogue(graph: &Graph, value: Value, fused: Fused) -> (Option<Value>, Option<Value>) {
     let mut rest = graph.node(value).inputs[2..].iter().copied();
     let bias = if fused.bias { rest.next() } else { None };

@@ -23,7 +23,7 @@ pub struct Streaming {
 }
 
 impl Streaming {
-    /// The share of the copying that was hidden behind computing.
+    /// The share of the copying that overlapped with computing.
     pub fn hidden(&self) -> f64 {
         if self.copying > 0.0 { (1.0 - self.waiting / self.copying).clamp(0.0, 1.0) } else { 1.0 }
     }

@@ -8,7 +8,7 @@ use impasto_model::{Gaussian, LatentShape, Model, NetworkId, Pipeline};
 use crate::module::{Module, built, load, megabytes};
 use crate::picture::Picture;
 use crate::pipeline::{Event, Watcher, tell};
-use crate::place::{Bounds, Place, Rung};
+use crate::place::{Bounds, Place, SplitMode};
 use crate::tiles::Tiles;
 use crate::{GenerateError, Job, Split, Tile};
 
@@ -47,14 +47,14 @@ impl Half<'_> {
         Ok(Module::new(self.network, self.model, place, bounds, format!("{grid:?}"), &[&build])?.0)
     }
 
-    /// The first rung that fits a place.
+    /// The first split mode that fits a place.
     fn fit(&self, place: &Place) -> Result<(Module, Option<Tiles>), GenerateError> {
         let Split { from, arena, .. } = *self.split;
         let mut refused = None;
-        if from <= Rung::Banded {
-            let bounds = Bounds { from, to: self.split.to.min(Rung::Banded), arena };
+        if from <= SplitMode::Banded {
+            let bounds = Bounds { from, to: self.split.to.min(SplitMode::Banded), arena };
             match self.module(place, self.grid, bounds) {
-                Err(error @ GenerateError::Plan { .. }) if self.split.allows(Rung::Tiled) => refused = Some(error),
+                Err(error @ GenerateError::Plan { .. }) if self.split.allows(SplitMode::Tiled) => refused = Some(error),
                 planned => return Ok((planned?, None)),
             }
         }
@@ -82,7 +82,7 @@ impl Half<'_> {
                 let largest = height.max(width).saturating_sub(1).max(1);
                 // Asked for, tiles are tiles, also where the whole would fit one.
                 let usual = USUAL_TILE.min((3 * largest).div_ceil(4));
-                let most = if self.split.from == Rung::Tiled { usual } else { largest };
+                let most = if self.split.from == SplitMode::Tiled { usual } else { largest };
                 let mut sides: Vec<usize> = (LEAST_TILE.min(most)..=most).rev().step_by(4).collect();
                 sides.push(LEAST_TILE.min(most));
                 sides.dedup();

@@ -7,7 +7,7 @@ use crate::GenerateError;
 use crate::module::Module;
 use crate::networks::Networks;
 use crate::pipeline::{Event, Watcher, tell};
-use crate::place::{Learned, MODULES, ModuleName, Place, Rung};
+use crate::place::{Learned, MODULES, ModuleName, Place, SplitMode};
 
 /// Networks that go on where others would give up.
 pub(crate) struct FailoverNetworks<'a> {
@@ -179,7 +179,7 @@ impl<'a> FailoverNetworks<'a> {
             let name = place.device.name();
             self.learned.allows(module, name) && place.pool().failure(name).is_none()
         };
-        let may_leave = module != ModuleName::Vae || job.split.allows(Rung::Elsewhere);
+        let may_leave = module != ModuleName::Vae || job.split.allows(SplitMode::Elsewhere);
         let (job, model) = (*job, *model);
         let mut next = places.of(module).filter(stays).map(|place| place.clone().with(&self.learned, module));
         loop {

@@ -45,7 +45,7 @@ pub use error::GenerateError;
 pub use job::{Job, Start};
 pub use module::Module;
 pub use noise::{Noise, NoiseKind};
-pub use output::Output;
+pub use output::OutputFiles;
 pub use overview::plan;
 pub use pipeline::{Event, Watcher, decode, run};
 pub use saved_run::{Run, SavedRun, SavedRunError, run_file};

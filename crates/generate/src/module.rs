@@ -16,7 +16,8 @@ use impasto_model::{Model, NetworkId};
 use crate::GenerateError;
 use crate::pipeline::{Event, Watcher};
 use crate::place::{
-    Bounds, Build, Count, Fitted, Held, Home, ModulePlan, Place, Resident, Rung, Spent, WeightsKey, fit,
+    Bounds, Build, Count, FittedModule, Home, MemoryReservation, ModulePlan, Place, Resident, SplitMode, WeightsKey,
+    WorkSample, fit,
 };
 
 /// A network that cannot be built, as an error of its module.
@@ -43,7 +44,7 @@ pub struct Module {
     place: Place,
     source: SharedSource,
     key: WeightsKey,
-    fitted: Arc<Fitted>,
+    fitted: Arc<FittedModule>,
     /// Tiles that one run is made of; none where it is not tiled.
     tiles: Option<u64>,
     /// Where its weights are kept.
@@ -59,7 +60,7 @@ pub struct Module {
 struct Loaded {
     session: Box<dyn Session>,
     weights: Weights,
-    _held: Held,
+    _held: MemoryReservation,
 }
 
 impl Module {
@@ -109,8 +110,8 @@ impl Module {
     }
 
     /// In which way it runs.
-    pub fn rung(&self) -> Rung {
-        if self.tiles.is_some() { Rung::Tiled } else { self.fitted.rung }
+    pub fn split_mode(&self) -> SplitMode {
+        if self.tiles.is_some() { SplitMode::Tiled } else { self.fitted.split_mode }
     }
 
     /// It computes one of so many tiles.
@@ -127,7 +128,7 @@ impl Module {
 
     /// In which way it runs, in the user's words.
     pub(crate) fn way(&self) -> String {
-        let (id, Fitted { plan, cuts, .. }) = (self.id, &*self.fitted);
+        let (id, FittedModule { plan, cuts, .. }) = (self.id, &*self.fitted);
         let (device, numbers) = (self.device().name(), self.device().activations());
         let [arena, weights, resident] = [plan.arena_bytes(), plan.weight_bytes(), plan.device_weight_bytes()];
         let turns = match plan.stream() {
@@ -159,7 +160,7 @@ impl Module {
 
     /// What it takes and how long, if it runs so often.
     pub fn report(&self, runs: u64) -> ModulePlan {
-        let (device, Fitted { plan, graph, .. }) = (self.device(), &*self.fitted);
+        let (device, FittedModule { plan, graph, .. }) = (self.device(), &*self.fitted);
         let weights = plan.weights().iter().map(|weight| weight.bytes).max().unwrap_or(0);
         let on_host = self.home == Home::Host;
         let report = ModulePlan {
@@ -177,7 +178,7 @@ impl Module {
             arena_bytes: plan.arena_bytes(),
             largest_buffer: plan.largest_binding().max(weights),
             buffer_limit: device.limits().max_binding,
-            rung: self.rung(),
+            split_mode: self.split_mode(),
             runs: runs * self.tiles.unwrap_or(1),
             flops: graph.flops(),
             seconds: 0.0,
@@ -199,14 +200,14 @@ impl Module {
                 let refused = |source| GenerateError::Plan { module: self.id, device: opened.name().into(), source };
                 let within = WithLimits::new(opened.clone(), self.device().limits());
                 let plan = Plan::streamed(&self.fitted.graph, &within).map_err(refused)?;
-                self.fitted = Arc::new(Fitted { plan, ..(*self.fitted).clone() });
+                self.fitted = Arc::new(FittedModule { plan, ..(*self.fitted).clone() });
             }
             self.opened = Some([device, backend]);
         }
         Ok(())
     }
 
-    /// Bring its weights to the device and take its memory, unless it is there already. `progress` hears how many of how many parameters are
+    /// Bring its weights to the device and take its memory, unless it is there already. `progress` is told how many of how many parameters are
     /// read; it may ask to stop by returning `false`.
     pub fn load(&mut self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<(), GenerateError> {
         if self.loaded.is_some() {
@@ -252,9 +253,9 @@ impl Module {
     fn pack(&mut self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<Weights, GenerateError> {
         let Some([_, backend]) = self.opened.clone() else { return Err(self.failed(not_loaded())) };
         let (begun, loaded) = (Instant::now(), self.place.pool().loaded());
-        let Fitted { graph, plan, .. } = &*self.fitted;
+        let FittedModule { graph, plan, .. } = &*self.fitted;
         let of = plan.weights().iter().map(|w| graph.ty(w.value).elements()).sum();
-        let watched = Watched { source: &*self.source, done: AtomicU64::new(0), stop: AtomicBool::new(false) };
+        let watched = ProgressSource { source: &*self.source, done: AtomicU64::new(0), stop: AtomicBool::new(false) };
         let failed = |error: BackendError| match watched.stopped() {
             true => GenerateError::Interrupted,
             false => self.failed(error),
@@ -276,14 +277,14 @@ impl Module {
         let weights = packed.map_err(failed)?.fed_by(feed);
         self.host = host;
         let (bytes, loading) = (plan.weight_bytes() as f64, begun.elapsed().as_secs_f64());
-        self.place.note(Spent { bytes, loading, ..Spent::default() });
+        self.place.note(WorkSample { bytes, loading, ..WorkSample::default() });
         Ok(weights)
     }
 
     /// Run once; it must be loaded.
     pub fn run(&mut self, inputs: &[(&str, &HostTensor)]) -> Result<Vec<HostTensor>, GenerateError> {
         let begun = Instant::now();
-        let Fitted { graph, cuts, .. } = &*self.fitted;
+        let FittedModule { graph, cuts, .. } = &*self.fitted;
         let parts = cuts.parts(inputs).map_err(built(self.id))?;
         let whole = inputs.iter().copied().filter(|(name, _)| !cuts.inputs.iter().any(|cut| cut.name == *name));
         let given: Vec<(&str, &HostTensor)> = whole.chain(parts.iter().map(|(name, part)| (&**name, part))).collect();
@@ -303,7 +304,7 @@ impl Module {
         let names = graph.outputs().iter().map(|output| &*output.name);
         let outputs = cuts.join(names, outputs).map_err(built(self.id))?;
         let (flops, computing) = (graph.flops() as f64, begun.elapsed().as_secs_f64());
-        self.place.note(Spent { flops, computing, ..Spent::default() });
+        self.place.note(WorkSample { flops, computing, ..WorkSample::default() });
         if let Some(Loaded { session, .. }) = &self.loaded {
             self.place.note_steps(self.id, &**session);
         }
@@ -364,10 +365,10 @@ impl Module {
     }
 
     /// Its memory, from now on.
-    fn hold(&self) -> Held {
+    fn hold(&self) -> MemoryReservation {
         let report = self.report(1);
         let bytes = report.device_bytes();
-        Held::new(self.place.pool(), vec![(report.computes_on, bytes), ("cpu".into(), report.host_bytes)])
+        MemoryReservation::new(self.place.pool(), vec![(report.computes_on, bytes), ("cpu".into(), report.host_bytes)])
     }
 
     /// Bytes that could be had of its device when it refused more.
@@ -426,13 +427,13 @@ fn home(place: &Place, plan: &Plan) -> Home {
 const TICK: Duration = Duration::from_millis(20);
 
 /// Parameters that are counted as they are read, by whichever threads read them.
-struct Watched<'a> {
+struct ProgressSource<'a> {
     source: &'a dyn WeightSource,
     done: AtomicU64,
     stop: AtomicBool,
 }
 
-impl Watched<'_> {
+impl ProgressSource<'_> {
     /// Loads on another thread and says meanwhile, on this one, how much of `of` elements is read.
     fn follow<T: Send>(
         &self,
@@ -464,7 +465,7 @@ impl Watched<'_> {
     }
 }
 
-impl WeightSource for Watched<'_> {
+impl WeightSource for ProgressSource<'_> {
     fn describe(&self, name: &str) -> Result<ParamInfo, ParamError> {
         self.source.describe(name)
     }

@@ -7,15 +7,15 @@ use crate::picture::{Format, PictureError};
 
 /// Where pictures go.
 #[derive(Clone, Debug)]
-pub struct Output {
+pub struct OutputFiles {
     path: PathBuf,
     force: bool,
     given: HashSet<PathBuf>,
 }
 
-impl Output {
+impl OutputFiles {
     /// `path` is what the user named; by default `output.png`. Refuses at once what could not be written in the end.
-    pub fn new(path: Option<&Path>, count: usize, force: bool) -> Result<Output, PictureError> {
+    pub fn new(path: Option<&Path>, count: usize, force: bool) -> Result<OutputFiles, PictureError> {
         let named = path.is_some();
         let path = path.unwrap_or(Path::new("output.png")).to_path_buf();
         Format::of(&path)?;
@@ -24,7 +24,7 @@ impl Output {
             let problem = format!("there is no folder {}", folder.display());
             return Err(PictureError::Write { path, problem });
         }
-        let output = Output { path, force, given: HashSet::new() };
+        let output = OutputFiles { path, force, given: HashSet::new() };
         // A name that was given and is taken: say so before the work, not after.
         if named && !force && output.pattern().is_none() {
             for i in 0..count {
@@ -37,7 +37,7 @@ impl Output {
         Ok(output)
     }
 
-    /// The next picture's file: with a number in the name (`%03d`, or `_2` and so on behind it), and no file that is there
+    /// The next picture's file: with a number in the name (`%03d`, or `_2` and so on after it), and no file that is there
     /// already unless overwriting is allowed.
     pub fn claim(&mut self) -> PathBuf {
         let free = |path: &PathBuf| !self.given.contains(path) && (self.force || !path.exists());
@@ -85,19 +85,19 @@ mod tests {
     fn files_are_numbered_and_none_that_is_there_is_named() {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name);
-        let mut plain = Output::new(Some(&at("a.png")), 3, false).expect("it can be written");
+        let mut plain = OutputFiles::new(Some(&at("a.png")), 3, false).expect("it can be written");
         assert_eq!([plain.claim(), plain.claim(), plain.claim()], [at("a.png"), at("a_2.png"), at("a_3.png")]);
         std::fs::write(at("b_001.jpg"), "x").expect("written");
-        let mut pattern = Output::new(Some(&at("b_%03d.jpg")), 3, false).expect("it can be written");
+        let mut pattern = OutputFiles::new(Some(&at("b_%03d.jpg")), 3, false).expect("it can be written");
         assert_eq!([pattern.claim(), pattern.claim()], [at("b_000.jpg"), at("b_002.jpg")]);
-        let mut force = Output::new(Some(&at("b_%03d.jpg")), 3, true).expect("it can be written");
+        let mut force = OutputFiles::new(Some(&at("b_%03d.jpg")), 3, true).expect("it can be written");
         assert_eq!([force.claim(), force.claim()], [at("b_000.jpg"), at("b_001.jpg")]);
 
         std::fs::write(at("a_2.png"), "x").expect("written");
-        assert!(matches!(Output::new(Some(&at("a.png")), 2, false), Err(PictureError::Exists { .. })));
-        assert!(Output::new(Some(&at("a.png")), 1, false).is_ok());
-        assert!(Output::new(Some(&at("a.png")), 2, true).is_ok());
-        assert!(matches!(Output::new(Some(&at("a.gif")), 1, false), Err(PictureError::Kind { .. })));
-        assert!(matches!(Output::new(Some(&at("no/a.png")), 1, false), Err(PictureError::Write { .. })));
+        assert!(matches!(OutputFiles::new(Some(&at("a.png")), 2, false), Err(PictureError::Exists { .. })));
+        assert!(OutputFiles::new(Some(&at("a.png")), 1, false).is_ok());
+        assert!(OutputFiles::new(Some(&at("a.png")), 2, true).is_ok());
+        assert!(matches!(OutputFiles::new(Some(&at("a.gif")), 1, false), Err(PictureError::Kind { .. })));
+        assert!(matches!(OutputFiles::new(Some(&at("no/a.png")), 1, false), Err(PictureError::Write { .. })));
     }
 }

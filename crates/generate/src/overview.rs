@@ -7,7 +7,7 @@ use crate::conditioning::{Lengths, encoders};
 use crate::denoise::Denoiser;
 use crate::module::Module;
 use crate::phases::Phases;
-use crate::place::{ModuleName, ModulePlan, Place, Placement, RunPlan, Rung};
+use crate::place::{ModuleName, ModulePlan, Place, Placement, RunPlan, SplitMode};
 use crate::settings::Preview;
 use crate::{GenerateError, Job};
 
@@ -87,7 +87,7 @@ fn refused(name: ModuleName, place: &Place, error: &GenerateError) -> ModulePlan
         arena_bytes: 0,
         largest_buffer: 0,
         buffer_limit: place.device.limits().max_binding,
-        rung: Rung::Elsewhere,
+        split_mode: SplitMode::Elsewhere,
         runs: 0,
         flops: 0,
         seconds: 0.0,

@@ -71,7 +71,7 @@ pub enum Event<'a> {
     Resumable(&'a Path),
 }
 
-/// Who hears what happens. To answer `false` asks to stop.
+/// Receives the events of a run. To answer `false` asks to stop.
 pub type Watcher<'a> = dyn FnMut(Event) -> Result<bool, GenerateError> + 'a;
 
 /// Makes the pictures of a job, from where a run stands if it is given; each is handed to `watch` when it is ready.

@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use crate::picture::{Picture, PictureError};
 use crate::saved_run::{Run, SavedRun, run_file};
-use crate::settings::{Kind, Setting, Settings};
-use crate::{GenerateError, Output};
+use crate::settings::{Setting, SettingKind, Settings};
+use crate::{GenerateError, OutputFiles};
 
 /// Steps that follow each other faster are not all written.
 const SAVE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The files of a run, in the order in which its pictures are made.
 pub struct RunFiles {
-    output: Output,
+    output: OutputFiles,
     /// The picture that a resumed run was making.
     resumed: Option<PathBuf>,
     settings: BTreeMap<String, String>,
@@ -39,12 +39,12 @@ impl RunFiles {
     pub fn new(settings: &Settings, fingerprint: String, count: usize) -> Result<RunFiles, GenerateError> {
         // A run may be resumed in another folder.
         let absolute = |(name, text): (&String, &String)| {
-            let is_file = Setting::named(name).is_some_and(|setting| setting.kind == Kind::File);
+            let is_file = Setting::named(name).is_some_and(|setting| setting.kind == SettingKind::File);
             let path = std::path::absolute(text).ok().filter(|_| is_file);
             (name.clone(), path.map_or_else(|| text.clone(), |path| path.to_string_lossy().into_owned()))
         };
         Ok(RunFiles {
-            output: Output::new(settings.output.as_deref(), count, settings.force == Some(true))?,
+            output: OutputFiles::new(settings.output.as_deref(), count, settings.force == Some(true))?,
             resumed: None,
             settings: settings.texts.iter().map(absolute).collect(),
             fingerprint,

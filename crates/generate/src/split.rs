@@ -1,16 +1,16 @@
 //! How the autoencoder may be split where it does not fit: what was asked for.
 
 use crate::GenerateError;
-use crate::place::Rung;
+use crate::place::SplitMode;
 use crate::settings::Settings;
 
 /// How the autoencoder may be split.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Split {
-    /// The rung that is tried first.
-    pub from: Rung,
-    /// The last that may be taken. With [`Rung::Elsewhere`] nothing is forbidden.
-    pub to: Rung,
+    /// The split mode that is tried first.
+    pub from: SplitMode,
+    /// The last that may be taken. With [`SplitMode::Elsewhere`] nothing is forbidden.
+    pub to: SplitMode,
     /// The tile, across and down: in pixels of a latent, or as shares of one.
     pub tile: Option<Tile>,
     /// The share of a tile that the next one covers too.
@@ -30,7 +30,7 @@ pub enum Tile {
 
 impl Default for Split {
     fn default() -> Self {
-        Split { from: Rung::Whole, to: Rung::Elsewhere, tile: None, overlap: 0.5, arena: None }
+        Split { from: SplitMode::Whole, to: SplitMode::Elsewhere, tile: None, overlap: 0.5, arena: None }
     }
 }
 
@@ -41,10 +41,10 @@ impl Split {
         let forced = settings.vae_tiling == Some(true);
         let from = settings.vae_split.and_then(|split| split.0);
         let named = forced || from.is_some();
-        if forced && from.is_some_and(|from| from != Rung::Tiled) {
+        if forced && from.is_some_and(|from| from != SplitMode::Tiled) {
             return asked("--vae-tiling asks for tiles and --vae-split for something else".into());
         }
-        let from = if forced { Rung::Tiled } else { from.unwrap_or(Rung::Whole) };
+        let from = if forced { SplitMode::Tiled } else { from.unwrap_or(SplitMode::Whole) };
         let pixels = settings.vae_tile_size.map(|[w, h]| Tile::Pixels([w, h].map(|n| n as usize)));
         if settings.vae_tile_size.is_some_and(|size| size.iter().any(|n| *n < 1.0 || n.fract() != 0.0)) {
             return asked("--vae-tile-size is in whole pixels of a latent, such as 32x32".into());
@@ -61,8 +61,8 @@ impl Split {
             from,
             to: match settings.no_vae_tiling_fallback {
                 Some(true) if named => from,
-                Some(true) => Rung::Banded,
-                _ => Rung::Elsewhere,
+                Some(true) => SplitMode::Banded,
+                _ => SplitMode::Elsewhere,
             },
             // As in sd-cli, shares go before pixels.
             tile: settings.vae_relative_tile_size.map(Tile::Shares).or(pixels),
@@ -71,8 +71,8 @@ impl Split {
         })
     }
 
-    /// Whether the autoencoder may take this rung.
-    pub fn allows(&self, rung: Rung) -> bool {
-        (self.from..=self.to).contains(&rung)
+    /// Whether the autoencoder may take this split mode.
+    pub fn allows(&self, split_mode: SplitMode) -> bool {
+        (self.from..=self.to).contains(&split_mode)
     }
 }

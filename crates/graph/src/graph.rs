@@ -352,7 +352,7 @@ impl Graph {
             return Err(self.shape_error(
                 &op,
                 &operands,
-                "geglu ends linear layers only; behind a convolution use the op of that name".into(),
+                "geglu ends linear layers only; after a convolution use the op of that name".into(),
             ));
         }
         self.push(op, &operands, then.dtype)
@@ -375,7 +375,7 @@ impl Graph {
         self.push(Op::Attention { heads, scale, causal }, &[q, k, v], None)
     }
 
-    /// Group norm, with an activation behind it, stored as `dtype`.
+    /// Group norm, with an activation after it, stored as `dtype`.
     pub fn group_norm(
         &mut self,
         x: Value,

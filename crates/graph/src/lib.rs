@@ -44,5 +44,7 @@ pub use graph::{Epilogue, Graph, Node, Output, Value, Window};
 pub use limits::Limits;
 pub use meter::Meter;
 pub use op::{Binary, Fused, Op, Pairs, Unary};
-pub use plan::{Anything, Capabilities, May, Piece, Place, Plan, Segment, Span, Step, Stream, Used, Weight};
+pub use plan::{
+    Anything, Capabilities, Location, May, Plan, Segment, Span, Step, Stream, StreamedWeight, Used, Weight,
+};
 pub use tensor::{Data, HostTensor, TensorType};

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A line is a node or an output; `;` begins a comment. Values may have any name of letters, digits, `_` and `.`.
-//! The type behind the colon is needed for sources; elsewhere it may be left out, and is checked if it stands there.
+//! The type after the colon is needed for sources; elsewhere it may be left out, and is checked if it stands there.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -15,7 +15,9 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use impasto_graph::{Anything, Banded, Capabilities, Cutting, Graph, Limits, May, Op, Place, Plan, Span, Used, Value};
+use impasto_graph::{
+    Anything, Banded, Capabilities, Cutting, Graph, Limits, Location, May, Op, Plan, Span, Used, Value,
+};
 
 /// `Anything`, with the settings of a `; plan` or `; error` line.
 struct Device {
@@ -102,10 +104,10 @@ fn at(span: Span) -> String {
 fn listing(graph: &Graph, plan: &Plan) -> Result<String, std::fmt::Error> {
     let mut out = String::new();
     let place = |value: Value| match plan.place(value) {
-        Place::Arena(span) => format!("at {}", at(span)),
-        Place::Weight(param) => format!("parameter {param}"),
-        Place::Host(span) => format!("resting at {}", at(span)),
-        Place::Nowhere => "nowhere".into(),
+        Location::Arena(span) => format!("at {}", at(span)),
+        Location::Weight(param) => format!("parameter {param}"),
+        Location::Host(span) => format!("resting at {}", at(span)),
+        Location::Nowhere => "nowhere".into(),
     };
     for (name, value) in graph.inputs() {
         writeln!(out, "input {value} \"{name}\" {}", place(value))?;
@@ -126,7 +128,7 @@ fn listing(graph: &Graph, plan: &Plan) -> Result<String, std::fmt::Error> {
         let executed = plan.steps().iter().any(|s| s.value == value);
         match (&node.op, plan.place(value)) {
             (Op::Input { .. } | Op::Param { .. }, _) => {}
-            (op, Place::Nowhere) => writeln!(out, "unused {value} = {}", op.name())?,
+            (op, Location::Nowhere) => writeln!(out, "unused {value} = {}", op.name())?,
             (op, _) if !executed => {
                 writeln!(out, "view {value} = {} of {} {}", op.name(), node.inputs[0], place(value))?
             }

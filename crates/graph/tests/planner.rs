@@ -7,7 +7,7 @@ use common::audit::audit;
 use common::device::Device;
 use common::random_graph::{Kind, random_graph};
 use common::rng::{Rng, cases};
-use impasto_graph::{Capabilities, Graph, Place, Plan, PlanError};
+use impasto_graph::{Capabilities, Graph, Location, Plan, PlanError};
 
 fn graph(i: usize, rng: &mut Rng) -> Graph {
     let kind = if rng.chance(50) { Kind::Tame } else { Kind::Wild };
@@ -29,7 +29,7 @@ fn plan(graph: &Graph, device: &Device) -> Result<Plan, PlanError> {
 
 /// The largest single piece of memory that a plan needs.
 fn largest_piece(graph: &Graph, plan: &Plan) -> u64 {
-    let roots = graph.values().filter(|&v| matches!(plan.place(v), Place::Arena(_)));
+    let roots = graph.values().filter(|&v| matches!(plan.place(v), Location::Arena(_)));
     let tensors = roots.map(|v| graph.ty(v).bytes()).max();
     let scratch = plan.steps().iter().filter_map(|s| s.scratch).map(|s| s.bytes).max();
     let weights = plan.weights().iter().map(|w| w.bytes).max();
@@ -180,7 +180,7 @@ fn verify_finds_plans_that_were_made_for_another_device() {
             .values()
             .filter(|&v| plan.steps().iter().any(|s| s.value == v) || graph.inputs().any(|(_, i)| i == v));
         let offsets = executed.filter_map(|v| match plan.place(v) {
-            Place::Arena(span) => Some(span.offset),
+            Location::Arena(span) => Some(span.offset),
             _ => None,
         });
         let all = offsets.chain(plan.steps().iter().filter_map(|s| Some(s.scratch?.offset)));

@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use common::audit::audit;
 use common::random_graph::{Kind, random_graph};
 use common::rng::cases;
-use impasto_graph::{Binary, Capabilities, DType, Graph, Limits, May, Op, Place, Plan, PlanError, Used, Value};
+use impasto_graph::{Binary, Capabilities, DType, Graph, Limits, Location, May, Op, Plan, PlanError, Used, Value};
 
 const MAY_REST: May = May { stream: false, rest: true };
 
@@ -73,7 +73,7 @@ fn meaning(graph: &Graph) -> HashMap<String, u64> {
 /// Bytes that must be there at once whatever rests: those of the largest step, all inputs, and results.
 fn least(graph: &Graph, plan: &Plan, device: &Device) -> u64 {
     let bytes = |value: Value| match plan.place(value) {
-        Place::Arena(_) => graph.ty(value).bytes().next_multiple_of(device.alignment()),
+        Location::Arena(_) => graph.ty(value).bytes().next_multiple_of(device.alignment()),
         _ => 0,
     };
     // A view keeps all that it is a view of.

@@ -8,12 +8,12 @@ use std::collections::HashSet;
 use common::device::Device;
 use common::random_graph::{Kind, random_graph};
 use common::rng::cases;
-use impasto_graph::{Graph, Place, Plan, PlanError, Value};
+use impasto_graph::{Graph, Location, Plan, PlanError, Value};
 
 /// The parameters that a step reads, by the plan.
 fn reads(graph: &Graph, plan: &Plan, step: Value) -> HashSet<Value> {
     let place = |&operand: &Value| match plan.place(operand) {
-        Place::Weight(param) => Some(param),
+        Location::Weight(param) => Some(param),
         _ => None,
     };
     graph.node(step).inputs.iter().filter_map(place).collect()
@@ -79,7 +79,7 @@ fn every_step_finds_its_weights_within_the_budget() {
         assert_eq!(at, plan.steps().len(), "every step has its segment");
         assert!(slots.windows(2).all(|pair| stream.slots() == 1 || pair[0] != pair[1]), "slots take turns: {slots:?}");
         for output in graph.outputs() {
-            if let Place::Weight(param) = plan.place(output.value) {
+            if let Location::Weight(param) = plan.place(output.value) {
                 assert!(stays.contains(&param), "a result stays");
             }
         }

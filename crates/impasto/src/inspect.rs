@@ -10,7 +10,7 @@ use serde::Serialize;
 
 /// Tensors that belong together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Part {
+pub struct TensorGroup {
     /// How many there are.
     pub tensors: usize,
     /// Their elements.
@@ -38,9 +38,9 @@ pub struct Inspection {
     /// The files that were opened.
     pub files: Vec<String>,
     /// All tensors.
-    pub total: Part,
+    pub total: TensorGroup,
     /// By element type.
-    pub elements: BTreeMap<String, Part>,
+    pub elements: BTreeMap<String, TensorGroup>,
     /// The family, where a diffusion model was recognised.
     pub family: Option<String>,
     /// What the diffusion model predicts: `epsilon`, `v` or `flow`. Only of a whole model.
@@ -52,7 +52,7 @@ pub struct Inspection {
     /// What to know of the choice of files.
     pub notes: Vec<String>,
     /// The networks that were recognised, and what each of them uses.
-    pub networks: Vec<(String, Part)>,
+    pub networks: Vec<(String, TensorGroup)>,
     /// Tensors that a recognised network should have and the file lacks.
     pub missing: Vec<String>,
     /// Tensors that no recognised network uses.
@@ -61,7 +61,7 @@ pub struct Inspection {
     pub metadata: BTreeMap<String, String>,
 }
 
-impl Part {
+impl TensorGroup {
     fn add(&mut self, tensor: &Tensor) {
         self.tensors += 1;
         self.parameters += tensor.bytes() / tensor.element.bytes();
@@ -112,7 +112,7 @@ impl Inspection {
             if let Some(name) = FAMILIES.iter().find_map(|family| family.recognises(&*f.network)) {
                 self.family = Some(name.into());
             }
-            let mut part = Part::default();
+            let mut part = TensorGroup::default();
             file.tensors().filter(|t| used.contains(&t.name)).for_each(|t| part.add(t));
             self.networks.push((f.network.to_string(), part));
         }

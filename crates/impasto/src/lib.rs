@@ -51,4 +51,4 @@ pub use impasto_generate::engine::{
     BackendOptions, imagined_machine, machine, open_device, probe_hook, survey_options,
 };
 pub use impasto_generate::{Engine, EngineOptions, Event, Job};
-pub use inspect::{Inspection, Part, TextEncoderSizes, inspect};
+pub use inspect::{Inspection, TensorGroup, TextEncoderSizes, inspect};

@@ -96,7 +96,7 @@ fn a_decoder_that_does_not_fit_is_split_or_refused_before_sampling() {
     }
 }
 
-/// A picture that begins with another one is encoded on every rung too.
+/// A picture that begins with another one is encoded in every split mode too.
 #[test]
 fn the_encoder_is_split_as_the_decoder_is() {
     let folder = folder();

@@ -51,11 +51,11 @@ fn what_does_not_fit_ends_with_1_and_says_what_would_have_to_change() {
     assert!(shown.contains("vae does not fit: vae on vulkan0: "), "{shown}");
     assert!(shown.contains("try --backend vae=cpu, or a smaller picture"), "{shown}");
     let tiled = planned(folder.path(), &[&["--backend", "vulkan0"], &small[..]].concat());
-    assert_eq!(tiled["modules"][2]["rung"], "tiled", "{tiled:#}");
+    assert_eq!(tiled["modules"][2]["split_mode"], "tiled", "{tiled:#}");
     // With memory of its own beside the host's, bands rest there.
     let card = ["--device", "vulkan0:memory=64MiB", "-W", "1024", "-H", "1024", "--backend", "vulkan0", whole];
     let rests = planned(folder.path(), &card);
-    assert_eq!(rests["modules"][2]["rung"], "banded", "{rests:#}");
+    assert_eq!(rests["modules"][2]["split_mode"], "banded", "{rests:#}");
     assert!(rests["modules"][2]["host_bytes"].as_u64() > Some(0), "{rests:#}");
     // Where the choice is ours, it is made so that it fits.
     let places = planned(folder.path(), &[&[whole], &small[..]].concat());

@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::gemm::Kernel;
-use super::{Cpu, Number};
+use super::{Cpu, ProductType};
 
 /// Operations a second, in thousand millions, of a loop that touches registers only, for some 20 milliseconds on all
 /// threads of `cpu` at once.
-pub fn peak_gflops(cpu: &Cpu, number: Number) -> f64 {
+pub fn peak_gflops(cpu: &Cpu, number: ProductType) -> f64 {
     // SAFETY: the path was tried before a `Cpu` on it was made.
     let peak = unsafe { Kernel::peak_loop(cpu.isa(), number) };
     let operations = AtomicU64::new(0);
@@ -25,7 +25,7 @@ pub fn peak_gflops(cpu: &Cpu, number: Number) -> f64 {
 }
 
 /// Tells runs that nobody disturbed from others. On a rented machine a core's other thread may belong to somebody else: then loads from
-/// the nearest cache no longer keep up with the products, or the products themselves get slower.
+/// L1 no longer keep up with the products, or the products themselves get slower.
 pub struct Stillness<'a> {
     cpu: &'a Cpu,
     registers: unsafe fn(usize) -> u64,

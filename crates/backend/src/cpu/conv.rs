@@ -13,7 +13,7 @@ use super::Cpu;
 use super::gemm::drive::{BLOCK_ROWS, Block, Product, Target, convert, spread, sums_bytes};
 use super::gemm::pack::{self, Order};
 use super::gemm::share::{Partition, Room};
-use super::gemm::{Kernel, Number};
+use super::gemm::{Kernel, ProductType};
 use super::rows::Src;
 use super::session::{Env, Run};
 use crate::shapes::{Window, epilogue};
@@ -28,9 +28,9 @@ enum Feed {
 }
 
 #[derive(Clone, Copy)]
-struct Way {
+struct ConvPlan {
     feed: Feed,
-    number: Number,
+    number: ProductType,
     kernel: Kernel,
     /// Pictures of a block: small ones are multiplied together, since the panels would come by for each of them again.
     pictures: usize,
@@ -48,10 +48,10 @@ struct Way {
     room: Room,
 }
 
-/// Bytes of a band that stays in the second cache while a matrix kernel goes through the panels.
+/// Bytes of a band that stays in L2 while a matrix kernel goes through the panels.
 const BAND_BYTES: usize = 1000 << 10;
 
-/// Output rows and columns of a block whose band stays in the second cache, of a shape that copies few pixels twice and fills the tiles.
+/// Output rows and columns of a block whose band stays in L2, of a shape that copies few pixels twice and fills the tiles.
 fn band_block(s: &Window, pixel_bytes: usize, bytes: usize) -> [usize; 2] {
     if s.under(s.out_height, 0) * s.under(s.out_width, 1) * pixel_bytes <= bytes {
         return [s.out_height, s.out_width];
@@ -69,8 +69,8 @@ fn band_block(s: &Window, pixel_bytes: usize, bytes: usize) -> [usize; 2] {
     shapes.min_by_key(copied).unwrap_or([1, s.out_width])
 }
 
-impl Way {
-    fn new(cpu: &Cpu, s: &Window) -> Way {
+impl ConvPlan {
+    fn new(cpu: &Cpu, s: &Window) -> ConvPlan {
         let number = cpu.number();
         let kernel = cpu.kernel();
         let whole_channels = s.channels.is_multiple_of(32);
@@ -122,7 +122,7 @@ impl Way {
                 band_bytes = s.under(block[0], 0) * line_bytes;
             }
         }
-        Way {
+        ConvPlan {
             feed,
             number,
             kernel,
@@ -144,47 +144,47 @@ impl Way {
 }
 
 pub(super) fn scratch_bytes(cpu: &Cpu, graph: &Graph, value: Value) -> u64 {
-    (Way::new(cpu, &Window::of(graph, value)).room.bytes() * cpu.threads()) as u64
+    (ConvPlan::new(cpu, &Window::of(graph, value)).room.bytes() * cpu.threads()) as u64
 }
 
 pub(super) fn prepare(env: &Env, value: Value) -> Run {
     let node = env.graph.node(value);
     let s = Window::of(env.graph, value);
-    let way = Way::new(env.cpu, &s);
+    let plan = ConvPlan::new(env.cpu, &s);
     let (bias, residual) = epilogue(env.graph, value, s.fused);
     let bias_stride = bias.map_or(0, |b| if env.graph.ty(b).shape.len() == 2 { s.n } else { 0 });
     let bias = bias.map(|b| env.src(b));
     let residual = residual.map(|r| env.src(r));
     let (x, out, scratch) = (env.src(node.inputs[0]), env.dst(value), env.scratch());
     let product = Product {
-        kernel: way.kernel,
+        kernel: plan.kernel,
         rows: env.cpu.rows(),
-        number: way.number,
+        number: plan.number,
         panels: env.panels(node.inputs[1], false),
         k: s.k(),
     };
 
     // Where the segments begin in a band, from the first pixel of a window.
-    let place = |tap: usize| tap / s.kernel[1] * way.line_bytes + tap % s.kernel[1] * way.pixel_bytes;
-    let segments: Vec<usize> = match way.feed {
-        Feed::Bands => way.order.segments().map(|(tap, c)| place(tap) + c * way.number.bytes()).collect(),
+    let place = |tap: usize| tap / s.kernel[1] * plan.line_bytes + tap % s.kernel[1] * plan.pixel_bytes;
+    let segments: Vec<usize> = match plan.feed {
+        Feed::Bands => plan.order.segments().map(|(tap, c)| place(tap) + c * plan.number.bytes()).collect(),
         _ => vec![0],
     };
     // Lines and pixels that are cut into blocks; without bands a picture is one long line, and small pictures are lines of one.
-    let (lines, pixels) = match way.feed {
+    let (lines, pixels) = match plan.feed {
         Feed::Bands => (s.out_height, s.out_width),
-        _ => (way.pictures, s.out_height * s.out_width),
+        _ => (plan.pictures, s.out_height * s.out_width),
     };
     // Biases of a block, one for each of its lines if there is more than one.
-    let biases = if bias_stride > 0 { way.pictures } else { 1 };
+    let biases = if bias_stride > 0 { plan.pictures } else { 1 };
     let line_bias = if biases > 1 { Room::bias_stride(s.n) } else { 0 };
     // From one row of A to the next: bands have all pixels, the others only those that are needed.
-    let stride = if way.feed == Feed::Bands { s.stride } else { 1 };
+    let stride = if plan.feed == Feed::Bands { s.stride } else { 1 };
     let counts = [
-        s.n.div_ceil(way.columns),
-        s.batch / way.pictures,
-        lines.div_ceil(way.block[0]),
-        pixels.div_ceil(way.block[1]),
+        s.n.div_ceil(plan.columns),
+        s.batch / plan.pictures,
+        lines.div_ceil(plan.block[0]),
+        pixels.div_ceil(plan.block[1]),
     ];
     Box::new(move |pool| {
         pool.each(counts.iter().product(), &|thread, task| {
@@ -192,40 +192,40 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
             let (columns, task) =
                 (task / (counts[1] * counts[2] * counts[3]), task % (counts[1] * counts[2] * counts[3]));
             let (picture, task) = (task / (counts[2] * counts[3]), task % (counts[2] * counts[3]));
-            let (y0, x0) = (task / counts[3] * way.block[0], task % counts[3] * way.block[1]);
-            let (height, width) = (way.block[0].min(lines - y0), way.block[1].min(pixels - x0));
-            let n = columns * way.columns..s.n.min((columns + 1) * way.columns);
+            let (y0, x0) = (task / counts[3] * plan.block[0], task % counts[3] * plan.block[1]);
+            let (height, width) = (plan.block[0].min(lines - y0), plan.block[1].min(pixels - x0));
+            let n = columns * plan.columns..s.n.min((columns + 1) * plan.columns);
             let first = (picture * lines + y0) * pixels + x0;
             // SAFETY: a task has its own pixels and columns of the result, a thread its own scratch memory; sizes are
             // those that `scratch_bytes` and the plan agreed on.
             unsafe {
-                let scratch = scratch.add(thread * way.room.bytes());
+                let scratch = scratch.add(thread * plan.room.bytes());
                 let image = x.at(picture * s.height * s.width * s.channels);
                 let bias =
-                    bias.map(|b| way.room.bias(scratch, product.rows, b.at(picture * bias_stride), biases, s.n, &n));
-                let ptr = match way.feed {
+                    bias.map(|b| plan.room.bias(scratch, product.rows, b.at(picture * bias_stride), biases, s.n, &n));
+                let ptr = match plan.feed {
                     Feed::Direct => image.at(x0 * s.channels).ptr,
                     Feed::Bands => {
-                        fill_band(&s, &way, &product, image, [y0, x0], [height, width], scratch);
+                        fill_band(&s, &plan, &product, image, [y0, x0], [height, width], scratch);
                         scratch.cast_const()
                     }
                     Feed::Gathered => {
                         for i in 0..height * width {
                             let image = image.at(i / width * s.height * s.width * s.channels);
-                            gather(&s, way.order, &product, image, x0 + i % width, scratch.add(i * way.pixel_bytes));
+                            gather(&s, plan.order, &product, image, x0 + i % width, scratch.add(i * plan.pixel_bytes));
                         }
                         scratch.cast_const()
                     }
                 };
                 let block = Block {
                     ptr,
-                    row_stride: way.pixel_bytes * stride,
+                    row_stride: plan.pixel_bytes * stride,
                     lines: height,
                     line_rows: width,
-                    line_stride: way.line_bytes * stride,
+                    line_stride: plan.line_bytes * stride,
                     segments: &segments,
-                    segment_k: way.segment_k,
-                    passing: way.feed == Feed::Direct,
+                    segment_k: plan.segment_k,
+                    passing: plan.feed == Feed::Direct,
                 };
                 let target = Target {
                     bias,
@@ -238,7 +238,7 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
                     gated: false,
                     streamed: false,
                 };
-                product.block(&block, n, way.room.sums(scratch), &target);
+                product.block(&block, n, plan.room.sums(scratch), &target);
             }
         });
     })
@@ -247,10 +247,10 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
 /// Copy the input pixels that a block of the result needs, converted, with zeros where the image ends.
 ///
 /// # Safety
-/// `image` is a whole picture, `to` has the bytes of the way.
+/// `image` is a whole picture, `to` has the bytes of the plan.
 unsafe fn fill_band(
     s: &Window,
-    way: &Way,
+    plan: &ConvPlan,
     product: &Product,
     image: Src,
     [y0, x0]: [usize; 2],
@@ -262,15 +262,15 @@ unsafe fn fill_band(
     // SAFETY: `source` yields pixels of the picture, and the band has this many lines and pixels.
     unsafe {
         for line in 0..s.under(height, 0) {
-            let to = to.add(line * way.line_bytes);
+            let to = to.add(line * plan.line_bytes);
             let y = top + line;
             // Pixels of one input row that follow each other are converted in one go.
             let inside = |x: usize| s.source(y, left + x);
             let mut x = 0;
             while x < across {
-                let at = to.add(x * way.pixel_bytes);
+                let at = to.add(x * plan.pixel_bytes);
                 let Some(pixel) = inside(x) else {
-                    at.write_bytes(0, way.pixel_bytes);
+                    at.write_bytes(0, plan.pixel_bytes);
                     x += 1;
                     continue;
                 };
@@ -282,7 +282,7 @@ unsafe fn fill_band(
                 // An enlarged pixel is repeated, not converted again.
                 let repeats = (1..s.upsample).take_while(|i| x + i < across && inside(x + i) == Some(pixel)).count();
                 for i in 1..=repeats {
-                    at.add(i * way.pixel_bytes).copy_from_nonoverlapping(at, way.pixel_bytes);
+                    at.add(i * plan.pixel_bytes).copy_from_nonoverlapping(at, plan.pixel_bytes);
                 }
                 x += run + repeats;
             }

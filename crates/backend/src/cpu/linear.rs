@@ -6,13 +6,13 @@ use impasto_graph::{DType, Graph, Op, Value};
 
 use super::gemm::drive::{Block, Product, Target, convert_row, spread, sums_bytes};
 use super::gemm::share::{Partition, Room};
-use super::gemm::{Kernel, Number, PANEL, pack};
+use super::gemm::{Kernel, PANEL, ProductType, pack};
 use super::rows::{Dst, Src};
 use super::session::{Env, Run, size};
 use super::{Cpu, memory::ALIGNMENT};
 use crate::shapes::epilogue;
 
-/// Results of this size are not in the second cache any more when they are read.
+/// Results of this size are no longer in L2 when they are read.
 const STREAMED_BYTES: usize = 4 << 20;
 
 /// A product of `m` rows by groups of rows that share a bias (pictures).
@@ -31,8 +31,8 @@ struct Shape {
 
 /// How a shape is computed.
 #[derive(Clone, Copy)]
-struct Way {
-    number: Number,
+struct LinearPlan {
+    number: ProductType,
     kernel: Kernel,
     partition: Partition,
     /// The rows of A are used where they lie.
@@ -43,8 +43,8 @@ struct Way {
     room: Room,
 }
 
-impl Way {
-    fn new(cpu: &Cpu, s: &Shape) -> Way {
+impl LinearPlan {
+    fn new(cpu: &Cpu, s: &Shape) -> LinearPlan {
         let number = cpu.number();
         let kernel = cpu.kernel();
         let padded = pack::padded_k(s.k, number);
@@ -53,7 +53,7 @@ impl Way {
         let threads = cpu.threads().div_ceil(s.groups);
         let partition = Partition::new(s.m, s.n, column_bytes, direct, threads, &kernel);
         let row_bytes = spread(column_bytes);
-        Way {
+        LinearPlan {
             number,
             kernel,
             partition,
@@ -89,7 +89,7 @@ fn shape(graph: &Graph, value: Value) -> Shape {
 }
 
 pub(super) fn scratch_bytes(cpu: &Cpu, graph: &Graph, value: Value) -> u64 {
-    (Way::new(cpu, &shape(graph, value)).room.bytes() * cpu.threads()) as u64
+    (LinearPlan::new(cpu, &shape(graph, value)).room.bytes() * cpu.threads()) as u64
 }
 
 pub(super) fn prepare(env: &Env, value: Value) -> Run {
@@ -100,37 +100,37 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
     let (bias, residual) = epilogue(env.graph, value, fused);
     let [bias, residual] = [bias, residual].map(|operand| operand.map(|v| env.src(v)));
     let (a, out, scratch) = (env.src(node.inputs[0]), env.dst(value), env.scratch());
-    let way = Way::new(env.cpu, &s);
-    let product = Product { kernel: way.kernel, rows: env.cpu.rows(), number: way.number, panels, k: s.k };
+    let plan = LinearPlan::new(env.cpu, &s);
+    let product = Product { kernel: plan.kernel, rows: env.cpu.rows(), number: plan.number, panels, k: s.k };
     // Held rows write a strip of columns, then the next: each line would be fetched from far away to be overwritten.
     let row_bytes = s.results * size(out.dtype);
     // A tile of values and gates may be half a line of results.
     let lines = !s.gated && [row_bytes, out.ptr as usize].iter().all(|at| at.is_multiple_of(ALIGNMENT as usize));
-    let streamed = way.kernel.is_matrix()
-        && !way.direct
+    let streamed = plan.kernel.is_matrix()
+        && !plan.direct
         && residual.is_none()
         && lines
         && s.groups * s.m * row_bytes >= STREAMED_BYTES;
     let biases = if s.gated { 2 * s.results } else { s.results };
     Box::new(move |pool| {
-        let (row_blocks, column_blocks) = (s.m.div_ceil(way.partition.rows), s.n.div_ceil(way.partition.columns));
+        let (row_blocks, column_blocks) = (s.m.div_ceil(plan.partition.rows), s.n.div_ceil(plan.partition.columns));
         pool.each(s.groups * row_blocks * column_blocks, &|thread, task| {
             // Neighbouring tasks share their columns: the panels are still in the cache.
             let (columns, block) = (task / (s.groups * row_blocks), task % (s.groups * row_blocks));
             let (group, block) = (block / row_blocks, block % row_blocks);
-            let n0 = columns * way.partition.columns;
-            let n = n0..s.n.min(n0 + way.partition.columns);
-            let m0 = block * way.partition.rows;
-            let m = way.partition.rows.min(s.m - m0);
+            let n0 = columns * plan.partition.columns;
+            let n = n0..s.n.min(n0 + plan.partition.columns);
+            let m0 = block * plan.partition.rows;
+            let m = plan.partition.rows.min(s.m - m0);
             let first = group * s.m + m0;
             // SAFETY: a task has its own rows and columns of the result, a thread its own scratch memory; sizes are
             // those that `scratch_bytes` and the plan agreed on.
             unsafe {
-                let scratch = scratch.add(thread * way.room.bytes());
+                let scratch = scratch.add(thread * plan.room.bytes());
                 let first_bias = if s.groups > 1 { group * biases } else { 0 };
                 let bias = bias.map(|b| b.at(first_bias)).map(|b| match s.gated {
-                    true => way.room.gated_bias(scratch, product.rows, b, biases, &n),
-                    false => way.room.bias(scratch, product.rows, b, 1, s.n, &n),
+                    true => plan.room.gated_bias(scratch, product.rows, b, biases, &n),
+                    false => plan.room.bias(scratch, product.rows, b, 1, s.n, &n),
                 });
                 let target = Target {
                     bias,
@@ -143,7 +143,7 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
                     gated: s.gated,
                     streamed,
                 };
-                multiply_rows(&product, &way, a.at(first * s.k), s.k, m, n, scratch, &target);
+                multiply_rows(&product, &plan, a.at(first * s.k), s.k, m, n, scratch, &target);
             }
         });
     })
@@ -156,7 +156,7 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
 #[allow(clippy::too_many_arguments, reason = "a block of rows, a range of columns, and where they go")]
 unsafe fn multiply_rows(
     product: &Product,
-    way: &Way,
+    plan: &LinearPlan,
     a: Src,
     k: usize,
     m: usize,
@@ -166,13 +166,13 @@ unsafe fn multiply_rows(
 ) {
     // SAFETY: the caller's.
     unsafe {
-        let (ptr, row_stride) = if way.direct {
-            (a.ptr, k * way.number.bytes())
+        let (ptr, row_stride) = if plan.direct {
+            (a.ptr, k * plan.number.bytes())
         } else {
             for row in 0..m {
-                convert_row(product.rows, way.number, a.at(row * k), k, scratch.add(row * way.row_bytes));
+                convert_row(product.rows, plan.number, a.at(row * k), k, scratch.add(row * plan.row_bytes));
             }
-            (scratch.cast_const(), way.row_bytes)
+            (scratch.cast_const(), plan.row_bytes)
         };
         let block = Block {
             ptr,
@@ -181,10 +181,10 @@ unsafe fn multiply_rows(
             line_rows: m,
             line_stride: 0,
             segments: &[0],
-            segment_k: pack::padded_k(k, way.number),
-            passing: way.direct,
+            segment_k: pack::padded_k(k, plan.number),
+            passing: plan.direct,
         };
-        product.block(&block, n, way.room.sums(scratch), target);
+        product.block(&block, n, plan.room.sums(scratch), target);
     }
 }
 
@@ -207,19 +207,19 @@ pub(super) mod matmul {
 
     pub(in super::super) fn scratch_bytes(cpu: &Cpu, graph: &Graph, value: Value) -> u64 {
         let (s, _) = shape(graph, value);
-        (packed_bytes(cpu, &s) + Way::new(cpu, &s).room.bytes() * cpu.threads()) as u64
+        (packed_bytes(cpu, &s) + LinearPlan::new(cpu, &s).room.bytes() * cpu.threads()) as u64
     }
 
     pub(in super::super) fn prepare(env: &Env, value: Value) -> Run {
         let node = env.graph.node(value);
         let Op::MatMul { transpose_b } = node.op else { unreachable!("called for matrix products") };
         let (s, batch) = shape(env.graph, value);
-        let way = Way::new(env.cpu, &s);
+        let plan = LinearPlan::new(env.cpu, &s);
         let (a, b, out): (Src, Src, Dst) = (env.src(node.inputs[0]), env.src(node.inputs[1]), env.dst(value));
         let panels = env.scratch();
         let packed = packed_bytes(env.cpu, &s);
         let product =
-            Product { kernel: way.kernel, rows: env.cpu.rows(), number: way.number, panels: panels.get(), k: s.k };
+            Product { kernel: plan.kernel, rows: env.cpu.rows(), number: plan.number, panels: panels.get(), k: s.k };
         Box::new(move |pool| {
             for entry in 0..batch {
                 // SAFETY: a task has its own panel, then its own rows and columns; sizes are as planned.
@@ -227,21 +227,21 @@ pub(super) mod matmul {
                 // SAFETY: as above.
                 pool.each(s.n.div_ceil(PANEL), &|_, panel| unsafe {
                     let columns = PANEL.min(s.n - panel * PANEL);
-                    let to = panels.add(panel * pack::panel_bytes(s.k, way.number));
+                    let to = panels.add(panel * pack::panel_bytes(s.k, plan.number));
                     if transpose_b {
-                        pack::pack_rows(product.rows, way.number, b.at(panel * PANEL * s.k), s.k, columns, s.k, to);
+                        pack::pack_rows(product.rows, plan.number, b.at(panel * PANEL * s.k), s.k, columns, s.k, to);
                     } else {
-                        pack::pack_columns(product.rows, way.number, b.at(panel * PANEL), s.n, columns, 0, s.k, to);
-                        pack::zero_padding(to, way.number, columns, s.k);
+                        pack::pack_columns(product.rows, plan.number, b.at(panel * PANEL), s.n, columns, 0, s.k, to);
+                        pack::zero_padding(to, plan.number, columns, s.k);
                     }
                 });
                 let (row_blocks, column_blocks) =
-                    (s.m.div_ceil(way.partition.rows), s.n.div_ceil(way.partition.columns));
+                    (s.m.div_ceil(plan.partition.rows), s.n.div_ceil(plan.partition.columns));
                 pool.each(row_blocks * column_blocks, &|thread, task| {
-                    let n0 = task / row_blocks * way.partition.columns;
-                    let n = n0..s.n.min(n0 + way.partition.columns);
-                    let m0 = task % row_blocks * way.partition.rows;
-                    let m = way.partition.rows.min(s.m - m0);
+                    let n0 = task / row_blocks * plan.partition.columns;
+                    let n = n0..s.n.min(n0 + plan.partition.columns);
+                    let m0 = task % row_blocks * plan.partition.rows;
+                    let m = plan.partition.rows.min(s.m - m0);
                     // SAFETY: as above.
                     unsafe {
                         let target = Target {
@@ -255,8 +255,8 @@ pub(super) mod matmul {
                             gated: false,
                             streamed: false,
                         };
-                        let scratch = panels.add(packed + thread * way.room.bytes());
-                        multiply_rows(&product, &way, a.at((entry * s.m + m0) * s.k), s.k, m, n, scratch, &target);
+                        let scratch = panels.add(packed + thread * plan.room.bytes());
+                        multiply_rows(&product, &plan, a.at((entry * s.m + m0) * s.k), s.k, m, n, scratch, &target);
                     }
                 });
             }

@@ -10,7 +10,7 @@ use crate::{BackendError, Meter};
 pub(crate) const ALIGNMENT: u64 = 64;
 
 /// A piece of memory that is ours.
-pub(crate) struct Memory {
+pub(crate) struct CpuMemory {
     ptr: NonNull<u8>,
     layout: Layout,
     bytes: u64,
@@ -18,9 +18,9 @@ pub(crate) struct Memory {
 }
 
 // SAFETY: the memory is plain bytes that this value owns; who may touch which part when is the plan's business.
-unsafe impl Send for Memory {}
+unsafe impl Send for CpuMemory {}
 // SAFETY: as above; shared access only hands out the pointer.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for CpuMemory {}
 
 /// Bytes that a thread reads into: aligned for numbers of every type, and kept from one piece to the next.
 #[derive(Default)]
@@ -41,23 +41,23 @@ impl ReadBuffer {
     }
 }
 
-impl Memory {
+impl CpuMemory {
     /// Zeroed memory of exactly this size, counted.
-    pub(crate) fn new(bytes: u64, meter: &Arc<Meter>) -> Result<Memory, BackendError> {
-        Memory::by(alloc_zeroed, bytes, meter)
+    pub(crate) fn new(bytes: u64, meter: &Arc<Meter>) -> Result<CpuMemory, BackendError> {
+        CpuMemory::by(alloc_zeroed, bytes, meter)
     }
 
     /// The same of any content, for what is written as a whole before it is read. Zeros would be written here, on one thread; so fresh pages are
     /// touched by the threads that fill them.
-    pub(crate) fn unwritten(bytes: u64, meter: &Arc<Meter>) -> Result<Memory, BackendError> {
-        Memory::by(alloc, bytes, meter)
+    pub(crate) fn unwritten(bytes: u64, meter: &Arc<Meter>) -> Result<CpuMemory, BackendError> {
+        CpuMemory::by(alloc, bytes, meter)
     }
 
-    fn by(allocate: unsafe fn(Layout) -> *mut u8, bytes: u64, meter: &Arc<Meter>) -> Result<Memory, BackendError> {
+    fn by(allocate: unsafe fn(Layout) -> *mut u8, bytes: u64, meter: &Arc<Meter>) -> Result<CpuMemory, BackendError> {
         let exhausted = || BackendError::Exhausted { device: "cpu".into(), bytes };
         let size = usize::try_from(bytes).map_err(|_| exhausted())?.max(1);
         let layout = Layout::from_size_align(size, ALIGNMENT as usize).map_err(|_| exhausted())?;
-        // There is no budget behind this one: the planner keeps to the limit.
+        // Nothing is checked here: the planner keeps to the limit.
         meter.take(bytes);
         #[cfg(feature = "faults")]
         if impasto_faults::alloc("cpu", bytes) {
@@ -69,7 +69,7 @@ impl Memory {
             meter.refuse(bytes);
             return Err(exhausted());
         };
-        Ok(Memory { ptr, layout, bytes, meter: meter.clone() })
+        Ok(CpuMemory { ptr, layout, bytes, meter: meter.clone() })
     }
 
     pub(crate) fn ptr(&self) -> *mut u8 {
@@ -81,7 +81,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for CpuMemory {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout, freed once.
         unsafe { dealloc(self.ptr.as_ptr(), self.layout) };

@@ -29,13 +29,13 @@ use impasto_graph::{Capabilities, DType, Graph, Limits, Op, Plan, Used, Value, W
 use crate::session::may_overwrite;
 use crate::{Backend, BackendError, DeviceOptions, Meter, Profile, Session, WeightSource, Weights};
 use gemm::Kernel;
-use memory::Memory;
+use memory::CpuMemory;
 use pool::Pool;
 use rows::Rows;
 
 pub use crate::Precision;
 pub use bench::{Stillness, next_core, peak_gflops};
-pub use gemm::Number;
+pub use gemm::ProductType;
 pub use isa::{Finding, Isa, TRIALS, findings};
 
 /// [`crate::profile`] of the CPU.
@@ -85,9 +85,9 @@ pub struct Cpu(Arc<Inner>);
 
 struct Inner {
     isa: Isa,
-    number: Number,
+    number: ProductType,
     memory: u64,
-    /// Threads that share a second cache.
+    /// Threads that share an L2.
     sharing: usize,
     pool: Arc<Pool>,
     meter: Arc<Meter>,
@@ -114,9 +114,9 @@ impl Cpu {
 
     fn on(isa: Isa, options: &CpuOptions) -> Cpu {
         let number = match options.precision {
-            Precision::Bf16 => Number::Bf16,
-            Precision::Auto if isa.bf16_pays() => Number::Bf16,
-            _ => Number::F32,
+            Precision::Bf16 => ProductType::Bf16,
+            Precision::Auto if isa.bf16_pays() => ProductType::Bf16,
+            _ => ProductType::F32,
         };
         let threads = options.threads.unwrap_or_else(impasto_device::cpu::usable_cores);
         let memory = options.memory.or_else(|| impasto_device::cpu::memory().map(|m| m.limit)).unwrap_or(u64::MAX);
@@ -135,7 +135,7 @@ impl Cpu {
     }
 
     /// What products are computed in.
-    pub fn number(&self) -> Number {
+    pub fn number(&self) -> ProductType {
         self.0.number
     }
 
@@ -153,8 +153,8 @@ impl Cpu {
     fn exact(&self) -> Option<Arc<Cpu>> {
         let Inner { isa, number, memory, sharing, pool, meter } = &*self.0;
         let (pool, meter) = (pool.clone(), meter.clone());
-        let inner = Inner { isa: *isa, number: Number::F32, memory: *memory, sharing: *sharing, pool, meter };
-        (*number != Number::F32).then(|| Arc::new(Cpu(Arc::new(inner))))
+        let inner = Inner { isa: *isa, number: ProductType::F32, memory: *memory, sharing: *sharing, pool, meter };
+        (*number != ProductType::F32).then(|| Arc::new(Cpu(Arc::new(inner))))
     }
 
     fn rows(&self) -> &'static Rows {
@@ -166,13 +166,13 @@ impl Cpu {
     }
 
     /// Memory for what is written as a whole before it is read.
-    fn unwritten_memory(&self, bytes: u64) -> Result<Memory, BackendError> {
-        Memory::unwritten(bytes, &self.0.meter)
+    fn unwritten_memory(&self, bytes: u64) -> Result<CpuMemory, BackendError> {
+        CpuMemory::unwritten(bytes, &self.0.meter)
     }
 
     /// Memory for tensors of this device.
-    fn memory(&self, bytes: u64) -> Result<Memory, BackendError> {
-        Memory::new(bytes, &self.0.meter)
+    fn memory(&self, bytes: u64) -> Result<CpuMemory, BackendError> {
+        CpuMemory::new(bytes, &self.0.meter)
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use impasto_graph::{DType, Data, Graph, HostTensor, Place, Plan, Span, Step, TensorType, Value};
+use impasto_graph::{DType, Data, Graph, HostTensor, Location, Plan, Span, Step, TensorType, Value};
 
-use super::memory::Memory;
+use super::memory::CpuMemory;
 use super::pool::Pool;
 use super::rows::{Dst, Src};
-use super::weights::{CpuWeights, Layout};
+use super::weights::{CpuLayout, CpuWeights};
 use super::{Cpu, attention, conv, elementwise, linear, lookup, movement, norm};
 use crate::session::{PrepareOps, Signature, StreamState, step_times};
 use crate::stored::param_name;
@@ -50,7 +50,7 @@ pub(super) struct Env<'a> {
     pub(super) graph: &'a Graph,
     plan: &'a Plan,
     weights: &'a CpuWeights,
-    arena: &'a Memory,
+    arena: &'a CpuMemory,
     /// The step's scratch memory.
     scratch: Option<Span>,
     /// The step's segment, where weights are streamed.
@@ -67,18 +67,20 @@ impl Env<'_> {
     /// Where a value can be read.
     pub(super) fn src(&self, value: Value) -> Src {
         match self.plan.place(value) {
-            Place::Arena(span) => {
+            Location::Arena(span) => {
                 Src { ptr: self.arena_ptr(span.offset, span.bytes), dtype: self.graph.ty(value).dtype }
             }
-            Place::Weight(param) => self.weights.find(self.segment, param_name(self.graph, param), Layout::Tensor),
-            Place::Host(_) | Place::Nowhere => unreachable!("an operand of a step has a place here"),
+            Location::Weight(param) => {
+                self.weights.find(self.segment, param_name(self.graph, param), CpuLayout::Tensor)
+            }
+            Location::Host(_) | Location::Nowhere => unreachable!("an operand of a step has a place here"),
         }
     }
 
     /// Where a step writes its result.
     pub(super) fn dst(&self, value: Value) -> Dst {
         match self.plan.place(value) {
-            Place::Arena(span) => {
+            Location::Arena(span) => {
                 Dst { ptr: self.arena_ptr(span.offset, span.bytes), dtype: self.graph.ty(value).dtype }
             }
             _ => unreachable!("a step writes into the arena"),
@@ -88,14 +90,14 @@ impl Env<'_> {
     /// Where the rows of a table can be read.
     pub(super) fn table(&self, value: Value) -> Src {
         match self.plan.place(value) {
-            Place::Weight(param) => self.weights.find(self.segment, param_name(self.graph, param), Layout::Table),
+            Location::Weight(param) => self.weights.find(self.segment, param_name(self.graph, param), CpuLayout::Table),
             _ => self.src(value),
         }
     }
 
     /// The packed panels of a parameter, with gates among them or without.
     pub(super) fn panels(&self, param: Value, gated: bool) -> *const u8 {
-        let layout = if gated { Layout::GatedPanels } else { Layout::Panels };
+        let layout = if gated { CpuLayout::GatedPanels } else { CpuLayout::Panels };
         self.weights.find(self.segment, param_name(self.graph, param), layout).ptr
     }
 
@@ -206,7 +208,7 @@ pub(super) struct CpuSession {
     signature: Signature,
     input_places: Vec<Option<Dst>>,
     output_places: Vec<Src>,
-    arena: Memory,
+    arena: CpuMemory,
     /// Keeps the memory alive that the steps point into.
     weights: crate::Weights,
     stream: Option<StreamState>,
@@ -228,7 +230,7 @@ impl CpuSession {
             time,
         };
         let steps = plan.steps().iter().zip(step_times(graph, plan)).enumerate().map(prepared).collect();
-        let input_place = |(_, v): (&str, Value)| matches!(plan.place(v), Place::Arena(_)).then(|| env.dst(v));
+        let input_place = |(_, v): (&str, Value)| matches!(plan.place(v), Location::Arena(_)).then(|| env.dst(v));
         Ok(CpuSession {
             cpu: cpu.clone(),
             steps,

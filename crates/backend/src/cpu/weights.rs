@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use impasto_graph::{DType, Graph, Piece, Plan, Segment, Storage, TensorType, Used, Value, Weight};
+use impasto_graph::{DType, Graph, Plan, Segment, Storage, StreamedWeight, TensorType, Used, Value, Weight};
 
 use super::Cpu;
 use super::gemm::pack::{self, Order};
-use super::gemm::{Number, PANEL};
-use super::memory::{Memory, ReadBuffer};
+use super::gemm::{PANEL, ProductType};
+use super::memory::{CpuMemory, ReadBuffer};
 use super::rows::{Dst, PanelRows, Src};
 use super::session::Ptr;
 use crate::shapes::product_shape;
@@ -31,7 +31,7 @@ struct Packed {
 
 /// The layouts that uses of a parameter ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Layout {
+pub(super) enum CpuLayout {
     /// As panels, the weights of a product.
     Panels,
     /// As panels of values and of their gates, the weights of a product that ends with GEGLU.
@@ -40,24 +40,24 @@ pub(super) enum Layout {
     Tensor,
 }
 
-impl Layout {
+impl CpuLayout {
     /// Whether its element type is that of products.
     fn is_panels(self) -> bool {
-        matches!(self, Layout::Panels | Layout::GatedPanels)
+        matches!(self, CpuLayout::Panels | CpuLayout::GatedPanels)
     }
 }
 
 /// Parameters in memory: those that stay, and the slots of those that are streamed.
 pub(super) struct CpuWeights {
     /// Keeps what the addresses point into.
-    memory: Vec<Memory>,
-    slots: Option<Memory>,
+    memory: Vec<CpuMemory>,
+    slots: Option<CpuMemory>,
     slot_bytes: u64,
-    resident: HashMap<(String, Layout), Packed>,
+    resident: HashMap<(String, CpuLayout), Packed>,
     /// By segment.
-    streamed: Vec<HashMap<(String, Layout), Packed>>,
+    streamed: Vec<HashMap<(String, CpuLayout), Packed>>,
     /// What panels are packed for.
-    number: Number,
+    number: ProductType,
     matrix: bool,
 }
 
@@ -75,21 +75,21 @@ fn packed_bytes(cpu: &Cpu, ty: &TensorType, gated: bool) -> u64 {
 }
 
 /// The layouts in which a parameter is kept, with the element type and the bytes that each takes.
-fn layouts(cpu: &Cpu, graph: &Graph, param: Value, used: Used) -> Vec<(Layout, DType, u64)> {
+fn layouts(cpu: &Cpu, graph: &Graph, param: Value, used: Used) -> Vec<(CpuLayout, DType, u64)> {
     let ty = graph.ty(param);
     let table = table_dtype(storage(graph, param));
     let mut all = vec![];
     if used.as_weights {
-        all.push((Layout::Panels, cpu.number().dtype(), packed_bytes(cpu, ty, false)));
+        all.push((CpuLayout::Panels, cpu.number().dtype(), packed_bytes(cpu, ty, false)));
     }
     if used.as_gated {
-        all.push((Layout::GatedPanels, cpu.number().dtype(), packed_bytes(cpu, ty, true)));
+        all.push((CpuLayout::GatedPanels, cpu.number().dtype(), packed_bytes(cpu, ty, true)));
     }
     if used.as_table {
-        all.push((Layout::Table, table, ty.elements() * table.bytes()));
+        all.push((CpuLayout::Table, table, ty.elements() * table.bytes()));
     }
     if used.as_tensor {
-        all.push((Layout::Tensor, ty.dtype, ty.bytes()));
+        all.push((CpuLayout::Tensor, ty.dtype, ty.bytes()));
     }
     all
 }
@@ -106,7 +106,7 @@ const TASK_BYTES: usize = 256 << 10;
 struct Load<'a> {
     ty: &'a TensorType,
     from: From<'a>,
-    places: Vec<(Layout, DType, Ptr)>,
+    places: Vec<(CpuLayout, DType, Ptr)>,
 }
 
 enum From<'a> {
@@ -144,10 +144,10 @@ impl<'a> Load<'a> {
     /// The rows of each task. No panel of any layout is cut.
     fn tasks(&self) -> Vec<Range<usize>> {
         let (rows, width) = self.rows();
-        let has = |layout: Layout| self.places.iter().any(|place| place.0 == layout);
-        let half = if has(Layout::GatedPanels) { rows / 2 } else { rows };
+        let has = |layout: CpuLayout| self.places.iter().any(|place| place.0 == layout);
+        let half = if has(CpuLayout::GatedPanels) { rows / 2 } else { rows };
         let (half, least) = match &self.from {
-            From::Source(param) if half == rows || !has(Layout::Panels) || half.is_multiple_of(PANEL) => {
+            From::Source(param) if half == rows || !has(CpuLayout::Panels) || half.is_multiple_of(PANEL) => {
                 // Whole panels, or whole cache lines of whatever is written.
                 let unit = if width == 1 { 4 * PANEL } else { PANEL };
                 (half, (TASK_BYTES / param.bytes_of(width).max(1)).next_multiple_of(unit).max(unit))
@@ -169,10 +169,10 @@ impl<'a> Load<'a> {
                 let mut rest = *packed;
                 for &(layout, dtype, to) in &self.places {
                     let bytes = match layout {
-                        Layout::Panels | Layout::GatedPanels => {
-                            packed_bytes(cpu, self.ty, layout == Layout::GatedPanels)
+                        CpuLayout::Panels | CpuLayout::GatedPanels => {
+                            packed_bytes(cpu, self.ty, layout == CpuLayout::GatedPanels)
                         }
-                        Layout::Table | Layout::Tensor => self.ty.elements() * dtype.bytes(),
+                        CpuLayout::Table | CpuLayout::Tensor => self.ty.elements() * dtype.bytes(),
                     };
                     let (own, others) = rest.split_at(bytes as usize);
                     // SAFETY: the caller's.
@@ -187,7 +187,7 @@ impl<'a> Load<'a> {
         let [buffer, numbers] = buffers;
         match self.places[..] {
             // SAFETY: the caller's.
-            [(Layout::Table | Layout::Tensor, dtype, to)] if param.storage() == Storage::Dense(dtype) => unsafe {
+            [(CpuLayout::Table | CpuLayout::Tensor, dtype, to)] if param.storage() == Storage::Dense(dtype) => unsafe {
                 let (at, bytes) = (to.add(param.bytes_of(elements.start)), param.bytes_of(elements.len()));
                 param.read_into(elements.clone(), std::slice::from_raw_parts_mut(at, bytes))?;
             },
@@ -197,9 +197,9 @@ impl<'a> Load<'a> {
                     // SAFETY: the caller's.
                     unsafe {
                         match layout {
-                            Layout::Panels => self.pack_panels(cpu, &stored, &rows, false, to, numbers),
-                            Layout::GatedPanels => self.pack_panels(cpu, &stored, &rows, true, to, numbers),
-                            Layout::Table | Layout::Tensor => {
+                            CpuLayout::Panels => self.pack_panels(cpu, &stored, &rows, false, to, numbers),
+                            CpuLayout::GatedPanels => self.pack_panels(cpu, &stored, &rows, true, to, numbers),
+                            CpuLayout::Table | CpuLayout::Tensor => {
                                 let src = stored.numbers(0..elements.len(), numbers);
                                 let to = to.add(elements.start * dtype.bytes() as usize);
                                 (cpu.rows().convert)(src, Dst { ptr: to, dtype }, elements.len());
@@ -328,7 +328,7 @@ impl CpuWeights {
     }
 
     /// Where a streamed piece lies; such are kept in one layout only.
-    fn slot(&self, segment: &Segment, piece: &Piece) -> Ptr {
+    fn slot(&self, segment: &Segment, piece: &StreamedWeight) -> Ptr {
         let at = segment.slot as u64 * self.slot_bytes + piece.offset;
         let slots = self.slots.as_ref().filter(|slots| at + piece.weight.bytes <= slots.bytes());
         let slots = slots.expect("the plan stays inside its slots");
@@ -355,7 +355,7 @@ impl CpuWeights {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.memory.iter().chain(&self.slots).map(Memory::bytes).sum()
+        self.memory.iter().chain(&self.slots).map(CpuMemory::bytes).sum()
     }
 
     /// Whether everything that a plan needs is here.
@@ -380,7 +380,7 @@ impl CpuWeights {
     }
 
     /// Where a parameter lies in a segment; [`CpuWeights::check`] has found it.
-    pub(super) fn find(&self, segment: usize, name: &str, layout: Layout) -> Src {
+    pub(super) fn find(&self, segment: usize, name: &str, layout: CpuLayout) -> Src {
         let key = (name.to_owned(), layout);
         let streamed = self.streamed.get(segment).and_then(|slot| slot.get(&key));
         let packed = streamed.unwrap_or_else(|| &self.resident[&key]);

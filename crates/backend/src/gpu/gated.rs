@@ -52,7 +52,7 @@ impl Ungated {
         (0..self.rows).step_by(self.part).map(|row| row..self.rows.min(row + self.part))
     }
 
-    /// Bytes of a part, such that what lies behind it is aligned.
+    /// Bytes of a part, such that what follows it is aligned.
     fn bytes(&self, device: &GpuProfile) -> u64 {
         self.ty().bytes().next_multiple_of(device.alignment())
     }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use impasto_graph::{Capabilities, Graph, Plan, Weight};
 
 use super::weights::{bring, pieces};
-use super::{Gpu, Home};
+use super::{Gpu, Residence};
 use crate::stored::param_name;
 use crate::{BackendError, HostWeights, WeightSource};
 
@@ -35,7 +35,7 @@ impl<G: Gpu> HostMapped<G> {
         }
         let limit = profile.limits().max_allocation.min(LARGEST_PIECE);
         let (lengths, addresses) = pieces(plan.weights(), limit);
-        let memory = match gpu.allocate(Home::HostMapped, lengths.into_iter()) {
+        let memory = match gpu.allocate(Residence::HostMapped, lengths.into_iter()) {
             Err(BackendError::Exhausted { .. }) => return Ok(None),
             other => other?,
         };

@@ -92,7 +92,7 @@ pub(crate) struct GpuStep {
 
 /// Where memory is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Home {
+pub(crate) enum Residence {
     /// The memory in which kernels are fastest.
     Device,
     /// Host memory that the device reaches.
@@ -180,7 +180,7 @@ pub(crate) trait Gpu: Clone + Send + Sync + 'static {
     fn exact(&self) -> Option<Self>;
 
     /// Allocates memory of these lengths, one after the other.
-    fn allocate(&self, home: Home, lengths: impl Iterator<Item = u64>) -> Result<Self::Memory, BackendError>;
+    fn allocate(&self, home: Residence, lengths: impl Iterator<Item = u64>) -> Result<Self::Memory, BackendError>;
 
     /// Compiles the kernels of all steps and records them; `cuts` are the steps with which segments begin.
     fn record(

@@ -2,12 +2,12 @@
 
 use std::sync::OnceLock;
 
-use impasto_graph::{DType, Graph, HostTensor, Place, Plan, Span, TensorType, Value};
+use impasto_graph::{DType, Graph, HostTensor, Location, Plan, Span, TensorType, Value};
 use impasto_kernel::{Kernel, KernelError};
 
-use super::weights::{GpuWeights, Way, WeightPlaces};
+use super::weights::{GpuLayout, GpuWeights, WeightPlaces};
 use super::{
-    Binding, Gpu, GpuMemory, GpuProfile, GpuStep, Home, Run, Space, Work, attention, elementwise, linear, lookup,
+    Binding, Gpu, GpuMemory, GpuProfile, GpuStep, Residence, Run, Space, Work, attention, elementwise, linear, lookup,
     movement, norm,
 };
 use crate::session::{PrepareOps, Signature, StreamState, step_times};
@@ -33,24 +33,26 @@ impl Env<'_> {
     /// Where a value lies.
     pub(super) fn binding(&self, value: Value) -> Binding {
         match self.plan.place(value) {
-            Place::Arena(span) => Binding { space: Space::Arena, address: span.offset, bytes: span.bytes },
-            Place::Host(span) => Binding { space: Space::Host, address: span.offset, bytes: span.bytes },
-            Place::Weight(param) => self.weights.find(self.segment, param_name(self.graph, param), Way::Tensor).0,
-            Place::Nowhere => unreachable!("an operand of a step has a place"),
+            Location::Arena(span) => Binding { space: Space::Arena, address: span.offset, bytes: span.bytes },
+            Location::Host(span) => Binding { space: Space::Host, address: span.offset, bytes: span.bytes },
+            Location::Weight(param) => {
+                self.weights.find(self.segment, param_name(self.graph, param), GpuLayout::Tensor).0
+            }
+            Location::Nowhere => unreachable!("an operand of a step has a place"),
         }
     }
 
     /// Where a table lies, and as what.
     pub(super) fn table(&self, value: Value) -> (Binding, DType) {
         match self.plan.place(value) {
-            Place::Weight(param) => self.weights.find(self.segment, param_name(self.graph, param), Way::Table),
+            Location::Weight(param) => self.weights.find(self.segment, param_name(self.graph, param), GpuLayout::Table),
             _ => (self.binding(value), self.graph.ty(value).dtype),
         }
     }
 
     /// Where the packed weights of a product lie, and as what.
     pub(super) fn packed(&self, param: Value) -> (Binding, DType) {
-        self.weights.find(self.segment, param_name(self.graph, param), Way::Weights)
+        self.weights.find(self.segment, param_name(self.graph, param), GpuLayout::Weights)
     }
 
     /// A part of the step's scratch memory.
@@ -171,8 +173,8 @@ impl<G: Gpu> GpuSession<G> {
         let profile = gpu.gpu_profile();
         let packed: &GpuWeights<G> = weights.of(&profile.name)?;
         packed.check(gpu, graph, plan)?;
-        let arena = gpu.allocate(Home::Device, plan.blocks().map(|block| block.bytes))?;
-        let host = gpu.allocate(Home::HostMapped, plan.host_blocks().map(|block| block.bytes))?;
+        let arena = gpu.allocate(Residence::Device, plan.blocks().map(|block| block.bytes))?;
+        let host = gpu.allocate(Residence::HostMapped, plan.host_blocks().map(|block| block.bytes))?;
         let env = Env { profile, graph, plan, weights: packed.places(), scratch: None, segment: 0 };
         let times = step_times(graph, plan);
         let works = works(&env)?;
@@ -181,7 +183,7 @@ impl<G: Gpu> GpuSession<G> {
         let cuts: Vec<usize> = segments.iter().map(|segment| segment.steps.start).collect();
         let commands = gpu.record(steps, &cuts, &packed.spaces(&arena, &host))?;
         let address = |value: Value| match plan.place(value) {
-            Place::Arena(span) => Some(span.offset),
+            Location::Arena(span) => Some(span.offset),
             _ => None,
         };
         Ok(GpuSession {

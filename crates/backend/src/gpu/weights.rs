@@ -10,16 +10,16 @@ use std::ops::Range;
 use impasto_graph::{Capabilities, DType, Graph, Plan, Segment, Storage, TensorType, Used, Value, Weight};
 
 use super::host_mapped::HostMapped;
-use super::{Binding, Gpu, GpuMemory, GpuProfile, Home, MemoryCopy, MemoryWriter, Space, Spaces, WriteBytes};
+use super::{Binding, Gpu, GpuMemory, GpuProfile, MemoryCopy, MemoryWriter, Residence, Space, Spaces, WriteBytes};
 use crate::cpu::Isa;
 use crate::cpu::memory::ReadBuffer;
 use crate::cpu::rows::{Dst, Rows, Src};
 use crate::stored::{Param, Stored, param_name, storage};
 use crate::{BackendError, WeightSource};
 
-/// How a parameter is used, each way with a layout of its own.
+/// The layouts of parameters, by how they are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Way {
+pub(super) enum GpuLayout {
     Weights,
     Table,
     Tensor,
@@ -28,7 +28,7 @@ pub(super) enum Way {
 /// Bytes of a parameter on the device that one task writes at most, unless a row has more.
 const TASK_BYTES: usize = 512 << 10;
 
-struct Kept {
+struct DeviceParam {
     address: u64,
     bytes: u64,
     dtype: DType,
@@ -47,14 +47,14 @@ pub(super) struct GpuWeights<G: Gpu> {
 
 /// Where parameters lie: those that stay, and by segment those that are streamed.
 pub(super) struct WeightPlaces {
-    resident: HashMap<(String, Way), Kept>,
-    streamed: Vec<HashMap<(String, Way), Kept>>,
+    resident: HashMap<(String, GpuLayout), DeviceParam>,
+    streamed: Vec<HashMap<(String, GpuLayout), DeviceParam>>,
 }
 
 impl WeightPlaces {
     /// Where a parameter lies in a segment, and as what; [`GpuWeights::check`] has found it.
-    pub(super) fn find(&self, segment: usize, name: &str, way: Way) -> (Binding, DType) {
-        let key = (name.to_owned(), way);
+    pub(super) fn find(&self, segment: usize, name: &str, layout: GpuLayout) -> (Binding, DType) {
+        let key = (name.to_owned(), layout);
         let (space, kept) = match self.streamed.get(segment).and_then(|streamed| streamed.get(&key)) {
             Some(kept) => (Space::Slots, kept),
             None => (Space::Weights, &self.resident[&key]),
@@ -71,21 +71,21 @@ fn table_dtype(device: &GpuProfile, storage: Storage) -> DType {
     }
 }
 
-/// The ways in which a parameter is kept, with the element type and the bytes that each takes.
-fn ways(device: &GpuProfile, graph: &Graph, param: Value, used: Used) -> Vec<(Way, DType, u64)> {
+/// The layouts that a parameter is stored in, with the element type and the bytes that each takes.
+fn layouts(device: &GpuProfile, graph: &Graph, param: Value, used: Used) -> Vec<(GpuLayout, DType, u64)> {
     let ty = graph.ty(param);
     let all = [
-        (used.as_weights || used.as_gated, Way::Weights, device.number()),
-        (used.as_table, Way::Table, table_dtype(device, storage(graph, param))),
-        (used.as_tensor, Way::Tensor, ty.dtype),
+        (used.as_weights || used.as_gated, GpuLayout::Weights, device.number()),
+        (used.as_table, GpuLayout::Table, table_dtype(device, storage(graph, param))),
+        (used.as_tensor, GpuLayout::Tensor, ty.dtype),
     ];
     let bytes = |dtype: DType| (ty.elements() * dtype.bytes()).next_multiple_of(device.alignment());
-    all.into_iter().filter(|w| w.0).map(|(_, way, dtype)| (way, dtype, bytes(dtype))).collect()
+    all.into_iter().filter(|w| w.0).map(|(_, layout, dtype)| (layout, dtype, bytes(dtype))).collect()
 }
 
 /// Bytes that a parameter takes, for the plan.
 pub(super) fn param_bytes(device: &GpuProfile, graph: &Graph, param: Value, used: Used) -> u64 {
-    ways(device, graph, param, used).iter().map(|w| w.2).sum()
+    layouts(device, graph, param, used).iter().map(|w| w.2).sum()
 }
 
 /// Conversions by vectors. Only flags say that this machine has them, so the newest are left out.
@@ -106,7 +106,7 @@ struct Load<'a> {
     param: Param<'a>,
     ty: &'a TensorType,
     /// With the bytes from the beginning of the parameter to each.
-    ways: Vec<(Way, DType, u64)>,
+    layouts: Vec<(GpuLayout, DType, u64)>,
     bytes: u64,
 }
 
@@ -120,17 +120,17 @@ impl<'a> Load<'a> {
         let (name, ty) = (param_name(graph, weight.value), graph.ty(weight.value));
         let param = Param::find(source, name, ty, storage(graph, weight.value))?;
         let mut at = 0;
-        let place = |(way, dtype, bytes)| {
+        let place = |(layout, dtype, bytes)| {
             at += bytes;
-            (way, dtype, at - bytes)
+            (layout, dtype, at - bytes)
         };
-        let ways = ways(device, graph, weight.value, weight.used).into_iter().map(place).collect();
-        Ok(Load { param, ty, ways, bytes: weight.bytes })
+        let layouts = layouts(device, graph, weight.value, weight.used).into_iter().map(place).collect();
+        Ok(Load { param, ty, layouts, bytes: weight.bytes })
     }
 
     /// Taps of a convolution, in another order on the device than in the file; 1 of everything else.
     fn taps(&self) -> usize {
-        match self.ways.iter().any(|way| way.0 == Way::Weights) {
+        match self.layouts.iter().any(|layout| layout.0 == GpuLayout::Weights) {
             true => self.ty.shape[2..].iter().product::<usize>(),
             false => 1,
         }
@@ -145,7 +145,7 @@ impl<'a> Load<'a> {
     /// The elements of each task.
     fn tasks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let elements = self.ty.elements() as usize;
-        let widest = self.ways.iter().map(|way| way.1.bytes() as usize).max().unwrap_or(1);
+        let widest = self.layouts.iter().map(|layout| layout.1.bytes() as usize).max().unwrap_or(1);
         let most = TASK_BYTES / widest;
         let most = match self.taps() {
             1 => most,
@@ -154,21 +154,21 @@ impl<'a> Load<'a> {
         (0..elements).step_by(most.max(1)).map(move |at| at..elements.min(at + most))
     }
 
-    /// Reads some elements and gives each way of them to `put`: where its bytes go from the beginning of the parameter on, how many there are, and
-    /// what writes them. What a way has more than its elements is zeros.
+    /// Reads some elements and gives each layout of them to `put`: where its bytes go from the beginning of the parameter on, how many there are, and
+    /// what writes them. What a layout has more than its elements is zeros.
     fn pack(&self, elements: Range<usize>, buffers: &mut Buffers, put: &mut Put) -> Result<(), BackendError> {
         let Buffers { read, numbers, rows } = buffers;
         let taps = self.taps();
         let is_last = elements.end == self.ty.elements() as usize;
-        let ends = self.ways.iter().skip(1).map(|way| way.2).chain([self.bytes]);
+        let ends = self.layouts.iter().skip(1).map(|layout| layout.2).chain([self.bytes]);
         let place = |dtype: DType, at: u64, end: u64| {
             let size = dtype.bytes() as usize;
             let (begin, bytes) = (at + (elements.start * size) as u64, elements.len() * size);
             (begin, bytes, if is_last { (end - begin) as usize } else { bytes })
         };
-        match self.ways[..] {
-            [(way, dtype, at)]
-                if self.param.storage() == Storage::Dense(dtype) && (way != Way::Weights || taps == 1) =>
+        match self.layouts[..] {
+            [(layout, dtype, at)]
+                if self.param.storage() == Storage::Dense(dtype) && (layout != GpuLayout::Weights || taps == 1) =>
             {
                 let (begin, bytes, padded) = place(dtype, at, self.bytes);
                 put(begin, padded, &mut |to, cached| {
@@ -186,12 +186,12 @@ impl<'a> Load<'a> {
             }
             _ => {
                 let stored = self.param.read(elements.clone(), read)?;
-                for (&(way, dtype, at), end) in self.ways.iter().zip(ends) {
+                for (&(layout, dtype, at), end) in self.layouts.iter().zip(ends) {
                     let (begin, bytes, padded) = place(dtype, at, end);
                     put(begin, padded, &mut |to, _| {
                         let (to, padding) = to.split_at_mut(bytes);
                         padding.fill(0);
-                        match way == Way::Weights && taps > 1 {
+                        match layout == GpuLayout::Weights && taps > 1 {
                             true => self.reorder(&stored, taps, dtype, to, numbers, rows),
                             false => convert(stored.numbers(0..elements.len(), numbers), dtype, to),
                         }
@@ -238,7 +238,7 @@ fn convert(src: Src, dtype: DType, to: &mut [u8]) {
     unsafe { (rows().convert)(src, Dst { ptr: to.as_mut_ptr(), dtype }, n) };
 }
 
-/// A parameter as the device keeps it, packed by this thread alone: each of its ways, one after the other.
+/// A parameter as the device keeps it, packed by this thread alone: each of its layouts, one after the other.
 pub(super) fn packed(
     device: &GpuProfile,
     graph: &Graph,
@@ -255,13 +255,18 @@ pub(super) fn packed(
     Ok(bytes.to_vec())
 }
 
-/// Where the ways of a parameter lie that begins at an address.
-fn place(device: &GpuProfile, graph: &Graph, weight: &Weight, mut address: u64) -> Vec<((String, Way), Kept)> {
+/// Where the layouts of a parameter lie that begins at an address.
+fn place(
+    device: &GpuProfile,
+    graph: &Graph,
+    weight: &Weight,
+    mut address: u64,
+) -> Vec<((String, GpuLayout), DeviceParam)> {
     let (name, ty) = (param_name(graph, weight.value), graph.ty(weight.value));
     let mut all = vec![];
-    for (way, dtype, bytes) in ways(device, graph, weight.value, weight.used) {
-        let kept = Kept { address, bytes: ty.elements() * dtype.bytes(), dtype, ty: ty.clone() };
-        all.push(((name.to_owned(), way), kept));
+    for (layout, dtype, bytes) in layouts(device, graph, weight.value, weight.used) {
+        let kept = DeviceParam { address, bytes: ty.elements() * dtype.bytes(), dtype, ty: ty.clone() };
+        all.push(((name.to_owned(), layout), kept));
         address += bytes;
     }
     all
@@ -351,9 +356,9 @@ impl<G: Gpu> GpuWeights<G> {
         let profile = gpu.gpu_profile();
         let limit = profile.limits().max_allocation.min(plan.block_bytes());
         let (lengths, addresses) = pieces(plan.resident(), limit);
-        let memory = gpu.allocate(Home::Device, lengths.into_iter())?;
+        let memory = gpu.allocate(Residence::Device, lengths.into_iter())?;
         let (slot_bytes, count) = plan.stream().map_or((0, 0), |stream| (stream.slot_bytes(), stream.slots()));
-        let slots = gpu.allocate(Home::Device, std::iter::repeat_n(slot_bytes, count))?;
+        let slots = gpu.allocate(Residence::Device, std::iter::repeat_n(slot_bytes, count))?;
         let mut resident = HashMap::new();
         let places = plan.resident().iter().zip(addresses);
         bring(gpu, graph, &memory, places.clone(), source)?;
@@ -402,9 +407,9 @@ impl<G: Gpu> GpuWeights<G> {
         }
         for w in plan.resident() {
             let (name, ty) = (param_name(graph, w.value), graph.ty(w.value));
-            for (way, ..) in ways(gpu.gpu_profile(), graph, w.value, w.used) {
+            for (layout, ..) in layouts(gpu.gpu_profile(), graph, w.value, w.used) {
                 let problem = |problem: &str| BackendError::Param { name: name.into(), problem: problem.into() };
-                match self.places.resident.get(&(name.to_owned(), way)) {
+                match self.places.resident.get(&(name.to_owned(), layout)) {
                     Some(kept) if kept.ty == *ty && self.number == gpu.gpu_profile().number() => {}
                     Some(_) => return Err(problem("is packed for another shape or precision")),
                     None => return Err(problem("is not packed for this use")),

@@ -5,13 +5,13 @@ use impasto_vulkan::{Lane, Recorder};
 use super::Vulkan;
 use crate::BackendError;
 use crate::gpu::kernels::peak::peak;
-use crate::gpu::{Gpu, Home};
+use crate::gpu::{Gpu, Residence};
 
 /// Thousand million operations a second of a kernel that only multiplies and adds, in what products are computed in.
 pub(super) fn peak_gflops(vulkan: &Vulkan) -> Result<f64, BackendError> {
     let (kernel, groups, operations) = peak(vulkan.units()).map_err(|e| vulkan.unsupported(e.to_string()))?;
     let pipelines = vulkan.0.pipelines.all(&[&kernel]).map_err(|e| vulkan.unsupported(e))?;
-    let memory = vulkan.allocate(Home::Device, [256].into_iter())?;
+    let memory = vulkan.allocate(Residence::Device, [256].into_iter())?;
     let run = || {
         let mut recorder = Recorder::new(vulkan.device(), Lane::Kernels);
         recorder.stamp();

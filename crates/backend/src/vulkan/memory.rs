@@ -186,12 +186,12 @@ impl Memory {
     /// Takes pieces of these lengths, one after the other.
     pub(super) fn new(
         vulkan: &Vulkan,
-        home: gpu::Home,
+        home: gpu::Residence,
         lengths: impl Iterator<Item = u64>,
     ) -> Result<Memory, BackendError> {
         let home = match home {
-            gpu::Home::Device => Home::Device,
-            gpu::Home::HostMapped => Home::Aside,
+            gpu::Residence::Device => Home::Device,
+            gpu::Residence::HostMapped => Home::Aside,
         };
         let mut memory = Memory { vulkan: vulkan.clone(), home, pieces: Vec::new() };
         let mut at = 0;

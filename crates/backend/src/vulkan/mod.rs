@@ -18,7 +18,7 @@ use impasto_graph::Capabilities;
 use impasto_vulkan::{Device, Loader, Physical, VulkanError};
 
 use crate::gpu::kernels::matrices::Units;
-use crate::gpu::{Gpu, GpuProfile, GpuStep, Home, Spaces};
+use crate::gpu::{Gpu, GpuProfile, GpuStep, Residence, Spaces};
 use crate::{Backend, BackendError, DeviceOptions, Meter, Profile, Pulse, StepTime};
 use lists::Lists;
 use memory::{Memory, Stage};
@@ -183,7 +183,7 @@ impl Gpu for Vulkan {
         exact.get_or_init(make).clone()
     }
 
-    fn allocate(&self, home: Home, lengths: impl Iterator<Item = u64>) -> Result<Memory, BackendError> {
+    fn allocate(&self, home: Residence, lengths: impl Iterator<Item = u64>) -> Result<Memory, BackendError> {
         Memory::new(self, home, lengths)
     }
 

@@ -9,7 +9,7 @@ use super::Vulkan;
 use crate::BackendError;
 use crate::gpu::kernels::gemm::{Gemm, Left};
 use crate::gpu::kernels::matrices::{Tiled, Units};
-use crate::gpu::{Gpu, GpuMemory, Home};
+use crate::gpu::{Gpu, GpuMemory, Residence};
 
 /// The matrices that kernels could use: halves, added up in 32 bits.
 pub(super) fn claimed(features: &Features) -> Option<Units> {
@@ -50,7 +50,7 @@ pub(super) fn hold(vulkan: &Vulkan) -> Result<bool, BackendError> {
     let halves =
         |n: usize, by: usize| -> Vec<u8> { (0..n).flat_map(|i| f16::from_f32(number(i, by)).to_le_bytes()).collect() };
     let [left, right, sums] = [2 * m * depth, 2 * depth * n, 4 * m * n].map(|bytes| bytes.next_multiple_of(256) as u64);
-    let memory = vulkan.allocate(Home::Device, [left + right + sums].into_iter())?;
+    let memory = vulkan.allocate(Residence::Device, [left + right + sums].into_iter())?;
     memory.write(0, &halves(m * depth, 11))?;
     memory.write(left, &halves(depth * n, 5))?;
     memory.settle()?;

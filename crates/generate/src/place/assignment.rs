@@ -99,7 +99,7 @@ impl fmt::Display for Problem {
         let or = |names: &[String]| names.join(" or ");
         match self {
             Problem::NoModule => {
-                f.write_str("a module is missing before '='; a device for all of them stands alone or behind all=")
+                f.write_str("a module is missing before '='; a device for all of them stands alone or after all=")
             }
             Problem::TwoDevices => f.write_str("one module, one '=', one device; items stand between commas"),
             Problem::UnknownModule { near } => {
@@ -228,7 +228,7 @@ impl Assignment {
         Ok(Item { module, device, span })
     }
 
-    /// The same behind what an alias such as `--vae-on-cpu` says: items that were written win.
+    /// The same after what an alias such as `--vae-on-cpu` says: items that were written win.
     pub fn behind(mut self, module: Option<ModuleName>, device: &str) -> Assignment {
         self.items.insert(0, Item { module, device: device.into(), span: 0..0 });
         self

@@ -1,8 +1,8 @@
 //! The grammar of `--max-vram` and `--max-buffer`: `6`, `512MiB`, `cuda0=6,vulkan0=512MiB`, `-1`.
 
-use crate::settings::{Kind, SettingValue};
+use crate::settings::{SettingKind, SettingValue};
 
-/// Letters behind a number of bytes, as people write them.
+/// Letters after a number of bytes, as people write them.
 const UNITS: [(&str, f64); 13] = [
     ("kib", 1024.0),
     ("mib", 1024.0 * 1024.0),
@@ -93,7 +93,7 @@ impl Budget {
 }
 
 impl SettingValue for Budget {
-    const KIND: Kind = Kind::Text;
+    const KIND: SettingKind = SettingKind::Text;
 
     fn parse(text: &str) -> Result<Budget, String> {
         let mut budget = Budget::default();

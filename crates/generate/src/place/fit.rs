@@ -12,7 +12,7 @@ use crate::GenerateError;
 /// The ways in which a module can run, the better ones first. The first that fits is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Rung {
+pub enum SplitMode {
     /// As it is.
     Whole,
     /// In horizontal bands, with the same result.
@@ -23,26 +23,26 @@ pub enum Rung {
     Elsewhere,
 }
 
-impl std::fmt::Display for Rung {
+impl std::fmt::Display for SplitMode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Rung::Whole => "whole",
-            Rung::Banded => "banded",
-            Rung::Tiled => "tiled",
-            Rung::Elsewhere => "elsewhere",
+            SplitMode::Whole => "whole",
+            SplitMode::Banded => "banded",
+            SplitMode::Tiled => "tiled",
+            SplitMode::Elsewhere => "elsewhere",
         })
     }
 }
 
 /// A module's computation that fits.
 #[derive(Clone)]
-pub struct Fitted {
+pub struct FittedModule {
     /// What is computed.
     pub graph: Graph,
     /// How.
     pub plan: Plan,
     /// In which way.
-    pub rung: Rung,
+    pub split_mode: SplitMode,
     /// Which of the builds it is.
     pub choice: usize,
     /// How it was cut, where it is in bands.
@@ -54,25 +54,25 @@ pub struct Fitted {
 /// What a module may do to fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// The first rung that is tried.
-    pub from: Rung,
+    /// The first split mode that is tried.
+    pub from: SplitMode,
     /// The last.
-    pub to: Rung,
+    pub to: SplitMode,
     /// Bytes beside its weights, where that is limited.
     pub arena: Option<u64>,
 }
 
 impl Bounds {
     /// Whole, or not at all.
-    pub const WHOLE: Bounds = Bounds { from: Rung::Whole, to: Rung::Whole, arena: None };
+    pub const WHOLE: Bounds = Bounds { from: SplitMode::Whole, to: SplitMode::Whole, arena: None };
     /// As long as the result is the same.
-    pub const EXACT: Bounds = Bounds { to: Rung::Banded, ..Bounds::WHOLE };
+    pub const EXACT: Bounds = Bounds { to: SplitMode::Banded, ..Bounds::WHOLE };
 }
 
 /// Builds a module's graph in the numbers of a device.
 pub type Build<'a> = dyn Fn(Numbers) -> Result<Graph, GraphError> + 'a;
 
-/// The first rung on which a module fits a device, within its budget. This is the one place where rungs are chosen; tiles are smaller graphs,
+/// The first split mode in which a module fits a device, within its budget. This is the one place where split modes are chosen; tiles are smaller graphs,
 /// which their caller offers one by one.
 ///
 /// `builds` are graphs that do the same, the better ones first; the last of them is cut into bands. Weights that do not fit beside the arena take
@@ -84,7 +84,7 @@ pub fn fit(
     storage: Storage,
     bounds: Bounds,
     builds: &[&Build],
-) -> Result<Fitted, GenerateError> {
+) -> Result<FittedModule, GenerateError> {
     let numbers = Numbers { storage, activations: device.activations() };
     let graphs = builds.iter().map(|build| build(numbers)).collect::<Result<Vec<Graph>, _>>();
     let graphs = graphs.map_err(|source| GenerateError::Graph { module, source })?;
@@ -105,14 +105,14 @@ pub fn fit(
         if may.stream && bounds.arena.is_some() || may.rest && device.host_memory() == 0 {
             continue;
         }
-        if bounds.from == Rung::Whole && !may.rest {
+        if bounds.from == SplitMode::Whole && !may.rest {
             for (choice, graph) in graphs.iter().enumerate() {
                 let planned =
                     if may.stream { Plan::streamed(graph, &device_or_less) } else { Plan::new(graph, &device_or_less) };
                 match planned {
                     Ok(plan) => {
                         let (graph, cuts) = (graph.clone(), Cuts::default());
-                        return Ok(Fitted { graph, plan, rung: Rung::Whole, choice, cuts, why: None });
+                        return Ok(FittedModule { graph, plan, split_mode: SplitMode::Whole, choice, cuts, why: None });
                     }
                     Err(problem) => refusal = Some(problem),
                 }
@@ -125,16 +125,26 @@ pub fn fit(
             Some(PlanError::Memory { weights, limit, .. }) => !may.stream && weights >= limit,
             _ => false,
         };
-        if bounds.to >= Rung::Banded && !hopeless {
+        if bounds.to >= SplitMode::Banded && !hopeless {
             match Banded::fit(last, &device_or_less, 2, may) {
                 Ok((Banded { graph, cuts }, plan)) => {
-                    return Ok(Fitted { graph, plan, rung: Rung::Banded, choice: graphs.len() - 1, cuts, why });
+                    return Ok(FittedModule {
+                        graph,
+                        plan,
+                        split_mode: SplitMode::Banded,
+                        choice: graphs.len() - 1,
+                        cuts,
+                        why,
+                    });
                 }
                 Err(problem) => refusal = Some(problem),
             }
         }
     }
-    let nothing =
-        || PlanError::Unsupported { label: module.to_string(), op: "graph", reason: "no rung may be taken".into() };
+    let nothing = || PlanError::Unsupported {
+        label: module.to_string(),
+        op: "graph",
+        reason: "no split_mode may be taken".into(),
+    };
     Err(GenerateError::Plan { module, device: device.name().into(), source: refusal.unwrap_or_else(nothing) })
 }

@@ -12,7 +12,7 @@ use impasto_backend::{Backend, HostWeights, Session, Weights};
 use impasto_model::{Condition, NetworkId};
 use serde::Serialize;
 
-use super::fit::Fitted;
+use super::fit::FittedModule;
 use super::pool::Pool;
 use super::resolve::Home;
 use crate::GenerateError;
@@ -96,7 +96,7 @@ pub(crate) struct WeightsKey {
 pub(crate) struct Resident {
     pub key: WeightsKey,
     /// The plan that the session was prepared for.
-    pub fitted: Arc<Fitted>,
+    pub fitted: Arc<FittedModule>,
     pub session: Box<dyn Session>,
     pub weights: Weights,
     /// Its weights in host memory, packed for the device, where they are kept so.
@@ -117,21 +117,21 @@ impl Resident {
 }
 
 /// Bytes of devices that a run holds, until it is dropped.
-pub(crate) struct Held {
+pub(crate) struct MemoryReservation {
     pool: Arc<Pool>,
     bytes: Vec<(String, u64)>,
 }
 
-impl Held {
-    pub fn new(pool: &Arc<Pool>, bytes: Vec<(String, u64)>) -> Held {
+impl MemoryReservation {
+    pub fn new(pool: &Arc<Pool>, bytes: Vec<(String, u64)>) -> MemoryReservation {
         let mut held = lock(&pool.loaded().held);
         bytes.iter().for_each(|(device, bytes)| *held.entry(device.clone()).or_default() += bytes);
         drop(held);
-        Held { pool: pool.clone(), bytes }
+        MemoryReservation { pool: pool.clone(), bytes }
     }
 }
 
-impl Drop for Held {
+impl Drop for MemoryReservation {
     fn drop(&mut self) {
         let mut held = lock(&self.pool.loaded().held);
         for (device, bytes) in &self.bytes {
@@ -150,7 +150,7 @@ pub(crate) struct LoadedModules {
     idle: Mutex<Vec<(Instant, Resident)>>,
     /// Bytes that runs hold now, by device.
     held: Mutex<HashMap<String, u64>>,
-    plans: Mutex<HashMap<String, Arc<Fitted>>>,
+    plans: Mutex<HashMap<String, Arc<FittedModule>>>,
     /// What the latest prompts became, the most recent last.
     conditions: Mutex<VecDeque<(String, Vec<Condition>)>>,
     /// Somebody calls [`LoadedModules::expire`] in time.
@@ -188,8 +188,8 @@ impl LoadedModules {
     pub fn plan(
         &self,
         key: String,
-        make: impl FnOnce() -> Result<Fitted, GenerateError>,
-    ) -> Result<Arc<Fitted>, GenerateError> {
+        make: impl FnOnce() -> Result<FittedModule, GenerateError>,
+    ) -> Result<Arc<FittedModule>, GenerateError> {
         if let Some(known) = lock(&self.plans).get(&key) {
             return Ok(known.clone());
         }

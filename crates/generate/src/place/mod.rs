@@ -30,15 +30,15 @@ use crate::{GenerateError, Job};
 pub use assignment::{Assignment, AssignmentError, Of, Problem};
 pub use auto::place;
 pub use budget::{Amount, Budget};
-pub use fit::{Bounds, Build, Fitted, Rung, fit};
+pub use fit::{Bounds, Build, FittedModule, SplitMode, fit};
 pub use imagined::imagine;
 pub(crate) use learned::Learned;
 pub use loaded::Work;
-pub(crate) use loaded::{Count, Held, Resident, WeightsKey};
+pub(crate) use loaded::{Count, MemoryReservation, Resident, WeightsKey};
 pub use machine::{FreeMemory, Machine, MachineOptions, OpenDevice};
 pub use names::ModuleName;
 pub use pool::{Open, Pool};
-pub(crate) use rates::Spent;
+pub(crate) use rates::WorkSample;
 pub use rates::{RateBook, Rates};
 pub use report::{DevicePeak, ModulePlan, RunPlan};
 pub use resolve::{Home, Request};
@@ -115,7 +115,7 @@ impl Place {
     }
 
     /// Note what was done there, for the estimates of later runs.
-    pub(crate) fn note(&self, spent: Spent) {
+    pub(crate) fn note(&self, spent: WorkSample) {
         self.book.note(&self.device.about(), spent);
     }
 }

@@ -40,7 +40,7 @@ impl Rates {
 
 /// What was done on a device, and how long it took.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Spent {
+pub(crate) struct WorkSample {
     pub flops: f64,
     pub computing: f64,
     pub bytes: f64,
@@ -52,7 +52,7 @@ pub(crate) struct Spent {
 pub struct RateBook {
     file: Option<PathBuf>,
     kept: BTreeMap<String, Rates>,
-    spent: Mutex<BTreeMap<String, Spent>>,
+    spent: Mutex<BTreeMap<String, WorkSample>>,
     pub(super) times: Times,
 }
 
@@ -72,7 +72,7 @@ impl RateBook {
     }
 
     /// Note what was done.
-    pub(crate) fn note(&self, about: &str, more: Spent) {
+    pub(crate) fn note(&self, about: &str, more: WorkSample) {
         let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
         let sum = spent.entry(about.into()).or_default();
         sum.flops += more.flops;

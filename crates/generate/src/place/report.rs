@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::fit::Rung;
+use super::fit::SplitMode;
 use super::rates::Rates;
 use crate::GenerateError;
 
@@ -30,7 +30,7 @@ pub struct ModulePlan {
     /// The largest that it may.
     pub buffer_limit: u64,
     /// In which way it runs.
-    pub rung: Rung,
+    pub split_mode: SplitMode,
     /// How often it runs.
     pub runs: u64,
     /// Useful operations of one run.

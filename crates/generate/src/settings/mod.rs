@@ -27,7 +27,7 @@ use crate::NoiseKind;
 use crate::place::Budget;
 use crate::sampling::{Method, Schedule};
 pub use layers::{config_path, from_variables, layered};
-pub use value::{Gpu, Isolate, Kind, Preview, SettingValue, VaeSplit};
+pub use value::{Gpu, Isolate, Preview, SettingKind, SettingValue, VaeSplit};
 
 /// A setting that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -99,7 +99,7 @@ pub struct Setting {
     /// One or two sentences.
     pub help: &'static str,
     /// What its text may be.
-    pub kind: Kind,
+    pub kind: SettingKind,
     /// The least and the greatest number.
     pub range: Option<(f64, f64)>,
     parse: fn(&mut Settings, &str) -> Result<(), String>,

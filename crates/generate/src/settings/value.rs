@@ -7,12 +7,12 @@ use impasto_backend::cpu::Precision;
 use impasto_model::Prediction;
 
 use crate::NoiseKind;
-use crate::place::Rung;
+use crate::place::SplitMode;
 use crate::sampling::{Method, Schedule};
 
 /// The kind of a setting's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SettingKind {
     /// Given or not; in a file or a variable `true` or `false`.
     Flag,
     /// A whole number.
@@ -30,7 +30,7 @@ pub enum Kind {
 /// A type that settings can have.
 pub trait SettingValue: Sized {
     /// What its text may be.
-    const KIND: Kind;
+    const KIND: SettingKind;
 
     /// The value of a text, or why it is none.
     fn parse(text: &str) -> Result<Self, String>;
@@ -74,13 +74,13 @@ pub enum Isolate {
     Off,
 }
 
-/// The rung of the ladder that the autoencoder begins on; none is auto.
+/// The split mode that the autoencoder tries first; none is auto.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VaeSplit(pub Option<Rung>);
+pub struct VaeSplit(pub Option<SplitMode>);
 
 /// Across and down: `32x24`, or `32` for both.
 impl SettingValue for [f64; 2] {
-    const KIND: Kind = Kind::Text;
+    const KIND: SettingKind = SettingKind::Text;
 
     fn parse(text: &str) -> Result<[f64; 2], String> {
         let (across, down) = text.split_once(['x', 'X']).unwrap_or((text, text));
@@ -91,7 +91,7 @@ impl SettingValue for [f64; 2] {
 }
 
 impl SettingValue for bool {
-    const KIND: Kind = Kind::Flag;
+    const KIND: SettingKind = SettingKind::Flag;
 
     fn parse(text: &str) -> Result<bool, String> {
         match text.trim().to_ascii_lowercase().as_str() {
@@ -103,7 +103,7 @@ impl SettingValue for bool {
 }
 
 impl SettingValue for String {
-    const KIND: Kind = Kind::Text;
+    const KIND: SettingKind = SettingKind::Text;
 
     fn parse(text: &str) -> Result<String, String> {
         Ok(text.into())
@@ -111,7 +111,7 @@ impl SettingValue for String {
 }
 
 impl SettingValue for PathBuf {
-    const KIND: Kind = Kind::File;
+    const KIND: SettingKind = SettingKind::File;
 
     fn parse(text: &str) -> Result<PathBuf, String> {
         if text.is_empty() { Err("is no path".into()) } else { Ok(text.into()) }
@@ -121,7 +121,7 @@ impl SettingValue for PathBuf {
 macro_rules! number {
     ($($type:ty),+) => {$(
         impl SettingValue for $type {
-            const KIND: Kind = Kind::Number;
+            const KIND: SettingKind = SettingKind::Number;
 
             fn parse(text: &str) -> Result<$type, String> {
                 <$type>::from_str(text.trim()).ok().filter(|x| x.is_finite()).ok_or_else(|| "is no number".into())
@@ -134,7 +134,7 @@ number!(f32, f64);
 macro_rules! whole {
     ($($type:ty),+) => {$(
         impl SettingValue for $type {
-            const KIND: Kind = Kind::Whole;
+            const KIND: SettingKind = SettingKind::Whole;
 
             fn parse(text: &str) -> Result<$type, String> {
                 text.trim().parse().map_err(|_| "is no whole number that fits".to_string())
@@ -148,7 +148,7 @@ whole!(u32, i32, i64);
 macro_rules! choice {
     ($type:ty: $($name:literal => $value:expr),+ $(; $($other:literal => $same:expr),+)?) => {
         impl SettingValue for $type {
-            const KIND: Kind = Kind::Choice(&[$($name),+]);
+            const KIND: SettingKind = SettingKind::Choice(&[$($name),+]);
 
             fn parse(text: &str) -> Result<$type, String> {
                 match text.trim() {
@@ -161,7 +161,7 @@ macro_rules! choice {
     };
 }
 choice!(Preview: "none" => Preview::None, "proj" => Preview::Proj, "tae" => Preview::Tae, "vae" => Preview::Vae);
-choice!(VaeSplit: "auto" => VaeSplit(None), "whole" => VaeSplit(Some(Rung::Whole)), "bands" => VaeSplit(Some(Rung::Banded)), "tiles" => VaeSplit(Some(Rung::Tiled)));
+choice!(VaeSplit: "auto" => VaeSplit(None), "whole" => VaeSplit(Some(SplitMode::Whole)), "bands" => VaeSplit(Some(SplitMode::Banded)), "tiles" => VaeSplit(Some(SplitMode::Tiled)));
 choice!(Gpu: "auto" => Gpu::Auto, "disable" => Gpu::Disable, "vulkan" => Gpu::Vulkan, "cuda" => Gpu::Cuda);
 choice!(Isolate: "auto" => Isolate::Auto, "off" => Isolate::Off);
 choice!(NoiseKind: "cuda" => NoiseKind::Cuda, "cpu" => NoiseKind::Cpu);
@@ -172,7 +172,7 @@ choice!(Precision: "auto" => Precision::Auto, "f32" => Precision::F32, "bf16" =>
 macro_rules! named {
     ($($type:ty),+) => {$(
         impl SettingValue for $type {
-            const KIND: Kind = Kind::Choice(&{
+            const KIND: SettingKind = SettingKind::Choice(&{
                 let mut names = [""; <$type>::ALL.len()];
                 let mut i = 0;
                 while i < names.len() {

@@ -7,7 +7,7 @@ mod cgroup;
 
 /// The memory of the machine and the part of it that this process may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
+pub struct HostMemory {
     /// Bytes of memory in the machine.
     pub total: u64,
     /// Bytes that this process may use: the smallest control-group limit above it, or `total` where there is none.
@@ -30,10 +30,10 @@ pub fn cpu_quota() -> Option<usize> {
 ///     assert!(memory.limit <= memory.total);
 /// }
 /// ```
-pub fn memory() -> Option<Memory> {
+pub fn memory() -> Option<HostMemory> {
     let total = meminfo(&read_text(Path::new("/proc/meminfo"))?, "MemTotal")?;
     let limit = cgroup::memory_limit(&read_text).unwrap_or(total).min(total);
-    Some(Memory { total, limit })
+    Some(HostMemory { total, limit })
 }
 
 /// Bytes that can be allocated now without swapping and without reaching a limit, or `None` where the system does not tell.

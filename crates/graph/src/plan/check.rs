@@ -3,7 +3,7 @@
 use crate::graph::{Graph, Value};
 use crate::op::Op;
 
-use super::{Capabilities, Place, Plan, Span, Weight};
+use super::{Capabilities, Location, Plan, Span, Weight};
 
 impl Plan {
     /// Whether a plan that another process has made is one of this graph for this device: nothing in it is believed. What it says is
@@ -38,15 +38,15 @@ impl Plan {
         }
         for (at, place) in self.places.iter().enumerate() {
             match place {
-                Place::Nowhere => {}
-                Place::Weight(param) => {
+                Location::Nowhere => {}
+                Location::Weight(param) => {
                     known(*param)?;
                     if !self.weights.iter().any(|weight| weight.value == *param) {
                         return Err(format!("%{at} lies in the parameter {param}, which is not among its weights"));
                     }
                 }
-                Place::Arena(place) => span(place)?,
-                Place::Host(place) => within(place, self.host_bytes)?,
+                Location::Arena(place) => span(place)?,
+                Location::Host(place) => within(place, self.host_bytes)?,
             }
         }
         for step in &self.steps {
@@ -66,12 +66,12 @@ impl Plan {
                 let inside = |end: Option<u64>| end.is_some_and(|end| end <= stream.slot_bytes());
                 let fits = segment.pieces.iter().all(|piece| inside(piece.offset.checked_add(piece.weight.bytes)));
                 if segment.steps.start != next || segment.steps.end < next || segment.slot >= stream.slots() || !fits {
-                    return Err("its weights do not take turns as they should".into());
+                    return Err("its weights are not streamed as they should be".into());
                 }
                 next = segment.steps.end;
             }
             if next != self.steps.len() || stream.slot_bytes() > limits.max_allocation {
-                return Err("its weights do not take turns as they should".into());
+                return Err("its weights are not streamed as they should be".into());
             }
         }
         self.verify(graph, device)

@@ -3,7 +3,7 @@
 use crate::graph::{Graph, Value};
 use crate::op::Op;
 
-use super::{Capabilities, Place, Span, Used};
+use super::{Capabilities, Location, Span, Used};
 
 /// What does not depend on the order of execution.
 pub(super) struct Analysis {
@@ -338,20 +338,20 @@ impl Lifetimes {
     }
 
     /// Where each value lies, with these offsets of buffers and of what rests.
-    pub(super) fn places(&self, graph: &Graph, analysis: &Analysis, offsets: &[u64], resting: &[u64]) -> Vec<Place> {
+    pub(super) fn places(&self, graph: &Graph, analysis: &Analysis, offsets: &[u64], resting: &[u64]) -> Vec<Location> {
         graph
             .values()
             .map(|value| {
                 if let Some(at) = self.resting_of[value.index()] {
-                    return Place::Host(Span { offset: resting[at as usize], bytes: graph.ty(value).bytes() });
+                    return Location::Host(Span { offset: resting[at as usize], bytes: graph.ty(value).bytes() });
                 }
                 let (root, offset) = analysis.root(value);
                 match self.buffer_of[root.index()] {
                     Some(b) => {
-                        Place::Arena(Span { offset: offsets[b as usize] + offset, bytes: graph.ty(value).bytes() })
+                        Location::Arena(Span { offset: offsets[b as usize] + offset, bytes: graph.ty(value).bytes() })
                     }
-                    None if analysis.planned_root(value).is_none() => Place::Weight(root),
-                    None => Place::Nowhere,
+                    None if analysis.planned_root(value).is_none() => Location::Weight(root),
+                    None => Location::Nowhere,
                 }
             })
             .collect()

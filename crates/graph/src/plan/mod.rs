@@ -2,7 +2,7 @@
 //!
 //! [`Plan::new`] reads like this: which values are needed and which are views (`lifetime`), in which order
 //! (`order`), what lives when and what takes whose place (`lifetime`), where (`arena`), and is that true (`verify`).
-//! What does not fit so may still do with weights that take turns (`stream`) or values that rest in host memory (`rest`).
+//! What does not fit so may still do with streamed weights (`stream`) or values that rest in host memory (`rest`).
 
 mod arena;
 mod check;
@@ -20,7 +20,7 @@ use crate::graph::{Graph, Value};
 use crate::op::Op;
 
 use lifetime::{Analysis, Lifetimes};
-pub use stream::{Piece, Segment, Stream};
+pub use stream::{Segment, Stream, StreamedWeight};
 
 /// All that planning needs to know of a backend.
 pub trait Capabilities {
@@ -57,7 +57,7 @@ pub trait Capabilities {
 /// What a plan may do to fit, beside what costs nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct May {
-    /// Weights take turns on the device.
+    /// Weights are streamed to the device.
     pub stream: bool,
     /// Values that nobody needs for a while rest in host memory.
     pub rest: bool,
@@ -135,7 +135,7 @@ pub struct Span {
 
 /// Where a value lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Place {
+pub enum Location {
     /// Nobody needs it.
     Nowhere,
     /// It is a parameter, or another name for one.
@@ -170,7 +170,7 @@ pub struct Weight {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     steps: Vec<Step>,
-    places: Vec<Place>,
+    places: Vec<Location>,
     weights: Vec<Weight>,
     arena_bytes: u64,
     host_bytes: u64,
@@ -186,7 +186,7 @@ impl Plan {
         Plan::made(graph, device, false)
     }
 
-    /// The same, and where the weights do not all fit beside the arena, they take turns on the device.
+    /// The same, and where the weights do not all fit beside the arena, they are streamed to the device.
     pub fn streamed(graph: &Graph, device: &dyn Capabilities) -> Result<Plan, PlanError> {
         Plan::made(graph, device, true)
     }
@@ -274,7 +274,7 @@ impl Plan {
     }
 
     /// Where a value lies.
-    pub fn place(&self, value: Value) -> Place {
+    pub fn place(&self, value: Value) -> Location {
         self.places[value.index()]
     }
 
@@ -293,7 +293,7 @@ impl Plan {
         self.block_bytes
     }
 
-    /// How the weights take turns, where they do not all stay on the device.
+    /// How the weights are streamed, where they do not all stay on the device.
     pub fn stream(&self) -> Option<&Stream> {
         self.stream.as_ref()
     }
@@ -312,7 +312,7 @@ impl Plan {
     fn weights_of(&self, graph: &Graph, step: Value) -> Vec<Weight> {
         let mut read: Vec<Weight> = vec![];
         for &operand in &graph.node(step).inputs {
-            let Place::Weight(param) = self.place(operand) else { continue };
+            let Location::Weight(param) = self.place(operand) else { continue };
             if let Ok(at) = self.weights.binary_search_by_key(&param, |weight| weight.value)
                 && !read.contains(&self.weights[at])
             {

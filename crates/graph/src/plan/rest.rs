@@ -1,7 +1,7 @@
 //! Values that rest in host memory while nobody needs them, where not all that is alive fits the device at once.
 //!
 //! The steps are walked through in the order of a plan, with as much on the device as there is room for. Where room is wanted, that goes which is
-//! needed again last, since it frees its bytes for longest. Values never change, so one is written to the host once, right behind the step
+//! needed again last, since it frees its bytes for longest. Values never change, so one is written to the host once, right after the step
 //! that makes it, and brought back as often as it is needed, a few steps early where there is room: copies run beside steps that do not
 //! touch them. Cost: the steps times what is on the device at once.
 

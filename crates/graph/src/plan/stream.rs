@@ -1,4 +1,4 @@
-//! Weights that take turns on the device, where all of them do not fit beside the arena.
+//! streamed weights, where all of them do not fit beside the arena.
 //!
 //! The steps of a plan are cut into segments. Before a segment runs, its weights are brought into a slot; with two slots, those of the next
 //! segment are brought while it runs. As many of the first steps as there is room for keep their weights on the device for good.
@@ -8,12 +8,12 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Place, Plan, Weight};
+use super::{Location, Plan, Weight};
 use crate::graph::{Graph, Value};
 
 /// A weight in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Piece {
+pub struct StreamedWeight {
     /// The weight.
     pub weight: Weight,
     /// Where in the slot it begins.
@@ -26,12 +26,12 @@ pub struct Segment {
     /// The steps.
     pub steps: Range<usize>,
     /// The weights that are brought for them.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<StreamedWeight>,
     /// The slot that these are brought to.
     pub slot: usize,
 }
 
-/// How the weights of a plan take turns.
+/// How the weights of a plan are streamed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stream {
     pub(super) segments: Vec<Segment>,
@@ -74,9 +74,9 @@ impl Stream {
     /// Weights in `room` bytes, in slots of at most `largest`; none where not even the weights of one step fit.
     pub(super) fn new(graph: &Graph, plan: &Plan, room: u64, largest: u64, alignment: u64) -> Option<Stream> {
         let needs: Vec<Vec<Weight>> = plan.steps.iter().map(|step| plan.weights_of(graph, step.value)).collect();
-        // What is a result, or is kept in several layouts, does not take turns.
+        // What is a result, or is kept in several layouts, is not streamed.
         let stays = |weight: &Weight| {
-            let result = graph.outputs().iter().any(|o| plan.place(o.value) == Place::Weight(weight.value));
+            let result = graph.outputs().iter().any(|o| plan.place(o.value) == Location::Weight(weight.value));
             result || weight.used.ways() > 1
         };
         let mut resident: Vec<Weight> = plan.weights.iter().copied().filter(stays).collect();
@@ -123,7 +123,7 @@ impl Stream {
             }
             let last = segments.len() - 1;
             for weight in bring {
-                segments[last].pieces.push(Piece { weight, offset: used });
+                segments[last].pieces.push(StreamedWeight { weight, offset: used });
                 used += aligned(&weight);
             }
             segments[last].steps.end = at + 1;

@@ -6,22 +6,22 @@ use crate::graph::{Graph, Value};
 use crate::op::Op;
 
 use super::lifetime::pieces;
-use super::{Capabilities, Place, Plan, Span};
+use super::{Capabilities, Location, Plan, Span};
 
 impl Plan {
     /// Execute the plan on an arena that remembers only whose bytes lie where: every operand must still be whole when
     /// it is read, every result when the run ends.
     pub fn verify(&self, graph: &Graph, device: &dyn Capabilities) -> Result<(), String> {
-        let (mut memory, mut host) = (Memory::default(), Memory::default());
+        let (mut memory, mut host) = (Occupancy::default(), Occupancy::default());
         let mut owner: Vec<Option<Value>> = vec![None; graph.nodes().len()];
         for value in graph.values() {
             match (&graph.node(value).op, self.place(value)) {
-                (Op::Input { .. }, Place::Arena(span)) => {
+                (Op::Input { .. }, Location::Arena(span)) => {
                     self.inside(span, device)?;
                     memory.write(span, value);
                     owner[value.index()] = Some(value);
                 }
-                (Op::Param { .. }, Place::Weight(root)) if root == value => owner[value.index()] = Some(value),
+                (Op::Param { .. }, Location::Weight(root)) if root == value => owner[value.index()] = Some(value),
                 _ => {}
             }
         }
@@ -34,18 +34,18 @@ impl Plan {
                 None => value = *graph.node(value).inputs.first()?,
             }
         };
-        let readable = |memory: &Memory, host: &Memory, owner: &[Option<Value>], value: Value| {
+        let readable = |memory: &Occupancy, host: &Occupancy, owner: &[Option<Value>], value: Value| {
             let Some(root) = resolve(owner, value) else {
                 return Err(format!("{value} is read before it is computed"));
             };
             match self.place(value) {
-                Place::Weight(_) => Ok(()),
-                Place::Arena(span) if memory.holds(span, root) => Ok(()),
-                Place::Host(span) if host.holds(span, root) => Ok(()),
-                Place::Arena(_) | Place::Host(_) => {
+                Location::Weight(_) => Ok(()),
+                Location::Arena(span) if memory.holds(span, root) => Ok(()),
+                Location::Host(span) if host.holds(span, root) => Ok(()),
+                Location::Arena(_) | Location::Host(_) => {
                     Err(format!("the bytes of {value} are overwritten before they are read"))
                 }
-                Place::Nowhere => Err(format!("{value} is read and has no place")),
+                Location::Nowhere => Err(format!("{value} is read and has no place")),
             }
         };
 
@@ -53,8 +53,8 @@ impl Plan {
             let value = step.value;
             let node = graph.node(value);
             let result = match self.place(value) {
-                Place::Arena(result) if node.op != Op::Rest => result,
-                Place::Host(span) if node.op == Op::Rest => {
+                Location::Arena(result) if node.op != Op::Rest => result,
+                Location::Host(span) if node.op == Op::Rest => {
                     readable(&memory, &host, &owner, node.inputs[0]).map_err(|e| format!("{value}: {e}"))?;
                     self.inside_of(self.host_bytes, span, device)?;
                     host.write(span, value);
@@ -70,14 +70,14 @@ impl Plan {
             // Pieces that lie where they are wanted are not written; parts of them may still be read.
             let slot = |(piece, at): (Value, u64)| {
                 let slot = Span { offset: result.offset + at, bytes: graph.ty(piece).bytes() };
-                (slot.bytes < result.bytes && self.place(piece) == Place::Arena(slot)).then_some((piece, slot))
+                (slot.bytes < result.bytes && self.place(piece) == Location::Arena(slot)).then_some((piece, slot))
             };
             let housed: Vec<(Value, Span)> = pieces(graph, value).into_iter().filter_map(slot).collect();
             let inside =
                 |part: Span, all: Span| part.offset >= all.offset && part.offset + part.bytes <= all.offset + all.bytes;
             for (i, &input) in node.inputs.iter().enumerate() {
                 readable(&memory, &host, &owner, input).map_err(|e| format!("{value}: {e}"))?;
-                if let Place::Arena(operand) = self.place(input)
+                if let Location::Arena(operand) = self.place(input)
                     && overlap(operand, result)
                     && !(operand == result && device.may_overwrite(graph, value, i))
                     && !housed.iter().any(|&(_, slot)| inside(operand, slot))
@@ -87,8 +87,8 @@ impl Plan {
             }
             if let Some(scratch) = step.scratch {
                 self.inside(scratch, device)?;
-                let mut others = node.inputs.iter().map(|&i| self.place(i)).chain([Place::Arena(result)]);
-                if others.any(|p| matches!(p, Place::Arena(s) if overlap(s, scratch))) {
+                let mut others = node.inputs.iter().map(|&i| self.place(i)).chain([Location::Arena(result)]);
+                if others.any(|p| matches!(p, Location::Arena(s) if overlap(s, scratch))) {
                     return Err(format!("the scratch memory of {value} overlaps its operands or its result"));
                 }
                 memory.spoil(scratch);
@@ -132,9 +132,9 @@ fn overlap(a: Span, b: Span) -> bool {
 
 /// Whose bytes lie where: from the start of a piece to its end and owner.
 #[derive(Default)]
-struct Memory(BTreeMap<u64, (u64, Value)>);
+struct Occupancy(BTreeMap<u64, (u64, Value)>);
 
-impl Memory {
+impl Occupancy {
     fn write(&mut self, span: Span, owner: Value) {
         self.spoil(span);
         self.0.insert(span.offset, (span.offset + span.bytes, owner));

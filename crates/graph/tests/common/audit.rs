@@ -1,6 +1,6 @@
 //! What a plan promises, found out anew from the plan's public face: a second opinion beside `Plan::verify`.
 
-use impasto_graph::{Capabilities, Graph, Op, Place, Plan, Span, Value};
+use impasto_graph::{Capabilities, Graph, Location, Op, Plan, Span, Value};
 
 /// A tensor with memory of its own, and the steps between which it is needed.
 struct Tenant {
@@ -16,11 +16,11 @@ pub fn audit(graph: &Graph, plan: &Plan, device: &dyn Capabilities) {
     let needed = needed(graph);
     for value in graph.values() {
         match (needed[value.index()], plan.place(value)) {
-            (false, Place::Nowhere) => assert!(step_of(value).is_none(), "{value} is dead and executed"),
+            (false, Location::Nowhere) => assert!(step_of(value).is_none(), "{value} is dead and executed"),
             (false, place) if !matches!(graph.node(value).op, Op::Param { .. }) => {
                 panic!("{value} is dead and lies at {place:?}")
             }
-            (true, Place::Nowhere) => panic!("{value} is needed and has no place"),
+            (true, Location::Nowhere) => panic!("{value} is needed and has no place"),
             _ => {}
         }
     }
@@ -39,7 +39,7 @@ pub fn audit(graph: &Graph, plan: &Plan, device: &dyn Capabilities) {
     };
     let mut tenants: Vec<Tenant> = vec![];
     for &value in &computed {
-        if let Place::Arena(span) = plan.place(value) {
+        if let Location::Arena(span) = plan.place(value) {
             assert_eq!(span.bytes, graph.ty(value).bytes(), "{value} has another size");
             let first = step_of(value).unwrap_or(0);
             tenants.push(Tenant { value, span, first, last: first });
@@ -50,7 +50,7 @@ pub fn audit(graph: &Graph, plan: &Plan, device: &dyn Capabilities) {
         .iter()
         .flat_map(|&whole| pieces(graph, whole).into_iter().map(move |(piece, at)| (piece, at, whole)))
         .filter(|&(piece, at, whole)| match (plan.place(piece), plan.place(whole)) {
-            (Place::Arena(piece), Place::Arena(whole)) => {
+            (Location::Arena(piece), Location::Arena(whole)) => {
                 piece.offset == whole.offset + at && piece.bytes < whole.bytes
             }
             _ => false,
@@ -137,10 +137,10 @@ fn is_view(graph: &Graph, plan: &Plan, value: Value) -> bool {
         op => panic!("{value} is needed, and {} is neither executed nor a view", op.name()),
     };
     match (plan.place(node.inputs[0]), plan.place(value)) {
-        (Place::Arena(whole), Place::Arena(part)) => {
+        (Location::Arena(whole), Location::Arena(part)) => {
             assert_eq!(part, Span { offset: whole.offset + offset, bytes: node.ty.bytes() }, "{value} is a wrong view");
         }
-        (Place::Weight(a), Place::Weight(b)) => {
+        (Location::Weight(a), Location::Weight(b)) => {
             assert!(a == b && offset == 0 && from.bytes() == node.ty.bytes(), "{value} is part of a parameter");
         }
         places => panic!("{value} is a view that lies elsewhere: {places:?}"),
@@ -185,7 +185,7 @@ fn nobody_overlaps(graph: &Graph, plan: &Plan, device: &dyn Capabilities, tenant
                 b.value
             );
             for (j, &input) in graph.node(result.value).inputs.iter().enumerate() {
-                if matches!(plan.place(input), Place::Arena(s) if overlap(s, result.span)) {
+                if matches!(plan.place(input), Location::Arena(s) if overlap(s, result.span)) {
                     let allowed = device.may_overwrite(graph, result.value, j);
                     assert!(allowed, "{} overwrites its operand {input}", result.value);
                 }

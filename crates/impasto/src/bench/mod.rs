@@ -18,7 +18,7 @@ pub use bands::{BandsLeast, BandsMemory, BandsTime, TilesTime, bands_least, band
 pub use cpu::{CpuBench, CpuLine, cpu};
 pub use kernel::{KernelLine, has_spirv_opt, kernel, module};
 pub use load::{LoadLine, load};
-pub use model::{ModelLine, Published, Step, model};
+pub use model::{ModelLine, Published, StepLine, model};
 pub use plan::{PlanLine, plans};
 pub use stream::{StreamLine, plot, stream};
 pub use worker::{Spread, WorkerLine, worker};

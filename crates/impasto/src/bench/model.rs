@@ -40,12 +40,12 @@ pub struct ModelLine {
     /// Seconds by kind of op, the longest first; each step at its best over all runs.
     pub profile: Vec<(String, f64)>,
     /// All steps at their best, the longest first.
-    pub steps: Vec<Step>,
+    pub steps: Vec<StepLine>,
 }
 
 /// One step of a network.
 #[derive(Clone, Debug, Serialize)]
-pub struct Step {
+pub struct StepLine {
     /// Where in the network it stands.
     pub label: String,
     /// Its op.
@@ -149,13 +149,13 @@ fn measure(backend: &dyn Backend, name: String, graph: &Graph, runs: usize) -> a
         prepare_seconds,
         first_seconds,
         profile: by_op(&best),
-        steps: best.into_iter().map(Step::from).collect(),
+        steps: best.into_iter().map(StepLine::from).collect(),
     })
 }
 
-impl From<StepTime> for Step {
-    fn from(s: StepTime) -> Step {
-        Step { gflops: s.flops as f64 / s.seconds.max(1e-9) / 1e9, label: s.label, op: s.op, seconds: s.seconds }
+impl From<StepTime> for StepLine {
+    fn from(s: StepTime) -> StepLine {
+        StepLine { gflops: s.flops as f64 / s.seconds.max(1e-9) / 1e9, label: s.label, op: s.op, seconds: s.seconds }
     }
 }
 

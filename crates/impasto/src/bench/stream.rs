@@ -1,4 +1,4 @@
-//! A diffusion model in ever less memory: weights that take turns on the device, and how much of their copying is hidden.
+//! A diffusion model in ever less memory: streamed weights, and how much of their copying is hidden.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -32,7 +32,7 @@ pub struct StreamLine {
     pub copying: f64,
     /// Seconds in which nothing was computed for want of them.
     pub waiting: f64,
-    /// The share of the copying that was hidden behind computing.
+    /// The share of the copying that overlapped with computing.
     pub hidden: f64,
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::PossibleValuesParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use impasto::generate::settings::{Kind, Setting, Settings, SettingsError, TABLE};
+use impasto::generate::settings::{Setting, SettingKind, Settings, SettingsError, TABLE};
 
 use super::peers::lacks;
 
@@ -81,12 +81,12 @@ fn argument(setting: &'static Setting) -> Arg {
         false => arg,
     };
     match setting.kind {
-        Kind::Flag => arg.action(ArgAction::SetTrue),
-        Kind::Choice(names) => arg.value_name(setting.value).value_parser(PossibleValuesParser::new(names)),
-        Kind::Whole | Kind::Number => arg.value_name(setting.value).allow_negative_numbers(true),
+        SettingKind::Flag => arg.action(ArgAction::SetTrue),
+        SettingKind::Choice(names) => arg.value_name(setting.value).value_parser(PossibleValuesParser::new(names)),
+        SettingKind::Whole | SettingKind::Number => arg.value_name(setting.value).allow_negative_numbers(true),
         // A prompt may begin with a dash.
-        Kind::Text => arg.value_name(setting.value).allow_hyphen_values(true),
-        Kind::File => arg.value_name(setting.value).value_hint(clap::ValueHint::AnyPath),
+        SettingKind::Text => arg.value_name(setting.value).allow_hyphen_values(true),
+        SettingKind::File => arg.value_name(setting.value).value_hint(clap::ValueHint::AnyPath),
     }
 }
 
@@ -95,7 +95,7 @@ pub fn settings(matches: &ArgMatches) -> Result<Settings, SettingsError> {
     let mut settings = Settings::default();
     for setting in TABLE {
         match setting.kind {
-            Kind::Flag => {
+            SettingKind::Flag => {
                 if matches.get_flag(setting.name) {
                     settings.set(setting.name, "true")?;
                 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use impasto::generate::picture::Picture;
 use impasto::generate::place::{MODULES, MachineOptions, Placement};
 use impasto::generate::settings::Settings;
-use impasto::generate::{Event, GenerateError, Job, Output, SavedRun};
+use impasto::generate::{Event, GenerateError, Job, OutputFiles, SavedRun};
 use impasto::{Engine, EngineOptions};
 use serde::Serialize;
 
@@ -68,7 +68,7 @@ pub fn decode(file: &Path, flags: &Settings) -> Result<(), GenerateError> {
     let path = flags.output.clone().unwrap_or_else(|| saved.output.clone());
     let (run, job) = (saved.run.clone(), Job::resumed(saved, flags, &model)?);
     let force = settings.force == Some(true);
-    let mut output = Output::new(Some(&path), 1, force)?;
+    let mut output = OutputFiles::new(Some(&path), 1, force)?;
     let mut progress = Progress::new();
     let picture = engine.decode(&job, &run, &mut |event| {
         match event {

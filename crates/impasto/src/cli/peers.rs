@@ -5,7 +5,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("--mode", "Impasto makes pictures (img_gen); it has no modes"),
     ("-M", "Impasto makes pictures (img_gen); it has no modes"),
     ("--convert-name", "models are read as they are"),
-    ("--output-begin-idx", "numbers in names go on behind the files that are there"),
+    ("--output-begin-idx", "numbers in names go on after the files that are there"),
     ("--canny", ""),
     ("--color", "colours are used on a terminal, unless NO_COLOR is set"),
     ("--taesd-preview-only", ""),

@@ -33,7 +33,7 @@ pub fn plan(settings: &Settings, devices: &[String]) -> anyhow::Result<ExitCode>
 fn table(plan: &RunPlan, job: &Job) {
     let pictures = if job.count == 1 { "1 picture".into() } else { format!("{} pictures", job.count) };
     show::line(format_args!("{}x{}, {} steps, {pictures}", job.width, job.height, job.steps));
-    let head = ["module", "computes on", "weights on", "weights", "arena", "largest buffer / limit", "rung", "time"];
+    let head = ["module", "computes on", "weights on", "weights", "arena", "largest buffer / limit", "split", "time"];
     let mut lines = vec![head.map(str::to_owned)];
     lines.extend(plan.modules.iter().map(row));
     rows(&lines);
@@ -65,7 +65,7 @@ fn row(module: &ModulePlan) -> [String; 8] {
         },
         size(module.arena_bytes),
         format!("{} / {}", size(module.largest_buffer), bytes(module.buffer_limit)),
-        if none { "none".into() } else { module.rung.to_string() },
+        if none { "none".into() } else { module.split_mode.to_string() },
         if none { "-".into() } else { format!("{about}{:.1} s", module.seconds) },
     ]
 }

@@ -7,7 +7,7 @@ use impasto::backend::cpu::{Cpu, CpuOptions, findings};
 use impasto::bench::{self, CpuBench, Spread};
 use impasto::generate::picture::Picture;
 use impasto::model::{Model, ModelPaths};
-use impasto::{BackendOptions, Part};
+use impasto::{BackendOptions, TensorGroup};
 use serde::Serialize;
 
 use super::{BenchBands, BenchCpu, BenchLoad, BenchModel, BenchStream, BenchWorker, Common};
@@ -61,7 +61,7 @@ pub fn inspect(file: &Path, as_json: bool) -> anyhow::Result<()> {
     for file in &found.files {
         say!("{file}");
     }
-    let row = |name: &str, part: &Part| {
+    let row = |name: &str, part: &TensorGroup| {
         say!("{name:<72} {:>8} {:>14} {:>10.1}", part.tensors, part.parameters, part.bytes as f64 / 1e6);
     };
     say!("{}", found.family.as_deref().unwrap_or("no diffusion model that is known here"));

@@ -7,7 +7,7 @@
 use impasto_graph::{Graph, Value};
 
 use super::gemm::drive::spread;
-use super::gemm::{HALF, Kernel, Near, Number, PANEL, Tile, pack};
+use super::gemm::{HALF, Kernel, Near, PANEL, ProductType, Tile, pack};
 use super::memory::ALIGNMENT;
 use super::rows::{Dst, Rows, Src};
 use super::session::{Env, Run};
@@ -24,13 +24,13 @@ const PACK_KEYS: usize = 512;
 /// Blocks of queries in a task, at most: what a thread sets up for a task then costs little.
 const TASK_BLOCKS: usize = 16;
 
-/// Packed keys and values that stay in the second cache while rows pass by.
+/// Packed keys and values that stay in L2 while rows pass by.
 const NEAR_BYTES: usize = 512 << 10;
 
 /// How a shape is computed, and where everything lies in scratch memory.
 #[derive(Clone, Copy)]
-struct Way {
-    number: Number,
+struct AttentionPlan {
+    number: ProductType,
     kernel: Kernel,
     /// Queries of a block.
     block: usize,
@@ -50,11 +50,11 @@ struct Way {
     thread_bytes: usize,
 }
 
-impl Way {
-    fn new(cpu: &Cpu, s: &Heads) -> Way {
+impl AttentionPlan {
+    fn new(cpu: &Cpu, s: &Heads) -> AttentionPlan {
         let number = cpu.number();
         let kernel = cpu.kernel();
-        let mut way = Way {
+        let mut plan = AttentionPlan {
             number,
             kernel,
             block: rows::queries(&kernel),
@@ -63,7 +63,7 @@ impl Way {
             head_bytes: 0,
             query_bytes: spread(pack::padded_k(s.width, number) * number.bytes()),
             width: match number {
-                Number::Bf16 if !kernel.is_matrix() => s.width.next_multiple_of(2),
+                ProductType::Bf16 if !kernel.is_matrix() => s.width.next_multiple_of(2),
                 _ => pack::padded_k(s.width, number),
             },
             sum_stride: s.value_width.next_multiple_of(PANEL),
@@ -71,13 +71,13 @@ impl Way {
             attend: rows::attend,
             thread_bytes: 0,
         };
-        way.head_bytes = way.keys_bytes + way.values_bytes;
-        way.thread_bytes = rows::parts(&way).iter().sum();
+        plan.head_bytes = plan.keys_bytes + plan.values_bytes;
+        plan.thread_bytes = rows::parts(&plan).iter().sum();
         #[cfg(target_arch = "x86_64")]
         if kernel.is_matrix() {
-            tiles::change(&mut way, s);
+            tiles::change(&mut plan, s);
         }
-        way
+        plan
     }
 }
 
@@ -85,7 +85,7 @@ impl Way {
 struct Keys<'a> {
     rows: &'a Rows,
     s: &'a Heads,
-    way: &'a Way,
+    plan: &'a AttentionPlan,
     /// The first key and the first value of the head.
     k: Src,
     v: Src,
@@ -98,7 +98,7 @@ struct Keys<'a> {
 struct Block<'a> {
     rows: &'a Rows,
     s: &'a Heads,
-    way: &'a Way,
+    plan: &'a AttentionPlan,
     /// The first query of the block, and the first row of its result.
     q: Src,
     out: Dst,
@@ -150,21 +150,21 @@ fn aligned(bytes: usize) -> usize {
 
 pub(super) fn scratch_bytes(cpu: &Cpu, graph: &Graph, value: Value) -> u64 {
     let s = Heads::of(graph, value);
-    let way = Way::new(cpu, &s);
-    (s.batch * s.heads * way.head_bytes + cpu.threads() * way.thread_bytes) as u64
+    let plan = AttentionPlan::new(cpu, &s);
+    (s.batch * s.heads * plan.head_bytes + cpu.threads() * plan.thread_bytes) as u64
 }
 
 pub(super) fn prepare(env: &Env, value: Value) -> Run {
     let s = Heads::of(env.graph, value);
-    let way = Way::new(env.cpu, &s);
+    let plan = AttentionPlan::new(env.cpu, &s);
     let rows = env.cpu.rows();
     let [q, k, v] = [0, 1, 2].map(|i| env.operand(value, i));
     let (out, scratch) = (env.dst(value), env.scratch());
     let heads = s.batch * s.heads;
     let parts = s.keys.div_ceil(PACK_KEYS);
-    let blocks = s.queries.div_ceil(way.block);
+    let blocks = s.queries.div_ceil(plan.block);
     // Heads that go together through a block's rows, which lie beside each other, where the caches hold the keys of all.
-    let together = if s.heads * way.head_bytes <= NEAR_BYTES { s.heads } else { 1 };
+    let together = if s.heads * plan.head_bytes <= NEAR_BYTES { s.heads } else { 1 };
     let task_blocks = (heads / together * blocks / (8 * env.cpu.threads())).clamp(1, TASK_BLOCKS);
     let tasks = blocks.div_ceil(task_blocks);
     // Of a tensor with so many tokens and numbers in each head: where a token of a head begins.
@@ -178,27 +178,27 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
             // SAFETY: a task packs its own keys; sizes are those of `scratch_bytes`.
             unsafe {
                 let (k, v) = (k.at(at(head, s.keys, 0, s.width)), v.at(at(head, s.keys, 0, s.value_width)));
-                let panels = scratch.add(head * way.head_bytes);
-                (way.pack)(&Keys { rows, s: &s, way: &way, k, v, range, panels });
+                let panels = scratch.add(head * plan.head_bytes);
+                (plan.pack)(&Keys { rows, s: &s, plan: &plan, k, v, range, panels });
             }
         });
         pool.each(heads / together * tasks, &|thread, task| {
             let (head, task) = (task / tasks * together, task % tasks);
             // SAFETY: a task has its own rows and columns of the result, a thread its own scratch memory.
             unsafe {
-                let own = scratch.add(heads * way.head_bytes + thread * way.thread_bytes);
-                (way.kernel.begin)();
+                let own = scratch.add(heads * plan.head_bytes + thread * plan.thread_bytes);
+                (plan.kernel.begin)();
                 for block in task * task_blocks..blocks.min((task + 1) * task_blocks) {
-                    let first = block * way.block;
-                    let count = way.block.min(s.queries - first);
+                    let first = block * plan.block;
+                    let count = plan.block.min(s.queries - first);
                     for head in head..head + together {
-                        let panels = scratch.add(head * way.head_bytes);
+                        let panels = scratch.add(head * plan.head_bytes);
                         let q = q.at(at(head, s.queries, first, s.width));
                         let out = out.at(at(head, s.queries, first, s.value_width));
-                        (way.attend)(&Block { rows, s: &s, way: &way, q, out, first, count, panels, own });
+                        (plan.attend)(&Block { rows, s: &s, plan: &plan, q, out, first, count, panels, own });
                     }
                 }
-                (way.kernel.end)();
+                (plan.kernel.end)();
             }
         });
     })
@@ -213,9 +213,17 @@ struct A {
 }
 
 /// The call for as many of `rows` rows as a tile has and two panels.
-fn tile(way: &Way, rows: usize, a: A, b: *const u8, panel_stride: usize, c: *mut f32, c_stride: usize) -> Tile {
+fn tile(
+    plan: &AttentionPlan,
+    rows: usize,
+    a: A,
+    b: *const u8,
+    panel_stride: usize,
+    c: *mut f32,
+    c_stride: usize,
+) -> Tile {
     Tile {
-        rows: way.kernel.halves(rows),
+        rows: plan.kernel.halves(rows),
         panels: 2,
         a: [a.ptr, a.ptr.wrapping_add(HALF * a.stride)],
         a_stride: a.stride,

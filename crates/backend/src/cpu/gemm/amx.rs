@@ -9,7 +9,7 @@ use std::cell::Cell;
 
 use impasto_graph::DType;
 
-use super::{HALF, Near, PANEL, Part, TILE_COLUMNS, Tile};
+use super::{HALF, Near, PANEL, TILE_COLUMNS, Tile, TileRows};
 use crate::cpu::math::AVX512_BF16;
 use crate::cpu::rows::Ending;
 use crate::cpu::rows::body::Row;
@@ -112,7 +112,7 @@ pub(super) unsafe fn bf16(t: &Tile) {
 }
 
 /// See [`super::Beside`].
-pub(super) unsafe fn bf16_ending(t: &Tile, parts: &[Option<Part>; 2], waiting: Option<&Part>) {
+pub(super) unsafe fn bf16_ending(t: &Tile, parts: &[Option<TileRows>; 2], waiting: Option<&TileRows>) {
     let ending = waiting.or(parts[0].as_ref()).and_then(|part| part.finish.ending());
     // SAFETY: the caller vouches for the instructions and the pointers.
     unsafe {
@@ -132,13 +132,13 @@ pub(super) unsafe fn bf16_ending(t: &Tile, parts: &[Option<Part>; 2], waiting: O
 /// cache: 24 KB of it, half of that cache, since two threads may share it.
 const NEAR_STEPS: usize = 12;
 
-/// How a step loads A and B: by the nearest cache, or past it. What is not used again soon would only drive out what is.
+/// How a step loads A and B: by L1, or past it. What is not used again soon would only drive out what is.
 const NEAR_A: u8 = 0;
 const NEAR_B: u8 = 1;
 const PAST_BOTH: u8 = 2;
 
 /// Where a tile has come to: A's upper and lower half, B's left and right panel, and what is fetched on the way.
-struct Place {
+struct TileCursor {
     a: *const u8,
     below: *const u8,
     b: *const u8,
@@ -146,9 +146,9 @@ struct Place {
     fetch: *const u8,
 }
 
-impl Place {
-    fn new(t: &Tile) -> Place {
-        Place { a: t.a[0], below: t.a[1], b: t.b, right: t.b.wrapping_add(t.panel_stride), fetch: t.fetch }
+impl TileCursor {
+    fn new(t: &Tile) -> TileCursor {
+        TileCursor { a: t.a[0], below: t.a[1], b: t.b, right: t.b.wrapping_add(t.panel_stride), fetch: t.fetch }
     }
 
     /// Go to the beginning of a segment of `k`; its panels follow those of the one before.
@@ -180,10 +180,10 @@ struct Expected {
 }
 
 impl Expected {
-    fn new(part: &Option<Part>) -> Expected {
+    fn new(part: &Option<TileRows>) -> Expected {
         match part {
             // What goes past the caches is not fetched to be overwritten.
-            Some(Part { rows, finish, .. }) if !finish.streamed => {
+            Some(TileRows { rows, finish, .. }) if !finish.streamed => {
                 let (out, residual, strides) = finish.places();
                 Expected { rows: *rows, out, residual, strides }
             }
@@ -243,7 +243,7 @@ impl Turns {
     }
 }
 
-/// Fetch a line that will be overwritten into the nearest cache.
+/// Fetch a line that will be overwritten into L1.
 #[inline(always)]
 fn ask_to_write(line: *const u8) {
     // SAFETY: reads and writes nothing; the processors that have tiles have it.
@@ -261,7 +261,7 @@ fn fetch_near(line: *const u8) {
 #[inline(always)]
 unsafe fn advance<const LOADS: u8, const OFTEN: bool, const ENDING: u8>(
     t: &Tile,
-    at: &mut Place,
+    at: &mut TileCursor,
     steps: usize,
     turns: &mut Turns,
 ) {
@@ -321,7 +321,7 @@ unsafe fn advance<const LOADS: u8, const OFTEN: bool, const ENDING: u8>(
     }
 }
 
-/// Fetch some of the lines behind an address into the second cache.
+/// Fetch some of the lines after an address into L2.
 #[inline(always)]
 fn fetch_lines(at: *const u8, from: usize, to: usize) {
     for line in from..to {
@@ -381,7 +381,7 @@ fn quarters(t: &Tile) -> [*mut f32; 4] {
 
 /// `ENDING` as in [`Row::finish`].
 #[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn tile<const ENDING: u8>(t: &Tile, parts: &[Option<Part>; 2], waiting: Option<&Part>) {
+unsafe fn tile<const ENDING: u8>(t: &Tile, parts: &[Option<TileRows>; 2], waiting: Option<&TileRows>) {
     // SAFETY: the caller vouches for C, the rows of A, the panels of B, and the tile that waits; the tiles are configured for the number of rows.
     unsafe {
         let mut turns = Turns {
@@ -409,7 +409,7 @@ unsafe fn whole_tile<const ENDING: u8>(t: &Tile, mut turns: Turns) {
     let near = steps.min(NEAR_STEPS);
     // Rows that have no turn after a step have one after a product.
     let often = steps * t.segment_count < 2 * HALF;
-    let mut at = Place::new(t);
+    let mut at = TileCursor::new(t);
     // SAFETY: the caller's.
     unsafe {
         open_sums::<true, true>(t);
@@ -435,7 +435,7 @@ unsafe fn whole_tile<const ENDING: u8>(t: &Tile, mut turns: Turns) {
 /// A tile at the end of rows or columns, which has fewer than four sums.
 #[inline(always)]
 unsafe fn tile_at_end<const LOW: bool, const RIGHT: bool>(t: &Tile) {
-    let mut at = Place::new(t);
+    let mut at = TileCursor::new(t);
     let (sa, sb) = (t.a_stride, 64usize);
     // SAFETY: the caller's.
     unsafe {
@@ -537,7 +537,7 @@ pub(super) unsafe fn peak(turns: usize) -> u64 {
     operations(turns)
 }
 
-/// As [`peak`], with the factors loaded from the nearest cache: as fast, where nobody else uses the core.
+/// As [`peak`], with the factors loaded from L1: as fast, where nobody else uses the core.
 pub(super) unsafe fn near_peak(turns: usize) -> u64 {
     let factors = Near8K([0; 8192]);
     let at = factors.0.as_ptr();

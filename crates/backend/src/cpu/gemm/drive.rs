@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use super::{HALF, Kernel, Near, Number, PANEL, Part, TILE_COLUMNS, Tile, pack};
+use super::{HALF, Kernel, Near, PANEL, ProductType, TILE_COLUMNS, Tile, TileRows, pack};
 use crate::cpu::memory::ALIGNMENT;
 use crate::cpu::rows::{Dst, Finish, Rows, Src};
 use impasto_graph::Unary;
 
-/// Rows of a block of A: with a chunk of `k` they stay in the second cache.
+/// Rows of a block of A: with a chunk of `k` they stay in L2.
 pub(in super::super) const BLOCK_ROWS: usize = 256;
 /// Columns whose sums are kept in scratch memory while the chunks of `k` go by.
 const BLOCK_COLUMNS: usize = 256;
@@ -26,7 +26,7 @@ pub(in super::super) fn spread(bytes: usize) -> usize {
 ///
 /// # Safety
 /// `from` is good for `k` numbers, `to` for the padded row.
-pub(in super::super) unsafe fn convert_row(rows: &Rows, number: Number, from: Src, k: usize, to: *mut u8) {
+pub(in super::super) unsafe fn convert_row(rows: &Rows, number: ProductType, from: Src, k: usize, to: *mut u8) {
     // SAFETY: the caller's.
     unsafe {
         convert(rows, number, from, k, to);
@@ -39,12 +39,12 @@ pub(in super::super) unsafe fn convert_row(rows: &Rows, number: Number, from: Sr
 ///
 /// # Safety
 /// Both rows are good for their lengths.
-pub(in super::super) unsafe fn convert(rows: &Rows, number: Number, from: Src, n: usize, to: *mut u8) {
+pub(in super::super) unsafe fn convert(rows: &Rows, number: ProductType, from: Src, n: usize, to: *mut u8) {
     // SAFETY: the caller's.
     unsafe {
         match number {
-            Number::F32 => (rows.load)(from, std::slice::from_raw_parts_mut(to.cast(), n)),
-            Number::Bf16 => (rows.to_bf16)(from, std::slice::from_raw_parts_mut(to.cast(), n)),
+            ProductType::F32 => (rows.load)(from, std::slice::from_raw_parts_mut(to.cast(), n)),
+            ProductType::Bf16 => (rows.to_bf16)(from, std::slice::from_raw_parts_mut(to.cast(), n)),
         }
     }
 }
@@ -64,7 +64,7 @@ pub(in super::super) struct Block<'a> {
     pub(in super::super) segments: &'a [usize],
     /// Numbers of a segment, a multiple of the granule.
     pub(in super::super) segment_k: usize,
-    /// The rows lie in the tensor, not in scratch memory that the second cache holds: a matrix kernel lets each pass by only once.
+    /// The rows lie in the tensor, not in scratch memory that L2 holds: a matrix kernel lets each pass by only once.
     pub(in super::super) passing: bool,
 }
 
@@ -100,7 +100,7 @@ impl Target {
 pub(in super::super) struct Product {
     pub(in super::super) kernel: Kernel,
     pub(in super::super) rows: &'static Rows,
-    pub(in super::super) number: Number,
+    pub(in super::super) number: ProductType,
     /// Packed B.
     pub(in super::super) panels: *const u8,
     /// `k` as it is packed.
@@ -127,7 +127,7 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
-    pub(super) fn all(a: &Block, kernel: &Kernel, number: Number) -> impl Iterator<Item = Chunk> + Clone + use<> {
+    pub(super) fn all(a: &Block, kernel: &Kernel, number: ProductType) -> impl Iterator<Item = Chunk> + Clone + use<> {
         let (count, segment_k) = (a.segments.len(), a.segment_k);
         let (group, part) = chunk_size(count, segment_k, kernel, number);
         (0..count).step_by(group).flat_map(move |segment| {
@@ -144,7 +144,7 @@ impl Chunk {
 }
 
 /// Segments of a chunk, and numbers of each of them.
-fn chunk_size(segments: usize, segment_k: usize, kernel: &Kernel, number: Number) -> (usize, usize) {
+fn chunk_size(segments: usize, segment_k: usize, kernel: &Kernel, number: ProductType) -> (usize, usize) {
     let chunk = match kernel.is_matrix() && segments == 1 {
         true if segment_k <= LONGEST_ROW => segment_k,
         true => ROW_CHUNK,
@@ -158,7 +158,7 @@ fn chunk_size(segments: usize, segment_k: usize, kernel: &Kernel, number: Number
 /// Scratch bytes for the sums of one block of `lines` by `line_rows` rows.
 pub(in super::super) fn sums_bytes(
     kernel: &Kernel,
-    number: Number,
+    number: ProductType,
     [lines, line_rows]: [usize; 2],
     n: usize,
     segments: usize,
@@ -331,7 +331,7 @@ impl Product {
     }
 
     /// What is to be done with the rows of a tile: both halves in one go, where they follow each other.
-    pub(super) fn parts(&self, patch: &Patch, target: &Target) -> [Option<Part>; 2] {
+    pub(super) fn parts(&self, patch: &Patch, target: &Target) -> [Option<TileRows>; 2] {
         let part = |p: &Piece, rows: usize, at: usize| {
             let place = target.place(p, patch.column);
             // SAFETY: the sums have these rows; bias, residual and result have them and these columns.
@@ -344,7 +344,7 @@ impl Product {
                     gated: target.gated,
                     streamed: target.streamed,
                 };
-                Part { sums: patch.sums.add(at * TILE_COLUMNS), rows, finish }
+                TileRows { sums: patch.sums.add(at * TILE_COLUMNS), rows, finish }
             }
         };
         let follows = |p: &Piece, q: &Piece| {
@@ -361,7 +361,7 @@ impl Product {
     ///
     /// # Safety
     /// As [`Product::block`].
-    pub(super) unsafe fn finish(&self, part: &Part, columns: usize) {
+    pub(super) unsafe fn finish(&self, part: &TileRows, columns: usize) {
         let mut finish = part.finish;
         // SAFETY: the caller's.
         unsafe {

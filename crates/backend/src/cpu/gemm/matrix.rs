@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use super::drive::{Block, Chunk, Patch, Pieces, Product, Target};
-use super::{Beside, Near, PANEL, Part, TILE_COLUMNS, Tile};
+use super::{Beside, Near, PANEL, TILE_COLUMNS, Tile, TileRows};
 
 /// A tile of C with everything that is done for it. Short products are many: from one strip of columns to the next little is reckoned anew.
 struct Spot {
     tile: Tile,
     /// What is done to the sums when they are complete.
-    parts: [Option<Part>; 2],
+    parts: [Option<TileRows>; 2],
     columns: usize,
 }
 
@@ -56,7 +56,7 @@ impl Spot {
     /// # Safety
     /// There are such columns and rows.
     unsafe fn shift(&mut self, columns: usize, rows: usize) {
-        for Part { finish, .. } in self.parts.iter_mut().flatten() {
+        for TileRows { finish, .. } in self.parts.iter_mut().flatten() {
             let results = if finish.gated { columns / 2 } else { columns };
             // SAFETY: the caller's.
             unsafe {
@@ -72,7 +72,7 @@ impl Spot {
 struct Series<'a> {
     product: &'a Product,
     run: Beside,
-    waiting: Option<Part>,
+    waiting: Option<TileRows>,
 }
 
 impl Series<'_> {
@@ -111,7 +111,7 @@ fn fetch_lines(tiles: usize) -> usize {
 }
 
 impl Product {
-    /// A matrix kernel takes long chunks, since its sums are dear to spill. Rows that pass by meet all panels, which the second cache
+    /// A matrix kernel takes long chunks, since its sums are dear to spill. Rows that pass by meet all panels, which L2
     /// holds; rows that it holds meet one strip of panels after the other.
     ///
     /// # Safety
@@ -213,7 +213,7 @@ impl Product {
         }
     }
 
-    /// What a tile fetches while it works: a part of the two panels that come next, from a column and a chunk of `k` on. Behind the last
+    /// What a tile fetches while it works: a part of the two panels that come next, from a column and a chunk of `k` on. After the last
     /// panel the fetching has no effect.
     fn part(&self, column: usize, chunk: &Chunk, tile: usize, lines: usize) -> *const u8 {
         let bytes = |k: usize| k * PANEL * self.number.bytes();

@@ -10,7 +10,7 @@
 //!   (for bf16, a vector of column pairs for each two). Weights are packed once when they are loaded.
 //!
 //! A micro kernel computes a tile of C, up to `rows` by two panels, in registers over one chunk of `k`. Vector kernels
-//! keep a tile's rows of a chunk in the nearest cache and go through the panels. Matrix kernels take long chunks, since
+//! keep a tile's rows of a chunk in L1 and go through the panels. Matrix kernels take long chunks, since
 //! their sums are dear to spill; the caches hold what is used again, and all else is led past the nearest one.
 
 #[cfg(target_arch = "x86_64")]
@@ -39,19 +39,19 @@ pub(super) const TILE_COLUMNS: usize = 2 * PANEL;
 
 /// The element type that products are computed in; sums are always `f32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Number {
+pub enum ProductType {
     /// 32-bit floats.
     F32,
     /// bf16 factors, rounded to nearest.
     Bf16,
 }
 
-impl Number {
+impl ProductType {
     /// The element type that tensors of such numbers have.
     pub const fn dtype(self) -> DType {
         match self {
-            Number::F32 => DType::F32,
-            Number::Bf16 => DType::BF16,
+            ProductType::F32 => DType::F32,
+            ProductType::Bf16 => DType::BF16,
         }
     }
 
@@ -62,8 +62,8 @@ impl Number {
     /// `k` is padded with zeros to a multiple of this, which is what one matrix tile takes.
     pub(super) const fn granule(self) -> usize {
         match self {
-            Number::F32 => 1,
-            Number::Bf16 => 32,
+            ProductType::F32 => 1,
+            ProductType::Bf16 => 32,
         }
     }
 }
@@ -77,13 +77,13 @@ pub(super) enum Near {
 
 /// Rows of a tile that follow each other, and what is done to them when their sums are complete.
 #[derive(Clone, Copy)]
-pub(super) struct Part {
+pub(super) struct TileRows {
     pub(super) sums: *mut f32,
     pub(super) rows: usize,
     pub(super) finish: Finish,
 }
 
-impl Part {
+impl TileRows {
     /// Whether a matrix kernel can finish it beside other products.
     fn may_wait(&self) -> bool {
         self.finish.activation.is_none() && self.finish.ending().is_some()
@@ -127,9 +127,9 @@ pub(super) struct Tile {
     pub(super) a: [*const u8; 2],
     /// Bytes from one row of A to the next.
     pub(super) a_stride: usize,
-    /// What to keep in the nearest cache; a matrix kernel leads the rest past it.
+    /// What to keep in L1; a matrix kernel leads the rest past it.
     pub(super) near: Near,
-    /// What a matrix kernel fetches into the second cache on the way, and how many lines for each 32 of `k`: 2, 3, 4 or 8.
+    /// What a matrix kernel fetches into L2 on the way, and how many lines for each 32 of `k`: 2, 3, 4 or 8.
     pub(super) fetch: *const u8,
     pub(super) fetch_lines: usize,
     /// Byte offsets of the segments of `k` from a row's start.
@@ -156,7 +156,7 @@ pub(super) struct Kernel {
     pub(super) rows: usize,
     /// Preferred length of a chunk of `k`.
     pub(super) chunk: usize,
-    /// Threads that share a second cache: each holds its part in it.
+    /// Threads that share an L2: each holds its part in it.
     pub(super) sharing: usize,
     /// A matrix kernel's tiles come in halves of 16 rows. It computes one and finishes another between its products.
     pub(super) matrix: Option<Beside>,
@@ -174,18 +174,18 @@ pub(super) struct Kernel {
 ///
 /// # Safety
 /// As [`Kernel::run`].
-pub(super) type Beside = unsafe fn(&Tile, &[Option<Part>; 2], Option<&Part>);
+pub(super) type Beside = unsafe fn(&Tile, &[Option<TileRows>; 2], Option<&TileRows>);
 
 unsafe fn nothing() {}
 
 impl Kernel {
     /// The kernel of an instruction path for a compute type.
-    pub(super) fn of(isa: Isa, number: Number) -> Kernel {
+    pub(super) fn of(isa: Isa, number: ProductType) -> Kernel {
         let plain =
             |rows, chunk, run| Kernel { rows, chunk, sharing: 1, matrix: None, run, begin: nothing, end: nothing };
         match (isa, number) {
             #[cfg(target_arch = "x86_64")]
-            (Isa::Amx, Number::Bf16) => Kernel {
+            (Isa::Amx, ProductType::Bf16) => Kernel {
                 rows: 32,
                 chunk: 4096,
                 sharing: 1,
@@ -195,17 +195,17 @@ impl Kernel {
                 end: amx::end,
             },
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512Bf16, Number::Bf16) => plain(avx512::ROWS, 1024, avx512::bf16),
+            (Isa::Avx512Bf16, ProductType::Bf16) => plain(avx512::ROWS, 1024, avx512::bf16),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Amx | Isa::Avx512Bf16 | Isa::Avx512, Number::F32) => plain(avx512::ROWS, 512, avx512::f32),
+            (Isa::Amx | Isa::Avx512Bf16 | Isa::Avx512, ProductType::F32) => plain(avx512::ROWS, 512, avx512::f32),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512, Number::Bf16) => plain(portable::ROWS, 512, avx512::emulated_bf16),
+            (Isa::Avx512, ProductType::Bf16) => plain(portable::ROWS, 512, avx512::emulated_bf16),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx2, Number::F32) => plain(avx2::ROWS, 384, avx2::f32),
+            (Isa::Avx2, ProductType::F32) => plain(avx2::ROWS, 384, avx2::f32),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx2, Number::Bf16) => plain(portable::ROWS, 512, avx2::emulated_bf16),
-            (_, Number::F32) => plain(portable::ROWS, 256, portable::f32),
-            (_, Number::Bf16) => plain(portable::ROWS, 512, portable::bf16),
+            (Isa::Avx2, ProductType::Bf16) => plain(portable::ROWS, 512, avx2::emulated_bf16),
+            (_, ProductType::F32) => plain(portable::ROWS, 256, portable::f32),
+            (_, ProductType::Bf16) => plain(portable::ROWS, 512, portable::bf16),
         }
     }
 
@@ -224,12 +224,12 @@ impl Kernel {
     ///
     /// # Safety
     /// The machine has the instructions.
-    pub(super) unsafe fn peak_loop(isa: Isa, number: Number) -> unsafe fn(usize) -> u64 {
+    pub(super) unsafe fn peak_loop(isa: Isa, number: ProductType) -> unsafe fn(usize) -> u64 {
         match (isa, number) {
             #[cfg(target_arch = "x86_64")]
-            (Isa::Amx, Number::Bf16) => amx::peak,
+            (Isa::Amx, ProductType::Bf16) => amx::peak,
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512Bf16, Number::Bf16) => avx512::peak_bf16,
+            (Isa::Avx512Bf16, ProductType::Bf16) => avx512::peak_bf16,
             #[cfg(target_arch = "x86_64")]
             (Isa::Amx | Isa::Avx512Bf16 | Isa::Avx512, _) => avx512::peak_f32,
             #[cfg(target_arch = "x86_64")]
@@ -238,11 +238,11 @@ impl Kernel {
         }
     }
 
-    /// The same with factors from the nearest cache, where that is known to be as fast as long as nobody else uses the core.
-    pub(super) fn near_peak_loop(isa: Isa, number: Number) -> Option<unsafe fn(usize) -> u64> {
+    /// The same with factors from L1, where that is known to be as fast as long as nobody else uses the core.
+    pub(super) fn near_peak_loop(isa: Isa, number: ProductType) -> Option<unsafe fn(usize) -> u64> {
         match (isa, number) {
             #[cfg(target_arch = "x86_64")]
-            (Isa::Amx, Number::Bf16) => Some(amx::near_peak),
+            (Isa::Amx, ProductType::Bf16) => Some(amx::near_peak),
             _ => None,
         }
     }
@@ -251,7 +251,7 @@ impl Kernel {
 /// Compute a small product of awkward size on a path and compare it with plain arithmetic: the trial of the path.
 pub(super) fn self_test(isa: Isa) -> Result<(), String> {
     let (m, n, k) = (45, 37, 96);
-    for number in [Number::F32, Number::Bf16] {
+    for number in [ProductType::F32, ProductType::Bf16] {
         let kernel = Kernel::of(isa, number);
         let rows = super::rows::Rows::of(isa);
         // Small integers: exact in bf16, and their sums exact in f32.
@@ -273,8 +273,8 @@ pub(super) fn self_test(isa: Isa) -> Result<(), String> {
             }
             let ptr = converted.as_mut_ptr().cast::<u8>();
             match number {
-                Number::F32 => (rows.load)(src(&a), std::slice::from_raw_parts_mut(ptr.cast(), m * k)),
-                Number::Bf16 => (rows.to_bf16)(src(&a), std::slice::from_raw_parts_mut(ptr.cast(), m * k)),
+                ProductType::F32 => (rows.load)(src(&a), std::slice::from_raw_parts_mut(ptr.cast(), m * k)),
+                ProductType::Bf16 => (rows.to_bf16)(src(&a), std::slice::from_raw_parts_mut(ptr.cast(), m * k)),
             }
             for column in (0..n).step_by(TILE_COLUMNS) {
                 for row in (0..m).step_by(kernel.rows) {

@@ -7,26 +7,26 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::{Kernel, Number, PANEL, TILE_COLUMNS};
+use super::{Kernel, PANEL, ProductType, TILE_COLUMNS};
 use crate::cpu::rows::{Rows, Src};
 
 /// `k` with its padding.
-pub(in super::super) fn padded_k(k: usize, number: Number) -> usize {
+pub(in super::super) fn padded_k(k: usize, number: ProductType) -> usize {
     k.next_multiple_of(number.granule())
 }
 
 /// Bytes of one panel.
-pub(in super::super) fn panel_bytes(k: usize, number: Number) -> usize {
+pub(in super::super) fn panel_bytes(k: usize, number: ProductType) -> usize {
     padded_k(k, number) * PANEL * number.bytes()
 }
 
 /// Bytes of all panels of an operand.
-pub(in super::super) fn packed_bytes(n: usize, k: usize, number: Number) -> usize {
+pub(in super::super) fn packed_bytes(n: usize, k: usize, number: ProductType) -> usize {
     n.div_ceil(PANEL) * panel_bytes(k, number)
 }
 
 /// The order in which a convolution goes through its window: line after line, in each some channels of all its taps before the next channels. A
-/// matrix kernel's rows of a few channels stay in the nearest cache while the taps pass over them.
+/// matrix kernel's rows of a few channels stay in L1 while the taps pass over them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Order {
     /// Lines and columns of the window.
@@ -36,13 +36,13 @@ pub(crate) struct Order {
     pub(in super::super) block: usize,
 }
 
-/// Channels of which a tile's pixels take half of the nearest cache, and the fewest that are worth going on to another tap.
+/// Channels of which a tile's pixels take half of L1, and the fewest that are worth going on to another tap.
 const MOST_CHANNELS: usize = 384;
 const FEWEST_CHANNELS: usize = 192;
 
 impl Order {
     pub(in super::super) fn new(kernel: &Kernel, taps: [usize; 2], channels: usize) -> Order {
-        let granule = Number::Bf16.granule();
+        let granule = ProductType::Bf16.granule();
         let few = |&block: &usize| block <= MOST_CHANNELS && block.is_multiple_of(granule);
         let mut blocks = (1..=channels / FEWEST_CHANNELS).filter(|n| channels.is_multiple_of(*n)).map(|n| channels / n);
         let block = match kernel.is_matrix() && taps[1] > 1 {
@@ -102,10 +102,10 @@ pub(in super::super) fn columns_of_panel(panel: usize, n: usize, gated: bool) ->
 
 /// Where element `(k, column)` of a panel stands.
 #[inline(always)]
-fn position(k: usize, column: usize, number: Number) -> usize {
+fn position(k: usize, column: usize, number: ProductType) -> usize {
     match number {
-        Number::F32 => k * PANEL + column,
-        Number::Bf16 => (k / 2) * 2 * PANEL + 2 * column + k % 2,
+        ProductType::F32 => k * PANEL + column,
+        ProductType::Bf16 => (k / 2) * 2 * PANEL + 2 * column + k % 2,
     }
 }
 
@@ -115,7 +115,7 @@ fn position(k: usize, column: usize, number: Number) -> usize {
 /// `panel` is good for a whole panel, nobody else writes this column now.
 pub(in super::super) unsafe fn write_column(
     panel: *mut u8,
-    number: Number,
+    number: ProductType,
     column: usize,
     k0: usize,
     values: impl Iterator<Item = f32>,
@@ -125,8 +125,8 @@ pub(in super::super) unsafe fn write_column(
         // SAFETY: inside the panel; panels are aligned.
         unsafe {
             match number {
-                Number::F32 => *panel.cast::<f32>().add(at) = v,
-                Number::Bf16 => *panel.cast::<bf16>().add(at) = bf16::from_f32(v),
+                ProductType::F32 => *panel.cast::<f32>().add(at) = v,
+                ProductType::Bf16 => *panel.cast::<bf16>().add(at) = bf16::from_f32(v),
             }
         }
     }
@@ -136,7 +136,7 @@ pub(in super::super) unsafe fn write_column(
 ///
 /// # Safety
 /// As above.
-pub(in super::super) unsafe fn zero_padding(panel: *mut u8, number: Number, columns: usize, k: usize) {
+pub(in super::super) unsafe fn zero_padding(panel: *mut u8, number: ProductType, columns: usize, k: usize) {
     let padded = padded_k(k, number);
     for column in 0..PANEL {
         let from = if column < columns { k } else { 0 };
@@ -154,7 +154,7 @@ const CHUNK: usize = 256;
 /// The machine has the instructions of `rows`, the pointers are good, nobody else touches the panel.
 pub(in super::super) unsafe fn pack_rows(
     rows: &Rows,
-    number: Number,
+    number: ProductType,
     src: Src,
     stride: usize,
     columns: usize,
@@ -167,16 +167,16 @@ pub(in super::super) unsafe fn pack_rows(
             for k0 in (0..k).step_by(CHUNK) {
                 let (from, len) = (src.at(column * stride + k0), CHUNK.min(k - k0));
                 match number {
-                    Number::F32 => {
+                    ProductType::F32 => {
                         let mut row = [0.0; CHUNK];
                         (rows.load)(from, &mut row[..len]);
                         let to = panel.cast::<f32>().add(k0 * PANEL + column);
                         (0..len).for_each(|i| *to.add(i * PANEL) = row[i]);
                     }
-                    Number::Bf16 => {
+                    ProductType::Bf16 => {
                         let mut row = [bf16::ZERO; CHUNK];
                         (rows.to_bf16)(from, &mut row[..len]);
-                        // Pairs move as one number; behind an odd end stands a zero.
+                        // Pairs move as one number; an odd end is padded with a zero.
                         let to = panel.cast::<[bf16; 2]>().add(k0 / 2 * PANEL + column);
                         (0..len.div_ceil(2)).for_each(|i| *to.add(i * PANEL) = [row[2 * i], row[2 * i + 1]]);
                     }
@@ -195,7 +195,7 @@ pub(in super::super) unsafe fn pack_rows(
 #[allow(clippy::too_many_arguments, reason = "the layout of a matrix and of a part of a panel")]
 pub(in super::super) unsafe fn pack_columns(
     rows: &Rows,
-    number: Number,
+    number: ProductType,
     src: Src,
     stride: usize,
     columns: usize,
@@ -206,13 +206,13 @@ pub(in super::super) unsafe fn pack_columns(
     // SAFETY: the caller's.
     unsafe {
         match number {
-            Number::F32 => {
+            ProductType::F32 => {
                 for i in k0..k0 + k {
                     let to = std::slice::from_raw_parts_mut(panel.cast::<f32>().add(i * PANEL), PANEL);
                     (rows.load)(src.at(i * stride), &mut to[..columns]);
                 }
             }
-            Number::Bf16 => {
+            ProductType::Bf16 => {
                 let mut pair = [[bf16::ZERO; PANEL]; 2];
                 for i in (k0..k0 + k).step_by(2) {
                     (rows.to_bf16)(src.at(i * stride), &mut pair[0][..columns]);

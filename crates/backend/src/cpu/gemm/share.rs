@@ -3,15 +3,15 @@
 use std::ops::Range;
 
 use super::drive::{BLOCK_ROWS, LONGEST_ROW};
-use super::{Kernel, Number, PANEL, TILE_COLUMNS, pack};
+use super::{Kernel, PANEL, ProductType, TILE_COLUMNS, pack};
 use crate::cpu::memory::ALIGNMENT;
 use crate::cpu::rows::{Rows, Src};
 
 /// Rows of a block that a matrix kernel takes from the tensor itself.
 const PASSING_ROWS: usize = 128;
-/// Bytes of panels that stay in the second cache while such rows pass by.
+/// Bytes of panels that stay in L2 while such rows pass by.
 const HELD_BYTES: usize = 900 << 10;
-/// Bytes of rows, or of their chunks, that stay in the second cache while a matrix kernel goes through the panels.
+/// Bytes of rows, or of their chunks, that stay in L2 while a matrix kernel goes through the panels.
 const HELD_ROWS_BYTES: usize = 1000 << 10;
 /// Columns whose sums wait for the next chunk of such rows.
 const CHUNKED_COLUMNS: usize = 1280;
@@ -112,7 +112,7 @@ pub(in super::super) struct Partition {
 
 impl Partition {
     /// Blocks of rows; where there are too few of them for the threads, columns are divided too. Rows that pass by a matrix kernel come in
-    /// small blocks, and meet no more columns, of so many bytes, than the second cache holds.
+    /// small blocks, and meet no more columns, of so many bytes, than L2 holds.
     pub(in super::super) fn new(
         m: usize,
         n: usize,
@@ -121,7 +121,7 @@ impl Partition {
         threads: usize,
         kernel: &Kernel,
     ) -> Partition {
-        let chunked = kernel.is_matrix() && column_bytes > LONGEST_ROW * Number::Bf16.bytes();
+        let chunked = kernel.is_matrix() && column_bytes > LONGEST_ROW * ProductType::Bf16.bytes();
         let most = match kernel.is_matrix() {
             true if passing => PASSING_ROWS,
             true if !chunked => (HELD_ROWS_BYTES / kernel.sharing / column_bytes / kernel.rows * kernel.rows)
@@ -143,7 +143,7 @@ impl Partition {
     }
 
     /// Whether rows in the compute type are best taken from the tensor itself: by a matrix kernel short ones, and those that meet few
-    /// columns. Of others a block is copied first, which the second cache then holds better.
+    /// columns. Of others a block is copied first, which L2 then holds better.
     pub(in super::super) fn passes(n: usize, column_bytes: usize, kernel: &Kernel) -> bool {
         !kernel.is_matrix() || column_bytes <= SHORT_ROW_BYTES || n * column_bytes <= HELD_BYTES / kernel.sharing
     }

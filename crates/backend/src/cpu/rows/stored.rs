@@ -8,7 +8,7 @@ use impasto_graph::DType;
 use super::body::{load, round_row, slice, slice_mut, to_bf16};
 use super::{Dst, Src};
 use crate::cpu::gemm::pack::Order;
-use crate::cpu::gemm::{Number, PANEL};
+use crate::cpu::gemm::{PANEL, ProductType};
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::math::FUSED;
 
@@ -24,7 +24,7 @@ pub(crate) struct PanelRows {
     pub(crate) columns: usize,
     /// The order of the panel's `k`; the file has (channel, tap).
     pub(crate) order: Order,
-    pub(crate) number: Number,
+    pub(crate) number: ProductType,
 }
 
 /// A stored bf16 with a quiet NaN for any other.
@@ -103,13 +103,13 @@ pub(super) unsafe fn panel<const L: u8>(rows: &PanelRows, panel: *mut u8) {
     // SAFETY: the caller vouches for the rows and for a whole panel.
     unsafe {
         match rows.number {
-            Number::F32 => each_chunk::<L, f32>(rows, |chunk, taps, tap, at, count| {
+            ProductType::F32 => each_chunk::<L, f32>(rows, |chunk, taps, tap, at, count| {
                 for i in 0..count {
                     let to = panel.cast::<[f32; PANEL]>().add(at + i);
                     to.write(chunk[i * taps + tap]);
                 }
             }),
-            Number::Bf16 => each_chunk::<L, u16>(rows, |chunk, taps, tap, at, count| {
+            ProductType::Bf16 => each_chunk::<L, u16>(rows, |chunk, taps, tap, at, count| {
                 let (mut i, pairs) = (0, panel.cast::<[[u16; 2]; PANEL]>());
                 let one = |i: usize| {
                     let (to, half) = ((&raw mut *pairs.add((at + i) / 2)).cast::<u16>(), (at + i) % 2);
@@ -192,8 +192,13 @@ unsafe fn transpose_eight(rows: &[[u16; CHUNK]; PANEL], i: usize, out: &mut [[u1
         let r: [__m256i; 8] = std::array::from_fn(both);
         let pairs = |a: usize, b: usize| [_mm256_unpacklo_epi16(r[a], r[b]), _mm256_unpackhi_epi16(r[a], r[b])];
         let p = [pairs(0, 1), pairs(2, 3), pairs(4, 5), pairs(6, 7)];
-        let fours = |a: __m256i, b: __m256i| [_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)];
-        let f = [fours(p[0][0], p[1][0]), fours(p[0][1], p[1][1]), fours(p[2][0], p[3][0]), fours(p[2][1], p[3][1])];
+        let lanes32 = |a: __m256i, b: __m256i| [_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)];
+        let f = [
+            lanes32(p[0][0], p[1][0]),
+            lanes32(p[0][1], p[1][1]),
+            lanes32(p[2][0], p[3][0]),
+            lanes32(p[2][1], p[3][1]),
+        ];
         let mut to = out.as_mut_ptr().add(i).cast::<__m256i>();
         let [a, b, c, d] = f;
         for (low, high) in [(a[0], c[0]), (a[1], c[1]), (b[0], d[0]), (b[1], d[1])] {
@@ -303,7 +308,7 @@ mod tests {
             .enumerate()
             {
                 for dtype in [DType::F32, DType::F16, DType::BF16] {
-                    for number in [Number::F32, Number::Bf16] {
+                    for number in [ProductType::F32, ProductType::Bf16] {
                         let order = Order::new(&Kernel::of(isa, number), [y, x], channels);
                         let (taps, k) = (y * x, y * x * channels);
                         let bits = bits(columns * k, 77 + case as u64);

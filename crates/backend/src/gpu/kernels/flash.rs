@@ -25,8 +25,8 @@ impl Flash {
     /// How to compute attention with matrices, if it can be.
     pub(crate) fn new(heads: &Heads, types: [DType; 3], units: Units) -> Option<Flash> {
         let wide = heads.width.max(heads.value_width);
-        let fours = heads.width.is_multiple_of(4) && heads.value_width.is_multiple_of(4);
-        if types != [DType::F16; 3] || heads.causal || wide > 160 || !fours || units.subgroup < units.shape[0] {
+        let vec4s = heads.width.is_multiple_of(4) && heads.value_width.is_multiple_of(4);
+        if types != [DType::F16; 3] || heads.causal || wide > 160 || !vec4s || units.subgroup < units.shape[0] {
             return None;
         }
         let sizes = [(4, 64), (4, 32), (2, 32), (1, 32)];
@@ -196,9 +196,9 @@ impl Flash {
         for (j, sum) in (0u32..).zip(&sums) {
             k.matrix_store(scores, my_scores, N as u32, MatrixLayout::Row, sum.get().times(share_of_all));
             k.subgroup_barrier();
-            let fours = N as u32 / 4;
-            k.for_step(lane, M as u32 * fours, self.units.subgroup, |_, i| {
-                let (query, column) = (first + subgroup * M as u32 + i / fours, i % fours * 4u32 + j * N as u32);
+            let vec4s = N as u32 / 4;
+            k.for_step(lane, M as u32 * vec4s, self.units.subgroup, |_, i| {
+                let (query, column) = (first + subgroup * M as u32 + i / vec4s, i % vec4s * 4u32 + j * N as u32);
                 k.if_(query.lt(queries) & column.lt(value_width), || {
                     let at = ((picture * queries + query) * heads + head) * value_width + column;
                     let x = [0, 1, 2, 3].map(|c| scores.load(my_scores + i * 4u32 + c));

@@ -44,7 +44,7 @@ const fn tile(rows: u32, columns: u32, down: u32, across: u32) -> Tile {
 const TILES: [(Tile, f64); 4] =
     [(tile(128, 128, 2, 4), 1.0), (tile(128, 64, 4, 2), 0.9), (tile(64, 64, 2, 2), 0.7), (tile(128, 32, 4, 1), 0.6)];
 
-/// Of `k` at a time, and the fours of a row of it in the workgroup's memory: two more than needed, so that rows lie in different banks.
+/// Of `k` at a time, and the vec4s of a row of it in the workgroup's memory: two more than needed, so that rows lie in different banks.
 const DEPTH: u32 = 64;
 const PITCH: u32 = DEPTH / 4 + 2;
 
@@ -91,7 +91,7 @@ impl Tiled {
         {
             tiled.splits *= 2;
         }
-        // No part without pieces, which would begin behind the end of the factors.
+        // No part without pieces, which would begin after the end of the factors.
         tiled.splits = tiled.pieces().div_ceil(tiled.pieces_of_part());
         Some(tiled)
     }
@@ -114,11 +114,11 @@ impl Tiled {
         self.units.subgroup * self.tile.down * self.tile.across
     }
 
-    /// Rows, fours of a row, and from one row to the next, of the right factor in the workgroup's memory.
+    /// Rows, vec4s of a row, and from one row to the next, of the right factor in the workgroup's memory.
     fn right(&self) -> [u32; 3] {
         let columns = self.tile.columns;
-        let [rows, fours] = if self.gemm.right_transposed { [columns, DEPTH / 4] } else { [DEPTH, columns / 4] };
-        [rows, fours, fours + 2]
+        let [rows, vec4s] = if self.gemm.right_transposed { [columns, DEPTH / 4] } else { [DEPTH, columns / 4] };
+        [rows, vec4s, vec4s + 2]
     }
 
     fn shared_bytes(&self) -> u32 {
@@ -153,11 +153,11 @@ impl Tiled {
     /// What adds up the parts. Buffers: parts, then bias, residual and result as they are.
     pub(crate) fn finish(&self) -> Option<(Result<Kernel, KernelError>, [u32; 3])> {
         let g = &self.gemm;
-        let fours = self.elements().div_ceil(u64::from(g.n)) * u64::from(g.n.div_ceil(4));
+        let vec4s = self.elements().div_ceil(u64::from(g.n)) * u64::from(g.n.div_ceil(4));
         let kernel = Builder::kernel("finish", [super::LINE, 1, 1], |k| {
             let parts = From4::new(k, "parts", DType::F32, g.n);
             let ending = Ending::new(k, g);
-            let number = super::element(k, fours as u32);
+            let number = super::element(k, vec4s as u32);
             let (row, column) = (number / g.n.div_ceil(4), number % g.n.div_ceil(4) * 4u32);
             let left = k.lit(g.n) - column;
             let at = row * g.n + column;
@@ -168,7 +168,7 @@ impl Tiled {
             });
             ending.write(k, row, column, sums);
         });
-        (self.splits > 1).then(|| (kernel, groups_of_lines(fours)))
+        (self.splits > 1).then(|| (kernel, groups_of_lines(vec4s)))
     }
 
     /// The runs of the product: the factors, then bias, residual and result, and a place for parts of sums.
@@ -282,13 +282,13 @@ impl Tiled {
         let parts = (self.splits > 1).then(|| To4::new(k, "parts", DType::F32, g.n));
         let room = k.shared::<f32>("room", t.down * t.across * (M * N) as u32);
         let begin = subgroup * (M * N) as u32;
-        let (lane, fours) = (k.subgroup_lane(), N as u32 / 4);
+        let (lane, vec4s) = (k.subgroup_lane(), N as u32 / 4);
         for (number, sum) in (0u32..).zip(&sums) {
             let (i, j) = (number / wide_n * M as u32, number % wide_n * N as u32);
             k.matrix_store(room, begin, N as u32, MatrixLayout::Row, sum.get());
             k.subgroup_barrier();
-            k.for_step(lane, M as u32 * fours, self.units.subgroup, |_, four| {
-                let (row, column) = (row0 + my_row + i + four / fours, column0 + my_column + j + four % fours * 4u32);
+            k.for_step(lane, M as u32 * vec4s, self.units.subgroup, |_, four| {
+                let (row, column) = (row0 + my_row + i + four / vec4s, column0 + my_column + j + four % vec4s * 4u32);
                 k.if_(row.lt(g.m) & column.lt(g.n), || {
                     let sums = [0, 1, 2, 3].map(|c| {
                         let sum = room.load(begin + four * 4u32 + c);
@@ -336,30 +336,30 @@ impl<'k> Ending<'k> {
     }
 }
 
-/// How the invocations of a workgroup share out the fours of a piece: neighbours take neighbours.
+/// How the invocations of a workgroup share out the vec4s of a piece: neighbours take neighbours.
 pub(super) struct Carried<'k> {
     thread: U<'k>,
     threads: u32,
     rows: u32,
-    fours: u32,
+    vec4s: u32,
     pitch: u32,
 }
 
 impl<'k> Carried<'k> {
-    pub(super) fn new(thread: U<'k>, threads: u32, rows: u32, fours: u32, pitch: u32) -> Carried<'k> {
-        Carried { thread, threads, rows, fours, pitch }
+    pub(super) fn new(thread: U<'k>, threads: u32, rows: u32, vec4s: u32, pitch: u32) -> Carried<'k> {
+        Carried { thread, threads, rows, vec4s, pitch }
     }
 
     /// Row and four of each that this invocation carries.
     fn places(&self) -> impl Iterator<Item = (U<'k>, U<'k>)> {
-        let (thread, fours, at_once) = (self.thread, self.fours, self.threads / self.fours);
-        (0..(self.rows / at_once).max(1)).map(move |i| (thread / fours + i * at_once, thread % fours))
+        let (thread, vec4s, at_once) = (self.thread, self.vec4s, self.threads / self.vec4s);
+        (0..(self.rows / at_once).max(1)).map(move |i| (thread / vec4s + i * at_once, thread % vec4s))
     }
 
     /// Does something for each four of the piece, which is at a row and a four of it and lies somewhere in the workgroup's memory.
     pub(super) fn each(&self, k: &'k Builder, act: impl Fn((U<'k>, U<'k>), U<'k>)) {
-        k.for_step(self.thread, self.rows * self.fours, self.threads, |_, i| {
-            let (row, four) = (i / self.fours, i % self.fours);
+        k.for_step(self.thread, self.rows * self.vec4s, self.threads, |_, i| {
+            let (row, four) = (i / self.vec4s, i % self.vec4s);
             act((row, four), row * self.pitch + four);
         });
     }

@@ -100,7 +100,7 @@ pub(crate) fn combine(#[comptime] image: &Image, #[comptime] eps: f32, x: &[f32]
     let (mut mean, mut squares) = (x[first], x[first + 1]);
     for line in 1..lines {
         let at = ((picture * lines + line) * groups + group) * 2;
-        // All lines have the same number of elements: with `line` of them behind us, this is one of `line + 1`.
+        // All lines have the same number of elements: with `line` of them done, this is one of `line + 1`.
         let share = 1.0 / (line as f32 + 1.0);
         let d = x[at] - mean;
         mean += d * share;

@@ -1,4 +1,4 @@
-//! vec4 access to tensors: four neighbours of a row at a time, as vectors where rows are of whole fours, one by one where they are not.
+//! vec4 access to tensors: four neighbours of a row at a time, as vectors where rows are of whole vec4s, one by one where they are not.
 
 use half::f16;
 use impasto_graph::DType;

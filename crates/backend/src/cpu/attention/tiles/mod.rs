@@ -1,7 +1,7 @@
-//! Attention on matrix tiles: 32 queries by strips of 32 keys, whose scores are one tile and stay in the nearest cache.
+//! Attention on matrix tiles: 32 queries by strips of 32 keys, whose scores are one tile and stay in L1.
 
 use super::super::gemm::{HALF, PANEL, TILE_COLUMNS, Tile, amx, pack};
-use super::{A, Block, PACK_KEYS, Way, aligned, lay_out, tile};
+use super::{A, AttentionPlan, Block, PACK_KEYS, aligned, lay_out, tile};
 use crate::shapes::Heads;
 use weights::{Offsets, PER_SCORE, Strip};
 
@@ -27,16 +27,16 @@ pub(super) unsafe fn self_test() -> Result<(), String> {
 }
 
 /// What is different from the way of vector kernels.
-pub(super) fn change(way: &mut Way, s: &Heads) {
-    (way.block, way.pack, way.attend) = (QUERIES, panels::pack, attend);
+pub(super) fn change(plan: &mut AttentionPlan, s: &Heads) {
+    (plan.block, plan.pack, plan.attend) = (QUERIES, panels::pack, attend);
     // A column more: the totals of the weights.
-    way.values_bytes = pack::packed_bytes(s.value_width + 1, s.keys, way.number);
-    way.sum_stride = (s.value_width + 1).next_multiple_of(PANEL);
-    way.head_bytes = way.keys_bytes + way.values_bytes + aligned(s.keys.div_ceil(PACK_KEYS) * 4);
-    way.thread_bytes = parts(way).iter().sum();
+    plan.values_bytes = pack::packed_bytes(s.value_width + 1, s.keys, plan.number);
+    plan.sum_stride = (s.value_width + 1).next_multiple_of(PANEL);
+    plan.head_bytes = plan.keys_bytes + plan.values_bytes + aligned(s.keys.div_ceil(PACK_KEYS) * 4);
+    plan.thread_bytes = parts(plan).iter().sum();
 }
 
-impl Way {
+impl AttentionPlan {
     /// Where it is written, of a head, how long the longest key is in the part that begins with `key`.
     fn longest_key(&self, panels: *mut u8, key: usize) -> *mut f32 {
         panels.wrapping_add(self.keys_bytes + self.values_bytes).cast::<f32>().wrapping_add(key / PACK_KEYS)
@@ -44,12 +44,12 @@ impl Way {
 }
 
 /// Bytes of a thread's memory: queries, scores of two strips, weights, sums.
-fn parts(way: &Way) -> [usize; 4] {
+fn parts(plan: &AttentionPlan) -> [usize; 4] {
     [
-        aligned(QUERIES * way.query_bytes),
+        aligned(QUERIES * plan.query_bytes),
         2 * QUERIES * STRIP * 4,
         QUERIES * WEIGHT_BYTES,
-        aligned(QUERIES * way.sum_stride * 4),
+        aligned(QUERIES * plan.sum_stride * 4),
     ]
 }
 
@@ -58,14 +58,14 @@ fn parts(way: &Way) -> [usize; 4] {
 /// # Safety
 /// The keys are packed; nobody else writes these rows; the machine has tiles.
 unsafe fn attend(block: &Block) {
-    let Block { s, way, count, panels, own, .. } = *block;
-    let [queries, scores, weights, sums] = lay_out(own, parts(way));
+    let Block { s, plan, count, panels, own, .. } = *block;
+    let [queries, scores, weights, sums] = lay_out(own, parts(plan));
     let (scores, sums) = (scores.cast::<f32>(), sums.cast::<f32>());
     // SAFETY: everything stays inside the operands, the panels and the thread's memory as `parts` says.
     unsafe {
         let scale = s.scale * PER_SCORE;
         let squares = panels::load_queries(block, queries);
-        let lengths = (0..s.keys).step_by(PACK_KEYS).map(|key| *way.longest_key(panels.cast_mut(), key));
+        let lengths = (0..s.keys).step_by(PACK_KEYS).map(|key| *plan.longest_key(panels.cast_mut(), key));
         // By bits, so that what is no number counts as the longest.
         let longest = lengths.fold(0.0f32, |a, b| f32::from_bits(a.to_bits().max(b.to_bits())));
         let mut offsets = Offsets::new(count, &squares, longest, scale);
@@ -78,12 +78,12 @@ unsafe fn attend(block: &Block) {
         let run = |tile: &Tile| match (whole, tile.panels) {
             (true, 2) => amx::bf16_beside::<true>(tile, || {}),
             (true, _) => amx::bf16_beside::<false>(tile, || {}),
-            _ => (way.kernel.run)(tile),
+            _ => (plan.kernel.run)(tile),
         };
         // The scores of the strip that begins with `key`, in one of two places.
-        let panel_bytes = pack::panel_bytes(s.width, way.number);
-        let a = A { ptr: queries, stride: way.query_bytes, k: way.width };
-        let tile_of = tile(way, count, a, panels, panel_bytes, scores, STRIP);
+        let panel_bytes = pack::panel_bytes(s.width, plan.number);
+        let a = A { ptr: queries, stride: plan.query_bytes, k: plan.width };
+        let tile_of = tile(plan, count, a, panels, panel_bytes, scores, STRIP);
         let place = |key: usize| scores.add(key / STRIP % 2 * QUERIES * STRIP);
         let score = |key: usize| Tile {
             panels: STRIP.min(s.keys - key).div_ceil(PANEL),
@@ -92,13 +92,13 @@ unsafe fn attend(block: &Block) {
             ..tile_of
         };
         // The values of so many strips, times their weights.
-        let value_bytes = pack::panel_bytes(s.keys, way.number);
+        let value_bytes = pack::panel_bytes(s.keys, plan.number);
         let multiply = |first_key: usize, strips: usize| {
             let columns = if strips > 0 { s.value_width + 1 } else { 0 };
             for column in (0..columns).step_by(STRIP) {
-                let b = panels.add(way.keys_bytes + column / PANEL * value_bytes + first_key * PANEL * 2);
+                let b = panels.add(plan.keys_bytes + column / PANEL * value_bytes + first_key * PANEL * 2);
                 let a = A { ptr: weights, stride: WEIGHT_BYTES, k: strips * STRIP };
-                let tile = tile(way, count, a, b, value_bytes, sums.add(column), way.sum_stride);
+                let tile = tile(plan, count, a, b, value_bytes, sums.add(column), plan.sum_stride);
                 let panels = STRIP.min(columns - column).div_ceil(PANEL);
                 run(&Tile { panels, accumulate: first_key > 0, ..tile });
             }
@@ -131,7 +131,7 @@ unsafe fn attend(block: &Block) {
             if weighed != Some(true) {
                 multiply(key - waiting * STRIP, waiting);
                 waiting = 0;
-                offsets.lower(&strip, sums, way.sum_stride);
+                offsets.lower(&strip, sums, plan.sum_stride);
                 offsets.weigh(&strip, weights);
             }
             waiting += 1;

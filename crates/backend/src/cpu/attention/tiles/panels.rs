@@ -105,13 +105,13 @@ pub(super) unsafe fn load_queries(block: &Block, to: *mut u8) -> [__m512; 2] {
 
 #[target_feature(enable = "avx512vbmi,avx512bf16,avx512dq,avx512vl")]
 unsafe fn load_rows<const KIND: u8>(block: &Block, to: *mut u8) -> [__m512; 2] {
-    let Block { s, way, q, count, .. } = *block;
+    let Block { s, plan, q, count, .. } = *block;
     let row = s.heads * s.width;
     let mut squares = [[_mm512_setzero_ps(); QUERIES / 2]; 2];
     // SAFETY: these rows lie inside the operand.
     unsafe {
         for (i, sum) in squares.as_flattened_mut()[..count].iter_mut().enumerate() {
-            let (from, to) = (q.at(i * row), to.add(i * way.query_bytes));
+            let (from, to) = (q.at(i * row), to.add(i * plan.query_bytes));
             // The next block's queries are far away by now, and too far apart for the processor to guess them.
             let next = from.ptr.wrapping_add(QUERIES * row * q.dtype.bytes() as usize);
             let whole = s.width / 32 * 32;
@@ -154,7 +154,7 @@ fn sums_of_lanes(mut x: [__m512; 16]) -> __m512 {
     _mm512_add_ps(_mm512_shuffle_f32x4::<0b1000_1000>(a, b), _mm512_shuffle_f32x4::<0b1101_1101>(a, b))
 }
 
-/// Write rows of sums, each divided by its total, which stands behind it; rows that are `spoiled` are no numbers.
+/// Write rows of sums, each divided by its total, which follows it; rows that are `spoiled` become NaN.
 ///
 /// # Safety
 /// The machine has the instructions; there are that many sums; nobody else writes these rows.
@@ -172,12 +172,12 @@ pub(super) unsafe fn store_results(block: &Block, sums: *const f32, spoiled: imp
 
 #[target_feature(enable = "avx512vbmi,avx512bf16,avx512dq,avx512vl")]
 unsafe fn store_rows<const KIND: u8>(block: &Block, sums: *const f32, spoiled: impl Fn(usize) -> bool) {
-    let Block { s, way, out, count, .. } = *block;
+    let Block { s, plan, out, count, .. } = *block;
     let whole = s.value_width / PANEL * PANEL;
     // SAFETY: these rows lie inside the result.
     unsafe {
         for i in 0..count {
-            let (sums, out) = (sums.add(i * way.sum_stride), out.at(i * s.heads * s.value_width));
+            let (sums, out) = (sums.add(i * plan.sum_stride), out.at(i * s.heads * s.value_width));
             let total = *sums.add(s.value_width);
             let factor = _mm512_set1_ps(if spoiled(i) { f32::NAN } else { 1.0 / total });
             for column in (0..whole).step_by(PANEL) {
@@ -191,20 +191,20 @@ unsafe fn store_rows<const KIND: u8>(block: &Block, sums: *const f32, spoiled: i
     }
 }
 
-/// Pack a range of a head's keys and values. Values stand in the order of `key_at`, and behind them a column of ones, whose sums are the
+/// Pack a range of a head's keys and values. Values stand in the order of `key_at`, and after them a column of ones, whose sums are the
 /// totals of the weights. Write down how long the longest of these keys is.
 ///
 /// # Safety
 /// The machine has the instructions; the range begins at a multiple of 32; nobody else packs it.
 #[target_feature(enable = "avx512vbmi,avx512bf16,avx512dq,avx512vl")]
 pub(super) unsafe fn pack(keys: &Keys) {
-    let Keys { s, way, ref range, panels, .. } = *keys;
+    let Keys { s, plan, ref range, panels, .. } = *keys;
     let (k_stride, v_stride) = (s.heads * s.width, s.heads * s.value_width);
     // SAFETY: everything stays inside the operands and the head's panels.
     unsafe {
         let mut longest = _mm512_setzero_si512();
         for key in range.clone().step_by(PANEL) {
-            let to = panels.add(key / PANEL * pack::panel_bytes(s.width, way.number));
+            let to = panels.add(key / PANEL * pack::panel_bytes(s.width, plan.number));
             let mut squares = _mm512_setzero_ps();
             for k in (0..s.width).step_by(32) {
                 let mut rows = [_mm512_setzero_si512(); PANEL];
@@ -220,11 +220,11 @@ pub(super) unsafe fn pack(keys: &Keys) {
             longest = _mm512_max_epi32(longest, _mm512_castps_si512(_mm512_abs_ps(squares)));
         }
         let longest = f32::from_bits(_mm512_reduce_max_epi32(longest) as u32).sqrt();
-        *way.longest_key(panels, range.start) = longest;
+        *plan.longest_key(panels, range.start) = longest;
 
         let (first, second) = pairs();
-        let values = panels.add(way.keys_bytes);
-        let panel_bytes = pack::panel_bytes(s.keys, way.number);
+        let values = panels.add(plan.keys_bytes);
+        let panel_bytes = pack::panel_bytes(s.keys, plan.number);
         for place in (range.start..range.end.next_multiple_of(STRIP)).step_by(2) {
             let key = place / STRIP * STRIP + key_at(place % STRIP);
             for column in (0..s.value_width + 1).step_by(2 * PANEL) {
