@@ -32,6 +32,7 @@ use std::sync::Arc;
 
 use impasto_graph::{Capabilities, DType, Graph, HostTensor, Plan, TensorType, Weight};
 
+pub use cpu::memory::AlignedBytes;
 pub use impasto_graph::Meter;
 pub use impasto_weights::{FileError, FileFault, Origin, ParamError, ParamInfo, Params, SharedSource, WeightSource};
 pub use pulse::Pulse;
@@ -186,7 +187,8 @@ pub trait Profile: Capabilities + Send + Sync {
     }
 
     /// One parameter as the device keeps it, in as many bytes as are planned for it.
-    fn pack_one(&self, graph: &Graph, weight: &Weight, source: &dyn WeightSource) -> Result<Vec<u8>, BackendError>;
+    fn pack_one(&self, graph: &Graph, weight: &Weight, source: &dyn WeightSource)
+    -> Result<AlignedBytes, BackendError>;
 }
 
 /// A device that computes.

@@ -9,7 +9,7 @@ use impasto_graph::{Graph, Plan, Segment, Weight};
 
 use crate::stored::param_name;
 use crate::tasks::on_threads;
-use crate::{BackendError, Origin, ParamError, ParamInfo, Profile, WeightSource};
+use crate::{AlignedBytes, BackendError, Origin, ParamError, ParamInfo, Profile, WeightSource};
 
 /// What bringing weights cost in one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -31,7 +31,7 @@ impl Streaming {
 
 /// Weights as a backend has packed them, in host memory: brought to its device without another look at the file.
 pub struct HostWeights {
-    packed: HashMap<String, Vec<u8>>,
+    packed: HashMap<String, AlignedBytes>,
     /// Where a backend keeps them by itself, and how many bytes.
     host_mapped: Option<(u64, Box<dyn Any + Send + Sync>)>,
     elsewhere: Option<Elsewhere>,
@@ -58,7 +58,7 @@ impl HostWeights {
         let one = |_: &mut (), i: usize| {
             let weight: &Weight = &weights[i];
             let name = param_name(graph, weight.value);
-            let before = source.packed(name).map(<[u8]>::to_vec);
+            let before = source.packed(name).map(AlignedBytes::from);
             let packed = before.map_or_else(|| device.pack_one(graph, weight, source), Ok)?;
             all.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), packed);
             Ok(())
@@ -98,7 +98,7 @@ impl WeightSource for HostWeights {
     }
 
     fn packed(&self, name: &str) -> Option<&[u8]> {
-        self.packed.get(name).map(Vec::as_slice)
+        self.packed.get(name).map(|bytes| &**bytes)
     }
 
     fn host_mapped(&self) -> Option<&(dyn Any + Send + Sync)> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use impasto_graph::{Capabilities, DType, Graph, Limits, Used, Value, Weight};
 
-use crate::{BackendError, Profile, WeightSource};
+use crate::{AlignedBytes, BackendError, Profile, WeightSource};
 
 /// A device as planning sees it, within other limits than its own.
 pub struct WithLimits {
@@ -76,7 +76,12 @@ impl Profile for WithLimits {
         Some(Arc::new(WithLimits { device, limits: self.limits, name: self.name.clone() }))
     }
 
-    fn pack_one(&self, graph: &Graph, weight: &Weight, source: &dyn WeightSource) -> Result<Vec<u8>, BackendError> {
+    fn pack_one(
+        &self,
+        graph: &Graph,
+        weight: &Weight,
+        source: &dyn WeightSource,
+    ) -> Result<AlignedBytes, BackendError> {
         self.device.pack_one(graph, weight, source)
     }
 }

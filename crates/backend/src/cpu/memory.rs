@@ -27,17 +27,54 @@ unsafe impl Sync for CpuMemory {}
 pub(crate) struct ReadBuffer(Vec<Line>);
 
 #[derive(Clone, Copy)]
-#[repr(align(32))]
-struct Line(#[allow(dead_code, reason = "read as bytes")] [u8; 32]);
+#[repr(align(64))]
+struct Line(#[allow(dead_code, reason = "read as bytes")] [u8; 64]);
 
 impl ReadBuffer {
     /// So many bytes, of any content.
     pub(crate) fn bytes(&mut self, bytes: usize) -> &mut [u8] {
         if self.0.len() * size_of::<Line>() < bytes {
-            self.0.resize(bytes.div_ceil(size_of::<Line>()), Line([0; 32]));
+            self.0.resize(bytes.div_ceil(size_of::<Line>()), Line([0; 64]));
         }
         // SAFETY: the lines have so many bytes, and are nothing else.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), bytes) }
+    }
+}
+
+/// Bytes of the host that begin at a cache line: a parameter as a device keeps it, in host memory.
+pub struct AlignedBytes {
+    buffer: ReadBuffer,
+    len: usize,
+}
+
+impl AlignedBytes {
+    pub(crate) fn zeroed(len: usize) -> AlignedBytes {
+        let mut buffer = ReadBuffer::default();
+        buffer.bytes(len);
+        AlignedBytes { buffer, len }
+    }
+}
+
+impl From<&[u8]> for AlignedBytes {
+    fn from(bytes: &[u8]) -> AlignedBytes {
+        let mut copy = AlignedBytes::zeroed(bytes.len());
+        copy.copy_from_slice(bytes);
+        copy
+    }
+}
+
+impl std::ops::Deref for AlignedBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the buffer has so many bytes since `zeroed`.
+        unsafe { std::slice::from_raw_parts(self.buffer.0.as_ptr().cast(), self.len) }
+    }
+}
+
+impl std::ops::DerefMut for AlignedBytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.buffer.bytes(self.len)
     }
 }
 
@@ -57,8 +94,9 @@ impl CpuMemory {
         let exhausted = || BackendError::Exhausted { device: "cpu".into(), bytes };
         let size = usize::try_from(bytes).map_err(|_| exhausted())?.max(1);
         let layout = Layout::from_size_align(size, ALIGNMENT as usize).map_err(|_| exhausted())?;
-        // Nothing is checked here: the planner keeps to the limit.
-        meter.take(bytes);
+        if !meter.take(bytes) {
+            return Err(exhausted());
+        }
         #[cfg(feature = "faults")]
         if impasto_faults::alloc("cpu", bytes) {
             meter.refuse(bytes);

@@ -27,7 +27,7 @@ use impasto_device::DeviceInfo;
 use impasto_graph::{Capabilities, DType, Graph, Limits, Op, Plan, Used, Value, Weight};
 
 use crate::session::may_overwrite;
-use crate::{Backend, BackendError, DeviceOptions, Meter, Profile, Session, WeightSource, Weights};
+use crate::{AlignedBytes, Backend, BackendError, DeviceOptions, Meter, Profile, Session, WeightSource, Weights};
 use gemm::Kernel;
 use memory::CpuMemory;
 use pool::Pool;
@@ -231,7 +231,12 @@ impl Profile for Cpu {
         Some(self.exact()?)
     }
 
-    fn pack_one(&self, graph: &Graph, weight: &Weight, source: &dyn WeightSource) -> Result<Vec<u8>, BackendError> {
+    fn pack_one(
+        &self,
+        graph: &Graph,
+        weight: &Weight,
+        source: &dyn WeightSource,
+    ) -> Result<AlignedBytes, BackendError> {
         weights::packed(self, graph, weight, source)
     }
 }

@@ -13,7 +13,7 @@ use impasto_graph::{DType, Graph, Plan, Segment, Storage, StreamedWeight, Tensor
 use super::Cpu;
 use super::gemm::pack::{self, Order};
 use super::gemm::{PANEL, ProductType};
-use super::memory::{CpuMemory, ReadBuffer};
+use super::memory::{AlignedBytes, CpuMemory, ReadBuffer};
 use super::rows::{Dst, PanelRows, Src};
 use super::session::Ptr;
 use crate::shapes::product_shape;
@@ -263,29 +263,28 @@ unsafe fn fill(cpu: &Cpu, loads: &[Load]) -> Result<(), BackendError> {
     first.result()
 }
 
-/// A parameter as it is kept, packed by this thread alone.
+/// A parameter as it is kept, packed by this thread alone: each of its layouts, one after the other.
 pub(super) fn packed(
     cpu: &Cpu,
     graph: &Graph,
     weight: &Weight,
     source: &dyn WeightSource,
-) -> Result<Vec<u8>, BackendError> {
-    let memory = cpu.memory(weight.bytes)?;
-    let mut at = 0;
+) -> Result<AlignedBytes, BackendError> {
+    let mut packed = AlignedBytes::zeroed(weight.bytes as usize);
+    let mut rest = &mut *packed;
     let mut places = vec![];
     for (.., bytes) in layouts(cpu, graph, weight.value, weight.used) {
-        // SAFETY: the layouts together have the bytes of the weight.
-        places.push(Ptr::new(unsafe { memory.ptr().add(at) }));
-        at += bytes as usize;
+        let (layout, others) = rest.split_at_mut(bytes as usize);
+        places.push(Ptr::new(layout.as_mut_ptr()));
+        rest = others;
     }
     let load = Load::new(cpu, graph, weight, source, &places)?;
     let mut buffers = Default::default();
     for rows in load.tasks() {
-        // SAFETY: as above; the memory is ours.
+        // SAFETY: each place has the bytes of its layout, in memory that is ours.
         unsafe { load.pack(cpu, rows, &mut buffers)? };
     }
-    // SAFETY: all of it was written, or is zero.
-    Ok(unsafe { std::slice::from_raw_parts(memory.ptr(), weight.bytes as usize) }.to_vec())
+    Ok(packed)
 }
 
 impl CpuWeights {

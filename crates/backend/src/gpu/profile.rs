@@ -8,7 +8,7 @@ use super::gated::Ungated;
 use super::kernels::matrices::Units;
 use super::{attention, linear, norm, weights};
 use crate::session::may_overwrite;
-use crate::{BackendError, DeviceOptions, Profile, WeightSource};
+use crate::{AlignedBytes, BackendError, DeviceOptions, Profile, WeightSource};
 
 /// The most bytes that are staged in host memory at a time where the device has memory of its own, and the fewest.
 const MOST_STAGED: u64 = 32 << 20;
@@ -154,7 +154,12 @@ impl Profile for GpuProfile {
         Some(Arc::new(self.clone().exactly()?))
     }
 
-    fn pack_one(&self, graph: &Graph, weight: &Weight, source: &dyn WeightSource) -> Result<Vec<u8>, BackendError> {
+    fn pack_one(
+        &self,
+        graph: &Graph,
+        weight: &Weight,
+        source: &dyn WeightSource,
+    ) -> Result<AlignedBytes, BackendError> {
         weights::packed(self, graph, weight, source)
     }
 }

@@ -12,7 +12,7 @@ use impasto_graph::{Capabilities, DType, Graph, Plan, Segment, Storage, TensorTy
 use super::host_mapped::HostMapped;
 use super::{Binding, Gpu, GpuMemory, GpuProfile, MemoryCopy, MemoryWriter, Residence, Space, Spaces, WriteBytes};
 use crate::cpu::Isa;
-use crate::cpu::memory::ReadBuffer;
+use crate::cpu::memory::{AlignedBytes, ReadBuffer};
 use crate::cpu::rows::{Dst, Rows, Src};
 use crate::stored::{Param, Stored, param_name, storage};
 use crate::{BackendError, WeightSource};
@@ -244,15 +244,13 @@ pub(super) fn packed(
     graph: &Graph,
     weight: &Weight,
     source: &dyn WeightSource,
-) -> Result<Vec<u8>, BackendError> {
+) -> Result<AlignedBytes, BackendError> {
     let load = Load::new(device, graph, weight, source)?;
-    // In lines, so that numbers of every type are aligned.
-    let (mut all, mut buffers) = (ReadBuffer::default(), Buffers::default());
-    let bytes = all.bytes(weight.bytes as usize);
+    let (mut packed, mut buffers) = (AlignedBytes::zeroed(weight.bytes as usize), Buffers::default());
     for elements in load.tasks() {
-        load.pack(elements, &mut buffers, &mut |at, length, write| write(&mut bytes[at as usize..][..length], true))?;
+        load.pack(elements, &mut buffers, &mut |at, length, write| write(&mut packed[at as usize..][..length], true))?;
     }
-    Ok(bytes.to_vec())
+    Ok(packed)
 }
 
 /// Where the layouts of a parameter lie that begins at an address.

@@ -6,6 +6,7 @@
 mod common;
 mod failover;
 mod homes;
+mod second_picture;
 mod sweep;
 
 use std::sync::Arc;
@@ -50,12 +51,18 @@ fn open(small: &Small) -> (tempfile::TempDir, Arc<Model>) {
     (folder, Arc::new(Model::open(&paths).unwrap_or_else(|e| panic!("{e}"))))
 }
 
-fn job(model: &Arc<Model>) -> Job {
+/// A small picture's settings, with these.
+fn settings(of: &[(&str, &str)]) -> Settings {
     let mut settings = Settings::default();
-    for (name, text) in [("prompt", "a red house"), ("steps", "2"), ("seed", "7"), ("width", "64"), ("height", "64")] {
+    let usual = [("prompt", "a red house"), ("steps", "2"), ("seed", "7"), ("width", "64"), ("height", "64")];
+    for (name, text) in usual.iter().chain(of) {
         settings.set(name, text).expect("a setting");
     }
-    Job::new(&settings, model).expect("a job")
+    settings
+}
+
+fn job(model: &Arc<Model>) -> Job {
+    Job::new(&settings(&[]), model).expect("a job")
 }
 
 fn placement(te: &Place, diffusion: &Place, vae: &Place) -> Placement {
