@@ -32,7 +32,7 @@ pub(crate) fn attention(h: &Heads, types: [DType; 4]) -> Result<Kernel, KernelEr
 }
 
 fn write(k: &Builder, h: &Heads, types: [DType; 4]) {
-    let group = Workgroup::new(k, h, types);
+    let group = AttentionWorkgroup::new(k, h, types);
     let sums: Vec<_> = (0..EACH * group.columns_each()).map(|_| k.var(0f32)).collect();
     group.start_softmax();
     k.for_step(0u32, group.keys, BLOCK, |_, from| {
@@ -58,7 +58,7 @@ fn write(k: &Builder, h: &Heads, types: [DType; 4]) {
 }
 
 /// What a workgroup knows while the kernel is built: the block of queries that it computes, and its memory.
-struct Workgroup<'k> {
+struct AttentionWorkgroup<'k> {
     k: &'k Builder,
     h: Heads,
     heads: u32,
@@ -87,8 +87,8 @@ struct Workgroup<'k> {
     picture: U<'k>,
 }
 
-impl<'k> Workgroup<'k> {
-    fn new(k: &'k Builder, h: &Heads, [q, keys, v, to]: [DType; 4]) -> Workgroup<'k> {
+impl<'k> AttentionWorkgroup<'k> {
+    fn new(k: &'k Builder, h: &Heads, [q, keys, v, to]: [DType; 4]) -> AttentionWorkgroup<'k> {
         let sources = [("q", q), ("k", keys), ("v", v)].map(|(name, dtype)| k.stored(name, scalar(dtype)));
         let [heads, queries, keys, width, value_width] =
             [h.heads, h.queries, h.keys, h.width, h.value_width].map(|n| n as u32);
@@ -105,7 +105,7 @@ impl<'k> Workgroup<'k> {
         let per_head = queries.div_ceil(BLOCK);
         let first = number % per_head * BLOCK;
         let (head, picture) = (number / per_head % heads, number / (per_head * heads));
-        Workgroup {
+        AttentionWorkgroup {
             k,
             h: *h,
             heads,

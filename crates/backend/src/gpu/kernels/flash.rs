@@ -83,11 +83,11 @@ impl Flash {
     }
 
     fn write<const M: usize, const N: usize, const K: usize>(&self, k: &Builder, to: DType) {
-        let group = Workgroup::new(self, k, to);
+        let group = FlashWorkgroup::new(self, k, to);
         // The queries pass through the place of the keys once; then the subgroup holds its own.
         group.load_queries();
         k.barrier();
-        let subgroup = Subgroup::<M, N, K>::new(&group);
+        let subgroup = FlashSubgroup::<M, N, K>::new(&group);
         k.for_step(0u32, group.keys, self.block, |_, from| {
             // Nobody reads the block before any more.
             k.barrier();
@@ -105,7 +105,7 @@ impl Flash {
 }
 
 /// What a workgroup knows while the kernel is built: the block of queries that it computes, and its tiles of the operands.
-struct Workgroup<'k> {
+struct FlashWorkgroup<'k> {
     k: &'k Builder,
     flash: Flash,
     heads: u32,
@@ -129,8 +129,8 @@ struct Workgroup<'k> {
     zeros: Halves<'k>,
 }
 
-impl<'k> Workgroup<'k> {
-    fn new(flash: &Flash, k: &'k Builder, to: DType) -> Workgroup<'k> {
+impl<'k> FlashWorkgroup<'k> {
+    fn new(flash: &Flash, k: &'k Builder, to: DType) -> FlashWorkgroup<'k> {
         let h = &flash.heads;
         let [heads, queries, keys, width, value_width] =
             [h.heads, h.queries, h.keys, h.width, h.value_width].map(|n| n as u32);
@@ -148,7 +148,7 @@ impl<'k> Workgroup<'k> {
         let tile = k.shared("tile", flash.block.max(flash.queries()) * pitch);
         let value_tile = k.shared("tile_v", flash.block * value_pitch);
         let zeros = k.vector([f16::ZERO; 4].map(|zero| k.lit(zero)));
-        Workgroup {
+        FlashWorkgroup {
             k,
             flash: *flash,
             heads,
@@ -209,8 +209,8 @@ impl<'k> Workgroup<'k> {
 }
 
 /// What a subgroup knows while the kernel is built: its queries, its share of the workgroup's memory, and its softmax so far.
-struct Subgroup<'k, 'g, const M: usize, const N: usize, const K: usize> {
-    group: &'g Workgroup<'k>,
+struct FlashSubgroup<'k, 'g, const M: usize, const N: usize, const K: usize> {
+    group: &'g FlashWorkgroup<'k>,
     id: U<'k>,
     lane: U<'k>,
     queries: Vec<Val<'k, MatrixA<f16, M, K>>>,
@@ -231,9 +231,9 @@ struct Subgroup<'k, 'g, const M: usize, const N: usize, const K: usize> {
     sums: Vec<Var<'k, Accumulator<f32, M, N>>>,
 }
 
-impl<'k, 'g, const M: usize, const N: usize, const K: usize> Subgroup<'k, 'g, M, N, K> {
+impl<'k, 'g, const M: usize, const N: usize, const K: usize> FlashSubgroup<'k, 'g, M, N, K> {
     /// Takes the queries out of the workgroup's tile.
-    fn new(group: &'g Workgroup<'k>) -> Self {
+    fn new(group: &'g FlashWorkgroup<'k>) -> Self {
         let (k, flash) = (group.k, &group.flash);
         let [wide, values_wide] = flash.widths();
         let id = k.subgroup_id();
@@ -250,7 +250,7 @@ impl<'k, 'g, const M: usize, const N: usize, const K: usize> Subgroup<'k, 'g, M,
         let (row, part) = (lane / lanes_per_row, lane % lanes_per_row);
         let (row_max, row_sum) = (k.var(f32::MIN), k.var(0f32));
         let sums = (0..values_wide / N as u32).map(|_| k.var(k.matrix_fill::<Accumulator<f32, M, N>>(0.0))).collect();
-        Subgroup {
+        FlashSubgroup {
             group,
             id,
             lane,
@@ -301,7 +301,7 @@ impl<'k, 'g, const M: usize, const N: usize, const K: usize> Subgroup<'k, 'g, M,
 
     /// Scores of the block that begins here to weights, under the largest score so far; by what earlier weights are too large now.
     fn softmax_step(&self, from: U<'k>) -> F<'k> {
-        let Workgroup { k, ref flash, keys, .. } = *self.group;
+        let FlashWorkgroup { k, ref flash, keys, .. } = *self.group;
         let [score_pitch, weight_pitch] = flash.pitches();
         let share = self.lanes_per_row;
         let columns: Vec<U<'k>> = (0..flash.block / share).map(|i| self.part + i * share).collect();
@@ -353,7 +353,7 @@ impl<'k, 'g, const M: usize, const N: usize, const K: usize> Subgroup<'k, 'g, M,
 
     /// Divides the sums by those of the weights and writes them, through the memory of the scores.
     fn write_results(&self) {
-        let Workgroup { k, queries, value_width, first, .. } = *self.group;
+        let FlashWorkgroup { k, queries, value_width, first, .. } = *self.group;
         let normalise = self.by_row(k.lit(1f32) / self.reduce_row(self.row_sum.get(), |a, b| a + b));
         for (j, sum) in (0u32..).zip(&self.sums) {
             let normalised = sum.get().times(normalise);

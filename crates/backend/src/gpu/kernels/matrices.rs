@@ -158,7 +158,7 @@ impl Tiled {
         let vec4s = self.elements().div_ceil(u64::from(g.n)) * u64::from(g.n.div_ceil(4));
         let kernel = Builder::kernel("finish", [super::LINE, 1, 1], |k| {
             let parts = From4::new(k, "parts", DType::F32, g.n);
-            let epilogue = Epilogue::new(k, g);
+            let epilogue = GemmEpilogue::new(k, g);
             let number = super::element(k, vec4s as u32);
             let (row, column) = (number / g.n.div_ceil(4), number % g.n.div_ceil(4) * 4u32);
             let left = k.lit(g.n) - column;
@@ -186,9 +186,9 @@ impl Tiled {
     }
 
     fn write<const M: usize, const N: usize, const K: usize>(&self, k: &Builder) {
-        let group = Workgroup::new(self, k);
+        let group = GemmWorkgroup::new(self, k);
         let staging = group.fetch_first();
-        let subgroup = Subgroup::<M, N>::new(self, k);
+        let subgroup = GemmSubgroup::<M, N>::new(self, k);
         k.for_(group.first, group.end, |_, number| {
             // Nobody reads the piece before any more.
             k.barrier();
@@ -216,7 +216,7 @@ enum Side {
 }
 
 /// Where a factor is read, and the tile of it in the workgroup's memory.
-struct Operand<'k> {
+struct GemmOperand<'k> {
     source: From4<'k>,
     scale: f32,
     tile: BufMut<'k, Vec4<f16>>,
@@ -227,7 +227,7 @@ struct Operand<'k> {
 type Staging<'k> = [Vec<Var<'k, Vec4<f16>>>; 2];
 
 /// What a workgroup knows while the kernel is built: the tile of the result that it computes, and its tiles of the factors.
-struct Workgroup<'k> {
+struct GemmWorkgroup<'k> {
     k: &'k Builder,
     tiled: Tiled,
     /// The product of the batch, and the part of its sum.
@@ -239,13 +239,13 @@ struct Workgroup<'k> {
     /// The first piece of `k` of this part, and the first after it.
     first: U<'k>,
     end: U<'k>,
-    left: Operand<'k>,
-    right: Operand<'k>,
+    left: GemmOperand<'k>,
+    right: GemmOperand<'k>,
     zeros: Halves<'k>,
 }
 
-impl<'k> Workgroup<'k> {
-    fn new(tiled: &Tiled, k: &'k Builder) -> Workgroup<'k> {
+impl<'k> GemmWorkgroup<'k> {
+    fn new(tiled: &Tiled, k: &'k Builder) -> GemmWorkgroup<'k> {
         let (g, t) = (&tiled.gemm, tiled.tile);
         let a = From4::new(k, "a", g.left_type, g.depth);
         // A tap of a window begins anywhere in a row of the right side.
@@ -261,7 +261,7 @@ impl<'k> Workgroup<'k> {
         let each = tiled.pieces_of_part();
         let first = split * each;
         let end = (first + each).min(tiled.pieces());
-        let operand = |name: &str, source: From4<'k>, scale: f32, [rows, vec4s, pitch]: [u32; 3]| Operand {
+        let operand = |name: &str, source: From4<'k>, scale: f32, [rows, vec4s, pitch]: [u32; 3]| GemmOperand {
             source,
             scale,
             tile: k.shared(name, rows * pitch),
@@ -270,10 +270,10 @@ impl<'k> Workgroup<'k> {
         let left = operand("tile_a", a, tiled.left_scale(), [t.rows, DEPTH / 4, PITCH]);
         let right = operand("tile_b", b, 1.0, tiled.right());
         let zeros = k.vector([f16::ZERO; 4].map(|zero| k.lit(zero)));
-        Workgroup { k, tiled: *tiled, product, split, row, column, first, end, left, right, zeros }
+        GemmWorkgroup { k, tiled: *tiled, product, split, row, column, first, end, left, right, zeros }
     }
 
-    fn operand(&self, side: Side) -> &Operand<'k> {
+    fn operand(&self, side: Side) -> &GemmOperand<'k> {
         match side {
             Side::Left => &self.left,
             Side::Right => &self.right,
@@ -334,10 +334,10 @@ impl<'k> Workgroup<'k> {
     }
 
     /// Writes the sums of a subgroup. Where an element of a matrix lies is the device's affair: sums go through memory, a matrix at a time.
-    fn write_sums<const M: usize, const N: usize>(&self, subgroup: &Subgroup<'k, M, N>) {
+    fn write_sums<const M: usize, const N: usize>(&self, subgroup: &GemmSubgroup<'k, M, N>) {
         let (k, g, t) = (self.k, &self.tiled.gemm, self.tiled.tile);
         let to = match self.tiled.splits {
-            1 => Destination::Result(Epilogue::new(k, g)),
+            1 => Destination::Result(GemmEpilogue::new(k, g)),
             _ => Destination::Parts(To4::new(k, "parts", DType::F32, g.n)),
         };
         let staging = k.shared::<f32>("room", t.down * t.across * (M * N) as u32);
@@ -378,7 +378,7 @@ impl<'k> Workgroup<'k> {
 }
 
 /// What a subgroup computes of its workgroup's tile.
-struct Subgroup<'k, const M: usize, const N: usize> {
+struct GemmSubgroup<'k, const M: usize, const N: usize> {
     id: U<'k>,
     /// Where its first row and column lie in the tile.
     row: U<'k>,
@@ -390,18 +390,18 @@ struct Subgroup<'k, const M: usize, const N: usize> {
     sums: Vec<Var<'k, Accumulator<f32, M, N>>>,
 }
 
-impl<'k, const M: usize, const N: usize> Subgroup<'k, M, N> {
+impl<'k, const M: usize, const N: usize> GemmSubgroup<'k, M, N> {
     fn new(tiled: &Tiled, k: &'k Builder) -> Self {
         let (id, t) = (k.subgroup_id(), tiled.tile);
         let (tall, wide) = (t.rows / t.down, t.columns / t.across);
         let (row, column) = (id / t.across * tall, id % t.across * wide);
         let (down, across) = (tall / M as u32, wide / N as u32);
         let sums = (0..down * across).map(|_| k.var(k.matrix_fill::<Accumulator<f32, M, N>>(0.0))).collect();
-        Subgroup { id, row, column, down, across, sums }
+        GemmSubgroup { id, row, column, down, across, sums }
     }
 
     /// Adds the product of the tiles' elements of `k` from here on, as many as a matrix has.
-    fn multiply<const K: usize>(&self, group: &Workgroup<'k>, from: u32) {
+    fn multiply<const K: usize>(&self, group: &GemmWorkgroup<'k>, from: u32) {
         let (k, [_, _, pitch]) = (group.k, group.tiled.right());
         let (tile_a, tile_b) = (group.left.tile, group.right.tile);
         let left: Vec<Val<MatrixA<f16, M, K>>> = (0..self.down)
@@ -427,24 +427,24 @@ impl<'k, const M: usize, const N: usize> Subgroup<'k, M, N> {
 
 /// Where a workgroup writes its sums.
 enum Destination<'k, 'g> {
-    Result(Epilogue<'k, 'g>),
+    Result(GemmEpilogue<'k, 'g>),
     /// Parts that [`Tiled::finish`] adds up.
     Parts(To4<'k>),
 }
 
 /// What becomes of whole sums: bias, activation and residual, and the result.
-struct Epilogue<'k, 'g> {
+struct GemmEpilogue<'k, 'g> {
     gemm: &'g Gemm,
     bias: Option<From4<'k>>,
     residual: Option<From4<'k>>,
     out: To4<'k>,
 }
 
-impl<'k, 'g> Epilogue<'k, 'g> {
+impl<'k, 'g> GemmEpilogue<'k, 'g> {
     fn new(k: &'k Builder, g: &'g Gemm) -> Self {
         let bias = g.bias.map(|bias| From4::new(k, "bias", bias.dtype, g.n));
         let residual = g.residual.map(|dtype| From4::new(k, "residual", dtype, g.n));
-        Epilogue { gemm: g, bias, residual, out: To4::new(k, "out", g.out, g.n) }
+        GemmEpilogue { gemm: g, bias, residual, out: To4::new(k, "out", g.out, g.n) }
     }
 
     /// Four neighbours; `row` counts the rows of all products.
