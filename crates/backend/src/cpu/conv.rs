@@ -7,6 +7,8 @@
 //!   segment of `k` at its own offset.
 //! - **gathered**: for few channels or narrow images, each output pixel's window is copied into one row.
 
+use std::ops::Range;
+
 use impasto_graph::{Graph, Value};
 
 use super::Cpu;
@@ -14,8 +16,8 @@ use super::gemm::drive::{BLOCK_ROWS, Block, Product, Target, convert, spread, su
 use super::gemm::pack::{self, Order};
 use super::gemm::share::{Partition, Room};
 use super::gemm::{Kernel, ProductType};
-use super::rows::Src;
-use super::session::{Env, Run};
+use super::rows::{Dst, Src};
+use super::session::{Env, Ptr, Run};
 use crate::shapes::{Window, epilogue};
 
 /// How the rows of A come about.
@@ -148,100 +150,171 @@ pub(super) fn scratch_bytes(cpu: &Cpu, graph: &Graph, value: Value) -> u64 {
 }
 
 pub(super) fn prepare(env: &Env, value: Value) -> Run {
-    let node = env.graph.node(value);
-    let s = Window::of(env.graph, value);
-    let plan = ConvPlan::new(env.cpu, &s);
-    let (bias, residual) = epilogue(env.graph, value, s.fused);
-    let bias_stride = bias.map_or(0, |b| if env.graph.ty(b).shape.len() == 2 { s.n } else { 0 });
-    let bias = bias.map(|b| env.src(b));
-    let residual = residual.map(|r| env.src(r));
-    let (x, out, scratch) = (env.src(node.inputs[0]), env.dst(value), env.scratch());
-    let product = Product {
-        kernel: plan.kernel,
-        rows: env.cpu.rows(),
-        number: plan.number,
-        panels: env.panels(node.inputs[1], false),
-        k: s.k(),
-    };
-
-    // Where the segments begin in a band, from the first pixel of a window.
-    let place = |tap: usize| tap / s.kernel[1] * plan.line_bytes + tap % s.kernel[1] * plan.pixel_bytes;
-    let segments: Vec<usize> = match plan.feed {
-        Feed::Bands => plan.order.segments().map(|(tap, c)| place(tap) + c * plan.number.bytes()).collect(),
-        _ => vec![0],
-    };
-    // Lines and pixels that are cut into blocks; without bands a picture is one long line, and small pictures are lines of one.
-    let (lines, pixels) = match plan.feed {
-        Feed::Bands => (s.out_height, s.out_width),
-        _ => (plan.pictures, s.out_height * s.out_width),
-    };
-    // Biases of a block, one for each of its lines if there is more than one.
-    let biases = if bias_stride > 0 { plan.pictures } else { 1 };
-    let line_bias = if biases > 1 { Room::bias_stride(s.n) } else { 0 };
-    // From one row of A to the next: bands have all pixels, the others only those that are needed.
-    let stride = if plan.feed == Feed::Bands { s.stride } else { 1 };
-    let counts = [
-        s.n.div_ceil(plan.columns),
-        s.batch / plan.pictures,
-        lines.div_ceil(plan.block[0]),
-        pixels.div_ceil(plan.block[1]),
-    ];
+    let conv = Convolution::new(env, value);
     Box::new(move |pool| {
-        pool.each(counts.iter().product(), &|thread, task| {
-            // Neighbouring tasks share their columns: the panels are still in the cache.
-            let (columns, task) =
-                (task / (counts[1] * counts[2] * counts[3]), task % (counts[1] * counts[2] * counts[3]));
-            let (picture, task) = (task / (counts[2] * counts[3]), task % (counts[2] * counts[3]));
-            let (y0, x0) = (task / counts[3] * plan.block[0], task % counts[3] * plan.block[1]);
-            let (height, width) = (plan.block[0].min(lines - y0), plan.block[1].min(pixels - x0));
-            let n = columns * plan.columns..s.n.min((columns + 1) * plan.columns);
-            let first = (picture * lines + y0) * pixels + x0;
+        pool.each(conv.counts.iter().product(), &|thread, task| {
             // SAFETY: a task has its own pixels and columns of the result, a thread its own scratch memory; sizes are
             // those that `scratch_bytes` and the plan agreed on.
-            unsafe {
-                let scratch = scratch.add(thread * plan.room.bytes());
-                let image = x.at(picture * s.height * s.width * s.channels);
-                let bias =
-                    bias.map(|b| plan.room.bias(scratch, product.rows, b.at(picture * bias_stride), biases, s.n, &n));
-                let ptr = match plan.feed {
-                    Feed::Direct => image.at(x0 * s.channels).ptr,
-                    Feed::Bands => {
-                        fill_band(&s, &plan, &product, image, [y0, x0], [height, width], scratch);
-                        scratch.cast_const()
-                    }
-                    Feed::Gathered => {
-                        for i in 0..height * width {
-                            let image = image.at(i / width * s.height * s.width * s.channels);
-                            gather(&s, plan.order, &product, image, x0 + i % width, scratch.add(i * plan.pixel_bytes));
-                        }
-                        scratch.cast_const()
-                    }
-                };
-                let block = Block {
-                    ptr,
-                    row_stride: plan.pixel_bytes * stride,
-                    lines: height,
-                    line_rows: width,
-                    line_stride: plan.line_bytes * stride,
-                    segments: &segments,
-                    segment_k: plan.segment_k,
-                    passing: plan.feed == Feed::Direct,
-                };
-                let target = Target {
-                    bias,
-                    bias_stride: line_bias,
-                    activation: s.fused.activation,
-                    residual: residual.map(|r| r.at(first * s.n)),
-                    out: out.at(first * s.n),
-                    row_stride: s.n,
-                    line_stride: pixels * s.n,
-                    gated: false,
-                    streamed: false,
-                };
-                product.block(&block, n, plan.room.sums(scratch), &target);
-            }
+            unsafe { conv.compute(thread, task) };
         });
     })
+}
+
+/// A convolution that is ready to run.
+struct Convolution {
+    s: Window,
+    plan: ConvPlan,
+    product: Product,
+    x: Src,
+    out: Dst,
+    residual: Option<Src>,
+    scratch: Ptr,
+    bias: Option<Src>,
+    /// Numbers from the bias of one picture to the next; zero where all have the same.
+    bias_stride: usize,
+    /// Where the segments begin in a band, from the first pixel of a window.
+    segments: Vec<usize>,
+    /// Lines and pixels that are cut into blocks; without bands a picture is one long line, and small pictures are lines of one.
+    lines: usize,
+    pixels: usize,
+    /// Tasks by columns, pictures, lines and pixels.
+    counts: [usize; 4],
+}
+
+/// What one task computes.
+struct TaskBlock {
+    picture: usize,
+    /// The first line and pixel, and how many.
+    start: [usize; 2],
+    size: [usize; 2],
+    columns: Range<usize>,
+}
+
+impl Convolution {
+    fn new(env: &Env, value: Value) -> Convolution {
+        let node = env.graph.node(value);
+        let s = Window::of(env.graph, value);
+        let plan = ConvPlan::new(env.cpu, &s);
+        let (bias, residual) = epilogue(env.graph, value, s.fused);
+        let bias_stride = bias.map_or(0, |b| if env.graph.ty(b).shape.len() == 2 { s.n } else { 0 });
+        let product = Product {
+            kernel: plan.kernel,
+            rows: env.cpu.rows(),
+            number: plan.number,
+            panels: env.panels(node.inputs[1], false),
+            k: s.k(),
+        };
+        let place = |tap: usize| tap / s.kernel[1] * plan.line_bytes + tap % s.kernel[1] * plan.pixel_bytes;
+        let segments = match plan.feed {
+            Feed::Bands => plan.order.segments().map(|(tap, c)| place(tap) + c * plan.number.bytes()).collect(),
+            _ => vec![0],
+        };
+        let (lines, pixels) = match plan.feed {
+            Feed::Bands => (s.out_height, s.out_width),
+            _ => (plan.pictures, s.out_height * s.out_width),
+        };
+        Convolution {
+            s,
+            plan,
+            product,
+            x: env.src(node.inputs[0]),
+            out: env.dst(value),
+            residual: residual.map(|r| env.src(r)),
+            scratch: env.scratch(),
+            bias: bias.map(|b| env.src(b)),
+            bias_stride,
+            segments,
+            lines,
+            pixels,
+            counts: [
+                s.n.div_ceil(plan.columns),
+                s.batch / plan.pictures,
+                lines.div_ceil(plan.block[0]),
+                pixels.div_ceil(plan.block[1]),
+            ],
+        }
+    }
+
+    /// Neighbouring tasks share their columns: the panels are still in the cache.
+    fn block_of(&self, task: usize) -> TaskBlock {
+        let (s, plan) = (&self.s, &self.plan);
+        let [_, pictures, down, across] = self.counts;
+        let (columns, task) = (task / (pictures * down * across), task % (pictures * down * across));
+        let (picture, task) = (task / (down * across), task % (down * across));
+        let start = [task / across * plan.block[0], task % across * plan.block[1]];
+        let size = [plan.block[0].min(self.lines - start[0]), plan.block[1].min(self.pixels - start[1])];
+        let columns = columns * plan.columns..s.n.min((columns + 1) * plan.columns);
+        TaskBlock { picture, start, size, columns }
+    }
+
+    /// Computes the block of a task.
+    ///
+    /// # Safety
+    /// Nobody else computes it now, or uses this thread's scratch memory.
+    unsafe fn compute(&self, thread: usize, task: usize) {
+        let (s, plan) = (&self.s, &self.plan);
+        let block = self.block_of(task);
+        let ([y0, x0], [height, width]) = (block.start, block.size);
+        let first = (block.picture * self.lines + y0) * self.pixels + x0;
+        // Biases of a block, one for each of its lines if there is more than one.
+        let biases = if self.bias_stride > 0 { plan.pictures } else { 1 };
+        // From one row of A to the next: bands have all pixels, the others only those that are needed.
+        let stride = if plan.feed == Feed::Bands { s.stride } else { 1 };
+        // SAFETY: the caller's.
+        unsafe {
+            let scratch = self.scratch.add(thread * plan.room.bytes());
+            let bias = self.bias.map(|bias| {
+                let bias = bias.at(block.picture * self.bias_stride);
+                plan.room.bias(scratch, self.product.rows, bias, biases, s.n, &block.columns)
+            });
+            let rows = Block {
+                ptr: self.feed(&block, scratch),
+                row_stride: plan.pixel_bytes * stride,
+                lines: height,
+                line_rows: width,
+                line_stride: plan.line_bytes * stride,
+                segments: &self.segments,
+                segment_k: plan.segment_k,
+                passing: plan.feed == Feed::Direct,
+            };
+            let target = Target {
+                bias,
+                bias_stride: if biases > 1 { Room::bias_stride(s.n) } else { 0 },
+                activation: s.fused.activation,
+                residual: self.residual.map(|r| r.at(first * s.n)),
+                out: self.out.at(first * s.n),
+                row_stride: s.n,
+                line_stride: self.pixels * s.n,
+                gated: false,
+                streamed: false,
+            };
+            self.product.block(&rows, block.columns, plan.room.sums(scratch), &target);
+        }
+    }
+
+    /// Where the rows of A of a block begin: in the image, or in scratch memory, where they are brought.
+    ///
+    /// # Safety
+    /// As [`Convolution::compute`], for the thread that has this scratch memory.
+    unsafe fn feed(&self, block: &TaskBlock, scratch: *mut u8) -> *const u8 {
+        let (s, plan, product) = (&self.s, &self.plan, &self.product);
+        let ([_, x0], [height, width]) = (block.start, block.size);
+        // SAFETY: the caller's.
+        unsafe {
+            let image = self.x.at(block.picture * s.height * s.width * s.channels);
+            match plan.feed {
+                Feed::Direct => return image.at(x0 * s.channels).ptr,
+                Feed::Bands => fill_band(s, plan, product, image, block.start, block.size, scratch),
+                Feed::Gathered => {
+                    for i in 0..height * width {
+                        let image = image.at(i / width * s.height * s.width * s.channels);
+                        gather(s, plan.order, product, image, x0 + i % width, scratch.add(i * plan.pixel_bytes));
+                    }
+                }
+            }
+        }
+        scratch
+    }
 }
 
 /// Copy the input pixels that a block of the result needs, converted, with zeros where the image ends.

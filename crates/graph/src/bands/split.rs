@@ -299,13 +299,7 @@ impl Splitter<'_> {
                 let x = self.places(inputs[0], places)?;
                 (Op::Normalise { activation: *activation }, vec![x, factors])
             }
-            Op::Upsample { factor } => {
-                let rows = places.start / factor..places.end.div_ceil(*factor);
-                let (skipped, size) = (places.start - rows.start * factor, rows.len() * factor);
-                let x = self.places(inputs[0], rows)?;
-                let larger = self.to.push(node.op.clone(), &[x], dtype)?;
-                return self.slice(larger, skipped, places.len(), size);
-            }
+            Op::Upsample { factor } => return self.upsample(value, *factor, places),
             Op::Attention { .. }
             | Op::MatMul { .. }
             | Op::Normalise { .. }
@@ -323,29 +317,44 @@ impl Splitter<'_> {
                 let x = self.places(inputs[0], places.start / to * from..places.end / to * from)?;
                 (Op::Reshape { shape }, vec![x])
             }
-            Op::Binary(_) => {
-                let mut operands = vec![];
-                for &input in inputs {
-                    let own = &self.from.ty(input).shape;
-                    // Shapes are aligned from the right. What stretches along the axis, or does not have it, is the same for all bands.
-                    let axis = (self.axis + own.len()).checked_sub(shape.len());
-                    operands.push(match axis.filter(|&axis| own[axis] == node.ty.shape[self.axis]) {
-                        Some(axis) if axis == self.axis => self.places(input, places.clone())?,
-                        Some(axis) => {
-                            let whole = self.whole(input)?;
-                            self.to.slice(whole, axis, places.start, places.len())?
-                        }
-                        None => self.whole(input)?,
-                    });
-                }
-                (node.op.clone(), operands)
-            }
+            Op::Binary(_) => (node.op.clone(), self.broadcast_operands(value, &places)?),
             op => {
                 let operands = inputs.iter().map(|&i| self.places(i, places.clone())).collect::<Result<Vec<_>, _>>()?;
                 (op.clone(), operands)
             }
         };
         self.to.push(op, &operands, dtype)
+    }
+
+    /// Whole rows enlarged, of which the places are taken.
+    fn upsample(&mut self, value: Value, factor: usize, places: Range<usize>) -> Made {
+        let node = self.from.node(value);
+        let rows = places.start / factor..places.end.div_ceil(factor);
+        let (skipped, size) = (places.start - rows.start * factor, rows.len() * factor);
+        let x = self.places(node.inputs[0], rows)?;
+        let larger = self.to.push(node.op.clone(), &[x], Some(node.ty.dtype))?;
+        self.slice(larger, skipped, places.len(), size)
+    }
+
+    /// The operands of an op that broadcasts. Shapes are aligned from the right; what stretches along the axis, or does not have it, is the
+    /// same for all bands.
+    fn broadcast_operands(&mut self, value: Value, places: &Range<usize>) -> Result<Vec<Value>, GraphError> {
+        let node = self.from.node(value);
+        let shape = &node.ty.shape;
+        let mut operands = vec![];
+        for &input in &node.inputs {
+            let own = &self.from.ty(input).shape;
+            let axis = (self.axis + own.len()).checked_sub(shape.len());
+            operands.push(match axis.filter(|&axis| own[axis] == shape[self.axis]) {
+                Some(axis) if axis == self.axis => self.places(input, places.clone())?,
+                Some(axis) => {
+                    let whole = self.whole(input)?;
+                    self.to.slice(whole, axis, places.start, places.len())?
+                }
+                None => self.whole(input)?,
+            });
+        }
+        Ok(operands)
     }
 
     /// Weights and bias of a product whole, its residual for these places.

@@ -6,103 +6,19 @@ use crate::graph::{Graph, Value};
 use crate::op::Op;
 
 use super::lifetime::pieces;
-use super::{Capabilities, Location, Plan, Span};
+use super::{Capabilities, Location, Plan, Span, Step};
 
 impl Plan {
     /// Execute the plan on an arena that remembers only whose bytes lie where: every operand must still be whole when
     /// it is read, every result when the run ends.
     pub fn verify(&self, graph: &Graph, device: &dyn Capabilities) -> Result<(), String> {
-        let (mut memory, mut host) = (Occupancy::default(), Occupancy::default());
-        let mut owner: Vec<Option<Value>> = vec![None; graph.nodes().len()];
-        for value in graph.values() {
-            match (&graph.node(value).op, self.place(value)) {
-                (Op::Input { .. }, Location::Arena(span)) => {
-                    self.inside(span, device)?;
-                    memory.write(span, value);
-                    owner[value.index()] = Some(value);
-                }
-                (Op::Param { .. }, Location::Weight(root)) if root == value => owner[value.index()] = Some(value),
-                _ => {}
-            }
-        }
-        // A view has the bytes of what it was made from, wherever that is in the order; a piece that was computed where it is
-        // wanted belongs to the whole once that is there.
-        let resolve = |owner: &[Option<Value>], mut value: Value| loop {
-            match owner[value.index()] {
-                Some(v) if v == value => return Some(v),
-                Some(v) => value = v,
-                None => value = *graph.node(value).inputs.first()?,
-            }
-        };
-        let readable = |memory: &Occupancy, host: &Occupancy, owner: &[Option<Value>], value: Value| {
-            let Some(root) = resolve(owner, value) else {
-                return Err(format!("{value} is read before it is computed"));
-            };
-            match self.place(value) {
-                Location::Weight(_) => Ok(()),
-                Location::Arena(span) if memory.holds(span, root) => Ok(()),
-                Location::Host(span) if host.holds(span, root) => Ok(()),
-                Location::Arena(_) | Location::Host(_) => {
-                    Err(format!("the bytes of {value} are overwritten before they are read"))
-                }
-                Location::Nowhere => Err(format!("{value} is read and has no place")),
-            }
-        };
-
+        let mut run = SimulatedRun::new(self, graph, device);
+        run.place_sources()?;
         for step in self.steps() {
-            let value = step.value;
-            let node = graph.node(value);
-            let result = match self.place(value) {
-                Location::Arena(result) if node.op != Op::Rest => result,
-                Location::Host(span) if node.op == Op::Rest => {
-                    readable(&memory, &host, &owner, node.inputs[0]).map_err(|e| format!("{value}: {e}"))?;
-                    self.inside_of(self.host_bytes, span, device)?;
-                    host.write(span, value);
-                    owner[value.index()] = Some(value);
-                    continue;
-                }
-                place => return Err(format!("{value} is computed and lies at {place:?}")),
-            };
-            self.inside(result, device)?;
-            if result.bytes != node.ty.bytes() {
-                return Err(format!("{value} has {} bytes, {} are planned", node.ty.bytes(), result.bytes));
-            }
-            // Pieces that lie where they are wanted are not written; parts of them may still be read.
-            let slot = |(piece, at): (Value, u64)| {
-                let slot = Span { offset: result.offset + at, bytes: graph.ty(piece).bytes() };
-                (slot.bytes < result.bytes && self.place(piece) == Location::Arena(slot)).then_some((piece, slot))
-            };
-            let housed: Vec<(Value, Span)> = pieces(graph, value).into_iter().filter_map(slot).collect();
-            let inside =
-                |part: Span, all: Span| part.offset >= all.offset && part.offset + part.bytes <= all.offset + all.bytes;
-            for (i, &input) in node.inputs.iter().enumerate() {
-                readable(&memory, &host, &owner, input).map_err(|e| format!("{value}: {e}"))?;
-                if let Location::Arena(operand) = self.place(input)
-                    && overlap(operand, result)
-                    && !(operand == result && device.may_overwrite(graph, value, i))
-                    && !housed.iter().any(|&(_, slot)| inside(operand, slot))
-                {
-                    return Err(format!("{value} is written over its operand {input}, which it still reads"));
-                }
-            }
-            if let Some(scratch) = step.scratch {
-                self.inside(scratch, device)?;
-                let mut others = node.inputs.iter().map(|&i| self.place(i)).chain([Location::Arena(result)]);
-                if others.any(|p| matches!(p, Location::Arena(s) if overlap(s, scratch))) {
-                    return Err(format!("the scratch memory of {value} overlaps its operands or its result"));
-                }
-                memory.spoil(scratch);
-            }
-            let asks = if node.op.is_copy() { 0 } else { device.scratch_bytes(graph, value) };
-            if step.scratch.map_or(0, |s| s.bytes) != asks {
-                return Err(format!("{value} does not get the scratch memory it asks for"));
-            }
-            memory.write(result, value);
-            owner[value.index()] = Some(value);
-            housed.iter().for_each(|(piece, _)| owner[piece.index()] = Some(value));
+            run.step(step)?;
         }
         for output in graph.outputs() {
-            readable(&memory, &host, &owner, output.value).map_err(|e| format!("output '{}': {e}", output.name))?;
+            run.check_read(output.value).map_err(|e| format!("output '{}': {e}", output.name))?;
         }
         Ok(())
     }
@@ -121,6 +37,143 @@ impl Plan {
         }
         if first / self.block_bytes != last / self.block_bytes {
             return Err(format!("{span:?} straddles two blocks of {} bytes", self.block_bytes));
+        }
+        Ok(())
+    }
+}
+
+/// A run of a plan that computes nothing.
+struct SimulatedRun<'a> {
+    plan: &'a Plan,
+    graph: &'a Graph,
+    device: &'a dyn Capabilities,
+    memory: Occupancy,
+    host: Occupancy,
+    /// By value: whose bytes it has, once it has been computed.
+    owner: Vec<Option<Value>>,
+}
+
+impl<'a> SimulatedRun<'a> {
+    fn new(plan: &'a Plan, graph: &'a Graph, device: &'a dyn Capabilities) -> SimulatedRun<'a> {
+        let (memory, host) = (Occupancy::default(), Occupancy::default());
+        SimulatedRun { plan, graph, device, memory, host, owner: vec![None; graph.nodes().len()] }
+    }
+
+    /// Inputs and parameters, which are there before the first step.
+    fn place_sources(&mut self) -> Result<(), String> {
+        for value in self.graph.values() {
+            match (&self.graph.node(value).op, self.plan.place(value)) {
+                (Op::Input { .. }, Location::Arena(span)) => {
+                    self.plan.inside(span, self.device)?;
+                    self.memory.write(span, value);
+                    self.owner[value.index()] = Some(value);
+                }
+                (Op::Param { .. }, Location::Weight(root)) if root == value => {
+                    self.owner[value.index()] = Some(value);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Whose bytes a value has. A view has those of what it was made from, wherever that is in the order; a piece that was computed where
+    /// it is wanted belongs to the whole once that is there.
+    fn resolve(&self, mut value: Value) -> Option<Value> {
+        loop {
+            match self.owner[value.index()] {
+                Some(v) if v == value => return Some(v),
+                Some(v) => value = v,
+                None => value = *self.graph.node(value).inputs.first()?,
+            }
+        }
+    }
+
+    fn check_read(&self, value: Value) -> Result<(), String> {
+        let Some(root) = self.resolve(value) else {
+            return Err(format!("{value} is read before it is computed"));
+        };
+        match self.plan.place(value) {
+            Location::Weight(_) => Ok(()),
+            Location::Arena(span) if self.memory.holds(span, root) => Ok(()),
+            Location::Host(span) if self.host.holds(span, root) => Ok(()),
+            Location::Arena(_) | Location::Host(_) => {
+                Err(format!("the bytes of {value} are overwritten before they are read"))
+            }
+            Location::Nowhere => Err(format!("{value} is read and has no place")),
+        }
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), String> {
+        let value = step.value;
+        let node = self.graph.node(value);
+        let result = match self.plan.place(value) {
+            Location::Arena(result) if node.op != Op::Rest => result,
+            Location::Host(span) if node.op == Op::Rest => return self.move_to_host(value, span),
+            place => return Err(format!("{value} is computed and lies at {place:?}")),
+        };
+        self.plan.inside(result, self.device)?;
+        if result.bytes != node.ty.bytes() {
+            return Err(format!("{value} has {} bytes, {} are planned", node.ty.bytes(), result.bytes));
+        }
+        let in_place = self.pieces_in_place(value, result);
+        self.check_operands(value, result, &in_place)?;
+        self.use_scratch(step, result)?;
+        self.memory.write(result, value);
+        self.owner[value.index()] = Some(value);
+        in_place.iter().for_each(|(piece, _)| self.owner[piece.index()] = Some(value));
+        Ok(())
+    }
+
+    fn move_to_host(&mut self, value: Value, span: Span) -> Result<(), String> {
+        self.check_read(self.graph.node(value).inputs[0]).map_err(|e| format!("{value}: {e}"))?;
+        self.plan.inside_of(self.plan.host_bytes, span, self.device)?;
+        self.host.write(span, value);
+        self.owner[value.index()] = Some(value);
+        Ok(())
+    }
+
+    /// Pieces of a result that lie where they are wanted: they are not written; parts of them may still be read.
+    fn pieces_in_place(&self, value: Value, result: Span) -> Vec<(Value, Span)> {
+        let slot = |(piece, at): (Value, u64)| {
+            let slot = Span { offset: result.offset + at, bytes: self.graph.ty(piece).bytes() };
+            (slot.bytes < result.bytes && self.plan.place(piece) == Location::Arena(slot)).then_some((piece, slot))
+        };
+        pieces(self.graph, value).into_iter().filter_map(slot).collect()
+    }
+
+    /// Every operand is whole, and stays so while the result is written.
+    fn check_operands(&self, value: Value, result: Span, in_place: &[(Value, Span)]) -> Result<(), String> {
+        let inside =
+            |part: Span, all: Span| part.offset >= all.offset && part.offset + part.bytes <= all.offset + all.bytes;
+        for (i, &input) in self.graph.node(value).inputs.iter().enumerate() {
+            self.check_read(input).map_err(|e| format!("{value}: {e}"))?;
+            if let Location::Arena(operand) = self.plan.place(input)
+                && overlap(operand, result)
+                && !(operand == result && self.device.may_overwrite(self.graph, value, i))
+                && !in_place.iter().any(|&(_, slot)| inside(operand, slot))
+            {
+                return Err(format!("{value} is written over its operand {input}, which it still reads"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The scratch memory of a step is what its op asks for, and apart from what it reads and writes.
+    fn use_scratch(&mut self, step: &Step, result: Span) -> Result<(), String> {
+        let value = step.value;
+        let node = self.graph.node(value);
+        if let Some(scratch) = step.scratch {
+            self.plan.inside(scratch, self.device)?;
+            let mut others = node.inputs.iter().map(|&i| self.plan.place(i)).chain([Location::Arena(result)]);
+            if others.any(|p| matches!(p, Location::Arena(s) if overlap(s, scratch))) {
+                return Err(format!("the scratch memory of {value} overlaps its operands or its result"));
+            }
+            self.memory.spoil(scratch);
+        }
+        let asks = if node.op.is_copy() { 0 } else { self.device.scratch_bytes(self.graph, value) };
+        if step.scratch.map_or(0, |s| s.bytes) != asks {
+            return Err(format!("{value} does not get the scratch memory it asks for"));
         }
         Ok(())
     }

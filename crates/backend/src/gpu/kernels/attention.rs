@@ -2,7 +2,7 @@
 //! so far is scaled down; the matrix of scores never exists.
 
 use impasto_graph::DType;
-use impasto_kernel::{BufMut, Builder, Kernel, KernelError};
+use impasto_kernel::{BufMut, Builder, Kernel, KernelError, Stored, StoredMut, Var};
 
 use super::{F, U, groups, piece, scalar};
 use crate::shapes::Heads;
@@ -31,124 +31,234 @@ pub(crate) fn attention(h: &Heads, types: [DType; 4]) -> Result<Kernel, KernelEr
     Builder::kernel("attention", [SIDE, SIDE, 1], |k| write(k, h, types))
 }
 
-fn write<'k>(k: &'k Builder, h: &Heads, [q, keys, v, to]: [DType; 4]) {
-    let [heads, queries, seen, width, value_width] =
-        [h.heads, h.queries, h.keys, h.width, h.value_width].map(|n| n as u32);
-    let parts = value_width.div_ceil(SIDE);
-    let [q, keys, v] = [("q", q), ("k", keys), ("v", v)].map(|(name, dtype)| k.stored::<f32>(name, scalar(dtype)));
-    let out = k.stored_mut::<f32>("out", scalar(to));
-    // From one row to the next one more than needed, so that neighbours lie in different banks.
-    let [tile_q, tile_k] = ["tile_q", "tile_k"].map(|name| k.shared::<f32>(name, BLOCK * (DEPTH + 1)));
-    let scores = k.shared::<f32>("scores", BLOCK * (BLOCK + 1));
-    let tile_v = k.shared::<f32>("tile_v", BLOCK * (PART + 1));
-    let [most, total, factor] = ["most", "total", "factor"].map(|name| k.shared::<f32>(name, BLOCK));
-    let (x, y, t) = (k.local_id(0), k.local_id(1), k.local_index());
-
-    let number = piece(k);
-    k.if_(number.ge(blocks(h)), || k.return_());
-    let per_head = queries.div_ceil(BLOCK);
-    let first = number % per_head * BLOCK;
-    let (head, picture) = (number / per_head % heads, number / (per_head * heads));
-    let row = |token: U<'k>, tokens: u32, w: u32| -> U<'k> { ((picture * tokens + token) * heads + head) * w };
-
-    let sums: Vec<_> = (0..EACH * parts).map(|_| k.var(0f32)).collect();
-    k.if_(t.lt(BLOCK), || {
-        most.store(t, f32::MIN);
-        total.store(t, 0f32);
-    });
-    k.for_step(0u32, seen, BLOCK, |_, from| {
+fn write(k: &Builder, h: &Heads, types: [DType; 4]) {
+    let group = AttentionWorkgroup::new(k, h, types);
+    let sums: Vec<_> = (0..EACH * group.columns_each()).map(|_| k.var(0f32)).collect();
+    group.start_softmax();
+    k.for_step(0u32, group.keys, BLOCK, |_, from| {
         let dots: Vec<_> = (0..EACH * EACH).map(|_| k.var(0f32)).collect();
-        k.for_step(0u32, width, DEPTH, |_, at| {
-            let (depth, token) = (t % DEPTH, t / DEPTH);
-            for i in 0..EACH {
-                let token = token + i * SIDE;
-                let inside = (at + depth).lt(width);
-                for (tile, source, start, tokens) in [(tile_q, q, first, queries), (tile_k, keys, from, seen)] {
-                    let there = inside & (start + token).lt(tokens);
-                    let place = row(start + token, tokens, width) + at + depth;
-                    let value = k.if_value(there, || source.load(place), || k.lit(0f32));
-                    tile.store(token * (DEPTH + 1) + depth, value);
-                }
-            }
+        k.for_step(0u32, group.width, DEPTH, |_, at| {
+            group.load_queries_and_keys(at, from);
             k.barrier();
-            k.for_(0u32, DEPTH, |_, d| {
-                let side = |tile: BufMut<'k, f32>, own: U<'k>| -> Vec<F<'k>> {
-                    (0..EACH).map(|i| tile.load((own + i * SIDE) * (DEPTH + 1) + d)).collect()
-                };
-                let (left, right) = (side(tile_q, y), side(tile_k, x));
-                for (n, dot) in dots.iter().enumerate() {
-                    dot.set(left[n / EACH as usize].mul_add(right[n % EACH as usize], dot.get()));
-                }
-            });
+            group.multiply_keys(&dots);
             k.barrier();
         });
-        for (n, dot) in (0..).zip(&dots) {
-            let (query, key) = (y + n / EACH * SIDE, x + n % EACH * SIDE);
-            let mut visible = (from + key).lt(seen);
-            if h.causal {
-                visible = visible & (from + key).le(first + query + (seen - queries));
-            }
-            let score = visible.select(dot.get() * h.scale, f32::MIN);
-            scores.store(query * (BLOCK + 1) + key, score);
-        }
+        group.store_scores(from, &dots);
         k.barrier();
-        k.if_(t.lt(BLOCK), || {
-            let before = most.load(t);
-            let largest = k.var(before);
-            let place = |i: U<'k>| -> U<'k> { t * (BLOCK + 1) + i };
-            k.for_(0u32, BLOCK, |_, i| largest.set(largest.get().max(scores.load(place(i)))));
-            let now = largest.get();
-            let shrink = (before - now).exp();
-            let sum = k.var(total.load(t) * shrink);
-            k.for_(0u32, BLOCK, |_, i| {
-                // What is not visible weighs nothing, also where nothing visible has come yet.
-                let score = scores.load(place(i));
-                let weight = score.gt(f32::MIN).select((score - now).exp(), 0f32);
-                scores.store(place(i), weight);
-                sum.set(sum.get() + weight);
-            });
-            most.store(t, now);
-            total.store(t, sum.get());
-            factor.store(t, shrink);
-        });
+        k.if_(group.thread.lt(BLOCK), || group.softmax_step());
         k.barrier();
-        for part in 0..value_width.div_ceil(PART) {
-            for i in 0..BLOCK * PART / (SIDE * SIDE) {
-                let place = t + i * (SIDE * SIDE);
-                let (key, column) = (place / PART, place % PART);
-                let there = (from + key).lt(seen) & (column + part * PART).lt(value_width);
-                let at = row(from + key, seen, value_width) + part * PART + column;
-                tile_v.store(key * (PART + 1) + column, k.if_value(there, || v.load(at), || k.lit(0f32)));
-            }
+        for part in 0..group.value_width.div_ceil(PART) {
+            group.load_values(from, part);
             k.barrier();
-            let columns: Vec<u32> = (part * PART / SIDE..((part + 1) * PART / SIDE).min(parts)).collect();
-            for r in 0..EACH {
-                let query = y + r * SIDE;
-                let shrink = factor.load(query);
-                let mine = |c: u32| sums[(r * parts + c) as usize];
-                columns.iter().for_each(|&c| mine(c).set(mine(c).get() * shrink));
-                k.for_(0u32, BLOCK, |_, key| {
-                    let weight = scores.load(query * (BLOCK + 1) + key);
-                    for (n, &c) in (0..).zip(&columns) {
-                        let value = tile_v.load(key * (PART + 1) + x + n * SIDE);
-                        mine(c).set(weight.mul_add(value, mine(c).get()));
-                    }
-                });
-            }
+            group.add_values(part, &sums);
             k.barrier();
         }
     });
-    for r in 0..EACH {
-        let query = y + r * SIDE;
-        k.if_((first + query).lt(queries), || {
-            let share = k.lit(1f32) / total.load(query);
-            for c in 0..parts {
-                let column = x + c * SIDE;
-                k.if_(column.lt(value_width), || {
-                    let at = row(first + query, queries, value_width) + column;
-                    out.store(at, sums[(r * parts + c) as usize].get() * share);
-                });
+    group.write_results(&sums);
+}
+
+/// What a workgroup knows while the kernel is built: the block of queries that it computes, and its memory.
+struct AttentionWorkgroup<'k> {
+    k: &'k Builder,
+    h: Heads,
+    heads: u32,
+    queries: u32,
+    keys: u32,
+    width: u32,
+    value_width: u32,
+    /// Queries, keys and values.
+    sources: [Stored<'k, f32>; 3],
+    out: StoredMut<'k, f32>,
+    query_tile: BufMut<'k, f32>,
+    key_tile: BufMut<'k, f32>,
+    value_tile: BufMut<'k, f32>,
+    /// Scores, then weights.
+    scores: BufMut<'k, f32>,
+    /// Of each query: the largest score so far, the sum of weights under that, and by what earlier weights are too large now.
+    row_max: BufMut<'k, f32>,
+    row_sum: BufMut<'k, f32>,
+    rescale: BufMut<'k, f32>,
+    x: U<'k>,
+    y: U<'k>,
+    thread: U<'k>,
+    /// The first query of the block, its head and its picture.
+    first: U<'k>,
+    head: U<'k>,
+    picture: U<'k>,
+}
+
+impl<'k> AttentionWorkgroup<'k> {
+    fn new(k: &'k Builder, h: &Heads, [q, keys, v, to]: [DType; 4]) -> AttentionWorkgroup<'k> {
+        let sources = [("q", q), ("k", keys), ("v", v)].map(|(name, dtype)| k.stored(name, scalar(dtype)));
+        let [heads, queries, keys, width, value_width] =
+            [h.heads, h.queries, h.keys, h.width, h.value_width].map(|n| n as u32);
+        let out = k.stored_mut("out", scalar(to));
+        // From one row to the next one more than needed, so that neighbours lie in different banks.
+        let [query_tile, key_tile] = ["tile_q", "tile_k"].map(|name| k.shared(name, BLOCK * (DEPTH + 1)));
+        let scores = k.shared("scores", BLOCK * (BLOCK + 1));
+        let value_tile = k.shared("tile_v", BLOCK * (PART + 1));
+        let [row_max, row_sum, rescale] = ["most", "total", "factor"].map(|name| k.shared(name, BLOCK));
+        let (x, y, thread) = (k.local_id(0), k.local_id(1), k.local_index());
+
+        let number = piece(k);
+        k.if_(number.ge(blocks(h)), || k.return_());
+        let per_head = queries.div_ceil(BLOCK);
+        let first = number % per_head * BLOCK;
+        let (head, picture) = (number / per_head % heads, number / (per_head * heads));
+        AttentionWorkgroup {
+            k,
+            h: *h,
+            heads,
+            queries,
+            keys,
+            width,
+            value_width,
+            sources,
+            out,
+            query_tile,
+            key_tile,
+            value_tile,
+            scores,
+            row_max,
+            row_sum,
+            rescale,
+            x,
+            y,
+            thread,
+            first,
+            head,
+            picture,
+        }
+    }
+
+    /// Columns of values that an invocation has.
+    fn columns_each(&self) -> u32 {
+        self.value_width.div_ceil(SIDE)
+    }
+
+    /// Where a token of this head begins in a tensor of so many tokens, each head so wide.
+    fn row(&self, token: U<'k>, tokens: u32, width: u32) -> U<'k> {
+        ((self.picture * tokens + token) * self.heads + self.head) * width
+    }
+
+    fn start_softmax(&self) {
+        self.k.if_(self.thread.lt(BLOCK), || {
+            self.row_max.store(self.thread, f32::MIN);
+            self.row_sum.store(self.thread, 0f32);
+        });
+    }
+
+    /// Loads a part of the width of the queries, and of the keys from here on.
+    fn load_queries_and_keys(&self, at: U<'k>, from: U<'k>) {
+        let (k, width, [q, keys, _]) = (self.k, self.width, self.sources);
+        let (depth, token) = (self.thread % DEPTH, self.thread / DEPTH);
+        let loads = [(self.query_tile, q, self.first, self.queries), (self.key_tile, keys, from, self.keys)];
+        for i in 0..EACH {
+            let token = token + i * SIDE;
+            let inside = (at + depth).lt(width);
+            for (tile, source, start, tokens) in loads {
+                let there = inside & (start + token).lt(tokens);
+                let place = self.row(start + token, tokens, width) + at + depth;
+                let value = k.if_value(there, || source.load(place), || k.lit(0f32));
+                tile.store(token * (DEPTH + 1) + depth, value);
+            }
+        }
+    }
+
+    /// Adds the product of the tiles to those of queries and keys.
+    fn multiply_keys(&self, dots: &[Var<'k, f32>]) {
+        self.k.for_(0u32, DEPTH, |_, d| {
+            let side = |tile: BufMut<'k, f32>, own: U<'k>| -> Vec<F<'k>> {
+                (0..EACH).map(|i| tile.load((own + i * SIDE) * (DEPTH + 1) + d)).collect()
+            };
+            let (left, right) = (side(self.query_tile, self.y), side(self.key_tile, self.x));
+            for (n, dot) in dots.iter().enumerate() {
+                dot.set(left[n / EACH as usize].mul_add(right[n % EACH as usize], dot.get()));
             }
         });
+    }
+
+    /// Stores the scores of the keys from here on; those that a query does not see are the smallest there are.
+    fn store_scores(&self, from: U<'k>, dots: &[Var<'k, f32>]) {
+        for (n, dot) in (0..).zip(dots) {
+            let (query, key) = (self.y + n / EACH * SIDE, self.x + n % EACH * SIDE);
+            let mut visible = (from + key).lt(self.keys);
+            if self.h.causal {
+                visible = visible & (from + key).le(self.first + query + (self.keys - self.queries));
+            }
+            let score = visible.select(dot.get() * self.h.scale, f32::MIN);
+            self.scores.store(query * (BLOCK + 1) + key, score);
+        }
+    }
+
+    /// Scores of a row to weights, under the largest score so far.
+    fn softmax_step(&self) {
+        let (k, t, scores) = (self.k, self.thread, self.scores);
+        let before = self.row_max.load(t);
+        let largest = k.var(before);
+        let place = |i: U<'k>| -> U<'k> { t * (BLOCK + 1) + i };
+        k.for_(0u32, BLOCK, |_, i| largest.set(largest.get().max(scores.load(place(i)))));
+        let now = largest.get();
+        let rescale = (before - now).exp();
+        let sum = k.var(self.row_sum.load(t) * rescale);
+        k.for_(0u32, BLOCK, |_, i| {
+            // What is not visible weighs nothing, also where nothing visible has come yet.
+            let score = scores.load(place(i));
+            let weight = score.gt(f32::MIN).select((score - now).exp(), 0f32);
+            scores.store(place(i), weight);
+            sum.set(sum.get() + weight);
+        });
+        self.row_max.store(t, now);
+        self.row_sum.store(t, sum.get());
+        self.rescale.store(t, rescale);
+    }
+
+    /// Loads a part of the width of the values from here on.
+    fn load_values(&self, from: U<'k>, part: u32) {
+        let (k, [.., values]) = (self.k, self.sources);
+        for i in 0..BLOCK * PART / (SIDE * SIDE) {
+            let place = self.thread + i * (SIDE * SIDE);
+            let (key, column) = (place / PART, place % PART);
+            let there = (from + key).lt(self.keys) & (column + part * PART).lt(self.value_width);
+            let at = self.row(from + key, self.keys, self.value_width) + part * PART + column;
+            self.value_tile.store(key * (PART + 1) + column, k.if_value(there, || values.load(at), || k.lit(0f32)));
+        }
+    }
+
+    /// Rescales the sums of a part of the width, and adds the values of the tile, times their weights.
+    fn add_values(&self, part: u32, sums: &[Var<'k, f32>]) {
+        let all = self.columns_each();
+        let columns: Vec<u32> = (part * PART / SIDE..((part + 1) * PART / SIDE).min(all)).collect();
+        for r in 0..EACH {
+            let query = self.y + r * SIDE;
+            let rescale = self.rescale.load(query);
+            let mine = |c: u32| sums[(r * all + c) as usize];
+            columns.iter().for_each(|&c| mine(c).set(mine(c).get() * rescale));
+            self.k.for_(0u32, BLOCK, |_, key| {
+                let weight = self.scores.load(query * (BLOCK + 1) + key);
+                for (n, &c) in (0..).zip(&columns) {
+                    let value = self.value_tile.load(key * (PART + 1) + self.x + n * SIDE);
+                    mine(c).set(weight.mul_add(value, mine(c).get()));
+                }
+            });
+        }
+    }
+
+    /// Divides the sums by those of the weights, and writes them.
+    fn write_results(&self, sums: &[Var<'k, f32>]) {
+        let (k, all) = (self.k, self.columns_each());
+        for r in 0..EACH {
+            let query = self.y + r * SIDE;
+            k.if_((self.first + query).lt(self.queries), || {
+                let normalise = k.lit(1f32) / self.row_sum.load(query);
+                for c in 0..all {
+                    let column = self.x + c * SIDE;
+                    k.if_(column.lt(self.value_width), || {
+                        let at = self.row(self.first + query, self.queries, self.value_width) + column;
+                        self.out.store(at, sums[(r * all + c) as usize].get() * normalise);
+                    });
+                }
+            });
+        }
     }
 }

@@ -3,11 +3,13 @@
 
 use half::f16;
 use impasto_graph::DType;
-use impasto_kernel::{Accumulator, Builder, Kernel, KernelError, MatrixA, MatrixB, MatrixLayout, Val, Vec4};
+use impasto_kernel::{
+    Accumulator, BufMut, Builder, Kernel, KernelError, MatrixA, MatrixB, MatrixLayout, Val, Var, Vec4,
+};
 
-use super::matrices::{Carried, Units};
+use super::matrices::{TileLoader, Units};
 use super::vec4::{From4, Halves, To4};
-use super::{U, groups, piece};
+use super::{F, U, groups, piece};
 use crate::shapes::Heads;
 
 /// Attention, cut into blocks.
@@ -80,129 +82,290 @@ impl Flash {
         })
     }
 
-    fn write<'k, const M: usize, const N: usize, const K: usize>(&self, k: &'k Builder, to: DType) {
-        let h = &self.heads;
-        let [heads, queries, seen, width, value_width] =
-            [h.heads, h.queries, h.keys, h.width, h.value_width].map(|n| n as u32);
-        let [q, keys, values] =
-            ["q", "k", "v"].map(|name| From4::new(k, name, DType::F16, if name == "v" { value_width } else { width }));
-        let out = To4::new(k, "out", to, value_width);
-        let number = piece(k);
-        k.if_(number.ge(self.blocks()), || k.return_());
-        let per_head = queries.div_ceil(self.queries());
-        let first = number % per_head * self.queries();
-        let (head, picture) = (number / per_head % heads, number / (per_head * heads));
-        let thread = k.local_index();
-
-        let [wide, wide_v] = self.widths();
-        let [pitch, pitch_v] = [wide / 4 + 2, wide_v / 4 + 2];
-        let tile = k.shared::<Vec4<f16>>("tile", self.block.max(self.queries()) * pitch);
-        let tile_v = k.shared::<Vec4<f16>>("tile_v", self.block * pitch_v);
-        let none: Halves = k.vector([f16::ZERO; 4].map(|zero| k.lit(zero)));
-        let fetch = |from: From4<'k>, at: (U<'k>, U<'k>), start: U<'k>, tokens: u32, w: u32| -> Halves<'k> {
-            let (token, column) = (start + at.0, at.1 * 4u32);
-            let place = ((picture * tokens + token) * heads + head) * w + column;
-            k.if_value(token.lt(tokens) & column.lt(w), || from.halves(k, place, k.lit(4u32), 1.0), || none)
-        };
-
+    fn write<const M: usize, const N: usize, const K: usize>(&self, k: &Builder, to: DType) {
+        let group = FlashWorkgroup::new(self, k, to);
         // The queries pass through the place of the keys once; then the subgroup holds its own.
-        let way_q = Carried::new(thread, self.threads(), self.queries(), wide / 4, pitch);
-        way_q.each(k, |at, to| tile.store(to, fetch(q, at, first, queries, width)));
+        group.load_queries();
         k.barrier();
-        let subgroup = k.subgroup_id();
-        let mine: Vec<Val<MatrixA<f16, M, K>>> = (0..wide / K as u32)
-            .map(|i| k.matrix_load(tile, subgroup * (M as u32 * pitch) + i * K as u32 / 4, pitch, MatrixLayout::Row))
-            .collect();
-
-        let [score_pitch, weight_pitch] = self.pitches();
-        let scores = k.shared::<f32>("scores", self.queries() * score_pitch);
-        let weights = k.shared::<f16>("weights", self.queries() * weight_pitch);
-        let factors = k.shared::<f32>("factors", self.queries());
-        let (my_scores, my_weights) = (subgroup * (M as u32 * score_pitch), subgroup * (M as u32 * weight_pitch));
-        // Some lanes share a row, of which each has every so-manyth element.
-        let share = self.units.subgroup / M as u32;
-        let lane = k.subgroup_lane();
-        let (row, part) = (lane / share, lane % share);
-        let together = |own: Val<'k, f32>, f: &dyn Fn(Val<'k, f32>, Val<'k, f32>) -> Val<'k, f32>| {
-            let steps = (0..share.ilog2()).map(|i| 1 << i);
-            steps.fold(own, |own, distance: u32| f(own, own.subgroup_shuffle_xor(distance)))
-        };
-        let by_row = |x: Val<'k, f32>| -> Val<'k, Accumulator<f32, M, N>> {
-            k.if_(part.eq(0), || factors.store(subgroup * M as u32 + row, x));
-            k.subgroup_barrier();
-            // Without a distance from column to column, every column is the same.
-            k.matrix_load(factors, subgroup * M as u32, 0u32, MatrixLayout::Column)
-        };
-        let (most, total) = (k.var(f32::MIN), k.var(0f32));
-        let sums: Vec<_> =
-            (0..wide_v / N as u32).map(|_| k.var(k.matrix_fill::<Accumulator<f32, M, N>>(0.0))).collect();
-        let way_k = Carried::new(thread, self.threads(), self.block, wide / 4, pitch);
-        let way_v = Carried::new(thread, self.threads(), self.block, wide_v / 4, pitch_v);
-        k.for_step(0u32, seen, self.block, |_, from| {
+        let subgroup = FlashSubgroup::<M, N, K>::new(&group);
+        k.for_step(0u32, group.keys, self.block, |_, from| {
             // Nobody reads the block before any more.
             k.barrier();
-            way_k.each(k, |at, to| tile.store(to, fetch(keys, at, from, seen, width)));
-            way_v.each(k, |at, to| tile_v.store(to, fetch(values, at, from, seen, value_width)));
+            group.load_keys_and_values(from);
             k.barrier();
-            for j in 0..self.block / N as u32 {
-                let dot = mine.iter().zip(0u32..).fold(k.matrix_fill::<Accumulator<f32, M, N>>(0.0), |dot, (&q, i)| {
-                    let at = k.lit(j * N as u32 * pitch + i * K as u32 / 4);
-                    let key: Val<MatrixB<f16, K, N>> = k.matrix_load(tile, at, pitch, MatrixLayout::Column);
-                    k.matrix_mul_add(q, key, dot)
-                });
-                k.matrix_store(scores, my_scores + j * N as u32, score_pitch, MatrixLayout::Row, dot);
-            }
+            subgroup.multiply_keys();
             k.subgroup_barrier();
-            let columns: Vec<U<'k>> = (0..self.block / share).map(|i| part + i * share).collect();
-            let own: Vec<Val<f32>> = columns
-                .iter()
-                .map(|&column| {
-                    let score = scores.load(my_scores + row * score_pitch + column) * h.scale;
-                    match seen.is_multiple_of(self.block) {
-                        true => score,
-                        false => (from + column).lt(seen).select(score, f32::MIN),
-                    }
-                })
-                .collect();
-            let largest = own[1..].iter().fold(own[0], |a, &b| a.max(b));
-            let now = together(largest, &|a, b| a.max(b)).max(most.get());
-            let shrink = (most.get() - now).exp();
-            most.set(now);
-            let mut sum = k.lit(0f32);
-            for (&column, &score) in columns.iter().zip(&own) {
-                // What is not there is infinitely far below.
-                let weight = (score - now).exp();
-                weights.store(my_weights + row * weight_pitch + column, weight.to::<f16>());
-                sum = sum + weight;
-            }
-            total.set(total.get() * shrink + sum);
-            let shrink = by_row(shrink);
-            for sum in &sums {
-                sum.set(sum.get().times(shrink));
-            }
-            for i in 0..self.block / K as u32 {
-                let at = my_weights + i * K as u32;
-                let weight: Val<MatrixA<f16, M, K>> = k.matrix_load(weights, at, weight_pitch, MatrixLayout::Row);
-                for (j, sum) in (0u32..).zip(&sums) {
-                    let at = k.lit(i * K as u32 * pitch_v + j * N as u32 / 4);
-                    let value: Val<MatrixB<f16, K, N>> = k.matrix_load(tile_v, at, pitch_v, MatrixLayout::Row);
-                    sum.set(k.matrix_mul_add(weight, value, sum.get()));
-                }
-            }
+            let rescale = subgroup.softmax_step(from);
+            subgroup.add_values(rescale);
         });
         // Nobody reads the factors before any more.
         k.subgroup_barrier();
-        let share_of_all = by_row(k.lit(1f32) / together(total.get(), &|a, b| a + b));
-        for (j, sum) in (0u32..).zip(&sums) {
-            k.matrix_store(scores, my_scores, N as u32, MatrixLayout::Row, sum.get().times(share_of_all));
+        subgroup.write_results();
+    }
+}
+
+/// What a workgroup knows while the kernel is built: the block of queries that it computes, and its tiles of the operands.
+struct FlashWorkgroup<'k> {
+    k: &'k Builder,
+    flash: Flash,
+    heads: u32,
+    queries: u32,
+    keys: u32,
+    width: u32,
+    value_width: u32,
+    /// Queries, keys and values.
+    sources: [From4<'k>; 3],
+    out: To4<'k>,
+    /// The first query of the block, its head and its picture.
+    first: U<'k>,
+    head: U<'k>,
+    picture: U<'k>,
+    thread: U<'k>,
+    /// Queries or keys, and values, with the vec4s from one row to the next.
+    tile: BufMut<'k, Vec4<f16>>,
+    pitch: u32,
+    value_tile: BufMut<'k, Vec4<f16>>,
+    value_pitch: u32,
+    zeros: Halves<'k>,
+}
+
+impl<'k> FlashWorkgroup<'k> {
+    fn new(flash: &Flash, k: &'k Builder, to: DType) -> FlashWorkgroup<'k> {
+        let h = &flash.heads;
+        let [heads, queries, keys, width, value_width] =
+            [h.heads, h.queries, h.keys, h.width, h.value_width].map(|n| n as u32);
+        let sources =
+            ["q", "k", "v"].map(|name| From4::new(k, name, DType::F16, if name == "v" { value_width } else { width }));
+        let out = To4::new(k, "out", to, value_width);
+        let number = piece(k);
+        k.if_(number.ge(flash.blocks()), || k.return_());
+        let per_head = queries.div_ceil(flash.queries());
+        let first = number % per_head * flash.queries();
+        let (head, picture) = (number / per_head % heads, number / (per_head * heads));
+        let thread = k.local_index();
+
+        let [pitch, value_pitch] = flash.widths().map(|width| width / 4 + 2);
+        let tile = k.shared("tile", flash.block.max(flash.queries()) * pitch);
+        let value_tile = k.shared("tile_v", flash.block * value_pitch);
+        let zeros = k.vector([f16::ZERO; 4].map(|zero| k.lit(zero)));
+        FlashWorkgroup {
+            k,
+            flash: *flash,
+            heads,
+            queries,
+            keys,
+            width,
+            value_width,
+            sources,
+            out,
+            first,
+            head,
+            picture,
+            thread,
+            tile,
+            pitch,
+            value_tile,
+            value_pitch,
+            zeros,
+        }
+    }
+
+    /// Where a token of this head begins in a tensor of so many tokens, each head so wide.
+    fn row(&self, token: U<'k>, tokens: u32, width: u32) -> U<'k> {
+        ((self.picture * tokens + token) * self.heads + self.head) * width
+    }
+
+    /// One vec4 of an operand, at a token from `start` on and a vec4 of it; zeros where it ends.
+    fn fetch(&self, from: From4<'k>, at: (U<'k>, U<'k>), start: U<'k>, tokens: u32, width: u32) -> Halves<'k> {
+        let k = self.k;
+        let (token, column) = (start + at.0, at.1 * 4u32);
+        let place = self.row(token, tokens, width) + column;
+        k.if_value(token.lt(tokens) & column.lt(width), || from.halves(k, place, k.lit(4u32), 1.0), || self.zeros)
+    }
+
+    /// How a tile of so many rows, each with the vec4s of this width, is loaded.
+    fn loader(&self, rows: u32, width: u32, pitch: u32) -> TileLoader<'k> {
+        TileLoader::new(self.thread, self.flash.threads(), rows, width / 4, pitch)
+    }
+
+    fn load_queries(&self) {
+        let ([wide, _], [source, ..]) = (self.flash.widths(), self.sources);
+        let loader = self.loader(self.flash.queries(), wide, self.pitch);
+        loader.each(self.k, |at, to| {
+            self.tile.store(to, self.fetch(source, at, self.first, self.queries, self.width));
+        });
+    }
+
+    /// Loads the block of keys and values that begins here.
+    fn load_keys_and_values(&self, from: U<'k>) {
+        let ([wide, values_wide], [_, keys, values]) = (self.flash.widths(), self.sources);
+        let loader = self.loader(self.flash.block, wide, self.pitch);
+        loader.each(self.k, |at, to| self.tile.store(to, self.fetch(keys, at, from, self.keys, self.width)));
+        let loader = self.loader(self.flash.block, values_wide, self.value_pitch);
+        loader.each(self.k, |at, to| {
+            self.value_tile.store(to, self.fetch(values, at, from, self.keys, self.value_width));
+        });
+    }
+}
+
+/// What a subgroup knows while the kernel is built: its queries, its share of the workgroup's memory, and its softmax so far.
+struct FlashSubgroup<'k, 'g, const M: usize, const N: usize, const K: usize> {
+    group: &'g FlashWorkgroup<'k>,
+    id: U<'k>,
+    lane: U<'k>,
+    queries: Vec<Val<'k, MatrixA<f16, M, K>>>,
+    scores: BufMut<'k, f32>,
+    weights: BufMut<'k, f16>,
+    factors: BufMut<'k, f32>,
+    /// Where its own rows of scores and weights begin.
+    first_score: U<'k>,
+    first_weight: U<'k>,
+    /// Lanes that share a row, of which each has every so-manyth element; the row of this lane, and its number among those.
+    lanes_per_row: u32,
+    row: U<'k>,
+    part: U<'k>,
+    /// The largest score of the row so far. The sum of this lane's weights, under that.
+    row_max: Var<'k, f32>,
+    row_sum: Var<'k, f32>,
+    /// The weighted values, as matrices beside each other.
+    sums: Vec<Var<'k, Accumulator<f32, M, N>>>,
+}
+
+impl<'k, 'g, const M: usize, const N: usize, const K: usize> FlashSubgroup<'k, 'g, M, N, K> {
+    /// Takes the queries out of the workgroup's tile.
+    fn new(group: &'g FlashWorkgroup<'k>) -> Self {
+        let (k, flash) = (group.k, &group.flash);
+        let [wide, values_wide] = flash.widths();
+        let id = k.subgroup_id();
+        let row = |i: u32| id * (M as u32 * group.pitch) + i * K as u32 / 4;
+        let queries =
+            (0..wide / K as u32).map(|i| k.matrix_load(group.tile, row(i), group.pitch, MatrixLayout::Row)).collect();
+        let [score_pitch, weight_pitch] = flash.pitches();
+        let scores = k.shared("scores", flash.queries() * score_pitch);
+        let weights = k.shared("weights", flash.queries() * weight_pitch);
+        let factors = k.shared("factors", flash.queries());
+        let (first_score, first_weight) = (id * (M as u32 * score_pitch), id * (M as u32 * weight_pitch));
+        let lanes_per_row = flash.units.subgroup / M as u32;
+        let lane = k.subgroup_lane();
+        let (row, part) = (lane / lanes_per_row, lane % lanes_per_row);
+        let (row_max, row_sum) = (k.var(f32::MIN), k.var(0f32));
+        let sums = (0..values_wide / N as u32).map(|_| k.var(k.matrix_fill::<Accumulator<f32, M, N>>(0.0))).collect();
+        FlashSubgroup {
+            group,
+            id,
+            lane,
+            queries,
+            scores,
+            weights,
+            factors,
+            first_score,
+            first_weight,
+            lanes_per_row,
+            row,
+            part,
+            row_max,
+            row_sum,
+            sums,
+        }
+    }
+
+    /// Combines a value of each lane with those of the lanes that share its row.
+    fn reduce_row(&self, own: F<'k>, f: impl Fn(F<'k>, F<'k>) -> F<'k>) -> F<'k> {
+        let steps = (0..self.lanes_per_row.ilog2()).map(|i| 1 << i);
+        steps.fold(own, |own, distance: u32| f(own, own.subgroup_shuffle_xor(distance)))
+    }
+
+    /// A matrix whose rows have the number of their lanes in every element.
+    fn by_row(&self, x: F<'k>) -> Val<'k, Accumulator<f32, M, N>> {
+        let k = self.group.k;
+        k.if_(self.part.eq(0), || self.factors.store(self.id * M as u32 + self.row, x));
+        k.subgroup_barrier();
+        // Without a distance from column to column, every column is the same.
+        k.matrix_load(self.factors, self.id * M as u32, 0u32, MatrixLayout::Column)
+    }
+
+    /// Scores of the block of keys, to memory.
+    fn multiply_keys(&self) {
+        let (k, tile, pitch) = (self.group.k, self.group.tile, self.group.pitch);
+        let [score_pitch, _] = self.group.flash.pitches();
+        for j in 0..self.group.flash.block / N as u32 {
+            let zero = k.matrix_fill::<Accumulator<f32, M, N>>(0.0);
+            let dot = self.queries.iter().zip(0u32..).fold(zero, |dot, (&query, i)| {
+                let at = k.lit(j * N as u32 * pitch + i * K as u32 / 4);
+                let key: Val<MatrixB<f16, K, N>> = k.matrix_load(tile, at, pitch, MatrixLayout::Column);
+                k.matrix_mul_add(query, key, dot)
+            });
+            k.matrix_store(self.scores, self.first_score + j * N as u32, score_pitch, MatrixLayout::Row, dot);
+        }
+    }
+
+    /// Scores of the block that begins here to weights, under the largest score so far; by what earlier weights are too large now.
+    fn softmax_step(&self, from: U<'k>) -> F<'k> {
+        let FlashWorkgroup { k, ref flash, keys, .. } = *self.group;
+        let [score_pitch, weight_pitch] = flash.pitches();
+        let share = self.lanes_per_row;
+        let columns: Vec<U<'k>> = (0..flash.block / share).map(|i| self.part + i * share).collect();
+        let own: Vec<F<'k>> = columns
+            .iter()
+            .map(|&column| {
+                let at = self.first_score + self.row * score_pitch + column;
+                let score = self.scores.load(at) * flash.heads.scale;
+                match keys.is_multiple_of(flash.block) {
+                    true => score,
+                    false => (from + column).lt(keys).select(score, f32::MIN),
+                }
+            })
+            .collect();
+        let largest = own[1..].iter().fold(own[0], |a, &b| a.max(b));
+        let row_max = self.reduce_row(largest, |a, b| a.max(b)).max(self.row_max.get());
+        let rescale = (self.row_max.get() - row_max).exp();
+        self.row_max.set(row_max);
+        let mut sum = k.lit(0f32);
+        for (&column, &score) in columns.iter().zip(&own) {
+            // What is not there is infinitely far below.
+            let weight = (score - row_max).exp();
+            self.weights.store(self.first_weight + self.row * weight_pitch + column, weight.to::<f16>());
+            sum = sum + weight;
+        }
+        self.row_sum.set(self.row_sum.get() * rescale + sum);
+        rescale
+    }
+
+    /// Rescales the sums, and adds the values of the block, times their weights.
+    fn add_values(&self, rescale: F<'k>) {
+        let (k, pitch) = (self.group.k, self.group.value_pitch);
+        let [_, weight_pitch] = self.group.flash.pitches();
+        let rescale = self.by_row(rescale);
+        for sum in &self.sums {
+            sum.set(sum.get().times(rescale));
+        }
+        for i in 0..self.group.flash.block / K as u32 {
+            let at = self.first_weight + i * K as u32;
+            let weight: Val<MatrixA<f16, M, K>> = k.matrix_load(self.weights, at, weight_pitch, MatrixLayout::Row);
+            for (j, sum) in (0u32..).zip(&self.sums) {
+                let at = k.lit(i * K as u32 * pitch + j * N as u32 / 4);
+                let tile = self.group.value_tile;
+                let value: Val<MatrixB<f16, K, N>> = k.matrix_load(tile, at, pitch, MatrixLayout::Row);
+                sum.set(k.matrix_mul_add(weight, value, sum.get()));
+            }
+        }
+    }
+
+    /// Divides the sums by those of the weights and writes them, through the memory of the scores.
+    fn write_results(&self) {
+        let FlashWorkgroup { k, queries, value_width, first, .. } = *self.group;
+        let normalise = self.by_row(k.lit(1f32) / self.reduce_row(self.row_sum.get(), |a, b| a + b));
+        for (j, sum) in (0u32..).zip(&self.sums) {
+            let normalised = sum.get().times(normalise);
+            k.matrix_store(self.scores, self.first_score, N as u32, MatrixLayout::Row, normalised);
             k.subgroup_barrier();
             let vec4s = N as u32 / 4;
-            k.for_step(lane, M as u32 * vec4s, self.units.subgroup, |_, i| {
-                let (query, column) = (first + subgroup * M as u32 + i / vec4s, i % vec4s * 4u32 + j * N as u32);
+            k.for_step(self.lane, M as u32 * vec4s, self.group.flash.units.subgroup, |_, i| {
+                let (query, column) = (first + self.id * M as u32 + i / vec4s, i % vec4s * 4u32 + j * N as u32);
                 k.if_(query.lt(queries) & column.lt(value_width), || {
-                    let at = ((picture * queries + query) * heads + head) * value_width + column;
-                    let x = [0, 1, 2, 3].map(|c| scores.load(my_scores + i * 4u32 + c));
-                    out.set(k, at, k.lit(4u32), x);
+                    let at = self.group.row(query, queries, value_width) + column;
+                    let x = [0, 1, 2, 3].map(|c| self.scores.load(self.first_score + i * 4u32 + c));
+                    self.group.out.set(k, at, k.lit(4u32), x);
                 });
             });
             k.subgroup_barrier();

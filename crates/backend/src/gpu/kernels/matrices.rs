@@ -5,7 +5,9 @@
 
 use half::f16;
 use impasto_graph::DType;
-use impasto_kernel::{Accumulator, Builder, Kernel, KernelError, MatrixA, MatrixB, MatrixLayout, Val, Vec4};
+use impasto_kernel::{
+    Accumulator, BufMut, Builder, Kernel, KernelError, MatrixA, MatrixB, MatrixLayout, Val, Var, Vec4,
+};
 
 use super::super::{Binding, Run, Runs};
 use super::gemm::Gemm;
@@ -56,7 +58,7 @@ const FEWEST: u32 = 4;
 
 /// Left factors that are 32-bit floats may be larger than halves can be: they are made smaller, and the sums larger again. What is lost are
 /// digits of numbers below 1/256.
-const SHRINK: f32 = 1.0 / 64.0;
+const LEFT_SCALE: f32 = 1.0 / 64.0;
 
 /// A product, cut into tiles.
 #[derive(Clone, Copy)]
@@ -123,8 +125,8 @@ impl Tiled {
 
     fn shared_bytes(&self) -> u32 {
         let [rows, _, pitch] = self.right();
-        let room = self.tile.down * self.tile.across * self.units.shape[0] * self.units.shape[1];
-        8 * (self.tile.rows * PITCH + rows * pitch) + 4 * room
+        let staging = self.tile.down * self.tile.across * self.units.shape[0] * self.units.shape[1];
+        8 * (self.tile.rows * PITCH + rows * pitch) + 4 * staging
     }
 
     fn elements(&self) -> u64 {
@@ -156,7 +158,7 @@ impl Tiled {
         let vec4s = self.elements().div_ceil(u64::from(g.n)) * u64::from(g.n.div_ceil(4));
         let kernel = Builder::kernel("finish", [super::LINE, 1, 1], |k| {
             let parts = From4::new(k, "parts", DType::F32, g.n);
-            let ending = Ending::new(k, g);
+            let epilogue = GemmEpilogue::new(k, g);
             let number = super::element(k, vec4s as u32);
             let (row, column) = (number / g.n.div_ceil(4), number % g.n.div_ceil(4) * 4u32);
             let left = k.lit(g.n) - column;
@@ -166,7 +168,7 @@ impl Tiled {
                 let more = sum(i);
                 [0, 1, 2, 3].map(|j| all[j] + more[j])
             });
-            ending.write(k, row, column, sums);
+            epilogue.write(k, row, column, sums);
         });
         (self.splits > 1).then(|| (kernel, groups_of_lines(vec4s)))
     }
@@ -183,151 +185,271 @@ impl Tiled {
         Ok(vec![run(self.kernel()?, parts, self.groups()), run(finish?, ends, groups)])
     }
 
-    fn write<'k, const M: usize, const N: usize, const K: usize>(&self, k: &'k Builder) {
-        let (g, t) = (&self.gemm, self.tile);
-        let shrink = if g.left_type == DType::F32 { SHRINK } else { 1.0 };
+    fn write<const M: usize, const N: usize, const K: usize>(&self, k: &Builder) {
+        let group = GemmWorkgroup::new(self, k);
+        let staging = group.fetch_first();
+        let subgroup = GemmSubgroup::<M, N>::new(self, k);
+        k.for_(group.first, group.end, |_, number| {
+            // Nobody reads the piece before any more.
+            k.barrier();
+            group.store_tiles(&staging);
+            k.barrier();
+            group.fetch_next(number, &staging);
+            for step in 0..DEPTH / K as u32 {
+                subgroup.multiply::<K>(&group, step * K as u32);
+            }
+        });
+        group.write_sums(&subgroup);
+    }
+
+    /// What the left factor is multiplied with on its way to halves.
+    fn left_scale(&self) -> f32 {
+        if self.gemm.left_type == DType::F32 { LEFT_SCALE } else { 1.0 }
+    }
+}
+
+/// A factor of the product.
+#[derive(Clone, Copy)]
+enum Side {
+    Left,
+    Right,
+}
+
+/// Where a factor is read, and the tile of it in the workgroup's memory.
+struct GemmOperand<'k> {
+    source: From4<'k>,
+    scale: f32,
+    tile: BufMut<'k, Vec4<f16>>,
+    loader: TileLoader<'k>,
+}
+
+/// The vec4s of both factors that an invocation has fetched and not yet stored.
+type Staging<'k> = [Vec<Var<'k, Vec4<f16>>>; 2];
+
+/// What a workgroup knows while the kernel is built: the tile of the result that it computes, and its tiles of the factors.
+struct GemmWorkgroup<'k> {
+    k: &'k Builder,
+    tiled: Tiled,
+    /// The product of the batch, and the part of its sum.
+    product: U<'k>,
+    split: U<'k>,
+    /// The first row and column of the tile.
+    row: U<'k>,
+    column: U<'k>,
+    /// The first piece of `k` of this part, and the first after it.
+    first: U<'k>,
+    end: U<'k>,
+    left: GemmOperand<'k>,
+    right: GemmOperand<'k>,
+    zeros: Halves<'k>,
+}
+
+impl<'k> GemmWorkgroup<'k> {
+    fn new(tiled: &Tiled, k: &'k Builder) -> GemmWorkgroup<'k> {
+        let (g, t) = (&tiled.gemm, tiled.tile);
         let a = From4::new(k, "a", g.left_type, g.depth);
         // A tap of a window begins anywhere in a row of the right side.
         let b = From4::new(k, "b", g.right_type, if g.right_transposed { g.depth } else { g.n });
-        let [down, across] = self.tiles();
+        let [down, across] = tiled.tiles();
         let number = piece(k);
-        k.if_(number.ge(g.batch * self.splits * down * across), || k.return_());
+        k.if_(number.ge(g.batch * tiled.splits * down * across), || k.return_());
         let (tile, rest) = (number % (down * across), number / (down * across));
         let (product, split) = (rest % g.batch, rest / g.batch);
-        let (row0, column0) = (tile / across * t.rows, tile % across * t.columns);
+        let (row, column) = (tile / across * t.rows, tile % across * t.columns);
         let thread = k.local_index();
 
-        // The pieces of this part of the sum.
-        let each = self.pieces_of_part();
+        let each = tiled.pieces_of_part();
         let first = split * each;
-        let end = (first + each).min(self.pieces());
-        let deep = g.depth.div_ceil(DEPTH);
-        let tile_a = k.shared::<Vec4<f16>>("tile_a", t.rows * PITCH);
-        let [b_rows, b_fours, b_pitch] = self.right();
-        let tile_b = k.shared::<Vec4<f16>>("tile_b", b_rows * b_pitch);
-        let ways = [
-            Carried::new(thread, self.threads(), t.rows, DEPTH / 4, PITCH),
-            Carried::new(thread, self.threads(), b_rows, b_fours, b_pitch),
-        ];
-        let none: Halves = k.vector([f16::ZERO; 4].map(|zero| k.lit(zero)));
-        let fetch = |number: U<'k>, i: usize, at: (U<'k>, U<'k>)| -> Halves<'k> {
-            let (segment, from) = (number / deep, number % deep * DEPTH);
-            let (row, column) = at;
-            let (start, inside, left) = match (i, g.right_transposed) {
-                (0, _) => {
-                    let (start, there) = g.place(k, product, row0 + row, segment);
-                    let at = from + column * 4u32;
-                    (start + at, there & at.lt(g.depth), k.lit(g.depth) - at)
-                }
-                (_, true) => {
-                    let (n, at) = (column0 + row, from + column * 4u32);
-                    let start = (product * g.n + n) * g.k() + segment * g.depth + at;
-                    (start, n.lt(g.n) & at.lt(g.depth), k.lit(g.depth) - at)
-                }
-                (_, false) => {
-                    let (n, at) = (column0 + column * 4u32, from + row);
-                    let start = (product * g.k() + segment * g.depth + at) * g.n + n;
-                    (start, n.lt(g.n) & at.lt(g.depth), k.lit(g.n) - n)
-                }
-            };
-            let (source, scale) = if i == 0 { (a, shrink) } else { (b, 1.0) };
-            k.if_value(inside, || source.halves(k, start, left, scale), || none)
+        let end = (first + each).min(tiled.pieces());
+        let operand = |name: &str, source: From4<'k>, scale: f32, [rows, vec4s, pitch]: [u32; 3]| GemmOperand {
+            source,
+            scale,
+            tile: k.shared(name, rows * pitch),
+            loader: TileLoader::new(thread, tiled.threads(), rows, vec4s, pitch),
         };
+        let left = operand("tile_a", a, tiled.left_scale(), [t.rows, DEPTH / 4, PITCH]);
+        let right = operand("tile_b", b, 1.0, tiled.right());
+        let zeros = k.vector([f16::ZERO; 4].map(|zero| k.lit(zero)));
+        GemmWorkgroup { k, tiled: *tiled, product, split, row, column, first, end, left, right, zeros }
+    }
 
-        let carried: Vec<Vec<_>> =
-            (0..2).map(|i| ways[i].places().map(|at| k.var(fetch(first, i, at))).collect()).collect();
-        let subgroup = k.subgroup_id();
-        let (tall, wide) = (t.rows / t.down, t.columns / t.across);
-        let (my_row, my_column) = (subgroup / t.across * tall, subgroup % t.across * wide);
-        let (tall_n, wide_n) = (tall / M as u32, wide / N as u32);
-        let sums: Vec<_> = (0..tall_n * wide_n).map(|_| k.var(k.matrix_fill::<Accumulator<f32, M, N>>(0.0))).collect();
-        k.for_(first, end, |_, number| {
-            // Nobody reads the piece before any more.
-            k.barrier();
-            for (i, tile) in [tile_a, tile_b].into_iter().enumerate() {
-                ways[i].stored().zip(&carried[i]).for_each(|(at, held)| tile.store(at, held.get()));
+    fn operand(&self, side: Side) -> &GemmOperand<'k> {
+        match side {
+            Side::Left => &self.left,
+            Side::Right => &self.right,
+        }
+    }
+
+    /// One vec4 of a piece of `k`, at a row and a vec4 of the tile; zeros outside of the factor.
+    fn fetch(&self, piece: U<'k>, side: Side, at: (U<'k>, U<'k>)) -> Halves<'k> {
+        let (k, g, product) = (self.k, &self.tiled.gemm, self.product);
+        let deep = g.depth.div_ceil(DEPTH);
+        let (segment, from) = (piece / deep, piece % deep * DEPTH);
+        let (row, column) = at;
+        let (start, inside, remaining) = match (side, g.right_transposed) {
+            (Side::Left, _) => {
+                let (start, there) = g.place(k, product, self.row + row, segment);
+                let at = from + column * 4u32;
+                (start + at, there & at.lt(g.depth), k.lit(g.depth) - at)
             }
-            k.barrier();
-            let next = number + 1u32;
-            k.if_(next.lt(end), || {
-                for i in 0..2 {
-                    ways[i].places().zip(&carried[i]).for_each(|(at, held)| held.set(fetch(next, i, at)));
-                }
-            });
-            for step in 0..DEPTH / K as u32 {
-                let from = step * K as u32;
-                let left: Vec<Val<MatrixA<f16, M, K>>> = (0..tall_n)
-                    .map(|i| {
-                        let at = (my_row + i * M as u32) * PITCH + from / 4;
-                        k.matrix_load(tile_a, at, PITCH, MatrixLayout::Row)
-                    })
-                    .collect();
-                for j in 0..wide_n {
-                    let column = my_column + j * N as u32;
-                    let right: Val<MatrixB<f16, K, N>> = if g.right_transposed {
-                        k.matrix_load(tile_b, column * b_pitch + from / 4, b_pitch, MatrixLayout::Column)
-                    } else {
-                        k.matrix_load(tile_b, column / 4u32 + from * b_pitch, b_pitch, MatrixLayout::Row)
-                    };
-                    for (i, &left) in (0..).zip(&left) {
-                        let sum = sums[(i * wide_n + j) as usize];
-                        sum.set(k.matrix_mul_add(left, right, sum.get()));
-                    }
-                }
+            (Side::Right, true) => {
+                let (n, at) = (self.column + row, from + column * 4u32);
+                let start = (product * g.n + n) * g.k() + segment * g.depth + at;
+                (start, n.lt(g.n) & at.lt(g.depth), k.lit(g.depth) - at)
+            }
+            (Side::Right, false) => {
+                let (n, at) = (self.column + column * 4u32, from + row);
+                let start = (product * g.k() + segment * g.depth + at) * g.n + n;
+                (start, n.lt(g.n) & at.lt(g.depth), k.lit(g.n) - n)
+            }
+        };
+        let operand = self.operand(side);
+        k.if_value(inside, || operand.source.halves(k, start, remaining, operand.scale), || self.zeros)
+    }
+
+    /// Fetches the first piece of both factors.
+    fn fetch_first(&self) -> Staging<'k> {
+        [Side::Left, Side::Right].map(|side| {
+            let places = self.operand(side).loader.places();
+            places.map(|at| self.k.var(self.fetch(self.first, side, at))).collect()
+        })
+    }
+
+    /// Fetches the piece after this one, where there is one.
+    fn fetch_next(&self, piece: U<'k>, staging: &Staging<'k>) {
+        let next = piece + 1u32;
+        self.k.if_(next.lt(self.end), || {
+            for (side, staged) in [Side::Left, Side::Right].into_iter().zip(staging) {
+                let places = self.operand(side).loader.places();
+                places.zip(staged).for_each(|(at, vec4)| vec4.set(self.fetch(next, side, at)));
             }
         });
+    }
 
-        // Where an element of a matrix lies is the device's affair: sums go through memory, a matrix at a time.
-        let ending = (self.splits == 1).then(|| Ending::new(k, g));
-        let parts = (self.splits > 1).then(|| To4::new(k, "parts", DType::F32, g.n));
-        let room = k.shared::<f32>("room", t.down * t.across * (M * N) as u32);
-        let begin = subgroup * (M * N) as u32;
+    /// Stores what was fetched in the tiles.
+    fn store_tiles(&self, staging: &Staging<'k>) {
+        for (operand, staged) in [&self.left, &self.right].into_iter().zip(staging) {
+            operand.loader.stored().zip(staged).for_each(|(at, vec4)| operand.tile.store(at, vec4.get()));
+        }
+    }
+
+    /// Writes the sums of a subgroup. Where an element of a matrix lies is the device's affair: sums go through memory, a matrix at a time.
+    fn write_sums<const M: usize, const N: usize>(&self, subgroup: &GemmSubgroup<'k, M, N>) {
+        let (k, g, t) = (self.k, &self.tiled.gemm, self.tiled.tile);
+        let to = match self.tiled.splits {
+            1 => Destination::Result(GemmEpilogue::new(k, g)),
+            _ => Destination::Parts(To4::new(k, "parts", DType::F32, g.n)),
+        };
+        let staging = k.shared::<f32>("room", t.down * t.across * (M * N) as u32);
+        let begin = subgroup.id * (M * N) as u32;
         let (lane, vec4s) = (k.subgroup_lane(), N as u32 / 4);
-        for (number, sum) in (0u32..).zip(&sums) {
-            let (i, j) = (number / wide_n * M as u32, number % wide_n * N as u32);
-            k.matrix_store(room, begin, N as u32, MatrixLayout::Row, sum.get());
+        for (number, sum) in (0u32..).zip(&subgroup.sums) {
+            let (i, j) = (number / subgroup.across * M as u32, number % subgroup.across * N as u32);
+            k.matrix_store(staging, begin, N as u32, MatrixLayout::Row, sum.get());
             k.subgroup_barrier();
-            k.for_step(lane, M as u32 * vec4s, self.units.subgroup, |_, four| {
-                let (row, column) = (row0 + my_row + i + four / vec4s, column0 + my_column + j + four % vec4s * 4u32);
+            k.for_step(lane, M as u32 * vec4s, self.tiled.units.subgroup, |_, vec4| {
+                let row = self.row + subgroup.row + i + vec4 / vec4s;
+                let column = self.column + subgroup.column + j + vec4 % vec4s * 4u32;
                 k.if_(row.lt(g.m) & column.lt(g.n), || {
+                    let scale = self.tiled.left_scale();
                     let sums = [0, 1, 2, 3].map(|c| {
-                        let sum = room.load(begin + four * 4u32 + c);
-                        if shrink == 1.0 { sum } else { sum * (1.0 / shrink) }
+                        let sum = staging.load(begin + vec4 * 4u32 + c);
+                        if scale == 1.0 { sum } else { sum * (1.0 / scale) }
                     });
-                    let row = product * g.m + row;
-                    match (&ending, parts) {
-                        (Some(ending), _) => ending.write(k, row, column, sums),
-                        (None, Some(parts)) => {
-                            let at = (split * (g.batch * g.m) + row) * g.n + column;
-                            parts.set(k, at, k.lit(g.n) - column, sums);
-                        }
-                        (None, None) => {}
-                    }
+                    self.write_vec4(&to, row, column, sums);
                 });
             });
             k.subgroup_barrier();
         }
     }
+
+    /// Writes four neighbours of the product's result, or of a part of its sums.
+    fn write_vec4(&self, to: &Destination<'k, '_>, row: U<'k>, column: U<'k>, sums: [F<'k>; 4]) {
+        let (k, g) = (self.k, &self.tiled.gemm);
+        let row = self.product * g.m + row;
+        match to {
+            Destination::Result(epilogue) => epilogue.write(k, row, column, sums),
+            Destination::Parts(parts) => {
+                let at = (self.split * (g.batch * g.m) + row) * g.n + column;
+                parts.set(k, at, k.lit(g.n) - column, sums);
+            }
+        }
+    }
 }
 
-/// Where sums end.
-struct Ending<'k> {
-    gemm: Gemm,
+/// What a subgroup computes of its workgroup's tile.
+struct GemmSubgroup<'k, const M: usize, const N: usize> {
+    id: U<'k>,
+    /// Where its first row and column lie in the tile.
+    row: U<'k>,
+    column: U<'k>,
+    /// Matrices below and beside each other.
+    down: u32,
+    across: u32,
+    /// The matrices, row by row.
+    sums: Vec<Var<'k, Accumulator<f32, M, N>>>,
+}
+
+impl<'k, const M: usize, const N: usize> GemmSubgroup<'k, M, N> {
+    fn new(tiled: &Tiled, k: &'k Builder) -> Self {
+        let (id, t) = (k.subgroup_id(), tiled.tile);
+        let (tall, wide) = (t.rows / t.down, t.columns / t.across);
+        let (row, column) = (id / t.across * tall, id % t.across * wide);
+        let (down, across) = (tall / M as u32, wide / N as u32);
+        let sums = (0..down * across).map(|_| k.var(k.matrix_fill::<Accumulator<f32, M, N>>(0.0))).collect();
+        GemmSubgroup { id, row, column, down, across, sums }
+    }
+
+    /// Adds the product of the tiles' elements of `k` from here on, as many as a matrix has.
+    fn multiply<const K: usize>(&self, group: &GemmWorkgroup<'k>, from: u32) {
+        let (k, [_, _, pitch]) = (group.k, group.tiled.right());
+        let (tile_a, tile_b) = (group.left.tile, group.right.tile);
+        let left: Vec<Val<MatrixA<f16, M, K>>> = (0..self.down)
+            .map(|i| {
+                let at = (self.row + i * M as u32) * PITCH + from / 4;
+                k.matrix_load(tile_a, at, PITCH, MatrixLayout::Row)
+            })
+            .collect();
+        for j in 0..self.across {
+            let column = self.column + j * N as u32;
+            let right: Val<MatrixB<f16, K, N>> = if group.tiled.gemm.right_transposed {
+                k.matrix_load(tile_b, column * pitch + from / 4, pitch, MatrixLayout::Column)
+            } else {
+                k.matrix_load(tile_b, column / 4u32 + from * pitch, pitch, MatrixLayout::Row)
+            };
+            for (i, &left) in (0..).zip(&left) {
+                let sum = self.sums[(i * self.across + j) as usize];
+                sum.set(k.matrix_mul_add(left, right, sum.get()));
+            }
+        }
+    }
+}
+
+/// Where a workgroup writes its sums.
+enum Destination<'k, 'g> {
+    Result(GemmEpilogue<'k, 'g>),
+    /// Parts that [`Tiled::finish`] adds up.
+    Parts(To4<'k>),
+}
+
+/// What becomes of whole sums: bias, activation and residual, and the result.
+struct GemmEpilogue<'k, 'g> {
+    gemm: &'g Gemm,
     bias: Option<From4<'k>>,
     residual: Option<From4<'k>>,
     out: To4<'k>,
 }
 
-impl<'k> Ending<'k> {
-    fn new(k: &'k Builder, g: &Gemm) -> Ending<'k> {
+impl<'k, 'g> GemmEpilogue<'k, 'g> {
+    fn new(k: &'k Builder, g: &'g Gemm) -> Self {
         let bias = g.bias.map(|bias| From4::new(k, "bias", bias.dtype, g.n));
         let residual = g.residual.map(|dtype| From4::new(k, "residual", dtype, g.n));
-        Ending { gemm: *g, bias, residual, out: To4::new(k, "out", g.out, g.n) }
+        GemmEpilogue { gemm: g, bias, residual, out: To4::new(k, "out", g.out, g.n) }
     }
 
     /// Four neighbours; `row` counts the rows of all products.
     fn write(&self, k: &'k Builder, row: U<'k>, column: U<'k>, sums: [F<'k>; 4]) {
-        let g = &self.gemm;
+        let g = self.gemm;
         let (at, left) = (row * g.n + column, k.lit(g.n) - column);
         let bias = self.bias.map(|bias| bias.at(k, g.bias_place(k, row, column), left));
         let residual = self.residual.map(|residual| residual.at(k, at, left));
@@ -336,8 +458,8 @@ impl<'k> Ending<'k> {
     }
 }
 
-/// How the invocations of a workgroup share out the vec4s of a piece: neighbours take neighbours.
-pub(super) struct Carried<'k> {
+/// How the invocations of a workgroup share out the vec4s of a tile that is loaded: neighbours take neighbours.
+pub(super) struct TileLoader<'k> {
     thread: U<'k>,
     threads: u32,
     rows: u32,
@@ -345,29 +467,29 @@ pub(super) struct Carried<'k> {
     pitch: u32,
 }
 
-impl<'k> Carried<'k> {
-    pub(super) fn new(thread: U<'k>, threads: u32, rows: u32, vec4s: u32, pitch: u32) -> Carried<'k> {
-        Carried { thread, threads, rows, vec4s, pitch }
+impl<'k> TileLoader<'k> {
+    pub(super) fn new(thread: U<'k>, threads: u32, rows: u32, vec4s: u32, pitch: u32) -> TileLoader<'k> {
+        TileLoader { thread, threads, rows, vec4s, pitch }
     }
 
-    /// Row and four of each that this invocation carries.
+    /// Row and vec4 of each that this invocation loads.
     fn places(&self) -> impl Iterator<Item = (U<'k>, U<'k>)> {
         let (thread, vec4s, at_once) = (self.thread, self.vec4s, self.threads / self.vec4s);
         (0..(self.rows / at_once).max(1)).map(move |i| (thread / vec4s + i * at_once, thread % vec4s))
     }
 
-    /// Does something for each four of the piece, which is at a row and a four of it and lies somewhere in the workgroup's memory.
+    /// Does something for each vec4 of the tile: given its row and its place in that, and where it lies in the workgroup's memory.
     pub(super) fn each(&self, k: &'k Builder, act: impl Fn((U<'k>, U<'k>), U<'k>)) {
         k.for_step(self.thread, self.rows * self.vec4s, self.threads, |_, i| {
-            let (row, four) = (i / self.vec4s, i % self.vec4s);
-            act((row, four), row * self.pitch + four);
+            let (row, vec4) = (i / self.vec4s, i % self.vec4s);
+            act((row, vec4), row * self.pitch + vec4);
         });
     }
 
     /// Where they lie in the workgroup's memory.
     fn stored(&self) -> impl Iterator<Item = U<'k>> {
         let pitch = self.pitch;
-        self.places().map(move |(row, four)| row * pitch + four)
+        self.places().map(move |(row, vec4)| row * pitch + vec4)
     }
 }
 

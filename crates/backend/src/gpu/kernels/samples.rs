@@ -22,66 +22,12 @@ pub struct Sample {
 /// One of each kind.
 pub fn samples() -> Result<Vec<Sample>, KernelError> {
     let (f32, f16) = (DType::F32, DType::F16);
-    let fused = Fused { bias: true, activation: Some(Unary::Silu), residual: false };
-    let window = Window {
-        batch: 2,
-        height: 64,
-        width: 64,
-        channels: 320,
-        x_type: f16,
-        out_height: 64,
-        out_width: 64,
-        n: 320,
-        kernel: [3, 3],
-        stride: 1,
-        padding: [1, 1],
-        upsample: 1,
-        fused,
-    };
-    let linear = Gemm {
-        batch: 1,
-        m: 8192,
-        n: 320,
-        segments: 1,
-        depth: 320,
-        left: Left::Rows,
-        left_type: f16,
-        right_type: f16,
-        right_transposed: true,
-        scale: 1.0,
-        bias: Some(Bias { dtype: f16, rows: None }),
-        activation: None,
-        residual: Some(f32),
-        out: f32,
-    };
-    let conv = Gemm { segments: 9, left: Left::Window(window), residual: None, activation: fused.activation, ..linear };
-    let heads = Heads {
-        batch: 2,
-        heads: 8,
-        queries: 4096,
-        keys: 4096,
-        width: 40,
-        value_width: 40,
-        scale: 0.158_113_88,
-        causal: false,
-    };
     let image = Image { batch: 2, lines: 64, pixels: 64, channels: 320, groups: 32 };
-    let copy = Copy {
-        shape: vec![2, 320, 4096],
-        from: 0,
-        from_strides: vec![320 * 4096, 1, 320],
-        to: 0,
-        to_strides: vec![320 * 4096, 4096, 1],
-    };
-    let leaf = |n: usize| Box::new(Term::Leaf(n));
-    let sum = Box::new(Term::Binary(Binary::Add, [leaf(0), leaf(1)]));
-    let chain = Term::Map(Op::Unary(Unary::Gelu), sum);
-    let walked = [vec![320, 1], vec![0, 1]].map(|strides| Walked { dtype: f32, strides });
     let sample = |name, about, kernel: Result<Kernel, KernelError>| Ok(Sample { name, about, kernel: kernel? });
     [
-        sample("linear", "a linear layer, 8192 x 320 x 320, with bias and residual", linear.kernel()),
-        sample("conv", "a convolution 3x3 of 320 channels at 64x64, with bias and SiLU", conv.kernel()),
-        sample("attention", "attention, 8 heads of 40, 4096 tokens", attention::attention(&heads, [f16; 4])),
+        sample("linear", "a linear layer, 8192 x 320 x 320, with bias and residual", linear().kernel()),
+        sample("conv", "a convolution 3x3 of 320 channels at 64x64, with bias and SiLU", conv().kernel()),
+        sample("attention", "attention, 8 heads of 40, 4096 tokens", attention::attention(&heads(), [f16; 4])),
         sample("line_statistics", "mean and deviation of the lines of an image", norm::line_statistics(&image, f32)),
         sample("combine", "mean and deviation of an image from those of its lines", norm::combine(&image, 1e-5)),
         sample("group_norm", "group norm with SiLU", norm::group_norm(&image, Some(Unary::Silu), [f32, f16, f16, f16])),
@@ -90,13 +36,9 @@ pub fn samples() -> Result<Vec<Sample>, KernelError> {
         sample("layer_norm", "layer norm of 8192 rows of 320", by_row(&Op::LayerNorm { eps: 1e-5 }, &[f32, f16, f16])),
         sample("rms_norm", "RMS norm of 8192 rows of 320", by_row(&Op::RmsNorm { eps: 1e-6 }, &[f32, f16])),
         sample("softmax", "softmax of 8192 rows of 320", by_row(&Op::Softmax, &[f32])),
-        sample(
-            "chain",
-            "a vector added to each row, then GELU",
-            elementwise::chain(&chain, &[8192, 320], &walked, f16),
-        ),
+        sample("chain", "a vector added to each row, then GELU", chain()),
         sample("geglu", "one half times GELU of the other", elementwise::gated_gelu(8192, 1280, f16, None, f16)),
-        sample("transpose", "channels last to channels first", movement::strided_copy(&copy, f32)),
+        sample("transpose", "channels last to channels first", movement::strided_copy(&to_channels_first(), f32)),
         sample("clear", "zeros", movement::clear(1 << 20, f16)),
         sample("embedding", "rows of a table of 49408", lookup::embedding(77, 768, 49_408, 0..49_408, [f16, f32])),
         sample("timestep", "cosines and sines of a time", lookup::timestep(2, 320, 10_000.0, [f32, f32])),
@@ -108,6 +50,75 @@ pub fn samples() -> Result<Vec<Sample>, KernelError> {
     ]
     .into_iter()
     .collect()
+}
+
+fn linear() -> Gemm {
+    Gemm {
+        batch: 1,
+        m: 8192,
+        n: 320,
+        segments: 1,
+        depth: 320,
+        left: Left::Rows,
+        left_type: DType::F16,
+        right_type: DType::F16,
+        right_transposed: true,
+        scale: 1.0,
+        bias: Some(Bias { dtype: DType::F16, rows: None }),
+        activation: None,
+        residual: Some(DType::F32),
+        out: DType::F32,
+    }
+}
+
+fn conv() -> Gemm {
+    let activation = Some(Unary::Silu);
+    let window = Window {
+        batch: 2,
+        height: 64,
+        width: 64,
+        channels: 320,
+        x_type: DType::F16,
+        out_height: 64,
+        out_width: 64,
+        n: 320,
+        kernel: [3, 3],
+        stride: 1,
+        padding: [1, 1],
+        upsample: 1,
+        fused: Fused { bias: true, activation, residual: false },
+    };
+    Gemm { segments: 9, left: Left::Window(window), residual: None, activation, ..linear() }
+}
+
+fn heads() -> Heads {
+    Heads {
+        batch: 2,
+        heads: 8,
+        queries: 4096,
+        keys: 4096,
+        width: 40,
+        value_width: 40,
+        scale: 0.158_113_88,
+        causal: false,
+    }
+}
+
+fn to_channels_first() -> Copy {
+    Copy {
+        shape: vec![2, 320, 4096],
+        from: 0,
+        from_strides: vec![320 * 4096, 1, 320],
+        to: 0,
+        to_strides: vec![320 * 4096, 4096, 1],
+    }
+}
+
+fn chain() -> Result<Kernel, KernelError> {
+    let leaf = |n: usize| Box::new(Term::Leaf(n));
+    let sum = Box::new(Term::Binary(Binary::Add, [leaf(0), leaf(1)]));
+    let walked = [vec![320, 1], vec![0, 1]].map(|strides| Walked { dtype: DType::F32, strides });
+    elementwise::chain(&Term::Map(Op::Unary(Unary::Gelu), sum), &[8192, 320], &walked, DType::F16)
 }
 
 fn by_row(op: &Op, types: &[DType]) -> Result<Kernel, KernelError> {

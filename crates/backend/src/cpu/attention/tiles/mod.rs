@@ -53,93 +53,157 @@ fn parts(plan: &AttentionPlan) -> [usize; 4] {
     ]
 }
 
+/// How long the longest key of a head is.
+///
+/// # Safety
+/// The keys are packed.
+unsafe fn longest_key(block: &Block) -> f32 {
+    let keys = (0..block.s.keys).step_by(PACK_KEYS);
+    // SAFETY: the caller's.
+    let lengths = keys.map(|key| unsafe { *block.plan.longest_key(block.panels.cast_mut(), key) });
+    // By bits, so that NaN counts as the longest.
+    lengths.fold(0.0f32, |a, b| f32::from_bits(a.to_bits().max(b.to_bits())))
+}
+
+/// By row, a bit for each key that it sees of the strip that begins with `key`.
+#[inline(always)]
+fn visible(block: &Block, key: usize) -> [u32; QUERIES] {
+    let ([first_seen, _], keys) = (block.seen(), STRIP.min(block.s.keys - key));
+    std::array::from_fn(|i| {
+        let seen = if block.s.causal { (first_seen + i).saturating_sub(key).min(keys) } else { keys };
+        u32::MAX.checked_shr((STRIP - seen) as u32).unwrap_or(0)
+    })
+}
+
 /// One block of queries of one head against all keys.
 ///
 /// # Safety
 /// The keys are packed; nobody else writes these rows; the machine has tiles.
 unsafe fn attend(block: &Block) {
-    let Block { s, plan, count, panels, own, .. } = *block;
+    let Block { s, plan, count, own, .. } = *block;
     let [queries, scores, weights, sums] = lay_out(own, parts(plan));
-    let (scores, sums) = (scores.cast::<f32>(), sums.cast::<f32>());
+    let sums = sums.cast::<f32>();
     // SAFETY: everything stays inside the operands, the panels and the thread's memory as `parts` says.
     unsafe {
         let scale = s.scale * PER_SCORE;
         let squares = panels::load_queries(block, queries);
-        let lengths = (0..s.keys).step_by(PACK_KEYS).map(|key| *plan.longest_key(panels.cast_mut(), key));
-        // By bits, so that what is no number counts as the longest.
-        let longest = lengths.fold(0.0f32, |a, b| f32::from_bits(a.to_bits().max(b.to_bits())));
-        let mut offsets = Offsets::new(count, &squares, longest, scale);
-
+        let mut offsets = Offsets::new(count, &squares, longest_key(block), scale);
+        let products = Products::new(block, queries, scores.cast(), weights, sums);
         let [first_seen, last_seen] = block.seen();
-        let whole = count == QUERIES;
-        if whole {
-            amx::configure([HALF; 2]);
-        }
-        let run = |tile: &Tile| match (whole, tile.panels) {
-            (true, 2) => amx::bf16_beside::<true>(tile, || {}),
-            (true, _) => amx::bf16_beside::<false>(tile, || {}),
-            _ => (plan.kernel.run)(tile),
-        };
-        // The scores of the strip that begins with `key`, in one of two places.
-        let panel_bytes = pack::panel_bytes(s.width, plan.number);
-        let a = A { ptr: queries, stride: plan.query_bytes, k: plan.width };
-        let tile_of = tile(plan, count, a, panels, panel_bytes, scores, STRIP);
-        let place = |key: usize| scores.add(key / STRIP % 2 * QUERIES * STRIP);
-        let score = |key: usize| Tile {
-            panels: STRIP.min(s.keys - key).div_ceil(PANEL),
-            b: panels.add(key / PANEL * panel_bytes),
-            c: place(key),
-            ..tile_of
-        };
-        // The values of so many strips, times their weights.
-        let value_bytes = pack::panel_bytes(s.keys, plan.number);
-        let multiply = |first_key: usize, strips: usize| {
-            let columns = if strips > 0 { s.value_width + 1 } else { 0 };
-            for column in (0..columns).step_by(STRIP) {
-                let b = panels.add(plan.keys_bytes + column / PANEL * value_bytes + first_key * PANEL * 2);
-                let a = A { ptr: weights, stride: WEIGHT_BYTES, k: strips * STRIP };
-                let tile = tile(plan, count, a, b, value_bytes, sums.add(column), plan.sum_stride);
-                let panels = STRIP.min(columns - column).div_ceil(PANEL);
-                run(&Tile { panels, accumulate: first_key > 0, ..tile });
-            }
-        };
         let mut seen = [0; QUERIES];
         // Strips that wait for their values.
         let mut waiting = 0;
-        run(&score(0));
+        products.run(&products.scores(0));
         for key in (0..last_seen).step_by(STRIP) {
-            let keys = STRIP.min(s.keys - key);
             // Where not every row sees the whole strip.
             let partly = key + STRIP > first_seen;
             if partly {
-                for (i, row) in seen.iter_mut().enumerate() {
-                    let seen = if s.causal { (first_seen + i).saturating_sub(key).min(keys) } else { keys };
-                    *row = u32::MAX.checked_shr((STRIP - seen) as u32).unwrap_or(0);
-                }
+                seen = visible(block, key);
             }
-            let seen = partly.then_some(&seen);
-            let strip = Strip { rows: count, scale, scores: place(key), seen };
+            let strip = Strip { rows: count, scale, scores: products.strip(key), seen: partly.then_some(&seen) };
             let to = weights.add(2 * STRIP * waiting);
             // The next strip's scores are computed beside this one's weights.
-            let next = (key + STRIP < last_seen).then(|| score(key + STRIP));
-            let beside = next.as_ref().filter(|_| whole && !partly && offsets.settled());
+            let next = (key + STRIP < last_seen).then(|| products.scores(key + STRIP));
+            let beside = next.as_ref().filter(|_| products.is_full && !partly && offsets.settled());
             let mut weighed = beside.and_then(|tile| offsets.weigh_beside(&strip, to, tile));
             if weighed.is_none() {
-                next.iter().for_each(&run);
+                next.iter().for_each(|tile| products.run(tile));
                 weighed = offsets.settled().then(|| offsets.weigh(&strip, to));
             }
             if weighed != Some(true) {
-                multiply(key - waiting * STRIP, waiting);
+                products.add_values(key - waiting * STRIP, waiting);
                 waiting = 0;
                 offsets.lower(&strip, sums, plan.sum_stride);
                 offsets.weigh(&strip, weights);
             }
             waiting += 1;
             if waiting == STRIPS || key + STRIP >= last_seen {
-                multiply(key + STRIP - waiting * STRIP, waiting);
+                products.add_values(key + STRIP - waiting * STRIP, waiting);
                 waiting = 0;
             }
         }
         panels::store_results(block, sums, |row| offsets.spoiled(row));
+    }
+}
+
+/// The matrix products of a block of queries, in a thread's memory as `parts` says. The safety of [`attend`] is that of every method.
+struct Products<'a> {
+    block: &'a Block<'a>,
+    /// The scores of the first strip; those of the others differ in what they read and where they go.
+    first: Tile,
+    weights: *const u8,
+    sums: *mut f32,
+    /// All rows of the tiles are queries: the tiles are configured, and other work may be done beside products.
+    is_full: bool,
+}
+
+impl<'a> Products<'a> {
+    unsafe fn new(
+        block: &'a Block<'a>,
+        queries: *const u8,
+        scores: *mut f32,
+        weights: *const u8,
+        sums: *mut f32,
+    ) -> Products<'a> {
+        let Block { s, plan, count, panels, .. } = *block;
+        let is_full = count == QUERIES;
+        if is_full {
+            // SAFETY: the caller's.
+            unsafe { amx::configure([HALF; 2]) };
+        }
+        let a = A { ptr: queries, stride: plan.query_bytes, k: plan.width };
+        let first = tile(plan, count, a, panels, pack::panel_bytes(s.width, plan.number), scores, STRIP);
+        Products { block, first, weights, sums, is_full }
+    }
+
+    #[inline]
+    unsafe fn run(&self, tile: &Tile) {
+        // SAFETY: the caller's.
+        unsafe {
+            match (self.is_full, tile.panels) {
+                (true, 2) => amx::bf16_beside::<true>(tile, || {}),
+                (true, _) => amx::bf16_beside::<false>(tile, || {}),
+                _ => (self.block.plan.kernel.run)(tile),
+            }
+        }
+    }
+
+    /// Where the scores of the strip that begins with `key` lie, in one of two places.
+    #[inline(always)]
+    unsafe fn strip(&self, key: usize) -> *mut f32 {
+        // SAFETY: the caller's.
+        unsafe { self.first.c.add(key / STRIP % 2 * QUERIES * STRIP) }
+    }
+
+    /// The scores of the strip that begins with `key`.
+    #[inline(always)]
+    unsafe fn scores(&self, key: usize) -> Tile {
+        // SAFETY: the caller's.
+        unsafe {
+            Tile {
+                panels: STRIP.min(self.block.s.keys - key).div_ceil(PANEL),
+                b: self.first.b.add(key / PANEL * self.first.panel_stride),
+                c: self.strip(key),
+                ..self.first
+            }
+        }
+    }
+
+    /// Adds the values of so many strips, times their weights.
+    #[inline(always)]
+    unsafe fn add_values(&self, first_key: usize, strips: usize) {
+        let Block { s, plan, count, panels, .. } = *self.block;
+        let value_bytes = pack::panel_bytes(s.keys, plan.number);
+        let columns = if strips > 0 { s.value_width + 1 } else { 0 };
+        for column in (0..columns).step_by(STRIP) {
+            // SAFETY: the caller's.
+            unsafe {
+                let b = panels.add(plan.keys_bytes + column / PANEL * value_bytes + first_key * PANEL * 2);
+                let a = A { ptr: self.weights, stride: WEIGHT_BYTES, k: strips * STRIP };
+                let tile = tile(plan, count, a, b, value_bytes, self.sums.add(column), plan.sum_stride);
+                let panels = STRIP.min(columns - column).div_ceil(PANEL);
+                self.run(&Tile { panels, accumulate: first_key > 0, ..tile });
+            }
+        }
     }
 }
