@@ -15,12 +15,12 @@ use derivatives::cases;
 use impasto_autodiff::{Differentiate, Purpose};
 use impasto_kernel::{Data, Kernel, Scalar};
 use impasto_spirv::{Words, compile, interface};
-use impasto_vulkan::{Device, Kind, Loader};
+use impasto_vulkan::{Loader, PhysicalDeviceType, VulkanDevice};
 
 const INVOCATIONS: usize = 1 << 20;
 
 /// Seconds of a launch, the best of five: machines are noisy.
-fn seconds(device: &Device, kernel: &Kernel, buffers: &[Data]) -> Result<f64, Box<dyn std::error::Error>> {
+fn seconds(device: &VulkanDevice, kernel: &Kernel, buffers: &[Data]) -> Result<f64, Box<dyn std::error::Error>> {
     let module = compile(kernel)?;
     let mut bound = Vec::new();
     for data in buffers {
@@ -44,9 +44,11 @@ fn seconds(device: &Device, kernel: &Kernel, buffers: &[Data]) -> Result<f64, Bo
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let instance = Loader::open()?.create_instance()?;
     let all = instance.enumerate()?;
-    let physical =
-        all.iter().find(|p| p.describe().kind == Kind::Software).ok_or("there is no software Vulkan device")?;
-    let device = Device::open(physical)?;
+    let physical = all
+        .iter()
+        .find(|p| p.describe().kind == PhysicalDeviceType::Software)
+        .ok_or("there is no software Vulkan device")?;
+    let device = VulkanDevice::open(physical)?;
     // One element in, one out, by the number of the invocation: these can be launched with any number.
     let each = |c: &cases::Case| c.straight && c.kernel.name == "each";
     let mut cases: Vec<cases::Case> = cases::all().into_iter().filter(each).collect();

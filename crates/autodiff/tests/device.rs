@@ -15,11 +15,11 @@ use derivatives::gradients::{narrow, wide};
 use derivatives::{articulated, cases, differentiable, poses, together};
 use impasto_autodiff::{Differentiate, Purpose};
 use impasto_kernel::{Builder, Data, Kernel, Launch, Scalar, execute};
-use impasto_vulkan::{Device, Kind};
+use impasto_vulkan::{PhysicalDeviceType, VulkanDevice};
 use on_device::in_child;
 
-fn open() -> Device {
-    on_device::open_that(|kind| (kind == Kind::Software) != on_any_device())
+fn open() -> VulkanDevice {
+    on_device::open_that(|kind| (kind == PhysicalDeviceType::Software) != on_any_device())
 }
 
 fn on_any_device() -> bool {
@@ -27,14 +27,14 @@ fn on_any_device() -> bool {
 }
 
 /// Runs a kernel, optimised or not, on the device.
-fn run(device: &Device, kernel: &Kernel, launch: &mut Launch, optimised: bool) {
+fn run(device: &VulkanDevice, kernel: &Kernel, launch: &mut Launch, optimised: bool) {
     let compiler = impasto_spirv::compiler_for(device.features());
     let compiler = if optimised { compiler } else { compiler.unoptimised() };
     let module = compiler.compile(std::slice::from_ref(kernel)).unwrap_or_else(|e| panic!("{e}"));
     launch.buffers = on_device::run(device, kernel, &module, launch);
 }
 
-fn subgroup_size(device: &Device) -> u32 {
+fn subgroup_size(device: &VulkanDevice) -> u32 {
     let kernel = Builder::kernel("size", [1, 1, 1], |k| k.buffer_mut::<u32>("y").store(0, k.subgroup_size())).unwrap();
     let mut launch = Launch::new([1, 1, 1], vec![Data::zeros(Scalar::U32, 1)]);
     run(device, &kernel, &mut launch, true);
@@ -42,7 +42,7 @@ fn subgroup_size(device: &Device) -> u32 {
 }
 
 /// The adjoint on the device, its tape sized there, against the executor in f64; with these adjoints of what is written.
-fn compare(device: &Device, what: &str, kernel: &Kernel, wide: &Launch, error: f64) {
+fn compare(device: &VulkanDevice, what: &str, kernel: &Kernel, wide: &Launch, error: f64) {
     let grad = kernel.grad().unwrap_or_else(|e| panic!("{what}: {e}"));
     let weights = |n: usize| (0..n).map(|i| (i * 7 % 11) as f64 / 8.0 - 0.6).collect::<Vec<_>>();
     let given: Vec<(usize, Data)> = grad

@@ -25,13 +25,13 @@ pub fn usable_cores() -> usize {
     allowed.unwrap_or(1).min(quota.unwrap_or(usize::MAX)).max(1)
 }
 
-/// How many caches of the second level the cores of the calling thread have, or `None` where the system does not tell. Cores that are two
+/// How many L2 caches the cores of the calling thread have, or `None` where the system does not tell. Cores that are two
 /// threads of one processor share theirs.
 ///
 /// ```
-/// assert!(impasto_device::cpu::second_caches().is_none_or(|caches| caches >= 1));
+/// assert!(impasto_device::cpu::l2_caches().is_none_or(|caches| caches >= 1));
 /// ```
-pub fn second_caches() -> Option<usize> {
+pub fn l2_caches() -> Option<usize> {
     caches(&sys::affinity()?, "2", &read_text)
 }
 
@@ -105,6 +105,6 @@ mod tests {
         let machine = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let cores = machine.lines().filter(|l| l.starts_with("processor")).count();
         assert!(cores == 0 || usable_cores() <= cores);
-        assert!(cores == 0 || second_caches().is_none_or(|caches| (1..=cores).contains(&caches)));
+        assert!(cores == 0 || l2_caches().is_none_or(|caches| (1..=cores).contains(&caches)));
     }
 }

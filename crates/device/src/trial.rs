@@ -1,4 +1,4 @@
-//! A risky thing, run in a child that we can lose.
+//! A risky function, run in a child process that may be lost.
 
 mod child;
 mod companion;
@@ -11,14 +11,14 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::sys::{self, Ending, How, Until};
+use crate::sys::{self, ChildExit, ExitCause, WaitDecision};
 use protocol::{Call, Transcript};
 
-pub use child::{Report, hook};
+pub use child::{TrialReport, hook};
 pub use companion::{Channel, Companion, Link, leave_at_once};
 pub use verdict::Verdict;
 
-/// Something that may kill its process, by name.
+/// A function that may kill its process, by name.
 ///
 /// The program lists its trials in the call of [`hook`] and asks for one of them with [`trial()`].
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +26,7 @@ pub struct Trial {
     /// The name to ask for.
     pub name: &'static str,
     /// What to do in the child. An error is the reason for which the trial failed.
-    pub run: fn(&mut Report) -> Result<(), String>,
+    pub run: fn(&mut TrialReport) -> Result<(), String>,
 }
 
 /// How to run a trial.
@@ -35,18 +35,18 @@ pub struct Trial {
 /// use impasto_device::Options;
 /// use std::time::Duration;
 ///
-/// let options = Options {
+/// let options = TrialOptions {
 ///     deadline: Duration::from_secs(2),
 ///     env: vec![
 ///         ("VK_LOADER_LAYERS_DISABLE".into(), Some("~implicit~".into())),
 ///         ("LD_PRELOAD".into(), None),
 ///     ],
-///     ..Options::default()
+///     ..TrialOptions::default()
 /// };
 /// # assert_eq!(options.helper, None);
 /// ```
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct TrialOptions {
     /// When the child and everything that it started is killed.
     pub deadline: Duration,
     /// Environment variables to set (`Some`) or to remove (`None`) in the child; it inherits all others.
@@ -55,16 +55,16 @@ pub struct Options {
     ///
     /// It is for programs that embed Impasto and cannot give it the first line of their own `main`.
     pub helper: Option<PathBuf>,
-    /// What the trial is to work on; it reads it with [`Report::argument`].
+    /// What the trial is to work on; it reads it with [`TrialReport::argument`].
     pub argument: String,
     /// How many bytes the child may report before it counts as gone wild. Its stderr does not count.
     pub max_output: usize,
 }
 
-impl Default for Options {
+impl Default for TrialOptions {
     /// Five seconds, the environment as it is, this program, no argument, and 1 MiB.
     fn default() -> Self {
-        Options {
+        TrialOptions {
             deadline: Duration::from_secs(5),
             env: Vec::new(),
             helper: None,
@@ -102,17 +102,17 @@ impl fmt::Display for Outcome {
 /// Nothing the child does reaches this process: a crash, a hang or a flood of output becomes a [`Verdict`]. Several threads may
 /// run trials at once. A trial cannot start another trial: inside of a child the verdict is [`Verdict::NoHook`].
 ///
-/// The child is this program, or [`Options::helper`]. Without a helper, [`hook`] must have been called before, because
+/// The child is this program, or [`TrialOptions::helper`]. Without a helper, [`hook`] must have been called before, because
 /// starting a program again that does not expect it would do the program's work twice.
 ///
 /// ```
-/// use impasto_device::{Options, Verdict, trial};
+/// use impasto_device::{TrialOptions, Verdict, trial};
 ///
 /// // This example has no hook, so nothing was started.
-/// let outcome = trial("amx", &Options::default());
+/// let outcome = trial("amx", &TrialOptions::default());
 /// assert_eq!(outcome.verdict, Verdict::NoHook);
 /// ```
-pub fn trial(name: &str, options: &Options) -> Outcome {
+pub fn trial(name: &str, options: &TrialOptions) -> Outcome {
     let start = Instant::now();
     let call = Call::new(name, &options.argument);
     let mut transcript = Transcript::new(&call, options.max_output);
@@ -120,12 +120,12 @@ pub fn trial(name: &str, options: &Options) -> Outcome {
         Err(verdict) => (verdict, String::new()),
         Ok(command) => {
             let program = command.get_program().to_owned();
-            let mut hear = |bytes: &[u8]| transcript.hear(bytes);
+            let mut on_output = |bytes: &[u8]| transcript.on_output(bytes);
             let mut patience = |_| match options.deadline.saturating_sub(start.elapsed()) {
-                Duration::ZERO => Until::End(How::TimedOut),
-                left => Until::Wait(left),
+                Duration::ZERO => WaitDecision::End(ExitCause::TimedOut),
+                left => WaitDecision::Wait(left),
             };
-            match sys::supervise(command, &mut patience, &mut hear) {
+            match sys::supervise(command, &mut patience, &mut on_output) {
                 Err(error) => {
                     let why = format!("{}: {error}", program.display());
                     (Verdict::SpawnFailed { why }, String::new())
@@ -137,7 +137,7 @@ pub fn trial(name: &str, options: &Options) -> Outcome {
     Outcome { verdict, stage: transcript.stage, records: transcript.records, stderr_tail, elapsed: start.elapsed() }
 }
 
-fn child_command(call: &Call, options: &Options) -> Result<Command, Verdict> {
+fn child_command(call: &Call, options: &TrialOptions) -> Result<Command, Verdict> {
     let mut command = match &options.helper {
         Some(helper) => Command::new(helper),
         None if child::hooked() => sys::own_program()
@@ -155,7 +155,7 @@ fn child_command(call: &Call, options: &Options) -> Result<Command, Verdict> {
 }
 
 /// The verdict from what the child said and how it ended. What it said of itself comes second, except for its own reason to fail.
-fn judge(transcript: &mut Transcript, ending: &Ending, options: &Options) -> Verdict {
+fn judge(transcript: &mut Transcript, ending: &ChildExit, options: &TrialOptions) -> Verdict {
     transcript.finish();
     if transcript.overflowed {
         let why = format!("it reported more than {} bytes", options.max_output);
@@ -168,13 +168,13 @@ fn judge(transcript: &mut Transcript, ending: &Ending, options: &Options) -> Ver
         return Verdict::CouldNotLoad { code: protocol::COULD_NOT_LOAD, reason: Some(reason) };
     }
     let verdict = match ending.how {
-        How::TimedOut => Verdict::TimedOut { after: options.deadline },
-        How::Signalled(signal) if sys::is_kill(signal) => Verdict::Killed,
-        How::Signalled(signal) => Verdict::Crashed { signal: Some(signal), code: None },
-        How::Unknown => Verdict::Garbled {
+        ExitCause::TimedOut => Verdict::TimedOut { after: options.deadline },
+        ExitCause::Signalled(signal) if sys::is_kill(signal) => Verdict::Killed,
+        ExitCause::Signalled(signal) => Verdict::Crashed { signal: Some(signal), code: None },
+        ExitCause::Unknown => Verdict::Garbled {
             why: "its exit status was lost, since this program ignores or collects the ends of all its children".into(),
         },
-        How::Exited(code) => judge_exit(transcript, code),
+        ExitCause::Exited(code) => judge_exit(transcript, code),
     };
     let died = !matches!(verdict, Verdict::Passed | Verdict::Garbled { .. });
     if transcript.done && died {
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn without_a_hook_nothing_is_started() {
-        let outcome = trial("anything", &Options::default());
+        let outcome = trial("anything", &TrialOptions::default());
         assert_eq!(outcome.verdict, Verdict::NoHook);
         assert!(outcome.to_string().contains("hook"), "{outcome}");
     }
@@ -217,13 +217,13 @@ mod tests {
     #[test]
     fn a_name_or_variable_that_no_environment_can_hold_is_an_error() {
         let helper = std::env::current_exe().ok();
-        let options = Options { helper: helper.clone(), ..Options::default() };
+        let options = TrialOptions { helper: helper.clone(), ..TrialOptions::default() };
         let outcome = trial("nul\0inside", &options);
         assert!(matches!(outcome.verdict, Verdict::SpawnFailed { .. }), "{outcome}");
-        let options = Options {
+        let options = TrialOptions {
             helper,
             env: vec![("a\0b".into(), None), ("".into(), Some("x\0y".into()))],
-            ..Options::default()
+            ..TrialOptions::default()
         };
         let outcome = trial("name", &options);
         assert!(matches!(outcome.verdict, Verdict::SpawnFailed { .. }), "{outcome}");

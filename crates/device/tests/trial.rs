@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use impasto_device::{Options, Outcome, Report, Trial, Verdict, hook, trial};
+use impasto_device::{Outcome, Trial, TrialOptions, TrialReport, Verdict, hook, trial};
 use libtest_mimic::{Arguments, Failed};
 use serde_json::json;
 
@@ -84,16 +84,16 @@ const TRIALS: &[Trial] = &[
         Ok(())
     }),
     trial_named("nested", |report| {
-        report.record(&trial("pass", &Options::default()).to_string());
+        report.record(&trial("pass", &TrialOptions::default()).to_string());
         Ok(())
     }),
 ];
 
-const fn trial_named(name: &'static str, run: fn(&mut Report) -> Result<(), String>) -> Trial {
+const fn trial_named(name: &'static str, run: fn(&mut TrialReport) -> Result<(), String>) -> Trial {
     Trial { name, run }
 }
 
-fn pass(report: &mut Report) -> Result<(), String> {
+fn pass(report: &mut TrialReport) -> Result<(), String> {
     report.stage("first");
     report.record(&json!({ "cores": 2, "name": "é\n" }));
     report.stage("second");
@@ -154,16 +154,16 @@ fn main() -> ExitCode {
 }
 
 /// A deadline that only a broken machine reaches.
-fn patient() -> Options {
-    Options { deadline: Duration::from_secs(60), ..Options::default() }
+fn patient() -> TrialOptions {
+    TrialOptions { deadline: Duration::from_secs(60), ..TrialOptions::default() }
 }
 
-fn within(milliseconds: u64) -> Options {
-    Options { deadline: Duration::from_millis(milliseconds), ..Options::default() }
+fn within(milliseconds: u64) -> TrialOptions {
+    TrialOptions { deadline: Duration::from_millis(milliseconds), ..TrialOptions::default() }
 }
 
-fn helper(path: &str) -> Options {
-    Options { helper: Some(PathBuf::from(path)), ..patient() }
+fn helper(path: &str) -> TrialOptions {
+    TrialOptions { helper: Some(PathBuf::from(path)), ..patient() }
 }
 
 #[track_caller]
@@ -186,7 +186,7 @@ fn many_records() {
 }
 
 fn argument() {
-    let options = Options { argument: "a=1\n\"é\"".into(), ..patient() };
+    let options = TrialOptions { argument: "a=1\n\"é\"".into(), ..patient() };
     let outcome = trial("argument", &options);
     assert_eq!(outcome.records, ["a=1\n\"é\""]);
     assert_eq!(outcome.to_string(), "could not load: it is not installed");
@@ -199,7 +199,7 @@ fn fails() {
 
 fn panics() {
     // A backtrace would push the message out of the tail.
-    let options = Options { env: vec![("RUST_BACKTRACE".into(), None)], ..patient() };
+    let options = TrialOptions { env: vec![("RUST_BACKTRACE".into(), None)], ..patient() };
     let outcome = trial("panic", &options);
     assert_eq!(outcome.to_string(), "failed at stage \"index\": it panicked: index 7 of 3");
     let tail = &outcome.stderr_tail;
@@ -223,7 +223,7 @@ fn hangs() {
 
 fn odd_deadlines() {
     assert!(matches!(trial("hang", &within(0)).verdict, Verdict::TimedOut { .. }));
-    let options = Options { deadline: Duration::MAX, max_output: usize::MAX, ..Options::default() };
+    let options = TrialOptions { deadline: Duration::MAX, max_output: usize::MAX, ..TrialOptions::default() };
     assert_eq!(trial("pass", &options).verdict, Verdict::Passed);
 }
 
@@ -238,7 +238,7 @@ fn leaves_early() {
 }
 
 fn floods_the_report() {
-    let options = Options { max_output: 10_000, ..patient() };
+    let options = TrialOptions { max_output: 10_000, ..patient() };
     let outcome = trial("flood the report", &options);
     assert_garbled(&outcome);
     assert!(outcome.records.len() < 10_000 / 15);
@@ -274,7 +274,7 @@ fn unknown() {
 }
 
 fn environment() {
-    let options = Options {
+    let options = TrialOptions {
         env: vec![
             ("TRIAL_TEST_REMOVED".into(), Some("there".into())),
             ("TRIAL_TEST_SET".into(), Some("new".into())),

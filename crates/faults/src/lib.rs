@@ -1,4 +1,4 @@
-//! Failures on purpose. Crates ask here at the places where the world can fail them; a build without the feature `faults` does not contain this
+//! Fault injection. Crates ask here at the places where the world can fail them; a build without the feature `faults` does not contain this
 //! crate at all.
 //!
 //! What is to fail is said by `IMPASTO_FAULT`, or by [`plan`], as items separated by commas:
@@ -9,7 +9,7 @@
 //! | `vulkan0:alloc:7+` | the seventh and all that follow |
 //! | `vulkan0:alloc:>1000` | every allocation of more than 1000 bytes |
 //! | `cpu:submit:3` | the third piece of work handed to that device: it is lost, and so is all that follows |
-//! | `cpu:nan:12` | the result of the twelfth op, or of the twelfth run where ops cannot be told apart, is no number |
+//! | `cpu:nan:12` | the result of the twelfth op, or of the twelfth run where ops cannot be told apart, is NaN |
 //! | `disk:write:2`, `disk:write:2+` | the second file that is written, in the middle; and all that follow |
 //!
 //! ```

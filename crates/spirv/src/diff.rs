@@ -3,7 +3,7 @@
 use std::fmt;
 
 use half::f16;
-use impasto_vulkan::{Buffer, Device, Interface, VulkanError};
+use impasto_vulkan::{Buffer, Interface, VulkanDevice, VulkanError};
 
 use crate::import::{BlockLayout, ImportError, ModuleInterface, Number, reflect};
 use crate::run::{ModuleLaunch, execute_words, rebind};
@@ -232,7 +232,7 @@ impl<'a> Diff<'a> {
     /// # Safety
     ///
     /// Both modules must be valid for this device, which is not checked here, and stay inside of their buffers.
-    pub unsafe fn on_device(&self, device: &Device, entry: &str) -> Result<Compared, DiffError> {
+    pub unsafe fn on_device(&self, device: &VulkanDevice, entry: &str) -> Result<Compared, DiffError> {
         let mut results = Vec::new();
         for ((module, words), interface) in ["A", "B"].into_iter().zip(self.modules).zip(&self.interfaces) {
             let wrong = |cause| DiffError::Module { module, cause };
@@ -248,7 +248,7 @@ impl<'a> Diff<'a> {
     /// What the buffers hold after a launch on a device.
     unsafe fn run(
         &self,
-        device: &Device,
+        device: &VulkanDevice,
         words: &[u32],
         i: &ModuleInterface,
         entry: &str,
@@ -261,7 +261,7 @@ impl<'a> Diff<'a> {
             constants: launch.constants.len() as u32,
             subgroup: None,
             uniforms: &uniforms,
-            plain: self.options.plain_driver,
+            unoptimised: self.options.plain_driver,
         };
         // SAFETY: as the caller says; the interface is what the module says.
         let pipeline = unsafe { device.pipeline(words, &interface) }?;

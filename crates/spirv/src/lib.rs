@@ -31,7 +31,7 @@ mod target;
 
 use impasto_kernel::passes::{FLOAT_ATOMICS, MULTI_LEVEL_EXITS, Pass};
 use impasto_kernel::{Compiler, Emitter, Entry, Kernel, KernelError, Module, ModuleKind, Target};
-use impasto_vulkan::{Features, Interface};
+use impasto_vulkan::{Interface, VulkanFeatures};
 
 pub use diff::{Compared, Diff, DiffError, DiffOptions, Difference, ROUNDING};
 pub use emit::ID_LIMIT;
@@ -93,7 +93,7 @@ pub fn compiler(target: Target) -> Compiler {
 }
 
 /// A compiler to SPIR-V for an open Vulkan device.
-pub fn compiler_for(device: &Features) -> Compiler {
+pub fn compiler_for(device: &VulkanFeatures) -> Compiler {
     Compiler::new(SpirV { vulkan: device.version }, target(device))
 }
 
@@ -139,5 +139,5 @@ pub fn compile_unoptimised(kernel: &Kernel) -> Result<Module, KernelError> {
 /// What a Vulkan pipeline of an entry point is made with.
 pub fn interface(entry: &Entry) -> Interface<'_> {
     let &Entry { ref name, buffers, constants, .. } = entry;
-    Interface { entry: name, buffers, constants, subgroup: None, uniforms: &[], plain: false }
+    Interface { entry: name, buffers, constants, subgroup: None, uniforms: &[], unoptimised: false }
 }

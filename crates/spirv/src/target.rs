@@ -1,7 +1,7 @@
 //! Features of kernels and what Vulkan and SPIR-V call them.
 
 use impasto_kernel::{Feature, MatrixShape, Scalar, Target, TargetLimits};
-use impasto_vulkan::{CooperativeMatrix, Features};
+use impasto_vulkan::{CooperativeMatrix, VulkanFeatures};
 use rspirv::spirv::Capability;
 
 /// Every module is for this version of Vulkan and later ones: the lowest with storage buffers and subgroups. What is younger comes by
@@ -9,7 +9,7 @@ use rspirv::spirv::Capability;
 pub(crate) const LOWEST: (u32, u32) = (1, 1);
 
 /// The target that an open Vulkan device is.
-pub fn target(have: &Features) -> Target {
+pub fn target(have: &VulkanFeatures) -> Target {
     let limits = TargetLimits {
         workgroup: have.limits.workgroup,
         invocations: have.limits.invocations,

@@ -12,11 +12,11 @@ mod twins;
 use common::{gemm, kernels, programs, random, same};
 use impasto_kernel::{Data, Kernel, KernelError, Launch, Module, Scalar, execute, lower_matrices};
 use impasto_spirv::compile_for;
-use impasto_vulkan::{Device, Loader};
+use impasto_vulkan::{Loader, VulkanDevice};
 use support::on_device::{in_child, open, run};
 
 /// The module of a kernel for this device, optimised and not.
-fn both(device: &Device, kernel: &Kernel) -> [(Result<Module, KernelError>, &'static str); 2] {
+fn both(device: &VulkanDevice, kernel: &Kernel) -> [(Result<Module, KernelError>, &'static str); 2] {
     let (target, one) = (impasto_spirv::target(device.features()), std::slice::from_ref(kernel));
     [
         (impasto_spirv::compiler(target.clone()).compile(one), "optimised"),
@@ -24,7 +24,7 @@ fn both(device: &Device, kernel: &Kernel) -> [(Result<Module, KernelError>, &'st
     ]
 }
 
-fn compare(device: &Device, kernel: &Kernel, launch: &Launch, what: &str) {
+fn compare(device: &VulkanDevice, kernel: &Kernel, launch: &Launch, what: &str) {
     let mut expected = launch.clone();
     execute(kernel, &mut expected).unwrap_or_else(|e| panic!("{what}: {e}"));
     for (module, how) in both(device, kernel) {
@@ -335,7 +335,7 @@ fn products_are_right_on_a_device_with_matrix_units() {
     let instance = Loader::open().unwrap().create_instance().unwrap();
     let all = instance.enumerate().unwrap();
     let physical = all.iter().find(|p| !p.features().products.is_empty()).expect("no device here has matrix units");
-    let device = Device::open(physical).unwrap();
+    let device = VulkanDevice::open(physical).unwrap();
     let target = impasto_spirv::target(device.features());
     println!("{}: {:?}", physical.describe().label, target.products);
     let (mut ran, mut worst) = (std::collections::BTreeMap::new(), 0f32);

@@ -11,7 +11,7 @@ use support::modules;
 use support::on_device::{in_child, open_for};
 
 /// Devices by the capabilities that they were opened for.
-type Devices = HashMap<Vec<u32>, impasto_vulkan::Device>;
+type Devices = HashMap<Vec<u32>, impasto_vulkan::VulkanDevice>;
 
 /// Compares a module with what we make of it; how many scalars the device rounded differently.
 fn same(devices: &mut Devices, name: &str, words: &[u32], options: DiffOptions) -> usize {

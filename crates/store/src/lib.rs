@@ -1,4 +1,4 @@
-//! Files that are kept between runs: where they lie, and how they are written so that no reader sees half of one.
+//! The cache folder of the user, and atomic replacement of files in it.
 //!
 //! They are a convenience. Whatever is wrong with them costs time, never a picture, so whoever uses this crate goes on without.
 
@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How the names of files begin that are being written. A process that dies leaves one behind.
+/// The prefix of temporary files. A process that dies leaves one.
 pub const UNFINISHED: &str = "new-";
 
 /// The user's cache folder: `$XDG_CACHE_HOME/impasto`, else `~/.cache/impasto`; on Windows below `%LOCALAPPDATA%`.
@@ -27,7 +27,7 @@ pub fn user_folder() -> Option<PathBuf> {
     }
 }
 
-/// Puts a whole file in place at once: a reader sees the old one or the new one, also if several processes write it. Its folder is made if it is
+/// Replaces a file atomically: a reader sees the old one or the new one, also if several processes write it. Its folder is made if it is
 /// not there.
 ///
 /// ```
@@ -53,8 +53,8 @@ pub fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     placed
 }
 
-/// The same, and it is there after a power loss too: returns when the disk has it. It is first written beside itself under one name, so a process
-/// that dies leaves at most one file behind, which the next one overwrites.
+/// Replaces a file atomically and durably: returns when the disk has it. The temporary file has one name, so a process that dies leaves at most
+/// one, which the next one overwrites.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;

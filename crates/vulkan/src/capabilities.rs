@@ -1,17 +1,17 @@
-//! What modules of others ask of a device: their capabilities, and the feature that each needs to be enabled.
+//! The Vulkan feature that each SPIR-V capability needs.
 //!
-//! Our kernels are written for the [`Features`](crate::Features) that every device is opened with. A module of another compiler says itself
-//! what it needs, and a device is opened with that, too ([`Device::open_for`](crate::Device::open_for)). Capabilities that are not listed here need
+//! Our kernels are written for the [`VulkanFeatures`](crate::VulkanFeatures) that every device is opened with. A module of another compiler says itself
+//! what it needs, and a device is opened with that, too ([`VulkanDevice::open_for`](crate::VulkanDevice::open_for)). Capabilities that are not listed here need
 //! no feature, or are none of a module that computes: the driver is left to say so.
 
 use ash::vk;
 
 use crate::error::VulkanError;
-use crate::features::Chain;
-use crate::physical::Physical;
+use crate::features::FeatureChain;
+use crate::physical::PhysicalDevice;
 
 /// The feature of a capability, by the name that Vulkan gives it, and where it stands in the structures.
-fn feature<'c>(chain: &'c mut Chain<'_>, capability: u32) -> Option<(&'static str, &'c mut vk::Bool32)> {
+fn feature<'c>(chain: &'c mut FeatureChain<'_>, capability: u32) -> Option<(&'static str, &'c mut vk::Bool32)> {
     let (core, small) = (&mut chain.core, &mut chain.small);
     let (storage16, storage8) = (&mut chain.storage16, &mut chain.storage8);
     Some(match capability {
@@ -47,8 +47,8 @@ fn feature<'c>(chain: &'c mut Chain<'_>, capability: u32) -> Option<(&'static st
     })
 }
 
-impl Chain<'_> {
-    /// Asks for what these capabilities need.
+impl FeatureChain<'_> {
+    /// Enables what these capabilities need.
     pub(crate) fn want(&mut self, capabilities: &[u32]) {
         for &c in capabilities {
             if let Some((_, bit)) = feature(self, c) {
@@ -62,21 +62,21 @@ impl Chain<'_> {
     }
 }
 
-impl Physical {
+impl PhysicalDevice {
     /// Whether the device has the feature of every one of these capabilities, by their numbers in SPIR-V; one that it lacks is named.
     pub fn offers(&self, capabilities: &[u32]) -> Result<(), VulkanError> {
-        let mut chain = self.told();
+        let mut chain = self.query_features();
         for &c in capabilities {
             if let Some((name, &mut vk::FALSE)) = feature(&mut chain, c) {
                 return Err(VulkanError::Lacks(name));
             }
         }
-        let together = self.features().subgroup;
+        let ops = self.features().subgroup;
         let subgroup = [
-            (62, together.vote, "VK_SUBGROUP_FEATURE_VOTE_BIT"),
-            (63, together.arithmetic, "VK_SUBGROUP_FEATURE_ARITHMETIC_BIT"),
-            (64, together.ballot, "VK_SUBGROUP_FEATURE_BALLOT_BIT"),
-            (65, together.shuffle, "VK_SUBGROUP_FEATURE_SHUFFLE_BIT"),
+            (62, ops.vote, "VK_SUBGROUP_FEATURE_VOTE_BIT"),
+            (63, ops.arithmetic, "VK_SUBGROUP_FEATURE_ARITHMETIC_BIT"),
+            (64, ops.ballot, "VK_SUBGROUP_FEATURE_BALLOT_BIT"),
+            (65, ops.shuffle, "VK_SUBGROUP_FEATURE_SHUFFLE_BIT"),
         ];
         match subgroup.iter().find(|(c, has, _)| !has && capabilities.contains(c)) {
             Some(&(_, _, name)) => Err(VulkanError::Lacks(name)),

@@ -1,103 +1,108 @@
-//! Work that is written down once and run as often as wanted.
+//! Command buffers, recorded once and submitted as often as wanted.
 
 use std::sync::Arc;
 
 use ash::vk;
 
-use crate::device::{Device, Pipeline};
+use crate::device::{ComputePipeline, VulkanDevice};
 use crate::error::{Named, VulkanError};
 use crate::memory::Buffer;
-use crate::queue::{Ends, Lane};
+use crate::queue::{QueueKind, TimelinePoint};
 
-/// A part of a buffer, as a kernel or a copy sees it.
+/// A range of a buffer, as a kernel or a copy uses it.
 #[derive(Clone)]
-pub struct Part {
+pub struct BufferRange {
     /// The buffer.
     pub buffer: Arc<Buffer>,
-    /// Where the part begins. Kernels need a multiple of [`KernelLimits::alignment`](crate::KernelLimits::alignment).
+    /// Where the range begins. Kernels need a multiple of [`KernelLimits::alignment`](crate::KernelLimits::alignment).
     pub offset: u64,
-    /// How long it is.
+    /// Its length.
     pub bytes: u64,
 }
 
-impl Part {
-    /// Whether a byte is of both.
-    pub fn touches(&self, other: &Part) -> bool {
+impl BufferRange {
+    /// Whether the two have a byte in common.
+    pub fn overlaps(&self, other: &BufferRange) -> bool {
         Arc::ptr_eq(&self.buffer, &other.buffer)
             && self.offset < other.offset + other.bytes
             && other.offset < self.offset + self.bytes
     }
 
-    /// A part of it.
-    pub fn within(&self, offset: u64, bytes: u64) -> Part {
-        Part { buffer: self.buffer.clone(), offset: self.offset + offset, bytes }
+    /// A range within this one.
+    pub fn within(&self, offset: u64, bytes: u64) -> BufferRange {
+        BufferRange { buffer: self.buffer.clone(), offset: self.offset + offset, bytes }
     }
 }
 
 enum Command {
-    Run { pipeline: Arc<Pipeline>, parts: Vec<Part>, groups: [u32; 3] },
-    Copy { from: Part, to: Part },
-    Clear(Part),
+    Run { pipeline: Arc<ComputePipeline>, ranges: Vec<BufferRange>, groups: [u32; 3] },
+    Copy { from: BufferRange, to: BufferRange },
+    Clear(BufferRange),
     Barrier,
-    Stamp,
+    Timestamp,
 }
 
-/// A list of commands that is being written.
+/// Records commands.
 pub struct Recorder {
-    device: Device,
-    lane: Lane,
+    device: VulkanDevice,
+    kind: QueueKind,
     commands: Vec<Command>,
-    stamps: u32,
+    timestamps: u32,
 }
 
-/// A list of commands, ready to run. It holds all that it uses.
+/// A recorded command buffer. It owns all that it uses.
 pub struct Recording {
-    device: Device,
+    device: VulkanDevice,
     sets: vk::DescriptorPool,
     pool: vk::CommandPool,
     list: vk::CommandBuffer,
     queries: vk::QueryPool,
-    stamps: u32,
+    timestamps: u32,
     /// What it must not outlive.
     _uses: Vec<Command>,
-    /// When its last run has ended.
-    ends: Ends,
+    /// The point on the timeline at which its last run ends.
+    done_at: TimelinePoint,
 }
 
 impl Recorder {
-    /// An empty list for a lane of the device.
-    pub fn new(device: &Device, lane: Lane) -> Recorder {
-        Recorder { device: device.clone(), lane, commands: Vec::new(), stamps: 0 }
+    /// Begins a recording for a queue of the device.
+    pub fn new(device: &VulkanDevice, kind: QueueKind) -> Recorder {
+        Recorder { device: device.clone(), kind, commands: Vec::new(), timestamps: 0 }
     }
 
     /// Runs a kernel over so many workgroups.
-    pub fn run(&mut self, pipeline: &Arc<Pipeline>, parts: Vec<Part>, groups: [u32; 3]) -> Result<(), VulkanError> {
+    pub fn run(
+        &mut self,
+        pipeline: &Arc<ComputePipeline>,
+        ranges: Vec<BufferRange>,
+        groups: [u32; 3],
+    ) -> Result<(), VulkanError> {
         let limits = &self.device.features().limits;
-        let same = |device: &Device| Arc::ptr_eq(&self.device.0, &device.0);
-        if self.lane == Lane::Copies {
+        let same = |device: &VulkanDevice| Arc::ptr_eq(&self.device.0, &device.0);
+        if self.kind == QueueKind::Transfer {
             return Err(VulkanError::Lacks("kernels on the queue for copies"));
         }
-        if parts.len() != pipeline.buffers as usize || pipeline.constants != 0 || !same(&pipeline.device) {
+        if ranges.len() != pipeline.buffers as usize || pipeline.constants != 0 || !same(&pipeline.device) {
             return Err(VulkanError::Lacks("such kernel for these buffers"));
         }
         if let Some((&wanted, &have)) = groups.iter().zip(&limits.groups).find(|(wanted, have)| wanted > have) {
             return Err(VulkanError::TooMany { what: "workgroups", wanted, have });
         }
-        for part in &parts {
-            self.check(part)?;
-            if part.bytes > limits.binding {
-                return Err(VulkanError::TooLarge { wanted: part.bytes, have: limits.binding });
+        for range in &ranges {
+            self.check(range)?;
+            if range.bytes > limits.binding {
+                return Err(VulkanError::TooLarge { wanted: range.bytes, have: limits.binding });
             }
-            if !part.offset.is_multiple_of(limits.alignment) {
+            if !range.offset.is_multiple_of(limits.alignment) {
                 return Err(VulkanError::Lacks("way to bind a buffer at such an offset"));
             }
         }
-        self.commands.push(Command::Run { pipeline: pipeline.clone(), parts, groups });
+        self.commands.push(Command::Run { pipeline: pipeline.clone(), ranges, groups });
         Ok(())
     }
 
     /// Copies bytes.
-    pub fn copy(&mut self, from: Part, to: Part) -> Result<(), VulkanError> {
+    pub fn copy(&mut self, from: BufferRange, to: BufferRange) -> Result<(), VulkanError> {
         self.check(&from)?;
         self.check(&to)?;
         if from.bytes != to.bytes {
@@ -107,45 +112,45 @@ impl Recorder {
         Ok(())
     }
 
-    /// Fills with zeros. Offset and length must be multiples of four.
-    pub fn clear(&mut self, part: Part) -> Result<(), VulkanError> {
-        self.check(&part)?;
-        self.commands.push(Command::Clear(part));
+    /// Fills a range with zeros. Offset and length must be multiples of four.
+    pub fn clear(&mut self, range: BufferRange) -> Result<(), VulkanError> {
+        self.check(&range)?;
+        self.commands.push(Command::Clear(range));
         Ok(())
     }
 
-    /// What was written down before ends, and is seen, before what comes behind begins.
+    /// A pipeline barrier: what was recorded before it ends, and its writes are visible, before what follows begins.
     pub fn barrier(&mut self) {
         self.commands.push(Command::Barrier);
     }
 
-    /// Notes the time at which all before it has ended.
-    pub fn stamp(&mut self) {
-        self.commands.push(Command::Stamp);
-        self.stamps += 1;
+    /// Writes a timestamp when all before it has ended.
+    pub fn timestamp(&mut self) {
+        self.commands.push(Command::Timestamp);
+        self.timestamps += 1;
     }
 
-    fn check(&self, part: &Part) -> Result<(), VulkanError> {
-        let (wanted, have) = (part.offset.saturating_add(part.bytes), part.buffer.bytes());
-        if !Arc::ptr_eq(&self.device.0, &part.buffer.device.0) {
+    fn check(&self, range: &BufferRange) -> Result<(), VulkanError> {
+        let (wanted, have) = (range.offset.saturating_add(range.bytes), range.buffer.bytes());
+        if !Arc::ptr_eq(&self.device.0, &range.buffer.device.0) {
             return Err(VulkanError::Lacks("such buffer"));
         }
         if wanted > have { Err(VulkanError::TooLarge { wanted, have }) } else { Ok(()) }
     }
 
-    /// The list, ready to run.
+    /// Ends the recording.
     pub fn finish(self) -> Result<Recording, VulkanError> {
-        let Recorder { device, lane, commands, stamps } = self;
-        let stamps = if device.stamp_seconds(lane).is_some() { stamps } else { 0 };
+        let Recorder { device, kind, commands, timestamps } = self;
+        let timestamps = if device.timestamp_period(kind).is_some() { timestamps } else { 0 };
         let mut made = Recording {
             device,
             sets: vk::DescriptorPool::null(),
             pool: vk::CommandPool::null(),
             list: vk::CommandBuffer::null(),
             queries: vk::QueryPool::null(),
-            stamps,
+            timestamps,
             _uses: Vec::new(),
-            ends: Ends { lane, number: 0 },
+            done_at: TimelinePoint { kind, number: 0 },
         };
         made.record(&commands)?;
         made._uses = commands;
@@ -158,16 +163,17 @@ impl Recording {
         let opened = self.device.0.clone();
         let device = &opened.raw;
         let sets = self.describe(commands)?;
-        let (lane, work) = (self.ends.lane, stages(self.ends.lane));
-        let info = vk::CommandPoolCreateInfo::default().queue_family_index(self.device.queue(lane).family);
+        let (kind, work) = (self.done_at.kind, stages(self.done_at.kind));
+        let info = vk::CommandPoolCreateInfo::default().queue_family_index(self.device.queue(kind).family);
         // SAFETY: here and below, each structure is complete and lives until its call returns, and all handles are of this device.
         self.pool = unsafe { device.create_command_pool(&info, None) }.named("vkCreateCommandPool")?;
         let info = vk::CommandBufferAllocateInfo::default().command_pool(self.pool).command_buffer_count(1);
         // SAFETY: as above.
         let lists = unsafe { device.allocate_command_buffers(&info) }.named("vkAllocateCommandBuffers")?;
         self.list = lists.first().copied().ok_or(VulkanError::Lacks("command buffer in its answer"))?;
-        if self.stamps > 0 {
-            let info = vk::QueryPoolCreateInfo::default().query_type(vk::QueryType::TIMESTAMP).query_count(self.stamps);
+        if self.timestamps > 0 {
+            let info =
+                vk::QueryPoolCreateInfo::default().query_type(vk::QueryType::TIMESTAMP).query_count(self.timestamps);
             // SAFETY: as above.
             self.queries = unsafe { device.create_query_pool(&info, None) }.named("vkCreateQueryPool")?;
         }
@@ -175,15 +181,15 @@ impl Recording {
         // SAFETY: as above; the list is written by this thread alone.
         unsafe { device.begin_command_buffer(list, &vk::CommandBufferBeginInfo::default()) }
             .named("vkBeginCommandBuffer")?;
-        if self.stamps > 0 {
+        if self.timestamps > 0 {
             // SAFETY: as above.
-            unsafe { device.cmd_reset_query_pool(list, self.queries, 0, self.stamps) };
+            unsafe { device.cmd_reset_query_pool(list, self.queries, 0, self.timestamps) };
         }
         // What the host or an earlier list has written is seen by the first command.
         barrier(device, list, work, vk::PipelineStageFlags::HOST);
         let (mut sets, mut stamp) = (sets.into_iter(), 0);
         for command in commands {
-            // SAFETY: as above; parts lie within their buffers, which `Recorder` has made sure of, and the recording holds them.
+            // SAFETY: as above; ranges lie within their buffers, which `Recorder` has made sure of, and the recording holds them.
             unsafe {
                 match command {
                     Command::Run { pipeline, groups, .. } => {
@@ -206,14 +212,16 @@ impl Recording {
                             device.cmd_copy_buffer(list, from.buffer.raw, to.buffer.raw, &region);
                         }
                     }
-                    Command::Clear(part) => device.cmd_fill_buffer(list, part.buffer.raw, part.offset, part.bytes, 0),
+                    Command::Clear(range) => {
+                        device.cmd_fill_buffer(list, range.buffer.raw, range.offset, range.bytes, 0)
+                    }
                     Command::Barrier => barrier(device, list, work, vk::PipelineStageFlags::empty()),
-                    Command::Stamp if self.stamps > 0 => {
+                    Command::Timestamp if self.timestamps > 0 => {
                         let stage = vk::PipelineStageFlags::BOTTOM_OF_PIPE;
                         device.cmd_write_timestamp(list, stage, self.queries, stamp);
                         stamp += 1;
                     }
-                    Command::Stamp => {}
+                    Command::Timestamp => {}
                 }
             }
         }
@@ -234,7 +242,7 @@ impl Recording {
         let device = &self.device.0.raw;
         let runs = || {
             commands.iter().filter_map(|command| match command {
-                Command::Run { pipeline, parts, .. } => Some((pipeline, parts)),
+                Command::Run { pipeline, ranges, .. } => Some((pipeline, ranges)),
                 _ => None,
             })
         };
@@ -242,10 +250,10 @@ impl Recording {
         if count == 0 {
             return Ok(Vec::new());
         }
-        let parts: usize = runs().map(|(_, parts)| parts.len()).sum();
+        let ranges: usize = runs().map(|(_, ranges)| ranges.len()).sum();
         let sizes = [vk::DescriptorPoolSize::default()
             .ty(vk::DescriptorType::STORAGE_BUFFER)
-            .descriptor_count((parts as u32).max(1))];
+            .descriptor_count((ranges as u32).max(1))];
         let info = vk::DescriptorPoolCreateInfo::default().max_sets(count).pool_sizes(&sizes);
         // SAFETY: here and below, each structure is complete and lives until its call returns, and all handles are of this device.
         self.sets = unsafe { device.create_descriptor_pool(&info, None) }.named("vkCreateDescriptorPool")?;
@@ -253,47 +261,48 @@ impl Recording {
         let info = vk::DescriptorSetAllocateInfo::default().descriptor_pool(self.sets).set_layouts(&layouts);
         // SAFETY: as above.
         let sets = unsafe { device.allocate_descriptor_sets(&info) }.named("vkAllocateDescriptorSets")?;
-        for ((_, parts), &set) in runs().zip(&sets) {
-            let range = |part: &Part| {
-                vk::DescriptorBufferInfo::default().buffer(part.buffer.raw).offset(part.offset).range(part.bytes)
+        for ((_, ranges), &set) in runs().zip(&sets) {
+            let range = |range: &BufferRange| {
+                vk::DescriptorBufferInfo::default().buffer(range.buffer.raw).offset(range.offset).range(range.bytes)
             };
-            bind(device, set, &[], parts.iter().map(range));
+            bind(device, set, &[], ranges.iter().map(range));
         }
         Ok(sets)
     }
 
-    /// Hands the list to the device, behind all that was handed to its lane before. A list that still runs is waited for first.
+    /// Submits the command buffer after all that was submitted to its queue before. One that still runs is waited for first.
     pub fn submit(&mut self) -> Result<(), VulkanError> {
         self.submit_after(&[])
     }
 
-    /// The same, to begin when lists of the other lane have ended too. They must have been handed over before.
-    pub fn submit_after(&mut self, after: &[Ends]) -> Result<(), VulkanError> {
+    /// Submits it to begin when these points of the other queue are reached too. Their work must have been submitted before.
+    pub fn submit_after(&mut self, after: &[TimelinePoint]) -> Result<(), VulkanError> {
         self.wait()?;
-        self.ends = self.device.submit(self.list, self.ends.lane, after)?;
+        self.done_at = self.device.submit(self.list, self.done_at.kind, after)?;
         Ok(())
     }
 
-    /// When its last run has ended.
-    pub fn ends(&self) -> Ends {
-        self.ends
+    /// The point on the timeline at which its last run ends.
+    pub fn done_at(&self) -> TimelinePoint {
+        self.done_at
     }
 
-    /// Waits until the list has run.
+    /// Waits until its last run has ended.
     pub fn wait(&self) -> Result<(), VulkanError> {
-        self.device.wait_until(self.ends)
+        self.device.wait_until(self.done_at)
     }
 
-    /// Seconds between one stamp of the last run and the next; none where the device has no clock.
+    /// Seconds between consecutive timestamps of the last run; none where the queue has no timestamps.
     pub fn seconds(&self) -> Result<Vec<f64>, VulkanError> {
-        let Some(tick) = self.device.stamp_seconds(self.ends.lane).filter(|_| self.stamps > 1 && self.ends.number > 0)
+        let Some(tick) =
+            self.device.timestamp_period(self.done_at.kind).filter(|_| self.timestamps > 1 && self.done_at.number > 0)
         else {
             return Ok(Vec::new());
         };
         self.wait()?;
-        let mut ticks = vec![0u64; self.stamps as usize];
+        let mut ticks = vec![0u64; self.timestamps as usize];
         let flags = vk::QueryResultFlags::TYPE_64 | vk::QueryResultFlags::WAIT;
-        // SAFETY: the list has run and written all of its stamps.
+        // SAFETY: the list has run and written all of its timestamps.
         unsafe { self.device.0.raw.get_query_pool_results(self.queries, 0, &mut ticks, flags) }
             .named("vkGetQueryPoolResults")?;
         Ok(ticks.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]) as f64 * tick).collect())
@@ -322,15 +331,15 @@ pub(crate) fn bind(
     unsafe { device.update_descriptor_sets(&writes, &[]) };
 }
 
-/// What a lane does.
-fn stages(lane: Lane) -> vk::PipelineStageFlags {
-    match lane {
-        Lane::Kernels => vk::PipelineStageFlags::COMPUTE_SHADER | vk::PipelineStageFlags::TRANSFER,
-        Lane::Copies => vk::PipelineStageFlags::TRANSFER,
+/// The pipeline stages of a queue.
+fn stages(kind: QueueKind) -> vk::PipelineStageFlags {
+    match kind {
+        QueueKind::Compute => vk::PipelineStageFlags::COMPUTE_SHADER | vk::PipelineStageFlags::TRANSFER,
+        QueueKind::Transfer => vk::PipelineStageFlags::TRANSFER,
     }
 }
 
-/// How these stages read and write.
+/// The read and write accesses of these stages.
 fn accesses(stages: vk::PipelineStageFlags) -> (vk::AccessFlags, vk::AccessFlags) {
     let mut all = (vk::AccessFlags::empty(), vk::AccessFlags::empty());
     for (stage, reads, writes) in [
@@ -345,7 +354,7 @@ fn accesses(stages: vk::PipelineStageFlags) -> (vk::AccessFlags, vk::AccessFlags
     all
 }
 
-/// The work behind this waits for that before it, and for `others`, and sees what they wrote.
+/// Makes later work wait for earlier work and for `others`, and see what they wrote.
 fn barrier(
     device: &ash::Device,
     list: vk::CommandBuffer,

@@ -1,4 +1,4 @@
-//! A device that is open: kernels, and running one.
+//! An open device: compiling kernels, and running one.
 
 use std::ffi::CString;
 use std::sync::Arc;
@@ -7,63 +7,63 @@ use ash::vk;
 
 use crate::commands::bind;
 use crate::error::{Named, VulkanError};
-use crate::features::Features;
+use crate::features::VulkanFeatures;
 use crate::instance::Inner;
 use crate::memory::Buffer;
-use crate::physical::Physical;
-use crate::queue::{Found, Lane, Queue};
-use crate::remembered::Identity;
+use crate::physical::PhysicalDevice;
+use crate::pipeline_cache::Identity;
+use crate::queue::{Queue, QueueIndex, QueueKind};
 use impasto_graph::Meter;
 
 /// An open device with its queues.
 #[derive(Clone)]
-pub struct Device(pub(crate) Arc<Opened>);
+pub struct VulkanDevice(pub(crate) Arc<DeviceInner>);
 
-pub(crate) struct Opened {
+pub(crate) struct DeviceInner {
     pub(crate) raw: ash::Device,
-    /// By [`Lane`].
+    /// By [`QueueKind`].
     pub(crate) queues: Vec<Queue>,
     pub(crate) memory: vk::PhysicalDeviceMemoryProperties,
-    features: Features,
+    features: VulkanFeatures,
     instance: Arc<Inner>,
-    /// What the driver's compiler made; changed as a whole by one thread alone.
+    /// The driver's pipeline cache; merged into by one thread at a time.
     pub(crate) pipelines: vk::PipelineCache,
-    pub(crate) remembering: std::sync::RwLock<()>,
+    pub(crate) cache_lock: std::sync::RwLock<()>,
     pub(crate) identity: Identity,
     pub(crate) meter: Meter,
-    /// Of the host's memory.
-    pub(crate) aside: Meter,
+    /// Host memory for offloaded values.
+    pub(crate) offloaded: Meter,
     #[cfg(feature = "faults")]
     pub(crate) name: std::sync::OnceLock<String>,
 }
 
-impl Device {
-    /// Opens a device with its first queue that computes, another for copies where it has one, and all [`Features`] that it has.
-    pub fn open(physical: &Physical) -> Result<Device, VulkanError> {
-        Device::open_for(physical, &[])
+impl VulkanDevice {
+    /// Opens a device with its first queue that computes, another for copies where it has one, and all [`VulkanFeatures`] that it has.
+    pub fn open(physical: &PhysicalDevice) -> Result<VulkanDevice, VulkanError> {
+        VulkanDevice::open_for(physical, &[])
     }
 
-    /// Opens a device as [`open`](Device::open) does, and with what modules with these capabilities need, by their numbers in SPIR-V. What the device
+    /// Opens a device as [`open`](VulkanDevice::open) does, and with what modules with these capabilities need, by their numbers in SPIR-V. What the device
     /// lacks of that is an error, with the name of the feature.
-    pub fn open_for(physical: &Physical, capabilities: &[u32]) -> Result<Device, VulkanError> {
+    pub fn open_for(physical: &PhysicalDevice, capabilities: &[u32]) -> Result<VulkanDevice, VulkanError> {
         physical.offers(capabilities)?;
         let (kernels, copies) = physical.queues().ok_or(VulkanError::Lacks("queue for computing"))?;
-        let device = Device::with_queues(physical, capabilities, kernels, copies)?;
+        let device = VulkanDevice::with_queues(physical, capabilities, kernels, copies)?;
         // A second queue is believed when it has copied something.
-        let holds = copies.is_none() || device.copies_hold().unwrap_or(false);
+        let holds = copies.is_none() || device.transfer_queue_copies().unwrap_or(false);
         device.meter().start_over();
         match holds {
             true => Ok(device),
-            false => Device::with_queues(physical, capabilities, kernels, None),
+            false => VulkanDevice::with_queues(physical, capabilities, kernels, None),
         }
     }
 
     fn with_queues(
-        physical: &Physical,
+        physical: &PhysicalDevice,
         capabilities: &[u32],
-        kernels: Found,
-        copies: Option<Found>,
-    ) -> Result<Device, VulkanError> {
+        kernels: QueueIndex,
+        copies: Option<QueueIndex>,
+    ) -> Result<VulkanDevice, VulkanError> {
         let features = physical.features();
         let raw = physical.create(kernels, copies, &features, capabilities).named("vkCreateDevice")?;
         let instance = physical.instance.clone();
@@ -72,20 +72,20 @@ impl Device {
         // SAFETY: as above.
         let told = unsafe { instance.raw.get_physical_device_properties(physical.handle) };
         let identity = Identity { vendor: told.vendor_id, device: told.device_id, driver: told.pipeline_cache_uuid };
-        let (pipelines, remembering) = (vk::PipelineCache::null(), std::sync::RwLock::new(()));
+        let (pipelines, cache_lock) = (vk::PipelineCache::null(), std::sync::RwLock::new(()));
         let meter = Meter::new();
         // Owned from here on, so that an error below closes it.
-        let mut opened = Opened {
+        let mut opened = DeviceInner {
             raw,
             queues: Vec::new(),
             memory,
             features,
             instance,
             pipelines,
-            remembering,
+            cache_lock,
             identity,
             meter,
-            aside: Meter::new(),
+            offloaded: Meter::new(),
             #[cfg(feature = "faults")]
             name: std::sync::OnceLock::new(),
         };
@@ -98,36 +98,36 @@ impl Device {
             Some(found) => Queue::new(&opened.raw, found, timeline),
             None => opened.queues[0].beside(timeline),
         });
-        Ok(Device(Arc::new(opened)))
+        Ok(VulkanDevice(Arc::new(opened)))
     }
 
-    /// The name under which faults are planned for it. Without one it has none.
+    /// Sets the name under which faults are injected into it. Without one it has none.
     #[cfg(feature = "faults")]
     pub fn set_name(&self, name: &str) {
         let _ = self.0.name.set(name.into());
     }
 
-    /// Seconds of one tick of the device's clock, if it has one for this lane.
-    pub(crate) fn stamp_seconds(&self, lane: Lane) -> Option<f64> {
+    /// Seconds of one tick of the device's clock, if it has one for this queue.
+    pub(crate) fn timestamp_period(&self, kind: QueueKind) -> Option<f64> {
         let nanoseconds = f64::from(self.0.features.limits.tick_picoseconds) / 1e3;
-        (nanoseconds > 0.0 && self.queue(lane).clock).then_some(nanoseconds / 1e9)
+        (nanoseconds > 0.0 && self.queue(kind).clock).then_some(nanoseconds / 1e9)
     }
 
-    /// What kernels may use.
-    pub fn features(&self) -> &Features {
+    /// The features that are enabled.
+    pub fn features(&self) -> &VulkanFeatures {
         &self.0.features
     }
 
-    /// A kernel: the entry point of SPIR-V words that the interface names.
+    /// Compiles a kernel: the entry point of a SPIR-V module that the interface names.
     ///
     /// # Safety
     ///
     /// The words must be a valid module for this device, of that interface: a driver does not check them. What the kernel reads
-    /// and writes must lie in the buffers that [`run`](Device::run) is given.
-    pub unsafe fn pipeline(&self, words: &[u32], interface: &Interface<'_>) -> Result<Pipeline, VulkanError> {
+    /// and writes must lie in the buffers that [`run`](VulkanDevice::run) is given.
+    pub unsafe fn pipeline(&self, words: &[u32], interface: &Interface<'_>) -> Result<ComputePipeline, VulkanError> {
         let device = &self.0.raw;
         let (features, limits) = (&self.0.features, &self.0.features.limits);
-        let &Interface { entry, buffers, constants, subgroup, uniforms, plain } = interface;
+        let &Interface { entry, buffers, constants, subgroup, uniforms, unoptimised } = interface;
         if constants > limits.constants {
             return Err(VulkanError::TooLarge { wanted: constants.into(), have: limits.constants.into() });
         }
@@ -140,7 +140,7 @@ impl Device {
         if subgroup.is_some_and(|n| !choice(n)) {
             return Err(VulkanError::Lacks("subgroups of that size to choose"));
         }
-        let mut pipeline = Pipeline {
+        let mut pipeline = ComputePipeline {
             device: self.clone(),
             buffers,
             uniforms: uniforms.to_vec(),
@@ -185,12 +185,12 @@ impl Device {
         if subgroup.is_some() {
             stage = stage.push_next(&mut size);
         }
-        let flags = match plain {
+        let flags = match unoptimised {
             true => vk::PipelineCreateFlags::DISABLE_OPTIMIZATION,
             false => vk::PipelineCreateFlags::empty(),
         };
         let infos = [vk::ComputePipelineCreateInfo::default().flags(flags).stage(stage).layout(pipeline.layout)];
-        let _remembering = self.0.remembering.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _remembering = self.0.cache_lock.read().unwrap_or_else(std::sync::PoisonError::into_inner);
         // SAFETY: as above; several threads may use the cache at a time.
         let made = unsafe { device.create_compute_pipelines(self.0.pipelines, &infos, None) };
         let made = made.map_err(|(_, result)| result).named("vkCreateComputePipelines")?;
@@ -201,7 +201,7 @@ impl Device {
     /// Runs a kernel over `groups` workgroups, with the bytes of its push constants, and waits for its end.
     pub fn run(
         &self,
-        pipeline: &Pipeline,
+        pipeline: &ComputePipeline,
         buffers: &[&Buffer],
         constants: &[u8],
         groups: [u32; 3],
@@ -227,8 +227,8 @@ impl Device {
     }
 }
 
-impl Opened {
-    /// A semaphore that counts; null where the device has none.
+impl DeviceInner {
+    /// Creates a timeline semaphore; null where the device has none.
     fn counter(&self) -> Result<vk::Semaphore, VulkanError> {
         if !self.features.timeline {
             return Ok(vk::Semaphore::null());
@@ -240,9 +240,9 @@ impl Opened {
     }
 }
 
-/// What one run needs for its duration.
+/// The objects of one run.
 struct Work<'a> {
-    device: &'a Device,
+    device: &'a VulkanDevice,
     pool: vk::DescriptorPool,
     commands: vk::CommandPool,
     fence: vk::Fence,
@@ -251,12 +251,12 @@ struct Work<'a> {
 impl Work<'_> {
     fn run(
         &mut self,
-        pipeline: &Pipeline,
+        pipeline: &ComputePipeline,
         buffers: &[&Buffer],
         constants: &[u8],
         groups: [u32; 3],
     ) -> Result<(), VulkanError> {
-        let (device, queue) = (&self.device.0.raw, self.device.queue(Lane::Kernels));
+        let (device, queue) = (&self.device.0.raw, self.device.queue(QueueKind::Compute));
         let kinds = [vk::DescriptorType::STORAGE_BUFFER, vk::DescriptorType::UNIFORM_BUFFER];
         let sizes = kinds.map(|ty| vk::DescriptorPoolSize::default().ty(ty).descriptor_count(pipeline.buffers.max(1)));
         let info = vk::DescriptorPoolCreateInfo::default().max_sets(1).pool_sizes(&sizes);
@@ -326,7 +326,7 @@ impl Drop for Work<'_> {
     }
 }
 
-/// What a kernel is called and takes.
+/// The entry point and the bindings of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interface<'a> {
     /// The name of the entry point.
@@ -335,15 +335,15 @@ pub struct Interface<'a> {
     pub buffers: u32,
     /// Bytes of push constants.
     pub constants: u32,
-    /// Invocations in a subgroup, where the kernel counts on a number: a power of two among [`Features::subgroup_sizes`].
+    /// Invocations in a subgroup, where the kernel counts on a number: a power of two among [`VulkanFeatures::subgroup_sizes`].
     pub subgroup: Option<u32>,
     /// Those of the bindings that are uniform buffers instead.
     pub uniforms: &'a [u32],
-    /// Ask the driver not to optimise: slower kernels, for modules that its optimiser cannot digest.
-    pub plain: bool,
+    /// Compile without optimisation: slower kernels, for modules that the driver's optimiser cannot handle.
+    pub unoptimised: bool,
 }
 
-/// What is bound there.
+/// The descriptor type of a binding.
 pub(crate) fn kind_of(uniforms: &[u32], binding: u32) -> vk::DescriptorType {
     match uniforms.contains(&binding) {
         true => vk::DescriptorType::UNIFORM_BUFFER,
@@ -351,9 +351,9 @@ pub(crate) fn kind_of(uniforms: &[u32], binding: u32) -> vk::DescriptorType {
     }
 }
 
-/// A kernel, compiled.
-pub struct Pipeline {
-    pub(crate) device: Device,
+/// A compiled kernel.
+pub struct ComputePipeline {
+    pub(crate) device: VulkanDevice,
     pub(crate) buffers: u32,
     pub(crate) uniforms: Vec<u32>,
     pub(crate) constants: u32,
@@ -363,7 +363,7 @@ pub struct Pipeline {
     pub(crate) raw: vk::Pipeline,
 }
 
-impl Drop for Pipeline {
+impl Drop for ComputePipeline {
     fn drop(&mut self) {
         let device = &self.device.0.raw;
         // SAFETY: runs are waited for, so nothing uses these any more; null handles are allowed.
@@ -376,7 +376,7 @@ impl Drop for Pipeline {
     }
 }
 
-impl Drop for Opened {
+impl Drop for DeviceInner {
     fn drop(&mut self) {
         // The instance is a field of this, so it ends after the device.
         let _ = &self.instance;

@@ -1,4 +1,4 @@
-//! What can go wrong, in words.
+//! Errors of Vulkan calls.
 
 use ash::vk;
 

@@ -1,28 +1,28 @@
-//! What kernels may ask of a device: found out by [`Physical::features`], enabled as it stands by [`Device::open`](crate::Device::open).
+//! The features of a device that kernels use: read by [`PhysicalDevice::features`], all enabled by [`VulkanDevice::open`](crate::VulkanDevice::open).
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::marker::PhantomData;
 
 use ash::{ext, khr, vk};
 use serde::{Deserialize, Serialize};
 
 use crate::memory::visible_and_cached;
-use crate::physical::{CooperativeMatrix, Extensions, Physical};
-use crate::queue::Found;
+use crate::physical::{CooperativeMatrix, Extensions, PhysicalDevice};
+use crate::queue::QueueIndex;
 
 /// Younger than ash.
 const BFLOAT16: &CStr = c"VK_KHR_shader_bfloat16";
 
-/// What kernels may ask of a device. Of an open device, all of it is enabled.
+/// The features of a device that kernels use. On an open device all of them are enabled.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Features {
+pub struct VulkanFeatures {
     /// The Vulkan version that can be used, major and minor.
     pub version: (u32, u32),
     /// Arithmetic in 16-bit floats.
     pub f16: bool,
     /// The 16-bit brain float as a type of values.
     pub bf16: bool,
-    /// Matrices of brain floats that a subgroup multiplies together.
+    /// Cooperative matrices of brain floats.
     pub bf16_matrix: bool,
     /// Arithmetic in 8-bit integers.
     pub i8: bool,
@@ -40,42 +40,42 @@ pub struct Features {
     pub signed_zeros16: bool,
     /// The same of 32-bit floats.
     pub signed_zeros32: bool,
-    /// What subgroups compute together.
-    pub subgroup: Together,
+    /// Subgroup operations.
+    pub subgroup: SubgroupOps,
     /// The smallest and the largest subgroup.
     pub subgroup_sizes: (u32, u32),
     /// Whether a kernel may choose among these sizes.
     pub subgroup_choice: bool,
-    /// Matrices that a subgroup multiplies together.
+    /// Cooperative matrices.
     pub matrix: bool,
-    /// The products of matrices that it computes.
+    /// The shapes of its cooperative matrices.
     pub products: Vec<CooperativeMatrix>,
     /// The Vulkan memory model.
     pub memory_model: bool,
-    /// Counters on which host and device agree how far the work is; with Vulkan 1.2.
+    /// Timeline semaphores, with Vulkan 1.2.
     pub timeline: bool,
-    /// Whether the host sees the memory in which kernels are fastest: then nothing has to be staged.
+    /// Whether device-local memory is host-visible: then nothing has to be staged.
     pub visible: bool,
-    /// Whether it reads there as fast as in its own memory.
+    /// Whether that memory is host-cached too.
     pub cached: bool,
-    /// How large a kernel may be.
+    /// Limits of compute shaders.
     pub limits: KernelLimits,
 }
 
-/// What the invocations of a subgroup compute together, in kernels that compute.
+/// Subgroup operations of compute shaders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Together {
-    /// Whether something is true of all, or of any.
+pub struct SubgroupOps {
+    /// `all` and `any`.
     pub vote: bool,
-    /// Sums and the like.
+    /// Reductions and scans.
     pub arithmetic: bool,
-    /// What one of them has.
+    /// Ballots and broadcasts.
     pub ballot: bool,
-    /// Values from lane to lane.
+    /// Shuffles between lanes.
     pub shuffle: bool,
 }
 
-/// How large a kernel may be.
+/// Limits of compute shaders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelLimits {
     /// Workgroups of one run: x, y, z.
@@ -132,9 +132,9 @@ impl Default for Bfloat16Features<'_> {
     }
 }
 
-/// The structures that tell of features, and in which an open device is asked for them.
+/// The chain of Vulkan structures by which features are queried and enabled.
 #[derive(Default)]
-pub(crate) struct Chain<'a> {
+pub(crate) struct FeatureChain<'a> {
     pub(crate) core: vk::PhysicalDeviceFeatures,
     pub(crate) storage16: vk::PhysicalDevice16BitStorageFeatures<'a>,
     pub(crate) storage8: vk::PhysicalDevice8BitStorageFeatures<'a>,
@@ -150,16 +150,16 @@ pub(crate) struct Chain<'a> {
     pub(crate) dot: vk::PhysicalDeviceShaderIntegerDotProductFeatures<'a>,
 }
 
-/// A version of Vulkan with extensions of a device.
-struct Knows {
+/// The Vulkan version and the extensions of a device.
+struct Supported {
     core: u32,
-    has: Extensions,
+    extensions: Extensions,
 }
 
-impl Knows {
-    /// Whether what came with an extension, and was taken into a version of Vulkan, is there.
-    fn part(&self, since: u32, name: &CStr) -> bool {
-        self.modern() && (self.core >= since || self.has.has(name))
+impl Supported {
+    /// Whether a feature structure is there: by the version that took its extension in, or by the extension.
+    fn has(&self, since: u32, name: &CStr) -> bool {
+        self.modern() && (self.core >= since || self.extensions.has(name))
     }
 
     /// The structures came with Vulkan 1.1; before that there is nothing to ask for.
@@ -179,26 +179,26 @@ const BF16: (u32, &CStr) = (u32::MAX, BFLOAT16);
 const ATOMICS64: (u32, &CStr) = (vk::API_VERSION_1_2, khr::shader_atomic_int64::NAME);
 const DOT: (u32, &CStr) = (vk::API_VERSION_1_3, khr::shader_integer_dot_product::NAME);
 
-impl Physical {
-    fn knows(&self) -> Knows {
+impl PhysicalDevice {
+    fn supported(&self) -> Supported {
         // SAFETY: the handle belongs to this instance, which lives.
         let plain = unsafe { self.instance.raw.get_physical_device_properties(self.handle) };
-        Knows { core: plain.api_version.min(self.instance.version), has: self.extensions() }
+        Supported { core: plain.api_version.min(self.instance.version), extensions: self.extensions() }
     }
 
-    /// All that kernels may ask for and that the device says it has. Infallible: what a driver does not answer is absent.
-    pub fn features(&self) -> Features {
+    /// Reads the features of the device. Infallible: what a driver does not answer is absent.
+    pub fn features(&self) -> VulkanFeatures {
         let instance = &self.instance.raw;
-        let knows = self.knows();
+        let supported = self.supported();
         // SAFETY: the handle belongs to this instance, which lives.
         let limits = unsafe { instance.get_physical_device_properties(self.handle) }.limits;
         // SAFETY: as above.
         let memory = unsafe { instance.get_physical_device_memory_properties(self.handle) };
         let [visible, cached] = visible_and_cached(&memory);
-        let mut found = Features {
+        let mut found = VulkanFeatures {
             visible,
             cached,
-            version: (vk::api_version_major(knows.core), vk::api_version_minor(knows.core)),
+            version: (vk::api_version_major(supported.core), vk::api_version_minor(supported.core)),
             limits: KernelLimits {
                 groups: limits.max_compute_work_group_count,
                 workgroup: limits.max_compute_work_group_size,
@@ -216,27 +216,27 @@ impl Physical {
                     _ => (limits.timestamp_period * 1e3) as u32,
                 },
             },
-            ..Features::default()
+            ..VulkanFeatures::default()
         };
-        self.ask(&mut found);
-        if knows.modern() {
-            self.measure(&knows, &mut found);
+        self.read_features(&mut found);
+        if supported.modern() {
+            self.read_properties(&supported, &mut found);
         }
         found
     }
 
-    /// What the driver tells of features; what it does not answer is absent. The structures no longer know each other.
-    pub(crate) fn told(&self) -> Chain<'static> {
-        let knows = self.knows();
-        let mut chain = Chain::default();
-        if !knows.modern() {
+    /// Queries the feature structures; what the driver does not answer is absent. The structures are no longer chained.
+    pub(crate) fn query_features(&self) -> FeatureChain<'static> {
+        let supported = self.supported();
+        let mut chain = FeatureChain::default();
+        if !supported.modern() {
             // SAFETY: the handle belongs to the instance, which lives.
             chain.core = unsafe { self.instance.raw.get_physical_device_features(self.handle) };
             return chain;
         }
         let mut all =
             vk::PhysicalDeviceFeatures2::default().push_next(&mut chain.storage16).push_next(&mut chain.pointers);
-        let part = |(since, name): (u32, &CStr)| knows.part(since, name);
+        let part = |(since, name): (u32, &CStr)| supported.has(since, name);
         if part(STORAGE8) {
             all = all.push_next(&mut chain.storage8);
         }
@@ -247,7 +247,7 @@ impl Physical {
             all = all.push_next(&mut chain.model);
         }
         // As an extension its functions have other names: the version it is.
-        if knows.core >= vk::API_VERSION_1_2 {
+        if supported.core >= vk::API_VERSION_1_2 {
             all = all.push_next(&mut chain.timeline);
         }
         if part(SIZES) {
@@ -271,8 +271,8 @@ impl Physical {
         chain
     }
 
-    fn ask(&self, found: &mut Features) {
-        let chain = self.told();
+    fn read_features(&self, found: &mut VulkanFeatures) {
+        let chain = self.query_features();
         let core = chain.core;
         found.i16 = core.shader_int16 != 0;
         found.i64 = core.shader_int64 != 0;
@@ -290,13 +290,13 @@ impl Physical {
         found.bf16_matrix = chain.bfloat16.cooperative_matrix != 0;
     }
 
-    /// What is told as a property and needs no asking.
-    fn measure(&self, knows: &Knows, found: &mut Features) {
+    /// Reads what is a property and needs no enabling.
+    fn read_properties(&self, supported: &Supported, found: &mut VulkanFeatures) {
         let mut subgroup = vk::PhysicalDeviceSubgroupProperties::default();
         let mut sizes = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
         let mut floats = vk::PhysicalDeviceFloatControlsProperties::default();
         let mut all = vk::PhysicalDeviceProperties2::default().push_next(&mut subgroup);
-        let (knows_sizes, knows_floats) = (knows.part(SIZES.0, SIZES.1), knows.part(FLOATS.0, FLOATS.1));
+        let (knows_sizes, knows_floats) = (supported.has(SIZES.0, SIZES.1), supported.has(FLOATS.0, FLOATS.1));
         if knows_sizes {
             all = all.push_next(&mut sizes);
         }
@@ -313,7 +313,7 @@ impl Physical {
         found.subgroup_choice &= sizes.required_subgroup_size_stages.contains(vk::ShaderStageFlags::COMPUTE);
         let computes = subgroup.supported_stages.contains(vk::ShaderStageFlags::COMPUTE);
         let can = |what| computes && subgroup.supported_operations.contains(what);
-        found.subgroup = Together {
+        found.subgroup = SubgroupOps {
             vote: can(vk::SubgroupFeatureFlags::VOTE),
             arithmetic: can(vk::SubgroupFeatureFlags::ARITHMETIC),
             ballot: can(vk::SubgroupFeatureFlags::BALLOT),
@@ -321,16 +321,15 @@ impl Physical {
         };
     }
 
-    /// Creates the device with these features and what these capabilities need, which it was found to have, and these queues.
+    /// Creates the device with these features, what these SPIR-V capabilities need, and these queues; the device was found to have all of it.
     pub(crate) fn create(
         &self,
-        kernels: Found,
-        copies: Option<Found>,
-        features: &Features,
+        kernels: QueueIndex,
+        copies: Option<QueueIndex>,
+        features: &VulkanFeatures,
         capabilities: &[u32],
     ) -> Result<ash::Device, vk::Result> {
-        let knows = self.knows();
-        let f = features;
+        let supported = self.supported();
         let family = |family: u32, count: usize| {
             vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&[1.0, 1.0][..count])
         };
@@ -339,7 +338,28 @@ impl Physical {
             Some(copies) => vec![family(kernels.family, 1), family(copies.family, 1)],
             None => vec![family(kernels.family, 1)],
         };
-        let mut chain = Chain::default();
+        let mut chain = FeatureChain::enabling(features);
+        chain.want(capabilities);
+        let names = chain.extensions(&supported, features);
+        let core = chain.core;
+        let mut all = vk::PhysicalDeviceFeatures2::default().features(core);
+        all = chain.link(all);
+        let info = vk::DeviceCreateInfo::default().queue_create_infos(&queues).enabled_extension_names(&names);
+        let info = if supported.modern() { info.push_next(&mut all) } else { info.enabled_features(&core) };
+        // SAFETY: the handle belongs to the instance; `info` and all that it points to live until the call returns.
+        unsafe { self.instance.raw.create_device(self.handle, &info, None) }
+    }
+}
+
+/// Whether one of these feature bits is set.
+fn any(bits: &[vk::Bool32]) -> bool {
+    bits.iter().any(|&bit| bit != vk::FALSE)
+}
+
+impl<'a> FeatureChain<'a> {
+    /// The structures that enable these features.
+    fn enabling(f: &VulkanFeatures) -> FeatureChain<'a> {
+        let mut chain = FeatureChain::default();
         chain.core = chain.core.shader_int16(f.i16).shader_int64(f.i64);
         chain.storage16 =
             chain.storage16.storage_buffer16_bit_access(f.storage16).storage_push_constant16(f.constants16);
@@ -350,63 +370,79 @@ impl Physical {
         chain.sizes = chain.sizes.subgroup_size_control(f.subgroup_choice);
         chain.matrix = chain.matrix.cooperative_matrix(f.matrix);
         (chain.bfloat16.scalar, chain.bfloat16.cooperative_matrix) = (f.bf16.into(), f.bf16_matrix.into());
-        chain.want(capabilities);
-        let mut all = vk::PhysicalDeviceFeatures2::default().features(chain.core);
+        chain
+    }
 
-        let mut names = Vec::new();
-        if knows.has.has(khr::portability_subset::NAME) {
+    fn uses_storage8(&self) -> bool {
+        let s = &self.storage8;
+        any(&[s.storage_buffer8_bit_access, s.uniform_and_storage_buffer8_bit_access, s.storage_push_constant8])
+    }
+
+    fn uses_small(&self) -> bool {
+        any(&[self.small.shader_float16, self.small.shader_int8])
+    }
+
+    fn uses_bfloat16(&self) -> bool {
+        any(&[self.bfloat16.scalar, self.bfloat16.cooperative_matrix])
+    }
+
+    /// The names of the extensions that the enabled features need: those that this Vulkan version has not taken in.
+    fn extensions(&self, supported: &Supported, features: &VulkanFeatures) -> Vec<*const c_char> {
+        let needed = [
+            (features.signed_zeros16 || features.signed_zeros32, FLOATS),
+            (self.uses_storage8(), STORAGE8),
+            (self.uses_small(), SMALL),
+            (self.model.vulkan_memory_model != 0, MODEL),
+            (self.sizes.subgroup_size_control != 0, SIZES),
+            (self.matrix.cooperative_matrix != 0, MATRIX),
+            (self.uses_bfloat16(), BF16),
+            (self.atomics64.shader_buffer_int64_atomics != 0, ATOMICS64),
+            (self.dot.shader_integer_dot_product != 0, DOT),
             // A device with this extension must not be opened without it.
-            names.push(khr::portability_subset::NAME.as_ptr());
-        }
-        // What a version has without an extension needs none.
-        let mut wanted = |use_it: bool, (since, name): (u32, &'static CStr)| {
-            if use_it && knows.core < since {
-                names.push(name.as_ptr());
-            }
-            use_it
-        };
-        wanted(f.signed_zeros16 || f.signed_zeros32, FLOATS);
-        let some = |bits: &[vk::Bool32]| bits.iter().any(|&b| b != 0);
-        let s = chain.storage16;
+            (supported.extensions.has(khr::portability_subset::NAME), (u32::MAX, khr::portability_subset::NAME)),
+        ];
+        let missing = needed.into_iter().filter(|&(is_needed, (since, _))| is_needed && supported.core < since);
+        missing.map(|(_, (_, name))| name.as_ptr()).collect()
+    }
+
+    /// Appends the structures in which a feature is enabled.
+    fn link(&'a mut self, mut all: vk::PhysicalDeviceFeatures2<'a>) -> vk::PhysicalDeviceFeatures2<'a> {
+        let (storage8, small, bfloat16) = (self.uses_storage8(), self.uses_small(), self.uses_bfloat16());
+        let s = &self.storage16;
         let uniform = s.uniform_and_storage_buffer16_bit_access;
-        if some(&[s.storage_buffer16_bit_access, uniform, s.storage_push_constant16, s.storage_input_output16]) {
-            all = all.push_next(&mut chain.storage16);
+        if any(&[s.storage_buffer16_bit_access, uniform, s.storage_push_constant16, s.storage_input_output16]) {
+            all = all.push_next(&mut self.storage16);
         }
-        let s = chain.storage8;
-        let uniform = s.uniform_and_storage_buffer8_bit_access;
-        if wanted(some(&[s.storage_buffer8_bit_access, uniform, s.storage_push_constant8]), STORAGE8) {
-            all = all.push_next(&mut chain.storage8);
+        if storage8 {
+            all = all.push_next(&mut self.storage8);
         }
-        if wanted(some(&[chain.small.shader_float16, chain.small.shader_int8]), SMALL) {
-            all = all.push_next(&mut chain.small);
+        if small {
+            all = all.push_next(&mut self.small);
         }
-        if wanted(chain.model.vulkan_memory_model != 0, MODEL) {
-            all = all.push_next(&mut chain.model);
+        if self.model.vulkan_memory_model != 0 {
+            all = all.push_next(&mut self.model);
         }
-        if f.timeline {
-            all = all.push_next(&mut chain.timeline);
+        if self.timeline.timeline_semaphore != 0 {
+            all = all.push_next(&mut self.timeline);
         }
-        if wanted(f.subgroup_choice, SIZES) {
-            all = all.push_next(&mut chain.sizes);
+        if self.sizes.subgroup_size_control != 0 {
+            all = all.push_next(&mut self.sizes);
         }
-        if wanted(chain.matrix.cooperative_matrix != 0, MATRIX) {
-            all = all.push_next(&mut chain.matrix);
+        if self.matrix.cooperative_matrix != 0 {
+            all = all.push_next(&mut self.matrix);
         }
-        if wanted(f.bf16 || f.bf16_matrix, BF16) {
-            all = all.push_next(&mut chain.bfloat16);
+        if bfloat16 {
+            all = all.push_next(&mut self.bfloat16);
         }
-        if wanted(chain.atomics64.shader_buffer_int64_atomics != 0, ATOMICS64) {
-            all = all.push_next(&mut chain.atomics64);
+        if self.atomics64.shader_buffer_int64_atomics != 0 {
+            all = all.push_next(&mut self.atomics64);
         }
-        if wanted(chain.dot.shader_integer_dot_product != 0, DOT) {
-            all = all.push_next(&mut chain.dot);
+        if self.dot.shader_integer_dot_product != 0 {
+            all = all.push_next(&mut self.dot);
         }
-        if chain.pointers.variable_pointers_storage_buffer != 0 {
-            all = all.push_next(&mut chain.pointers);
+        if self.pointers.variable_pointers_storage_buffer != 0 {
+            all = all.push_next(&mut self.pointers);
         }
-        let info = vk::DeviceCreateInfo::default().queue_create_infos(&queues).enabled_extension_names(&names);
-        let info = if knows.modern() { info.push_next(&mut all) } else { info.enabled_features(&chain.core) };
-        // SAFETY: the handle belongs to the instance; `info` and all that it points to live until the call returns.
-        unsafe { self.instance.raw.create_device(self.handle, &info, None) }
+        all
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ash::{khr, vk};
 
-use crate::Physical;
+use crate::PhysicalDevice;
 use crate::error::{Named, VulkanError};
 
 /// More devices than this are a driver that lies; they are not asked for.
@@ -66,7 +66,7 @@ pub(crate) struct Inner {
 
 impl Instance {
     /// All physical devices, in the order of the loader.
-    pub fn enumerate(&self) -> Result<Vec<Physical>, VulkanError> {
+    pub fn enumerate(&self) -> Result<Vec<PhysicalDevice>, VulkanError> {
         let raw = &self.0.raw;
         let enumerate = raw.fp_v1_0().enumerate_physical_devices;
         let mut count = 0;
@@ -81,7 +81,7 @@ impl Instance {
             result.result().named("vkEnumeratePhysicalDevices")?;
         }
         handles.truncate(count as usize);
-        Ok(handles.into_iter().map(|handle| Physical { instance: self.0.clone(), handle }).collect())
+        Ok(handles.into_iter().map(|handle| PhysicalDevice { instance: self.0.clone(), handle }).collect())
     }
 }
 

@@ -1,20 +1,20 @@
 //! A Vulkan device, opened: a thin, safe layer over `ash`. Nothing else in Impasto talks to `ash`.
 //!
 //! Each call that enters a driver is one function here, so that a probe in a child process can say before each of them what it
-//! is about to do: [`Loader::open`], [`Loader::create_instance`], [`Instance::enumerate`], [`Physical::describe`],
-//! [`Device::open`], [`Device::buffer`], [`Device::pipeline`], [`Device::run`].
+//! is about to do: [`Loader::open`], [`Loader::create_instance`], [`Instance::enumerate`], [`PhysicalDevice::describe`],
+//! [`VulkanDevice::open`], [`VulkanDevice::buffer`], [`VulkanDevice::pipeline`], [`VulkanDevice::run`].
 //!
 //! A driver can crash in any of them, and this layer cannot help that: open a device in this process only after
 //! `impasto_device` has tried it in a child.
 //!
 //! ```no_run
-//! use impasto_vulkan::{Device, Loader};
+//! use impasto_vulkan::{VulkanDevice, Loader};
 //!
 //! let instance = Loader::open()?.create_instance()?;
 //! for physical in instance.enumerate()? {
 //!     let description = physical.describe();
 //!     println!("{}: {} bytes", description.label, description.memory);
-//!     let device = Device::open(&physical)?;
+//!     let device = VulkanDevice::open(&physical)?;
 //!     let mut buffer = device.buffer(1024)?;
 //!     buffer.write(&[7; 1024])?;
 //! }
@@ -38,15 +38,15 @@ mod memory;
 #[allow(unsafe_code)]
 mod physical;
 #[allow(unsafe_code)]
-mod queue;
+mod pipeline_cache;
 #[allow(unsafe_code)]
-mod remembered;
+mod queue;
 
-pub use commands::{Part, Recorder, Recording};
-pub use device::{Device, Interface, Pipeline};
+pub use commands::{BufferRange, Recorder, Recording};
+pub use device::{ComputePipeline, Interface, VulkanDevice};
 pub use error::VulkanError;
-pub use features::{Features, KernelLimits, Together};
+pub use features::{KernelLimits, SubgroupOps, VulkanFeatures};
 pub use instance::{Instance, Loader};
-pub use memory::{Buffer, Home};
-pub use physical::{CooperativeMatrix, Description, Kind, Physical};
-pub use queue::{Ends, Lane};
+pub use memory::{Buffer, MemoryLocation};
+pub use physical::{CooperativeMatrix, Description, PhysicalDevice, PhysicalDeviceType};
+pub use queue::{QueueKind, TimelinePoint};

@@ -5,32 +5,32 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ash::vk;
 
-use crate::device::Device;
+use crate::device::VulkanDevice;
 use crate::error::{Named, VulkanError};
-use crate::queue::Lane;
+use crate::queue::QueueKind;
 use impasto_graph::Meter;
 
-/// Where the bytes of a buffer are kept.
+/// The kind of memory that a buffer is allocated in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Home {
-    /// Where kernels are fastest. The host sees them too where host and device share their memory.
+pub enum MemoryLocation {
+    /// Device-local memory, host-visible too where host and device share their memory.
     Device,
-    /// Where the host reads and writes: the way into a device with memory of its own, and out of it.
+    /// Host-visible memory: staging for a device with memory of its own.
     Host,
-    /// The host's memory too, for what is out of the device's way for a while. It does not count as the device's.
-    Aside,
+    /// Host memory that holds values offloaded from the device. It does not count as the device's.
+    Offloaded,
 }
 
 /// Memory that kernels read and write.
 pub struct Buffer {
-    pub(crate) device: Device,
+    pub(crate) device: VulkanDevice,
     pub(crate) raw: vk::Buffer,
     memory: vk::DeviceMemory,
     bytes: u64,
     cached: bool,
-    /// Bytes that the driver was asked for, which may be a few more, and where.
-    taken: u64,
-    home: Home,
+    /// Bytes that the driver was asked for, which may be a few more than `bytes`.
+    allocated: u64,
+    location: MemoryLocation,
     /// Where the host sees it, for as long as it lives; one thread at a time.
     mapped: Option<Mutex<Mapped>>,
 }
@@ -40,34 +40,34 @@ struct Mapped(NonNull<u8>);
 // SAFETY: the address is good in every thread.
 unsafe impl Send for Mapped {}
 
-impl Device {
-    /// What the driver was asked for.
+impl VulkanDevice {
+    /// Meters the device memory that the driver was asked for.
     pub fn meter(&self) -> &Meter {
         &self.0.meter
     }
 
-    /// What it was asked for of the host's memory, for what is out of the device's way.
-    pub fn meter_aside(&self) -> &Meter {
-        &self.0.aside
+    /// Meters the host memory that holds offloaded values.
+    pub fn offload_meter(&self) -> &Meter {
+        &self.0.offloaded
     }
 
-    fn meter_of(&self, home: Home) -> &Meter {
-        if home == Home::Aside { self.meter_aside() } else { self.meter() }
+    fn meter_of(&self, location: MemoryLocation) -> &Meter {
+        if location == MemoryLocation::Offloaded { self.offload_meter() } else { self.meter() }
     }
 
-    /// Memory for kernels that the host can read and write.
+    /// Allocates a buffer that the host can read and write.
     pub fn buffer(&self, bytes: u64) -> Result<Buffer, VulkanError> {
-        self.buffer_at(bytes, Home::Host)
+        self.buffer_at(bytes, MemoryLocation::Host)
     }
 
-    /// Memory for kernels.
-    pub fn buffer_at(&self, bytes: u64, home: Home) -> Result<Buffer, VulkanError> {
+    /// Allocates a buffer in this kind of memory.
+    pub fn buffer_at(&self, bytes: u64, location: MemoryLocation) -> Result<Buffer, VulkanError> {
         let device = &self.0.raw;
         let usage = vk::BufferUsageFlags::STORAGE_BUFFER
             | vk::BufferUsageFlags::UNIFORM_BUFFER
             | vk::BufferUsageFlags::TRANSFER_SRC
             | vk::BufferUsageFlags::TRANSFER_DST;
-        let families = Lane::both().map(|lane| self.queue(lane).family);
+        let families = QueueKind::both().map(|kind| self.queue(kind).family);
         let info = vk::BufferCreateInfo::default().size(bytes.max(4)).usage(usage);
         let info = match families[0] == families[1] {
             true => info,
@@ -78,24 +78,24 @@ impl Device {
         // Owned from here on, so that an error below frees it.
         let memory = vk::DeviceMemory::null();
         let mut buffer =
-            Buffer { device: self.clone(), raw, memory, bytes, taken: 0, home, cached: false, mapped: None };
+            Buffer { device: self.clone(), raw, memory, bytes, allocated: 0, location, cached: false, mapped: None };
         // SAFETY: the buffer belongs to this device.
         let needs = unsafe { device.get_buffer_memory_requirements(raw) };
-        let index = memory_type(&self.0.memory, needs.memory_type_bits, home)?;
+        let index = memory_type(&self.0.memory, needs.memory_type_bits, location)?;
         let info = vk::MemoryAllocateInfo::default().allocation_size(needs.size).memory_type_index(index as u32);
-        if !self.meter_of(home).take(needs.size) {
+        if !self.meter_of(location).take(needs.size) {
             return Err(VulkanError::OverBudget { wanted: needs.size });
         }
         #[cfg(feature = "faults")]
         if self.0.name.get().is_some_and(|name| impasto_faults::alloc(name, needs.size)) {
-            self.meter_of(home).refuse(needs.size);
+            self.meter_of(location).refuse(needs.size);
             let code = vk::Result::ERROR_OUT_OF_DEVICE_MEMORY.as_raw();
             return Err(VulkanError::Call { call: "vkAllocateMemory", code });
         }
         // SAFETY: `info` is complete and lives until the call returns.
         let memory = unsafe { device.allocate_memory(&info, None) }.named("vkAllocateMemory");
-        buffer.memory = memory.inspect_err(|_| self.meter_of(home).refuse(needs.size))?;
-        buffer.taken = needs.size;
+        buffer.memory = memory.inspect_err(|_| self.meter_of(location).refuse(needs.size))?;
+        buffer.allocated = needs.size;
         // SAFETY: both belong to this device, and the buffer has no memory yet.
         unsafe { device.bind_buffer_memory(raw, buffer.memory, 0) }.named("vkBindBufferMemory")?;
         let flags = self.0.memory.memory_types[index].property_flags;
@@ -109,8 +109,12 @@ impl Device {
     }
 }
 
-/// The best kind of memory among those allowed.
-fn memory_type(memory: &vk::PhysicalDeviceMemoryProperties, allowed: u32, home: Home) -> Result<usize, VulkanError> {
+/// Chooses the best memory type among those allowed.
+fn memory_type(
+    memory: &vk::PhysicalDeviceMemoryProperties,
+    allowed: u32,
+    location: MemoryLocation,
+) -> Result<usize, VulkanError> {
     let count = (memory.memory_type_count as usize).min(vk::MAX_MEMORY_TYPES);
     let heap_bytes = |heap: u32| memory.memory_heaps.get(heap as usize).map_or(0, |heap| heap.size);
     let has = |index: usize, flags| memory.memory_types[index].property_flags.contains(flags);
@@ -119,26 +123,26 @@ fn memory_type(memory: &vk::PhysicalDeviceMemoryProperties, allowed: u32, home: 
     // A small window into the device's memory is not where large things live.
     let wide = |index: usize| Some(heap_bytes(memory.memory_types[index].heap_index)) == largest;
     let find = |fits: &dyn Fn(usize) -> bool| (0..count).find(|&i| allowed & (1 << i) != 0 && fits(i));
-    let found = match home {
-        Home::Device => find(&|i| has(i, local | VISIBLE) && wide(i))
+    let found = match location {
+        MemoryLocation::Device => find(&|i| has(i, local | VISIBLE) && wide(i))
             .or_else(|| find(&|i| has(i, local) && wide(i)))
             .or_else(|| find(&|i| has(i, local)))
             .or_else(|| find(&|_| true)),
-        Home::Host | Home::Aside => {
+        MemoryLocation::Host | MemoryLocation::Offloaded => {
             find(&|i| has(i, VISIBLE | vk::MemoryPropertyFlags::HOST_CACHED)).or_else(|| find(&|i| has(i, VISIBLE)))
         }
     };
     found.ok_or(VulkanError::Lacks("memory that the host can see"))
 }
 
-/// Whether the host sees the memory in which kernels are fastest, and whether it reads there as fast as in its own.
+/// Whether device-local memory is host-visible, and whether it is host-cached.
 pub(crate) fn visible_and_cached(memory: &vk::PhysicalDeviceMemoryProperties) -> [bool; 2] {
-    let best = memory_type(memory, u32::MAX, Home::Device);
+    let best = memory_type(memory, u32::MAX, MemoryLocation::Device);
     let flags = best.map_or(vk::MemoryPropertyFlags::empty(), |index| memory.memory_types[index].property_flags);
     [VISIBLE, VISIBLE | vk::MemoryPropertyFlags::HOST_CACHED].map(|wanted| flags.contains(wanted))
 }
 
-/// What the host sees without further ado.
+/// Host-visible and coherent memory.
 const VISIBLE: vk::MemoryPropertyFlags = vk::MemoryPropertyFlags::from_raw(
     vk::MemoryPropertyFlags::HOST_VISIBLE.as_raw() | vk::MemoryPropertyFlags::HOST_COHERENT.as_raw(),
 );
@@ -150,7 +154,7 @@ impl Buffer {
     }
 
     /// Whether it is this device's, opened this time.
-    pub fn is_of(&self, device: &Device) -> bool {
+    pub fn is_of(&self, device: &VulkanDevice) -> bool {
         std::sync::Arc::ptr_eq(&self.device.0, &device.0)
     }
 
@@ -159,7 +163,7 @@ impl Buffer {
         self.mapped.is_some()
     }
 
-    /// Whether the host reads it as fast as its own memory. What is visible and not cached is for writing: each read goes to the device.
+    /// Whether it is host-cached. Memory that is visible and not cached is for writing: each read goes to the device.
     pub fn is_cached(&self) -> bool {
         self.is_visible() && self.cached
     }
@@ -225,6 +229,6 @@ impl Drop for Buffer {
             device.destroy_buffer(self.raw, None);
             device.free_memory(self.memory, None);
         }
-        self.device.meter_of(self.home).give_back(self.taken);
+        self.device.meter_of(self.location).give_back(self.allocated);
     }
 }

@@ -6,33 +6,33 @@ use std::sync::Arc;
 use ash::{ext, khr, vk};
 use serde::{Deserialize, Serialize};
 
-use crate::features::Features;
+use crate::features::VulkanFeatures;
 use crate::instance::Inner;
 
-/// A device that a driver offers, not opened yet.
+/// A device that a driver lists, not opened yet.
 #[derive(Clone)]
-pub struct Physical {
+pub struct PhysicalDevice {
     pub(crate) instance: Arc<Inner>,
     pub(crate) handle: vk::PhysicalDevice,
 }
 
-/// What kind of device a driver says it is.
+/// The type of a device, by its driver's word (`VkPhysicalDeviceType`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum PhysicalDeviceType {
     /// A card with memory of its own.
     Discrete,
     /// Part of the processor, with the memory of the machine.
     Integrated,
     /// A share of a card, in a virtual machine.
     Virtual,
-    /// The processor, drawing as if it were a GPU.
+    /// A software rasteriser.
     Software,
     /// Something else.
     Other,
 }
 
-/// A matrix product that a subgroup computes together: (m, k) times (k, n).
+/// The shape of a cooperative matrix product: (m, k) times (k, n).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CooperativeMatrix {
     /// Rows of the result.
@@ -47,13 +47,13 @@ pub struct CooperativeMatrix {
     pub result: String,
 }
 
-/// What a driver says of a device.
+/// A device as its driver describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
     /// The name of the device.
     pub label: String,
     /// Its kind.
-    pub kind: Kind,
+    pub kind: PhysicalDeviceType,
     /// PCI vendor, or a Khronos number above 0xffff.
     pub vendor: u32,
     /// PCI device.
@@ -82,18 +82,18 @@ pub struct Description {
     pub int8: bool,
     /// The smallest and the largest subgroup.
     pub subgroup: (u32, u32),
-    /// Products that a subgroup computes together.
+    /// Shapes of cooperative matrices.
     pub cooperative: Vec<CooperativeMatrix>,
     /// Whether a queue for computing exists.
     pub computes: bool,
-    /// Vulkan by way of another API, with parts missing.
+    /// Vulkan layered over another API (`VK_KHR_portability_subset`).
     pub portability: bool,
-    /// All that kernels may ask for.
-    pub features: Features,
+    /// The features that kernels use.
+    pub features: VulkanFeatures,
 }
 
-impl Physical {
-    /// All that planning and kernels want to know. Infallible: what a driver does not answer is zero or absent.
+impl PhysicalDevice {
+    /// Describes the device. Infallible: what a driver does not answer is zero or absent.
     pub fn describe(&self) -> Description {
         let instance = &self.instance.raw;
         // SAFETY: the handle belongs to this instance, which lives.
@@ -210,13 +210,13 @@ fn is_local(heap: &vk::MemoryHeap) -> bool {
     heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL)
 }
 
-fn kind(raw: vk::PhysicalDeviceType) -> Kind {
+fn kind(raw: vk::PhysicalDeviceType) -> PhysicalDeviceType {
     match raw {
-        vk::PhysicalDeviceType::DISCRETE_GPU => Kind::Discrete,
-        vk::PhysicalDeviceType::INTEGRATED_GPU => Kind::Integrated,
-        vk::PhysicalDeviceType::VIRTUAL_GPU => Kind::Virtual,
-        vk::PhysicalDeviceType::CPU => Kind::Software,
-        _ => Kind::Other,
+        vk::PhysicalDeviceType::DISCRETE_GPU => PhysicalDeviceType::Discrete,
+        vk::PhysicalDeviceType::INTEGRATED_GPU => PhysicalDeviceType::Integrated,
+        vk::PhysicalDeviceType::VIRTUAL_GPU => PhysicalDeviceType::Virtual,
+        vk::PhysicalDeviceType::CPU => PhysicalDeviceType::Software,
+        _ => PhysicalDeviceType::Other,
     }
 }
 

@@ -5,73 +5,73 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ash::vk;
 
-use crate::commands::{Part, Recorder};
-use crate::device::Device;
+use crate::commands::{BufferRange, Recorder};
+use crate::device::VulkanDevice;
 use crate::error::{Named, VulkanError};
-use crate::memory::{Buffer, Home};
-use crate::physical::Physical;
+use crate::memory::{Buffer, MemoryLocation};
+use crate::physical::PhysicalDevice;
 
-/// What lists of commands go one behind the other. Where a device has one queue only, both are on it.
+/// A queue by its use. Where a device has one queue only, both kinds share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lane {
-    /// Kernels, and copies among them.
-    Kernels,
+pub enum QueueKind {
+    /// Kernels, and the copies between them.
+    Compute,
     /// Copies alone, which run beside kernels where the device has a second queue.
-    Copies,
+    Transfer,
 }
 
-impl Lane {
-    fn other(self) -> Lane {
+impl QueueKind {
+    fn other(self) -> QueueKind {
         match self {
-            Lane::Kernels => Lane::Copies,
-            Lane::Copies => Lane::Kernels,
+            QueueKind::Compute => QueueKind::Transfer,
+            QueueKind::Transfer => QueueKind::Compute,
         }
     }
 }
 
-/// When a list of commands has ended: a number on the timeline of its lane.
+/// A value of a queue's timeline semaphore: the end of a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ends {
-    pub(crate) lane: Lane,
-    /// 0 for what was never handed over.
+pub struct TimelinePoint {
+    pub(crate) kind: QueueKind,
+    /// 0 for what was never submitted.
     pub(crate) number: u64,
 }
 
 pub(crate) struct Queue {
     raw: vk::Queue,
     pub(crate) family: u32,
-    /// Whether its lists can note the time.
+    /// Whether it writes timestamps.
     pub(crate) clock: bool,
-    /// Counts the lists of commands that have ended; null where the device cannot.
+    /// Counts the submissions that have ended; null where the device has no timeline semaphores.
     timeline: vk::Semaphore,
     /// Vulkan leaves it to us that a queue is used by one thread at a time.
     turn: Arc<Mutex<()>>,
-    /// Lists that were handed to it.
+    /// Submissions so far.
     given: AtomicU64,
-    /// Lists that the host knows to have ended.
+    /// Submissions that the host knows to have ended.
     ended: AtomicU64,
 }
 
-/// Where a queue is found: its family, and which of the family's it is.
+/// A queue family and an index in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct QueueIndex {
     pub(crate) family: u32,
     pub(crate) index: u32,
     clock: bool,
 }
 
-impl Physical {
+impl PhysicalDevice {
     /// The queue for kernels and, where there is another that copies, that one.
-    pub(crate) fn queues(&self) -> Option<(Found, Option<Found>)> {
+    pub(crate) fn queues(&self) -> Option<(QueueIndex, Option<QueueIndex>)> {
         // SAFETY: the handle belongs to this instance, which lives.
         let families = unsafe { self.instance.raw.get_physical_device_queue_family_properties(self.handle) };
         choose(&families)
     }
 }
 
-fn choose(families: &[vk::QueueFamilyProperties]) -> Option<(Found, Option<Found>)> {
+fn choose(families: &[vk::QueueFamilyProperties]) -> Option<(QueueIndex, Option<QueueIndex>)> {
     let all = || (0u32..).zip(families).filter(|(_, family)| family.queue_count > 0);
-    let found = |(at, family): (u32, &vk::QueueFamilyProperties), index| Found {
+    let found = |(at, family): (u32, &vk::QueueFamilyProperties), index| QueueIndex {
         family: at,
         index,
         // One that only copies cannot forget earlier times.
@@ -91,14 +91,14 @@ fn choose(families: &[vk::QueueFamilyProperties]) -> Option<(Found, Option<Found
 }
 
 impl Queue {
-    pub(crate) fn new(raw: &ash::Device, found: Found, timeline: vk::Semaphore) -> Queue {
+    pub(crate) fn new(raw: &ash::Device, found: QueueIndex, timeline: vk::Semaphore) -> Queue {
         // SAFETY: the family has so many queues, and this one was asked for.
         let queue = unsafe { raw.get_device_queue(found.family, found.index) };
         let (given, ended) = (AtomicU64::new(0), AtomicU64::new(0));
         Queue { raw: queue, family: found.family, clock: found.clock, timeline, turn: Arc::default(), given, ended }
     }
 
-    /// Another lane on the same queue.
+    /// The same queue as the other kind, with a timeline of its own.
     pub(crate) fn beside(&self, timeline: vk::Semaphore) -> Queue {
         let (given, ended) = (AtomicU64::new(0), AtomicU64::new(0));
         let Queue { raw, family, clock, ref turn, .. } = *self;
@@ -109,7 +109,7 @@ impl Queue {
         self.timeline
     }
 
-    /// Hands work to the queue, with a fence for its end.
+    /// Submits work, with a fence for its end.
     pub(crate) fn submit(
         &self,
         device: &ash::Device,
@@ -122,36 +122,36 @@ impl Queue {
     }
 }
 
-impl Device {
-    pub(crate) fn queue(&self, lane: Lane) -> &Queue {
-        &self.0.queues[lane as usize]
+impl VulkanDevice {
+    pub(crate) fn queue(&self, kind: QueueKind) -> &Queue {
+        &self.0.queues[kind as usize]
     }
 
     /// Whether copies have a queue of their own.
-    pub fn copies_beside(&self) -> bool {
-        let [kernels, copies] = Lane::both().map(|lane| self.queue(lane).raw);
+    pub fn has_transfer_queue(&self) -> bool {
+        let [kernels, copies] = QueueKind::both().map(|kind| self.queue(kind).raw);
         kernels != copies
     }
 
-    /// Whether what is copied on the one lane and copied back on the other is the same.
-    pub(crate) fn copies_hold(&self) -> Result<bool, VulkanError> {
+    /// Whether bytes survive a copy to the device on one queue and back on the other.
+    pub(crate) fn transfer_queue_copies(&self) -> Result<bool, VulkanError> {
         if !self.features().timeline {
             return Ok(false);
         }
         let sent: Vec<u8> = (0u32..4096).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 11) as u8).collect();
-        let homes = [Home::Host, Home::Device, Home::Host];
+        let homes = [MemoryLocation::Host, MemoryLocation::Device, MemoryLocation::Host];
         let [from, there, back] = homes.map(|home| self.buffer_at(sent.len() as u64, home).map(Arc::new));
         let (from, there, back) = (from?, there?, back?);
         from.write(&sent)?;
-        let whole = |buffer: &Arc<Buffer>| Part { buffer: buffer.clone(), offset: 0, bytes: buffer.bytes() };
+        let whole = |buffer: &Arc<Buffer>| BufferRange { buffer: buffer.clone(), offset: 0, bytes: buffer.bytes() };
         let mut lists = vec![];
-        for (lane, a, b) in [(Lane::Copies, &from, &there), (Lane::Kernels, &there, &back)] {
-            let mut recorder = Recorder::new(self, lane);
+        for (kind, a, b) in [(QueueKind::Transfer, &from, &there), (QueueKind::Compute, &there, &back)] {
+            let mut recorder = Recorder::new(self, kind);
             recorder.copy(whole(a), whole(b))?;
             lists.push(recorder.finish()?);
         }
         lists[0].submit()?;
-        let after = lists[0].ends();
+        let after = lists[0].done_at();
         lists[1].submit_after(&[after])?;
         lists[1].wait()?;
         let mut read = vec![0; sent.len()];
@@ -159,58 +159,63 @@ impl Device {
         Ok(read == sent)
     }
 
-    /// Hands a list of commands to a lane, to begin when those of the other lane in `after` have ended.
-    pub(crate) fn submit(&self, list: vk::CommandBuffer, lane: Lane, after: &[Ends]) -> Result<Ends, VulkanError> {
+    /// Submits a command buffer to a queue, to begin when the points of the other queue in `after` are reached.
+    pub(crate) fn submit(
+        &self,
+        list: vk::CommandBuffer,
+        kind: QueueKind,
+        after: &[TimelinePoint],
+    ) -> Result<TimelinePoint, VulkanError> {
         let opened = &*self.0;
         #[cfg(feature = "faults")]
         if opened.name.get().is_some_and(|name| impasto_faults::submit(name)) {
             return Err(VulkanError::Call { call: "vkQueueSubmit", code: vk::Result::ERROR_DEVICE_LOST.as_raw() });
         }
-        let (queue, other) = (self.queue(lane), self.queue(lane.other()));
+        let (queue, other) = (self.queue(kind), self.queue(kind.other()));
         if queue.timeline == vk::Semaphore::null() {
             return Err(VulkanError::Lacks("timeline semaphores"));
         }
-        // What the host knows to have ended costs no waiting, but only a wait lets this lane see what it wrote.
+        // What the host knows to have ended costs no waiting, but only a wait lets this queue see what it wrote.
         let seen = other.ended.load(Ordering::Acquire);
-        let wait = after.iter().filter(|ends| ends.lane != lane).map(|ends| ends.number).fold(seen, u64::max);
+        let wait = after.iter().filter(|point| point.kind != kind).map(|point| point.number).fold(seen, u64::max);
         let some = usize::from(wait > 0);
         let _turn = queue.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let number = queue.given.load(Ordering::Relaxed) + 1;
-        let (lists, ends, numbers) = ([list], [queue.timeline], [number]);
+        let (lists, signals, numbers) = ([list], [queue.timeline], [number]);
         let (waits, until, stages) = ([other.timeline], [wait], [vk::PipelineStageFlags::ALL_COMMANDS]);
         let mut timeline = vk::TimelineSemaphoreSubmitInfo::default()
             .wait_semaphore_values(&until[..some])
             .signal_semaphore_values(&numbers);
         let submit = vk::SubmitInfo::default()
             .command_buffers(&lists)
-            .signal_semaphores(&ends)
+            .signal_semaphores(&signals)
             .wait_semaphores(&waits[..some])
             .wait_dst_stage_mask(&stages[..some]);
         let work = [submit.push_next(&mut timeline)];
         // SAFETY: the lock makes this the only thread on the queue; all handles are of this device.
         unsafe { opened.raw.queue_submit(queue.raw, &work, vk::Fence::null()) }.named("vkQueueSubmit")?;
         queue.given.store(number, Ordering::Relaxed);
-        Ok(Ends { lane, number })
+        Ok(TimelinePoint { kind, number })
     }
 
-    /// Waits until a list of commands has ended.
-    pub(crate) fn wait_until(&self, ends: Ends) -> Result<(), VulkanError> {
-        let queue = self.queue(ends.lane);
-        if ends.number <= queue.ended.load(Ordering::Acquire) {
+    /// Waits until a point of a timeline is reached.
+    pub(crate) fn wait_until(&self, point: TimelinePoint) -> Result<(), VulkanError> {
+        let queue = self.queue(point.kind);
+        if point.number <= queue.ended.load(Ordering::Acquire) {
             return Ok(());
         }
-        let (semaphores, values) = ([queue.timeline], [ends.number]);
+        let (semaphores, values) = ([queue.timeline], [point.number]);
         let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
         // SAFETY: `info` is complete and lives until the call returns; the semaphore is of this device.
         unsafe { self.0.raw.wait_semaphores(&info, u64::MAX) }.named("vkWaitSemaphores")?;
-        queue.ended.fetch_max(ends.number, Ordering::Release);
+        queue.ended.fetch_max(point.number, Ordering::Release);
         Ok(())
     }
 }
 
-impl Lane {
-    pub(crate) const fn both() -> [Lane; 2] {
-        [Lane::Kernels, Lane::Copies]
+impl QueueKind {
+    pub(crate) const fn both() -> [QueueKind; 2] {
+        [QueueKind::Compute, QueueKind::Transfer]
     }
 }
 

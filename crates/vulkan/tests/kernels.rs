@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use impasto_vulkan::{Device, Interface, Kind, Loader, VulkanError};
+use impasto_vulkan::{Interface, Loader, PhysicalDeviceType, VulkanDevice, VulkanError};
 use rspirv::binary::Assemble;
 use rspirv::dr::{Builder, Operand};
 use rspirv::spirv;
@@ -28,12 +28,12 @@ fn is_child() -> bool {
     std::env::var_os("IMPASTO_IN_CHILD").is_some()
 }
 
-fn lavapipe() -> Device {
+fn lavapipe() -> VulkanDevice {
     let needs = "install libvulkan1, mesa-vulkan-drivers and vulkan-validationlayers, as tools/test.sh does";
     let instance = Loader::open().expect(needs).create_instance().expect(needs);
     let all = instance.enumerate().expect("devices are listed");
-    let software = all.iter().find(|physical| physical.describe().kind == Kind::Software);
-    Device::open(software.expect(needs)).expect("it opens")
+    let software = all.iter().find(|physical| physical.describe().kind == PhysicalDeviceType::Software);
+    VulkanDevice::open(software.expect(needs)).expect("it opens")
 }
 
 /// Two entry points, `sum` and `product`: `x[i] = x[i] + c` and `x[i] = x[i] * c`, where `c` is a push constant.
@@ -83,10 +83,10 @@ fn words() -> Vec<u32> {
 }
 
 fn interface(entry: &str) -> Interface<'_> {
-    Interface { entry, buffers: 1, constants: 4, subgroup: None, uniforms: &[], plain: false }
+    Interface { entry, buffers: 1, constants: 4, subgroup: None, uniforms: &[], unoptimised: false }
 }
 
-fn apply(device: &Device, interface: &Interface<'_>, numbers: [u32; 4], c: u32) -> Vec<u32> {
+fn apply(device: &VulkanDevice, interface: &Interface<'_>, numbers: [u32; 4], c: u32) -> Vec<u32> {
     let buffer = device.buffer(16).expect("memory");
     buffer.write(&numbers.map(u32::to_ne_bytes).concat()).expect("it is written");
     // SAFETY: the module is ours, with this interface, and four invocations touch four numbers.
@@ -108,7 +108,7 @@ fn entry_points_are_found_by_name_and_given_their_constants() {
     assert_eq!(apply(&device, &interface("sum"), [1, 2, 3, 4], 10), [11, 12, 13, 14]);
     assert_eq!(apply(&device, &interface("product"), [1, 2, 3, 4], 10), [10, 20, 30, 40]);
     // The driver is asked not to optimise: the same numbers.
-    let plain = Interface { plain: true, ..interface("product") };
+    let plain = Interface { unoptimised: true, ..interface("product") };
     assert_eq!(apply(&device, &plain, [1, 2, 3, 4], 10), [10, 20, 30, 40]);
     let (size, _) = device.features().subgroup_sizes;
     let chosen = Interface { subgroup: Some(size), ..interface("sum") };
@@ -146,7 +146,8 @@ fn a_device_is_opened_for_what_a_module_asks_for_or_refused_by_name() {
         return;
     }
     let instance = Loader::open().expect("a loader").create_instance().expect("an instance");
-    let physical = instance.enumerate().expect("devices").into_iter().find(|p| p.describe().kind == Kind::Software);
+    let physical =
+        instance.enumerate().expect("devices").into_iter().find(|p| p.describe().kind == PhysicalDeviceType::Software);
     let physical = physical.expect("lavapipe");
     use spirv::Capability as C;
     // What lavapipe has had since Mesa 22, one by one and together.
@@ -157,10 +158,10 @@ fn a_device_is_opened_for_what_a_module_asks_for_or_refused_by_name() {
         .map(|c| c as u32);
     let all: Vec<u32> = has.collect();
     for asked in all.iter().map(std::slice::from_ref).chain([&all[..]]) {
-        let device = Device::open_for(&physical, asked).unwrap_or_else(|e| panic!("{asked:?}: {e}"));
+        let device = VulkanDevice::open_for(&physical, asked).unwrap_or_else(|e| panic!("{asked:?}: {e}"));
         assert_eq!(apply(&device, &interface("sum"), [1, 2, 3, 4], 10), [11, 12, 13, 14]);
     }
-    let lacks = Device::open_for(&physical, &[1, C::StorageInputOutput16 as u32]).err();
+    let lacks = VulkanDevice::open_for(&physical, &[1, C::StorageInputOutput16 as u32]).err();
     assert_eq!(lacks, Some(VulkanError::Lacks("storageInputOutput16")));
 }
 

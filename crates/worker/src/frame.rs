@@ -1,7 +1,7 @@
-//! How a message goes over the channel: a head of fixed length with a sum over all that follows, the message as JSON, and bytes behind it.
+//! Framing: a header of fixed length with lengths and a checksum, the message as JSON, and a tail of bytes.
 //!
-//! Nothing that comes in is believed: lengths are bounded, memory is taken as bytes arrive and not as a head announces them, and what does
-//! not sum up is garbled, whatever it says.
+//! Input is not trusted: lengths are bounded, memory is allocated as bytes arrive and not as a header announces them, and a frame with
+//! a wrong checksum is garbled.
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -23,7 +23,7 @@ pub(crate) enum Broken {
     Garbled(String),
 }
 
-/// Writes a message with bytes behind it.
+/// Writes a message and its tail.
 pub(crate) fn write(to: &mut impl Write, message: &impl Serialize, tail: &[u8]) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
     let too_long = || io::Error::new(ErrorKind::InvalidInput, "the message is too long");
@@ -46,7 +46,7 @@ pub(crate) fn write(to: &mut impl Write, message: &impl Serialize, tail: &[u8]) 
     to.write_all(tail)
 }
 
-/// Reads the next message; the bytes behind it replace what is in `tail`.
+/// Reads the next message; its tail replaces what is in `tail`.
 pub(crate) fn read<T: DeserializeOwned>(from: &mut impl Read, tail: &mut Vec<u8>) -> Result<T, Broken> {
     let mut head = [0; HEAD];
     let mut filled = 0;
@@ -85,7 +85,7 @@ fn take(from: &mut impl Read, bytes: u64, to: &mut Vec<u8>) -> Result<(), Broken
     }
 }
 
-/// A sum that a flipped bit changes.
+/// A checksum that a flipped bit changes.
 struct Sum(u64);
 
 impl Sum {
@@ -109,7 +109,7 @@ mod tests {
     use crate::message::{Reply, Request};
     use proptest::prelude::*;
 
-    /// A stream of messages with bytes behind them.
+    /// A stream of messages with their tails.
     fn written<T: Serialize>(messages: &[(T, Vec<u8>)]) -> Vec<u8> {
         let mut stream = vec![];
         messages.iter().for_each(|(message, tail)| write(&mut stream, message, tail).expect("it can be written"));
@@ -174,7 +174,7 @@ mod tests {
 
         #[test]
         fn garbage_takes_no_memory(mut garbage in prop::collection::vec(any::<u8>(), 24..200), lengths in any::<[u32; 3]>()) {
-            // A head that announces much, and nothing behind it.
+            // A header that announces much, and nothing after it.
             garbage[..4].copy_from_slice(&MAGIC.to_le_bytes());
             for (i, length) in lengths.into_iter().enumerate() {
                 garbage[4 + 4 * i..8 + 4 * i].copy_from_slice(&length.to_le_bytes());

@@ -1,13 +1,12 @@
-//! A device behind a process of its own.
+//! A backend whose device is open in a process of its own.
 //!
 //! A driver that crashes, aborts, hangs or leaves takes its process with it. So that this is never the process that holds a run, [`Remote`]
 //! is a [`Backend`](impasto_backend::Backend) whose device is open in a worker: this same program, started again by the hook that trials
-//! use. Graphs, plans and small tensors go over a channel, large tensors through memory that both reach; model files are mapped by the
+//! use. Graphs, plans and small tensors go over a channel, large tensors through shared memory; model files are read by the
 //! worker itself. However the worker ends, the answer here is [`Lost`](impasto_backend::BackendError::Lost) with one sentence that says how.
 //!
-//! The way: `message` is all that is said, `frame` how it goes over the channel; `serve` is the worker, `sources` where it has weights
-//! from; `worker` is the process as its parent sees it, `watch` how long it is waited for and how much memory it may take; `remote` is the
-//! backend. [docs/worker.md](https://github.com/impasto/impasto/blob/main/docs/worker.md) has it on one page.
+//! `message` is the protocol, `frame` its framing; `serve` is the worker's side, `sources` its weights; `worker` is the process as its
+//! parent sees it, `watch` its watchdog; `remote` is the backend. [docs/worker.md](https://github.com/impasto/impasto/blob/main/docs/worker.md) has it on one page.
 
 #![deny(missing_docs, unsafe_code)]
 

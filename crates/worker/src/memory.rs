@@ -1,9 +1,9 @@
-//! The memory that a process and its worker both reach: a file without a name, read and written by position.
+//! Shared memory of a process and its worker: a file without a name, read and written by position.
 
 use std::fs::File;
 use std::io;
 
-/// Bytes that are worth the way through memory; fewer go with their message.
+/// The fewest bytes that go through shared memory; fewer go with their message.
 pub(crate) const LARGE: u64 = 64 << 10;
 
 #[cfg(unix)]

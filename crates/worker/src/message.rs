@@ -1,54 +1,54 @@
-//! All that a process and its worker say to each other.
+//! The protocol between a process and its worker.
 
 use impasto_backend::{BackendError, DeviceOptions, FileError, Origin, ParamError, Profile};
 use impasto_device::DeviceInfo;
 use impasto_graph::{Limits, Plan};
 use serde::{Deserialize, Serialize};
 
-/// Changed whenever what is said changes its meaning. Both sides are of one program; another one is refused by this and by the build.
+/// The version of the protocol. Both sides are of one program; another one is refused by this and by the build.
 pub(crate) const VERSION: u32 = 2;
 
-/// What this program was built from.
+/// The build of this program.
 pub(crate) fn build() -> String {
     format!("{} {}", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH)
 }
 
-/// Bytes that belong to a message: in the memory that both reach, or one behind the other in the message's tail.
+/// Bytes that belong to a message: in shared memory, or one after the other in the message's tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Where {
+pub(crate) enum Payload {
     Memory(u64),
     Tail,
 }
 
-/// Where parameters come from.
+/// The source of parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Source {
+pub(crate) enum ParamSource {
     /// The worker finds them itself.
     Origin(Origin),
     /// The worker asks for each.
     Ask,
 }
 
-/// What the parent asks for. Each is answered by one [`Reply`], but for those that say so.
+/// A request of the parent. Each is answered by one [`Reply`], but for those that say so.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// Open the device; the first of all.
     Open { version: u32, build: String, device: Box<DeviceInfo>, options: DeviceOptions, idle_milliseconds: u64 },
     /// A graph in its textual form and its plan, of which those that follow speak; `exact` is for the device computing in 32-bit floats.
     Plan { graph: String, plan: Plan, exact: bool },
-    /// Pack the plan's parameters and keep them in host memory, under a number.
-    Keep { id: u64, source: Source },
-    /// Bring the plan's parameters to the device, under a number.
-    Pack { id: u64, source: Source },
-    /// Take the plan's memory, with these parameters, under a number.
-    Prepare { id: u64, weights: u64, feed: Option<Source> },
+    /// Pack the plan's parameters in host memory, under an id.
+    Keep { id: u64, source: ParamSource },
+    /// Pack the plan's parameters on the device, under an id.
+    Pack { id: u64, source: ParamSource },
+    /// Prepare a session with these parameters, under an id.
+    Prepare { id: u64, weights: u64, feed: Option<ParamSource> },
     /// Run a session: where its inputs are, and where its outputs go.
-    Run { id: u64, inputs: Vec<Where>, outputs: Vec<Where> },
+    Run { id: u64, inputs: Vec<Payload>, outputs: Vec<Payload> },
     /// The times of a session's steps.
     Times { id: u64 },
-    /// Give back what has this number.
+    /// Free the object with this id.
     Unload { id: u64 },
-    /// How fast products could be.
+    /// Measure the peak rate of products.
     Peak,
     /// A parameter that was asked for. Not answered.
     Param(Result<GivenParam, Failure>),
@@ -63,12 +63,12 @@ pub(crate) struct GivenParam {
     pub shape: Vec<usize>,
     /// All that it has, also where a part is given.
     pub bytes: u64,
-    pub lies: Where,
+    pub lies: Payload,
 }
 
-/// Bytes of the device that are taken.
+/// Device memory that is allocated, and kernels that were compiled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Taken {
+pub(crate) struct MemoryUse {
     pub now: u64,
     pub peak: u64,
     /// When the device refused more.
@@ -77,7 +77,7 @@ pub(crate) struct Taken {
     pub compiled: u64,
 }
 
-/// What an open device says of itself, by which it is compared with what was planned for.
+/// The profile of an open device, compared with the one that was planned for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OpenedAs {
     pub about: String,
@@ -97,33 +97,33 @@ impl OpenedAs {
     }
 }
 
-/// What the worker says.
+/// A message of the worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Reply {
     /// The device is open, and says this of itself.
     Opened(OpenedAs),
     /// It is done. Bytes that it took, where it took some.
-    Done { bytes: u64, taken: Taken },
+    Done { bytes: u64, memory_use: MemoryUse },
     /// A run is done; its outputs are where they were to go.
-    Ran { taken: Taken, streaming: Option<(u64, f64, f64)> },
+    Ran { memory_use: MemoryUse, streaming: Option<(u64, f64, f64)> },
     /// Seconds, eight bytes each in the tail.
     Times,
     /// Thousand million operations a second.
     Peak(f64),
     /// It cannot be done.
-    Failed { why: Failure, taken: Taken },
+    Failed { why: Failure, memory_use: MemoryUse },
 
     /// No answer: some elements of a parameter were read.
     WasRead { name: String, elements: u64 },
     /// No answer: a parameter's description is needed, and of its bytes so many from an offset on.
     NeedParam { name: String, offset: u64, bytes: u64 },
-    /// No answer: the worker lives, and has done so many pieces of work.
+    /// No answer: a heartbeat with the pieces of work done so far.
     Beat { beats: u64 },
-    /// No answer: something that a user may want to read.
+    /// No answer: a line of the log.
     Log(String),
 }
 
-/// What went wrong, as it goes over the channel.
+/// An error as it goes over the channel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Failure {
     Exhausted { bytes: u64 },
@@ -194,8 +194,8 @@ pub(crate) mod arbitrary {
     use impasto_weights::{FileFault, FileOrigin, ParamLocation, Stamp, Take};
     use proptest::prelude::*;
 
-    fn lies() -> impl Strategy<Value = Where> {
-        prop_oneof![any::<u64>().prop_map(Where::Memory), Just(Where::Tail)]
+    fn lies() -> impl Strategy<Value = Payload> {
+        prop_oneof![any::<u64>().prop_map(Payload::Memory), Just(Payload::Tail)]
     }
 
     fn file_origin() -> impl Strategy<Value = FileOrigin> {
@@ -215,11 +215,11 @@ pub(crate) mod arbitrary {
         (prop::collection::vec(stamp, 0..3), params).prop_map(|(files, params)| FileOrigin { files, params })
     }
 
-    fn source() -> impl Strategy<Value = Source> {
+    fn source() -> impl Strategy<Value = ParamSource> {
         prop_oneof![
-            file_origin().prop_map(|files| Source::Origin(Origin::Files(files))),
-            any::<u64>().prop_map(|id| Source::Origin(Origin::Packed(id))),
-            Just(Source::Ask),
+            file_origin().prop_map(|files| ParamSource::Origin(Origin::Files(files))),
+            any::<u64>().prop_map(|id| ParamSource::Origin(Origin::Packed(id))),
+            Just(ParamSource::Ask),
         ]
     }
 
@@ -245,8 +245,8 @@ pub(crate) mod arbitrary {
         ]
     }
 
-    fn taken() -> impl Strategy<Value = Taken> {
-        any::<[u64; 4]>().prop_map(|[now, peak, had, compiled]| Taken { now, peak, had, compiled })
+    fn memory_use() -> impl Strategy<Value = MemoryUse> {
+        any::<[u64; 4]>().prop_map(|[now, peak, had, compiled]| MemoryUse { now, peak, had, compiled })
     }
 
     /// A graph of some size with its plan.
@@ -330,11 +330,11 @@ pub(crate) mod arbitrary {
             ("\\PC*", limits, any::<[u64; 2]>()).prop_map(|(about, limits, [alignment, fixed_bytes])| Reply::Opened(
                 OpenedAs { about, limits, alignment, fixed_bytes }
             )),
-            (any::<u64>(), taken()).prop_map(|(bytes, taken)| Reply::Done { bytes, taken }),
-            (taken(), streaming).prop_map(|(taken, streaming)| Reply::Ran { taken, streaming }),
+            (any::<u64>(), memory_use()).prop_map(|(bytes, memory_use)| Reply::Done { bytes, memory_use }),
+            (memory_use(), streaming).prop_map(|(memory_use, streaming)| Reply::Ran { memory_use, streaming }),
             Just(Reply::Times),
             any::<u32>().prop_map(|gflops| Reply::Peak(gflops.into())),
-            (failure(), taken()).prop_map(|(why, taken)| Reply::Failed { why, taken }),
+            (failure(), memory_use()).prop_map(|(why, memory_use)| Reply::Failed { why, memory_use }),
             ("\\PC*", any::<u64>()).prop_map(|(name, elements)| Reply::WasRead { name, elements }),
             ("\\PC*", any::<u64>(), any::<u64>()).prop_map(|(name, offset, bytes)| Reply::NeedParam {
                 name,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use impasto_device::UseGuard;
 
-/// Who hears lines of a worker's log.
+/// Receives lines of a worker's log.
 pub type Log = dyn Fn(&str) + Send + Sync;
 
 /// How a worker is started and watched.
@@ -29,9 +29,9 @@ pub struct WorkerOptions {
     pub flops: Option<f64>,
     /// What is remembered of the driver across runs.
     pub guard: Option<UseGuard>,
-    /// Set by who wants to stop: the device is left between two lists of commands.
+    /// A stop flag: the device is left between two command buffers.
     pub stop: Option<Arc<AtomicBool>>,
-    /// Hears what the worker logs.
+    /// Receives what the worker logs.
     pub log: Option<Arc<Log>>,
 }
 

@@ -9,20 +9,20 @@ use impasto_backend::gpu::MAX_SUBMITTED_FLOPS;
 use impasto_backend::{
     Backend, BackendError, DeviceOptions, HostWeights, Meter, Profile, Session, WeightSource, Weights,
 };
-use impasto_device::{DeviceInfo, Options, Outcome, UseGuard, Verdict};
+use impasto_device::{DeviceInfo, Outcome, TrialOptions, UseGuard, Verdict};
 use impasto_graph::{Graph, Plan};
 
-use crate::message::{OpenedAs, Reply, Request, Source, Taken, VERSION, build};
+use crate::message::{MemoryUse, OpenedAs, ParamSource, Reply, Request, VERSION, build};
 use crate::options::WorkerOptions;
 use crate::session::RemoteSession;
 use crate::watch::{Patience, own_memory, slack};
 use crate::worker::{NoAnswer, Waiting, Worker};
 
-/// How long a worker may do nothing at least.
+/// The shortest time without progress after which a worker counts as hung.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// So many times that while a driver compiles.
+/// The factor on that time while a driver compiles.
 const COMPILING: u32 = 4;
-/// Bytes of weights that come in a second where a disk is slow.
+/// Bytes a second of a slow disk.
 const SLOW_DISK: f64 = 2e7;
 
 /// A device that is open in a worker process. Cheap to clone; clones are the same device.
@@ -46,11 +46,11 @@ pub(crate) struct Inner {
     blamed: AtomicBool,
     /// How long the first worker took to be there with its device open.
     start: Mutex<Duration>,
-    /// Operations a second, as runs have shown.
+    /// The slowest rate of the runs so far, in operations a second.
     shown: Mutex<Option<f64>>,
 }
 
-/// What the worker holds for us.
+/// The worker and the objects in it.
 pub(crate) struct State {
     worker: Option<Worker>,
     /// Workers that were started; what one held is gone with it.
@@ -62,20 +62,20 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The memory that the worker reaches too.
+    /// The memory shared with the worker.
     pub fn memory(&self) -> Option<&File> {
         self.worker.as_ref()?.memory.as_ref()
     }
 }
 
-/// Something that a worker holds under a number, given back when this is dropped.
-pub(crate) struct Held {
+/// An object in a worker, freed when this is dropped.
+pub(crate) struct RemoteObject {
     pub inner: Arc<Inner>,
     pub id: u64,
     generation: u64,
 }
 
-impl Drop for Held {
+impl Drop for RemoteObject {
     fn drop(&mut self) {
         let mut state = self.inner.state();
         if state.generation != self.generation {
@@ -199,7 +199,7 @@ impl Inner {
     fn started(&self, state: &mut State) -> Result<Arc<dyn Profile>, BackendError> {
         let begun = Instant::now();
         let env = [&self.device.environment()[..], &self.options.env].concat();
-        let options = Options { env, helper: self.options.helper.clone(), ..Options::default() };
+        let options = TrialOptions { env, helper: self.options.helper.clone(), ..TrialOptions::default() };
         let not_started = |verdict: Verdict| BackendError::Unsupported {
             device: self.name().into(),
             reason: format!("its worker process {}", verdict.what(None)),
@@ -209,7 +209,7 @@ impl Inner {
         state.sent = None;
         state.generation += 1;
         let meter = self.meter.clone();
-        // What was taken of the device is free with the end of its process.
+        // What was allocated of the device is free with the end of its process.
         let gone = move || meter.mirror(0, meter.peak(), meter.had(), meter.compiled());
         let mut worker = Worker::start(&options, gone).map_err(not_started)?;
         let request = Request::Open {
@@ -276,8 +276,8 @@ impl Inner {
             self.alive(state)?;
             match self.try_to_ask(state, question) {
                 Ok((reply, tail)) => {
-                    if let Reply::Done { taken, .. } | Reply::Ran { taken, .. } = &reply {
-                        self.mirror(*taken);
+                    if let Reply::Done { memory_use, .. } | Reply::Ran { memory_use, .. } = &reply {
+                        self.mirror(*memory_use);
                     }
                     return Ok((reply, tail));
                 }
@@ -286,8 +286,8 @@ impl Inner {
                     again = false;
                 }
                 Err(no) => {
-                    if let NoAnswer::Failed(_, taken) = &no {
-                        self.mirror(*taken);
+                    if let NoAnswer::Failed(_, memory_use) = &no {
+                        self.mirror(*memory_use);
                     }
                     return Err(self.failed(no));
                 }
@@ -295,8 +295,8 @@ impl Inner {
         }
     }
 
-    fn mirror(&self, taken: Taken) {
-        self.meter.mirror(taken.now, taken.peak, taken.had, taken.compiled);
+    fn mirror(&self, memory_use: MemoryUse) {
+        self.meter.mirror(memory_use.now, memory_use.peak, memory_use.had, memory_use.compiled);
     }
 
     /// Makes sure that there is a worker.
@@ -311,7 +311,7 @@ impl Inner {
     }
 
     fn try_to_ask(&self, state: &mut State, question: &Question) -> Result<(Reply, Vec<u8>), NoAnswer> {
-        let gone = || NoAnswer::Failed(self.lost("its worker process is gone".into()), Taken::default());
+        let gone = || NoAnswer::Failed(self.lost("its worker process is gone".into()), MemoryUse::default());
         let loaded: u64 = state.loaded.iter().map(|(_, bytes)| bytes).sum();
         let worker = state.worker.as_mut().ok_or_else(gone)?;
         if let Some((graph, plan, exact)) = question.plan {
@@ -382,13 +382,13 @@ fn digest(request: &Request) -> u64 {
 }
 
 /// How the worker has what a source gives.
-fn told(source: &dyn WeightSource) -> Source {
-    source.origin().map_or(Source::Ask, Source::Origin)
+fn told(source: &dyn WeightSource) -> ParamSource {
+    source.origin().map_or(ParamSource::Ask, ParamSource::Origin)
 }
 
 /// Weights on a device in another process.
 pub(crate) struct RemoteWeights {
-    held: Held,
+    held: RemoteObject,
 }
 
 impl Backend for Remote {
@@ -469,13 +469,13 @@ impl Backend for Remote {
 }
 
 impl Inner {
-    fn hold(self: &Arc<Self>, state: &mut State, id: u64, bytes: u64) -> Held {
+    fn hold(self: &Arc<Self>, state: &mut State, id: u64, bytes: u64) -> RemoteObject {
         state.loaded.push((id, bytes));
-        Held { inner: self.clone(), id, generation: state.generation }
+        RemoteObject { inner: self.clone(), id, generation: state.generation }
     }
 }
 
-impl Held {
+impl RemoteObject {
     /// Asks the worker that holds this.
     pub fn ask(&self, state: &mut State, question: Question) -> Result<(Reply, Vec<u8>), BackendError> {
         self.inner.ask(state, &Question { expects: Some(self.generation), ..question })
@@ -491,7 +491,7 @@ impl Remote {
         plan: &Plan,
         source: &dyn WeightSource,
         bytes: u64,
-    ) -> Result<(Held, u64), BackendError> {
+    ) -> Result<(RemoteObject, u64), BackendError> {
         let mut state = self.inner.state();
         let largest = plan.weights().iter().map(|weight| weight.bytes).max().unwrap_or(0);
         let question = Question {
@@ -505,7 +505,7 @@ impl Remote {
             expects: None,
         };
         match self.inner.ask(&mut state, &question)?.0 {
-            Reply::Done { bytes: taken, .. } => Ok((self.inner.hold(&mut state, id, bytes), taken)),
+            Reply::Done { bytes: memory_use, .. } => Ok((self.inner.hold(&mut state, id, bytes), memory_use)),
             _ => Err(self.inner.garbled()),
         }
     }

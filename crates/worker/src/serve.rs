@@ -1,7 +1,6 @@
-//! The worker: it holds the device, and does what its parent asks for, one thing after the other.
+//! The worker's side: it has the device open and serves its parent's requests, one after the other.
 //!
-//! One thread reads what the parent says, so that a wish to stop is heard while the device works; one says every moment that the worker
-//! lives; this one works.
+//! One thread reads requests, so that a cancellation is noticed while the device works; one sends heartbeats; this one works.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,23 +14,23 @@ use std::time::Duration;
 use impasto_backend::{
     Backend, BackendError, DeviceOptions, HostWeights, Origin, Pulse, Session, SharedSource, Weights,
 };
-use impasto_device::{Link, Report, Trial, leave_at_once};
+use impasto_device::{Link, Trial, TrialReport, leave_at_once};
 use impasto_graph::{Graph, HostTensor, Plan};
 
 use crate::frame::{self, Broken};
 use crate::memory;
-use crate::message::{OpenedAs, Reply, Request, Source, Taken, VERSION, Where, build};
+use crate::message::{MemoryUse, OpenedAs, ParamSource, Payload, Reply, Request, VERSION, build};
 use crate::sources::{Answer, AskParent, Files, Watched};
 
 /// The worker, among the trials that a program names in its call of [`hook`](impasto_device::hook).
 pub const TRIAL: Trial = Trial { name: "worker", run: work };
 
-/// How often the worker says that it lives.
+/// The time between two heartbeats.
 const BEAT: Duration = Duration::from_millis(250);
 /// How long the end of what is being done is waited for once the parent is gone.
 const LAST_MOMENT: Duration = Duration::from_millis(500);
 
-fn work(report: &mut Report) -> Result<(), String> {
+fn work(report: &mut TrialReport) -> Result<(), String> {
     let link = report.take_link().ok_or("it was started without a link to its parent")?;
     report.leave_at_once();
     // When memory runs out, this process goes before the one that holds the run.
@@ -43,7 +42,7 @@ fn work(report: &mut Report) -> Result<(), String> {
     serve(link, &mut |stage| report.stage(stage), gone).map_err(|error| error.to_string())
 }
 
-/// What goes to the parent, one message at a time.
+/// The sending half of the channel, one message at a time.
 #[derive(Clone)]
 pub(crate) struct Out(Arc<Mutex<impasto_device::Channel>>);
 
@@ -113,20 +112,20 @@ pub(crate) fn serve(link: Link, stage: &mut dyn FnMut(&str), gone: impl FnOnce()
     served
 }
 
-fn taken(backend: &dyn Backend) -> Taken {
+fn memory_use(backend: &dyn Backend) -> MemoryUse {
     let meter = backend.meter();
-    Taken { now: meter.now(), peak: meter.peak(), had: meter.had(), compiled: meter.compiled() }
+    MemoryUse { now: meter.now(), peak: meter.peak(), had: meter.had(), compiled: meter.compiled() }
 }
 
 struct Serving {
     backend: Option<Arc<dyn Backend>>,
-    /// The same in 32-bit floats, once it was asked for.
+    /// The same device in 32-bit floats, once that was asked for.
     exact: Option<Arc<dyn Backend>>,
     pulse: Pulse,
     out: Out,
     answers: Arc<Mutex<Receiver<Answer>>>,
     memory: Option<Arc<File>>,
-    /// With the device, in the numbers in which it is to compute.
+    /// Runs an action on the device of the precision that the plan asks for.
     plan: Option<(Graph, Plan, Arc<dyn Backend>)>,
     kept: HashMap<u64, Arc<HostWeights>>,
     weights: HashMap<u64, Weights>,
@@ -135,7 +134,7 @@ struct Serving {
     idle: Duration,
 }
 
-/// A session with room for what goes in and comes out, so that a run takes no memory.
+/// A session with its input and output tensors, so that a run allocates nothing.
 struct Loaded {
     session: Box<dyn Session>,
     inputs: Vec<(String, HostTensor)>,
@@ -171,7 +170,7 @@ impl Serving {
             self.pulse.stop(false);
             let (reply, tail) = match self.answer(request, tail) {
                 Ok(said) => said,
-                Err(error) => (Reply::Failed { why: error.into(), taken: self.taken() }, vec![]),
+                Err(error) => (Reply::Failed { why: error.into(), memory_use: self.memory_use() }, vec![]),
             };
             self.pulse.beat();
             // A parent that is gone is noticed by the next request.
@@ -184,12 +183,12 @@ impl Serving {
         self.kept.is_empty() && self.weights.is_empty() && self.sessions.is_empty()
     }
 
-    fn taken(&self) -> Taken {
-        self.backend.as_ref().map(|backend| taken(&**backend)).unwrap_or_default()
+    fn memory_use(&self) -> MemoryUse {
+        self.backend.as_ref().map(|backend| memory_use(&**backend)).unwrap_or_default()
     }
 
     fn done(&self, bytes: u64) -> Said {
-        Ok((Reply::Done { bytes, taken: self.taken() }, vec![]))
+        Ok((Reply::Done { bytes, memory_use: self.memory_use() }, vec![]))
     }
 
     fn unload(&mut self, id: u64) {
@@ -279,7 +278,7 @@ impl Serving {
                 let loaded = self.sessions.get_mut(&id).ok_or_else(|| wrong("there is no such session".into()))?;
                 let back = loaded.run(&inputs, &outputs, &tail, memory.as_deref())?;
                 let streaming = loaded.session.streaming().map(|s| (s.bytes, s.copying, s.waiting));
-                Ok((Reply::Ran { taken: self.taken(), streaming }, back))
+                Ok((Reply::Ran { memory_use: self.memory_use(), streaming }, back))
             }
             Request::Times { id } => {
                 let loaded = self.sessions.get(&id).ok_or_else(|| wrong("there is no such session".into()))?;
@@ -291,23 +290,23 @@ impl Serving {
                 self.unload(id);
                 self.done(0)
             }
-            // Whoever hears them has taken them out.
+            // The reading thread has taken them out.
             Request::Param(_) | Request::Cancel => self.done(0),
         }
     }
 
-    /// A source of whose parameters the parent hears.
-    fn watched(&mut self, source: &Source) -> Result<Watched, BackendError> {
+    /// A source that reports each parameter read to the parent.
+    fn watched(&mut self, source: &ParamSource) -> Result<Watched, BackendError> {
         Ok(Watched { source: self.source(source)?, pulse: self.pulse.clone(), tell: Some(self.out.clone()) })
     }
 
-    fn source(&mut self, source: &Source) -> Result<SharedSource, BackendError> {
+    fn source(&mut self, source: &ParamSource) -> Result<SharedSource, BackendError> {
         Ok(match source {
-            Source::Origin(Origin::Files(files)) => self.files.open(files)?,
-            Source::Origin(Origin::Packed(id)) => {
+            ParamSource::Origin(Origin::Files(files)) => self.files.open(files)?,
+            ParamSource::Origin(Origin::Packed(id)) => {
                 self.kept.get(id).cloned().ok_or_else(|| wrong("no such weights are kept here".into()))?
             }
-            Source::Ask => Arc::new(AskParent {
+            ParamSource::Ask => Arc::new(AskParent {
                 out: self.out.clone(),
                 answers: self.answers.clone(),
                 memory: self.memory.clone(),
@@ -317,11 +316,11 @@ impl Serving {
 }
 
 impl Loaded {
-    /// Runs; what is given back is the tail of the answer.
+    /// Runs a session and returns the tail of the answer.
     fn run(
         &mut self,
-        inputs: &[Where],
-        outputs: &[Where],
+        inputs: &[Payload],
+        outputs: &[Payload],
         mut tail: &[u8],
         memory: Option<&File>,
     ) -> Result<Vec<u8>, BackendError> {
@@ -332,18 +331,18 @@ impl Loaded {
         for (lies, (name, tensor)) in inputs.iter().zip(&mut self.inputs) {
             let bytes = tensor.ty().bytes() as usize;
             match (lies, memory) {
-                (Where::Tail, _) => {
+                (Payload::Tail, _) => {
                     let (own, rest) =
                         tail.split_at_checked(bytes).ok_or_else(|| wrong(format!("input '{name}' is cut short")))?;
                     tensor.data_mut().fill_from(own);
                     tail = rest;
                 }
-                (Where::Memory(at), Some(file)) => {
+                (Payload::Memory(at), Some(file)) => {
                     self.bytes.resize(bytes, 0);
                     memory::read(file, *at, &mut self.bytes).map_err(lost)?;
                     tensor.data_mut().fill_from(&self.bytes);
                 }
-                (Where::Memory(_), None) => return Err(wrong(format!("input '{name}' is nowhere"))),
+                (Payload::Memory(_), None) => return Err(wrong(format!("input '{name}' is nowhere"))),
             }
         }
         let given: Vec<(&str, &HostTensor)> = self.inputs.iter().map(|(name, tensor)| (&**name, tensor)).collect();
@@ -351,7 +350,7 @@ impl Loaded {
         let mut back = vec![];
         for (lies, tensor) in outputs.iter().zip(&self.outputs) {
             match (lies, memory) {
-                (Where::Memory(at), Some(file)) => {
+                (Payload::Memory(at), Some(file)) => {
                     self.bytes.clear();
                     tensor.data().append_to(&mut self.bytes);
                     memory::write(file, *at, &self.bytes).map_err(lost)?;
@@ -372,7 +371,7 @@ fn no_plan() -> BackendError {
 }
 
 impl Request {
-    /// What the worker is about to do, where a driver may die in it.
+    /// The stage that a request enters, where a driver may die in it.
     fn stage(&self) -> Option<&'static str> {
         match self {
             Request::Open { .. } => Some("open"),

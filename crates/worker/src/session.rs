@@ -8,15 +8,15 @@ use impasto_backend::{
 use impasto_graph::{Graph, HostTensor, Plan, Stream, TensorType};
 
 use crate::memory::{self, LARGE};
-use crate::message::{Reply, Request, Where};
-use crate::remote::{Held, Question};
+use crate::message::{Payload, Reply, Request};
+use crate::remote::{Question, RemoteObject};
 
-/// What begins in memory that both reach begins at a multiple of this.
+/// The alignment of tensors in shared memory.
 const ALIGNMENT: u64 = 64;
 
 pub(crate) struct RemoteSession {
     /// Given back before the weights, which the session uses.
-    held: Held,
+    held: RemoteObject,
     _weights: Weights,
     /// Where weights come from that are streamed.
     feed: Option<SharedSource>,
@@ -36,8 +36,8 @@ pub(crate) struct RemoteSession {
 /// Where tensors lie while they are on their way.
 #[derive(Default)]
 struct Lies {
-    inputs: Vec<Where>,
-    outputs: Vec<Where>,
+    inputs: Vec<Payload>,
+    outputs: Vec<Payload>,
     end: u64,
 }
 
@@ -48,9 +48,9 @@ impl Lies {
             true => {
                 let at = end;
                 end += ty.bytes().next_multiple_of(ALIGNMENT);
-                Where::Memory(at)
+                Payload::Memory(at)
             }
-            false => Where::Tail,
+            false => Payload::Tail,
         };
         let inputs = signature.inputs.iter().map(&mut place).collect();
         let outputs = signature.outputs.iter().map(&mut place).collect();
@@ -60,7 +60,7 @@ impl Lies {
 
 impl RemoteSession {
     pub fn new(
-        held: Held,
+        held: RemoteObject,
         graph: &Graph,
         plan: &Plan,
         weights: Weights,
@@ -122,7 +122,7 @@ impl Session for RemoteSession {
         let mut tail = vec![];
         let no_memory = |e| inner.lost(format!("the memory that its worker process reaches cannot be used: {e}"));
         io::inputs(&self.signature.inputs, inputs, |i, tensor| match (self.lies.inputs[i], state.memory()) {
-            (Where::Memory(at), Some(file)) => {
+            (Payload::Memory(at), Some(file)) => {
                 self.bytes.clear();
                 tensor.data().append_to(&mut self.bytes);
                 memory::write(file, at, &self.bytes).map_err(no_memory)
@@ -145,7 +145,7 @@ impl Session for RemoteSession {
         io::outputs(&self.signature.outputs, outputs, |i, out| {
             let bytes = out.ty().bytes() as usize;
             match (self.lies.outputs[i], state.memory()) {
-                (Where::Memory(at), Some(file)) => {
+                (Payload::Memory(at), Some(file)) => {
                     self.bytes.resize(bytes, 0);
                     memory::read(file, at, &mut self.bytes).map_err(no_memory)?;
                     out.data_mut().fill_from(&self.bytes);

@@ -1,4 +1,4 @@
-//! Where a worker has weights from: model files that it reads itself, what it keeps packed, or the parent.
+//! A worker's sources of weights: model files that it reads itself, what it keeps packed, or the parent.
 
 use std::any::Any;
 use std::fs::File;
@@ -10,10 +10,10 @@ use impasto_graph::Storage;
 use impasto_weights::{Checkpoint, FileOrigin, ParamError, ParamInfo, SharedSource, Stamp, WeightSource, WeightsError};
 
 use crate::memory;
-use crate::message::{Failure, GivenParam, Reply, Where};
+use crate::message::{Failure, GivenParam, Payload, Reply};
 use crate::serve::Out;
 
-/// An answer to a question for a parameter, and the bytes behind it.
+/// The answer to a request for a parameter, and its bytes.
 pub(crate) type Answer = (Result<GivenParam, Failure>, Vec<u8>);
 
 /// Model files that are open, as long as somebody needs them.
@@ -63,8 +63,8 @@ impl AskParent {
         let storage: Storage = given.storage.parse().map_err(wrong)?;
         let elsewhere = || wrong("is not where it is said to be".into());
         match (given.lies, &self.memory) {
-            (Where::Tail, _) if tail.len() == out.len() => out.copy_from_slice(&tail),
-            (Where::Memory(at), Some(file)) => memory::read(file, at, out).map_err(|_| elsewhere())?,
+            (Payload::Tail, _) if tail.len() == out.len() => out.copy_from_slice(&tail),
+            (Payload::Memory(at), Some(file)) => memory::read(file, at, out).map_err(|_| elsewhere())?,
             _ => return Err(elsewhere()),
         }
         Ok(ParamInfo { storage, shape: given.shape, bytes: given.bytes })
@@ -85,7 +85,7 @@ impl WeightSource for AskParent {
 pub(crate) struct Watched {
     pub source: SharedSource,
     pub pulse: Pulse,
-    /// Who is to hear of each parameter.
+    /// Is told of each parameter read.
     pub tell: Option<Out>,
 }
 
@@ -119,7 +119,7 @@ impl WeightSource for Watched {
 
     fn was_read(&self, name: &str, elements: u64) -> Result<(), ParamError> {
         if let Some(out) = &self.tell {
-            // Who is gone hears nothing; that is noticed elsewhere.
+            // A parent that is gone is noticed elsewhere.
             let _ = out.say(&Reply::WasRead { name: name.into(), elements }, &[]);
         }
         self.go_on()

@@ -86,7 +86,7 @@ impl Watchdog {
 #[cfg(target_os = "linux")]
 pub(crate) fn worked(process: u32) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // Behind the name, which may hold anything: the state, ten others, and then the ticks of a hundredth of a second.
+    // After the name, which may contain anything: the state, ten others, and then the ticks of a hundredth of a second.
     let mut ticks = stat.rsplit(')').next()?.split_whitespace().skip(11).map(|field| field.parse::<u64>().ok());
     Some(Duration::from_millis(10 * (ticks.next()?? + ticks.next()??)))
 }

@@ -1,4 +1,4 @@
-//! A worker process as its parent sees it: what is asked of it, what it answers, and how it ended.
+//! A worker process as its parent sees it: requests, replies, and how it ended.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use impasto_backend::{BackendError, ParamError, WeightSource};
-use impasto_device::{Channel, Companion, Options, Outcome, Verdict};
+use impasto_device::{Channel, Companion, Outcome, TrialOptions, Verdict};
 
 use crate::frame::{self, Broken};
 use crate::memory;
-use crate::message::{Failure, GivenParam, Reply, Request, Taken, Where};
+use crate::message::{Failure, GivenParam, MemoryUse, Payload, Reply, Request};
 use crate::serve::TRIAL;
 use crate::watch::{Patience, Watchdog, Wrong, own_memory, worked};
 
@@ -21,7 +21,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// How long the end of a process is waited for whose channel has ended.
 const GOODBYE: Duration = Duration::from_millis(1500);
 
-/// A worker that runs, or did.
+/// A worker process, running or ended.
 pub(crate) struct Worker {
     companion: Companion,
     channel: Channel,
@@ -38,7 +38,7 @@ enum Heard {
     Broken(Broken),
 }
 
-/// What the worker says unasked.
+/// A message that the worker sends unasked.
 #[derive(Default)]
 struct Told {
     beats: AtomicU64,
@@ -50,10 +50,10 @@ pub(crate) enum NoAnswer {
     /// It is gone, or was ended.
     Gone(Outcome),
     /// It answered that it cannot.
-    Failed(BackendError, Taken),
+    Failed(BackendError, MemoryUse),
 }
 
-/// What is needed while an answer is waited for.
+/// What waiting for a reply needs.
 pub(crate) struct Waiting<'a> {
     pub device: &'a str,
     pub patience: Patience,
@@ -61,7 +61,7 @@ pub(crate) struct Waiting<'a> {
     pub most: Option<u64>,
     /// Where parameters come from that it asks for.
     pub source: Option<&'a dyn WeightSource>,
-    /// Where in the memory that both reach there is room for them.
+    /// The offset in shared memory at which there is room for them.
     pub room_at: u64,
     /// Whether somebody wants to stop.
     pub stop: &'a dyn Fn() -> bool,
@@ -70,9 +70,10 @@ pub(crate) struct Waiting<'a> {
 
 impl Worker {
     /// Starts one, with the environment of its device.
-    /// `gone` is called when there is no more to hear of it.
-    pub fn start(options: &Options, gone: impl FnOnce() + Send + 'static) -> Result<Worker, Verdict> {
-        let (companion, link) = Companion::start(TRIAL.name, &Options { max_output: usize::MAX, ..options.clone() })?;
+    /// `gone` is called when its channel has ended.
+    pub fn start(options: &TrialOptions, gone: impl FnOnce() + Send + 'static) -> Result<Worker, Verdict> {
+        let (companion, link) =
+            Companion::start(TRIAL.name, &TrialOptions { max_output: usize::MAX, ..options.clone() })?;
         let not_heard =
             |error: std::io::Error| Verdict::SpawnFailed { why: format!("it cannot be listened to: {error}") };
         let mut from = link.channel.try_clone().map_err(not_heard)?;
@@ -114,12 +115,12 @@ impl Worker {
         self.companion.outcome()
     }
 
-    /// Says something that is not answered.
+    /// Sends a request that is not answered.
     pub fn tell(&mut self, request: &Request, tail: &[u8]) -> bool {
         frame::write(&mut self.channel, request, tail).is_ok()
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for its reply.
     pub fn ask(&mut self, request: &Request, tail: &[u8], waiting: &Waiting) -> Result<(Reply, Vec<u8>), NoAnswer> {
         if !self.tell(request, tail) {
             return Err(self.gone(None));
@@ -141,8 +142,11 @@ impl Worker {
                         }
                     }
                     Reply::Log(line) => (waiting.log)(&line),
-                    Reply::Failed { why, taken } => {
-                        return Err(NoAnswer::Failed(told_to_stop.unwrap_or_else(|| why.on(waiting.device)), taken));
+                    Reply::Failed { why, memory_use } => {
+                        return Err(NoAnswer::Failed(
+                            told_to_stop.unwrap_or_else(|| why.on(waiting.device)),
+                            memory_use,
+                        ));
                     }
                     answer => return Ok((answer, tail)),
                 },
@@ -166,7 +170,7 @@ impl Worker {
                 && has > most
             {
                 let reason = format!(
-                    "it has taken {:.1} GB of memory, more than the {:.1} GB that its plans and a driver may need, and was ended",
+                    "it has memory_use {:.1} GB of memory, more than the {:.1} GB that its plans and a driver may need, and was ended",
                     has as f64 / 1e9,
                     most as f64 / 1e9
                 );
@@ -202,7 +206,7 @@ impl Worker {
         };
         let in_memory = (bytes > memory::LARGE)
             && self.memory.as_ref().is_some_and(|file| memory::write(file, waiting.room_at, &part).is_ok());
-        let lies = if in_memory { Where::Memory(waiting.room_at) } else { Where::Tail };
+        let lies = if in_memory { Payload::Memory(waiting.room_at) } else { Payload::Tail };
         let param = GivenParam { storage: info.storage.to_string(), shape: info.shape, bytes: info.bytes, lies };
         self.tell(&Request::Param(Ok(param)), if in_memory { &[] } else { &part });
         None

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
-use impasto_device::{Options, Report, Trial, Verdict, trial};
+use impasto_device::{Trial, TrialOptions, TrialReport, Verdict, trial};
 
 use crate::BackendError;
 
@@ -135,7 +135,7 @@ pub const TRIALS: [Trial; 4] = [
 ];
 
 /// In the child: a product of awkward size on this path, compared with plain arithmetic.
-fn try_out(isa: Isa, report: &mut Report) -> Result<(), String> {
+fn try_out(isa: Isa, report: &mut TrialReport) -> Result<(), String> {
     report.stage("flags");
     if !isa.claimed() {
         return Err("the processor or the system does not offer it".into());
@@ -171,7 +171,7 @@ fn find_out(isa: Isa) -> Finding {
     if !isa.claimed() {
         return finding(false, "the processor or the system does not offer it".into());
     }
-    let outcome = trial(isa.trial_name(), &Options::default());
+    let outcome = trial(isa.trial_name(), &TrialOptions::default());
     match outcome.verdict {
         Verdict::Passed => finding(true, "passed its trial".into()),
         Verdict::NoHook if isa != Isa::Amx => {

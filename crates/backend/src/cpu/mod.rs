@@ -121,7 +121,7 @@ impl Cpu {
         let threads = options.threads.unwrap_or_else(impasto_device::cpu::usable_cores);
         let memory = options.memory.or_else(|| impasto_device::cpu::memory().map(|m| m.limit)).unwrap_or(u64::MAX);
         let sharing = match isa {
-            Isa::Amx if threads > 1 => threads.div_ceil(impasto_device::cpu::second_caches().unwrap_or(threads)),
+            Isa::Amx if threads > 1 => threads.div_ceil(impasto_device::cpu::l2_caches().unwrap_or(threads)),
             // One thread shares with none, and the blocks of other paths are small.
             _ => 1,
         };

@@ -1,6 +1,6 @@
-//! What the device could do at best.
+//! The peak rate of a device.
 
-use impasto_vulkan::{Lane, Recorder};
+use impasto_vulkan::{QueueKind, Recorder};
 
 use super::Vulkan;
 use crate::BackendError;
@@ -13,10 +13,10 @@ pub(super) fn peak_gflops(vulkan: &Vulkan) -> Result<f64, BackendError> {
     let pipelines = vulkan.0.pipelines.all(&[&kernel]).map_err(|e| vulkan.unsupported(e))?;
     let memory = vulkan.allocate(Residence::Device, [256].into_iter())?;
     let run = || {
-        let mut recorder = Recorder::new(vulkan.device(), Lane::Kernels);
-        recorder.stamp();
-        recorder.run(&pipelines[0], vec![memory.part(0, 256)], groups)?;
-        recorder.stamp();
+        let mut recorder = Recorder::new(vulkan.device(), QueueKind::Compute);
+        recorder.timestamp();
+        recorder.run(&pipelines[0], vec![memory.range(0, 256)], groups)?;
+        recorder.timestamp();
         let mut recording = recorder.finish()?;
         let mut least = f64::INFINITY;
         for _ in 0..3 {

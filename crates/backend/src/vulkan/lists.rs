@@ -1,27 +1,27 @@
-//! The steps of a plan as lists of commands, written down once: kernels on one lane of the device, copies on the other, each waiting for what
-//! it needs of the other and for nothing else.
+//! The steps of a plan as command buffers, recorded once: kernels on the compute queue, copies on the transfer queue, each waiting only for
+//! what it needs of the other.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use impasto_vulkan::{Lane, Part, Pipeline, Recorder, Recording, VulkanError};
+use impasto_vulkan::{BufferRange, ComputePipeline, QueueKind, Recorder, Recording, VulkanError};
 
 use super::Vulkan;
-use super::memory::Memory;
+use super::memory::VulkanMemory;
 use crate::gpu::{Binding, Gpu, GpuStep, MAX_SUBMITTED_FLOPS, Run, Spaces, Work};
 use crate::{BackendError, StepTime};
 
 const MOST_RUNS: usize = 500;
-/// Work that the device holds: enough that it never waits for the next list, little enough that one who asks to stop is heard. As many lists
-/// as that are held in any case: a single step may be longer.
+/// Work that is queued on the device: enough that it never waits for the next command buffer, little enough that a stop takes effect soon. So
+/// many command buffers are queued in any case: a single step may be longer.
 const AHEAD: u64 = LISTS_AHEAD as u64 * MAX_SUBMITTED_FLOPS;
 const LISTS_AHEAD: usize = 3;
 /// What a device could compute while it copies a byte.
 const FLOPS_OF_A_BYTE: u64 = 100;
 
-/// All steps, in lists that are short enough.
+/// All steps of a plan, in command buffers that are short enough.
 pub(crate) struct Lists {
-    /// In an order in which they can be handed over.
+    /// In an order in which they can be submitted.
     lists: Vec<List>,
     /// Those of each segment.
     segments: Vec<Range<usize>>,
@@ -31,33 +31,33 @@ struct List {
     recording: Recording,
     /// In the order in which their times are noted.
     steps: Vec<usize>,
-    /// The last list of the other lane that must have ended.
+    /// The last list of the other queue that must have ended.
     after: Option<usize>,
     flops: u64,
 }
 
-/// What commands read and write.
+/// The buffer ranges that commands read and write.
 #[derive(Default)]
 struct Touched {
-    read: Vec<Part>,
-    written: Vec<Part>,
+    read: Vec<BufferRange>,
+    written: Vec<BufferRange>,
 }
 
 impl Touched {
     /// Whether commands must wait for these: they read or write what these write, or write what these read. The last part of each is written.
-    fn hold_up(&self, parts: &[Part]) -> bool {
-        let any = |list: &[Part], part: &Part| list.iter().any(|other| other.touches(part));
-        parts.iter().any(|part| any(&self.written, part)) || parts.last().is_some_and(|to| any(&self.read, to))
+    fn hold_up(&self, ranges: &[BufferRange]) -> bool {
+        let any = |list: &[BufferRange], range: &BufferRange| list.iter().any(|other| other.overlaps(range));
+        ranges.iter().any(|range| any(&self.written, range)) || ranges.last().is_some_and(|to| any(&self.read, to))
     }
 
-    fn add(&mut self, parts: &[Part]) {
-        let Some((to, from)) = parts.split_last() else { return };
+    fn add(&mut self, ranges: &[BufferRange]) {
+        let Some((to, from)) = ranges.split_last() else { return };
         self.read.extend_from_slice(from);
         self.written.push(to.clone());
     }
 }
 
-/// A list that is being written.
+/// A command buffer that is being recorded.
 struct Open {
     recorder: Recorder,
     /// Since the last barrier, and in all.
@@ -70,101 +70,102 @@ struct Open {
 }
 
 impl Open {
-    fn new(vulkan: &Vulkan, lane: Lane, after: Option<usize>) -> Open {
-        let mut recorder = Recorder::new(vulkan.device(), lane);
-        recorder.stamp();
+    fn new(vulkan: &Vulkan, kind: QueueKind, after: Option<usize>) -> Open {
+        let mut recorder = Recorder::new(vulkan.device(), kind);
+        recorder.timestamp();
         let (recent, all, steps) = (Touched::default(), Touched::default(), vec![]);
         Open { recorder, recent, all, steps, after, flops: 0, runs: 0 }
     }
 }
 
-/// A lane while lists are written.
+/// A queue while its command buffers are recorded.
 #[derive(Default)]
 struct Writing {
     open: Option<Open>,
-    /// Lists that are written, by their index, which the other lane does not wait for yet.
+    /// Finished command buffers, by their index, which the other queue does not wait for yet.
     done: Vec<(usize, Touched)>,
 }
 
 struct Writer<'v> {
     vulkan: &'v Vulkan,
-    lanes: [Writing; 2],
+    queues: [Writing; 2],
     lists: Vec<List>,
 }
 
 impl Writer<'_> {
-    fn close(&mut self, lane: Lane) -> Result<(), VulkanError> {
-        let lane = &mut self.lanes[lane as usize];
-        let Some(open) = lane.open.take() else { return Ok(()) };
-        lane.done.push((self.lists.len(), open.all));
+    fn close(&mut self, kind: QueueKind) -> Result<(), VulkanError> {
+        let kind = &mut self.queues[kind as usize];
+        let Some(open) = kind.open.take() else { return Ok(()) };
+        kind.done.push((self.lists.len(), open.all));
         let recording = open.recorder.finish()?;
         self.lists.push(List { recording, steps: open.steps, after: open.after, flops: open.flops });
         Ok(())
     }
 
     fn close_all(&mut self) -> Result<(), VulkanError> {
-        [Lane::Kernels, Lane::Copies].into_iter().try_for_each(|lane| self.close(lane))
+        [QueueKind::Compute, QueueKind::Transfer].into_iter().try_for_each(|kind| self.close(kind))
     }
 
-    /// The last list of the other lane that these commands must wait for, after it is written to its end.
-    fn waits_for(&mut self, other: Lane, commands: &[Command]) -> Result<Option<usize>, VulkanError> {
-        let held_up = |touched: &Touched| commands.iter().any(|command| touched.hold_up(&command.parts));
-        if self.lanes[other as usize].open.as_ref().is_some_and(|open| held_up(&open.all)) {
+    /// The last command buffer of the other queue that these commands must wait for, which is finished for that.
+    fn waits_for(&mut self, other: QueueKind, commands: &[Command]) -> Result<Option<usize>, VulkanError> {
+        let held_up = |touched: &Touched| commands.iter().any(|command| touched.hold_up(&command.ranges));
+        if self.queues[other as usize].open.as_ref().is_some_and(|open| held_up(&open.all)) {
             self.close(other)?;
         }
-        let done = &mut self.lanes[other as usize].done;
+        let done = &mut self.queues[other as usize].done;
         let Some(at) = done.iter().rposition(|(_, touched)| held_up(touched)) else { return Ok(None) };
         Ok(done.drain(..=at).next_back().map(|(index, _)| index))
     }
 
-    /// A step of commands that all belong to one lane.
+    /// Adds a step whose commands all belong to one queue.
     fn add(&mut self, step: usize, flops: u64, commands: Vec<Command>) -> Result<(), VulkanError> {
         let copies = !commands.is_empty() && commands.iter().all(|command| command.kernel.is_none());
-        let (lane, other) = if copies { (Lane::Copies, Lane::Kernels) } else { (Lane::Kernels, Lane::Copies) };
-        let bytes: u64 = commands.iter().flat_map(|command| command.parts.last()).map(|part| part.bytes).sum();
+        let (kind, other) =
+            if copies { (QueueKind::Transfer, QueueKind::Compute) } else { (QueueKind::Compute, QueueKind::Transfer) };
+        let bytes: u64 = commands.iter().flat_map(|command| command.ranges.last()).map(|range| range.bytes).sum();
         let flops = if copies { FLOPS_OF_A_BYTE.saturating_mul(bytes) } else { flops };
         let after = self.waits_for(other, &commands)?;
         let full = |open: &Open| {
             open.runs > 0 && (open.flops + flops > MAX_SUBMITTED_FLOPS || open.runs + commands.len() > MOST_RUNS)
         };
-        if after.is_some() || self.lanes[lane as usize].open.as_ref().is_some_and(full) {
-            self.close(lane)?;
+        if after.is_some() || self.queues[kind as usize].open.as_ref().is_some_and(full) {
+            self.close(kind)?;
         }
-        let open = self.lanes[lane as usize].open.get_or_insert_with(|| Open::new(self.vulkan, lane, after));
+        let open = self.queues[kind as usize].open.get_or_insert_with(|| Open::new(self.vulkan, kind, after));
         open.runs += commands.len();
         open.flops += flops;
         open.steps.push(step);
-        for Command { kernel, parts } in commands {
-            if open.recent.hold_up(&parts) {
+        for Command { kernel, ranges } in commands {
+            if open.recent.hold_up(&ranges) {
                 open.recorder.barrier();
                 open.recent = Touched::default();
             }
-            open.recent.add(&parts);
-            open.all.add(&parts);
-            match (kernel, &parts[..]) {
-                (Some((pipeline, groups)), _) => open.recorder.run(&pipeline, parts, groups)?,
+            open.recent.add(&ranges);
+            open.all.add(&ranges);
+            match (kernel, &ranges[..]) {
+                (Some((pipeline, groups)), _) => open.recorder.run(&pipeline, ranges, groups)?,
                 (None, [from, to]) => open.recorder.copy(from.clone(), to.clone())?,
                 (None, _) => {}
             }
         }
-        open.recorder.stamp();
+        open.recorder.timestamp();
         Ok(())
     }
 }
 
 /// A kernel with its workgroups, or a copy. The last of its buffers is written.
 struct Command {
-    kernel: Option<(Arc<Pipeline>, [u32; 3])>,
-    parts: Vec<Part>,
+    kernel: Option<(Arc<ComputePipeline>, [u32; 3])>,
+    ranges: Vec<BufferRange>,
 }
 
 impl Lists {
-    /// Writes down all steps; `cuts` are the steps with which segments begin.
+    /// Records all steps; `cuts` are the steps with which segments begin.
     pub(super) fn new(
         vulkan: &Vulkan,
         steps: Vec<GpuStep>,
         cuts: &[usize],
-        spaces: &Spaces<Memory>,
+        spaces: &Spaces<VulkanMemory>,
     ) -> Result<Lists, BackendError> {
         let mut kernels = vec![];
         for step in &steps {
@@ -174,22 +175,22 @@ impl Lists {
         }
         let mut pipelines = vulkan.0.pipelines.all(&kernels).map_err(|e| vulkan.unsupported(e))?.into_iter();
         let missing = || vulkan.unsupported("a kernel was not compiled");
-        let mut writer = Writer { vulkan, lanes: Default::default(), lists: vec![] };
+        let mut writer = Writer { vulkan, queues: Default::default(), lists: vec![] };
         let failed = |e: VulkanError| vulkan.failed(0, e);
         let mut begins = vec![0];
-        let part = |binding: &Binding| spaces.of(binding.space).part(binding.address, binding.bytes);
+        let range = |binding: &Binding| spaces.of(binding.space).range(binding.address, binding.bytes);
         for (step, GpuStep { work, flops }) in steps.into_iter().enumerate() {
             if step > 0 && cuts.contains(&step) {
                 writer.close_all().map_err(failed)?;
                 begins.push(writer.lists.len());
             }
             let commands = match work {
-                Work::Copy { from, to } => vec![Command { kernel: None, parts: vec![part(&from), part(&to)] }],
+                Work::Copy { from, to } => vec![Command { kernel: None, ranges: vec![range(&from), range(&to)] }],
                 Work::Runs(runs) => {
                     let command = |run: Run| {
                         let pipeline = pipelines.next().ok_or_else(missing)?;
-                        let parts = run.bindings.iter().map(part).collect();
-                        Ok(Command { kernel: Some((pipeline, run.groups)), parts })
+                        let ranges = run.bindings.iter().map(range).collect();
+                        Ok(Command { kernel: Some((pipeline, run.groups)), ranges })
                     };
                     runs.into_iter().map(command).collect::<Result<_, BackendError>>()?
                 }
@@ -202,7 +203,7 @@ impl Lists {
         Ok(Lists { lists: writer.lists, segments })
     }
 
-    /// Hands the lists of a segment to the device, each when it may begin, and waits for their end.
+    /// Submits the command buffers of a segment, each when it may begin, and waits for their end.
     pub(super) fn run(&mut self, vulkan: &Vulkan, segment: usize) -> Result<(), BackendError> {
         let Some(range) = self.segments.get(segment).cloned() else { return Ok(()) };
         let (pulse, lists) = (vulkan.pulse(), &mut self.lists);
@@ -223,7 +224,7 @@ impl Lists {
             if stopped {
                 break;
             }
-            let after = lists[at].after.map(|other| lists[other].recording.ends());
+            let after = lists[at].after.map(|other| lists[other].recording.done_at());
             lists[at].recording.submit_after(after.as_slice()).map_err(|e| vulkan.died(e))?;
             (held, submitted) = (held + lists[at].flops, at + 1);
         }

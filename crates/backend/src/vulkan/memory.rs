@@ -1,9 +1,9 @@
-//! Memory of a device in as few pieces as it allows, and the way in and out.
+//! Memory of a device in as few allocations as it allows, and staging in and out of it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use impasto_graph::Capabilities;
-use impasto_vulkan::{Buffer, Home, Lane, Part, Recorder, Recording, VulkanError};
+use impasto_vulkan::{Buffer, BufferRange, MemoryLocation, QueueKind, Recorder, Recording, VulkanError};
 
 use super::Vulkan;
 use crate::BackendError;
@@ -11,14 +11,14 @@ use crate::gpu::{self, FillTask, Gpu, GpuMemory, MemoryCopy, MemoryWriter, Write
 use crate::tasks::on_threads;
 
 /// Pieces of device memory, as one space of addresses.
-pub(crate) struct Memory {
+pub(crate) struct VulkanMemory {
     vulkan: Vulkan,
-    home: Home,
+    home: MemoryLocation,
     /// Each with the address at which it begins.
     pieces: Vec<(u64, Arc<Buffer>)>,
 }
 
-/// What the host sees of a device whose memory it does not see, or only slowly: written while the device still copies from the other half.
+/// The staging buffer of a device whose memory is not host-visible or not host-cached: one half is written while the device copies from the other.
 pub(super) struct Stage {
     halves: [Half; 2],
     next: usize,
@@ -35,8 +35,8 @@ impl Half {
         self.copying.take().map_or(Ok(()), |copying| copying.wait())
     }
 
-    fn copy(&mut self, vulkan: &Vulkan, from: Part, to: Part) -> Result<(), VulkanError> {
-        let mut recorder = Recorder::new(vulkan.device(), Lane::Copies);
+    fn copy(&mut self, vulkan: &Vulkan, from: BufferRange, to: BufferRange) -> Result<(), VulkanError> {
+        let mut recorder = Recorder::new(vulkan.device(), QueueKind::Transfer);
         recorder.copy(from, to)?;
         let mut recording = recorder.finish()?;
         recording.submit()?;
@@ -44,14 +44,14 @@ impl Half {
         Ok(())
     }
 
-    fn part(&self, bytes: u64) -> Part {
-        Part { buffer: self.buffer.clone(), offset: 0, bytes }
+    fn range(&self, bytes: u64) -> BufferRange {
+        BufferRange { buffer: self.buffer.clone(), offset: 0, bytes }
     }
 }
 
-/// A part of the stage that one thread fills.
+/// A range of the staging buffer that one thread fills.
 struct Slot {
-    part: Part,
+    range: BufferRange,
     copying: Option<Recording>,
 }
 
@@ -62,9 +62,9 @@ impl Slot {
     }
 
     /// Begins to copy its first bytes to the device.
-    fn send(&mut self, vulkan: &Vulkan, to: Part) -> Result<(), VulkanError> {
-        let mut recorder = Recorder::new(vulkan.device(), Lane::Copies);
-        recorder.copy(self.part.within(0, to.bytes), to)?;
+    fn send(&mut self, vulkan: &Vulkan, to: BufferRange) -> Result<(), VulkanError> {
+        let mut recorder = Recorder::new(vulkan.device(), QueueKind::Transfer);
+        recorder.copy(self.range.within(0, to.bytes), to)?;
         let mut recording = recorder.finish()?;
         recording.submit()?;
         self.copying = Some(recording);
@@ -75,24 +75,24 @@ impl Slot {
 /// The fewest bytes that are worth a copy of their own.
 const LEAST_SLOT: u64 = 256 << 10;
 
-/// One thread's way into the memory of a device: to where the host sees it, or by two slots of the stage in turns, of which the device copies one
-/// while the other is filled.
+/// One thread's access to the memory of a device: directly where it is host-visible, or by two slots of the staging buffer, of which the device
+/// copies one while the other is filled.
 struct Writer<'a> {
-    memory: &'a Memory,
+    memory: &'a VulkanMemory,
     slots: Option<&'a mut [Slot; 2]>,
 }
 
 impl MemoryWriter for Writer<'_> {
     fn fill(&mut self, address: u64, bytes: usize, write: &mut WriteBytes) -> Result<(), BackendError> {
-        let Memory { vulkan, .. } = self.memory;
-        let to = self.memory.part(address, bytes as u64);
+        let VulkanMemory { vulkan, .. } = self.memory;
+        let to = self.memory.range(address, bytes as u64);
         let failed = |e| vulkan.failed(0, e);
         let Some(slots) = &mut self.slots else {
             // SAFETY: these bytes are one task's, and nothing reads them before they are there.
             let slice = unsafe { to.buffer.slice_mut(to.offset, bytes) }.map_err(failed)?;
             return write(slice, to.buffer.is_cached());
         };
-        let room = slots[0].part.bytes as usize;
+        let room = slots[0].range.bytes as usize;
         if bytes <= room {
             return Writer::through(vulkan, slots, to, write);
         }
@@ -110,13 +110,18 @@ impl MemoryWriter for Writer<'_> {
 
 impl Writer<'_> {
     /// The same by the slot that was sent longer ago.
-    fn through(vulkan: &Vulkan, slots: &mut [Slot; 2], to: Part, write: &mut WriteBytes) -> Result<(), BackendError> {
+    fn through(
+        vulkan: &Vulkan,
+        slots: &mut [Slot; 2],
+        to: BufferRange,
+        write: &mut WriteBytes,
+    ) -> Result<(), BackendError> {
         slots.swap(0, 1);
         let slot = &mut slots[0];
         slot.settle().map_err(|e| vulkan.died(e))?;
         // SAFETY: the slot is this thread's, and the device has read what was in it.
-        let slice = unsafe { slot.part.buffer.slice_mut(slot.part.offset, to.bytes as usize) };
-        write(slice.map_err(|e| vulkan.failed(0, e))?, slot.part.buffer.is_cached())?;
+        let slice = unsafe { slot.range.buffer.slice_mut(slot.range.offset, to.bytes as usize) };
+        write(slice.map_err(|e| vulkan.failed(0, e))?, slot.range.buffer.is_cached())?;
         slot.send(vulkan, to).map_err(|e| vulkan.died(e))
     }
 }
@@ -126,7 +131,7 @@ impl Stage {
     fn slots(&self, threads: usize) -> Vec<[Slot; 2]> {
         let each = (self.bytes() / threads as u64 / 64 * 64).max(4).min(self.bytes());
         let slot = |half: &Half, at: usize| Slot {
-            part: Part { buffer: half.buffer.clone(), offset: at as u64 * each, bytes: each },
+            range: BufferRange { buffer: half.buffer.clone(), offset: at as u64 * each, bytes: each },
             copying: None,
         };
         (0..threads).map(|at| self.halves.each_ref().map(|half| slot(half, at))).collect()
@@ -134,7 +139,8 @@ impl Stage {
 
     fn new(vulkan: &Vulkan) -> Result<Stage, VulkanError> {
         let bytes = (vulkan.gpu_profile().fixed_bytes() / 2).max(4);
-        let half = || Ok(Half { buffer: Arc::new(vulkan.device().buffer_at(bytes, Home::Host)?), copying: None });
+        let half =
+            || Ok(Half { buffer: Arc::new(vulkan.device().buffer_at(bytes, MemoryLocation::Host)?), copying: None });
         Ok(Stage { halves: [half()?, half()?], next: 0 })
     }
 
@@ -148,20 +154,20 @@ impl Stage {
     }
 
     /// Bytes on their way to the device, which may still read them from here when this returns.
-    fn send(&mut self, vulkan: &Vulkan, bytes: &[u8], to: &Part) -> Result<(), VulkanError> {
+    fn send(&mut self, vulkan: &Vulkan, bytes: &[u8], to: &BufferRange) -> Result<(), VulkanError> {
         let size = self.bytes() as usize;
         for (at, chunk) in (0..).step_by(size).zip(bytes.chunks(size)) {
             let half = &mut self.halves[self.next];
             self.next = 1 - self.next;
             half.settle()?;
             half.buffer.write_at(0, chunk)?;
-            half.copy(vulkan, half.part(chunk.len() as u64), to.within(at, chunk.len() as u64))?;
+            half.copy(vulkan, half.range(chunk.len() as u64), to.within(at, chunk.len() as u64))?;
         }
         Ok(())
     }
 
     /// Bytes from the device: the next are copied while these are read.
-    fn fetch(&mut self, vulkan: &Vulkan, from: &Part, bytes: &mut [u8]) -> Result<(), VulkanError> {
+    fn fetch(&mut self, vulkan: &Vulkan, from: &BufferRange, bytes: &mut [u8]) -> Result<(), VulkanError> {
         self.settle()?;
         let (size, length) = (self.bytes(), bytes.len() as u64);
         let count = length.div_ceil(size);
@@ -169,7 +175,7 @@ impl Stage {
         for i in 0..=count {
             if i < count {
                 let half = &mut self.halves[i as usize % 2];
-                half.copy(vulkan, some(i), half.part(some(i).bytes))?;
+                half.copy(vulkan, some(i), half.range(some(i).bytes))?;
             }
             if let Some(before) = i.checked_sub(1) {
                 let half = &mut self.halves[before as usize % 2];
@@ -182,18 +188,18 @@ impl Stage {
     }
 }
 
-impl Memory {
+impl VulkanMemory {
     /// Takes pieces of these lengths, one after the other.
     pub(super) fn new(
         vulkan: &Vulkan,
         home: gpu::Residence,
         lengths: impl Iterator<Item = u64>,
-    ) -> Result<Memory, BackendError> {
+    ) -> Result<VulkanMemory, BackendError> {
         let home = match home {
-            gpu::Residence::Device => Home::Device,
-            gpu::Residence::HostMapped => Home::Aside,
+            gpu::Residence::Device => MemoryLocation::Device,
+            gpu::Residence::HostMapped => MemoryLocation::Offloaded,
         };
-        let mut memory = Memory { vulkan: vulkan.clone(), home, pieces: Vec::new() };
+        let mut memory = VulkanMemory { vulkan: vulkan.clone(), home, pieces: Vec::new() };
         let mut at = 0;
         for bytes in lengths.filter(|&bytes| bytes > 0) {
             let piece = vulkan.device().buffer_at(bytes, home).map_err(|e| vulkan.failed(bytes, e))?;
@@ -215,14 +221,14 @@ impl Memory {
 
     /// Whether the host may look, where it could.
     fn is_seen(&self) -> bool {
-        self.home == Home::Aside || !self.vulkan.0.as_if_discrete
+        self.home == MemoryLocation::Offloaded || !self.vulkan.0.as_if_discrete
     }
 
     /// Bytes at an address. What a plan puts there lies in one piece.
-    pub(super) fn part(&self, address: u64, bytes: u64) -> Part {
+    pub(super) fn range(&self, address: u64, bytes: u64) -> BufferRange {
         let index = self.pieces.partition_point(|(start, _)| *start <= address).saturating_sub(1);
         let (start, buffer) = &self.pieces[index];
-        Part { buffer: buffer.clone(), offset: address - start, bytes }
+        BufferRange { buffer: buffer.clone(), offset: address - start, bytes }
     }
 
     /// With the pieces that the host and the device both see, which are taken when they are first needed.
@@ -236,7 +242,7 @@ impl Memory {
     }
 }
 
-impl GpuMemory for Memory {
+impl GpuMemory for VulkanMemory {
     fn bytes(&self) -> u64 {
         self.pieces.iter().map(|(_, piece)| piece.bytes()).sum()
     }
@@ -268,20 +274,20 @@ impl GpuMemory for Memory {
     }
 
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), BackendError> {
-        let to = self.part(address, bytes.len() as u64);
+        let to = self.range(address, bytes.len() as u64);
         if self.writes(&to.buffer) {
             return to.buffer.write_at(to.offset, bytes).map_err(|e| self.vulkan.failed(0, e));
         }
         self.staged(|stage| stage.send(&self.vulkan, bytes, &to))
     }
 
-    fn copy_from(&self, other: &Memory, copies: &[MemoryCopy]) -> Result<(), BackendError> {
+    fn copy_from(&self, other: &VulkanMemory, copies: &[MemoryCopy]) -> Result<(), BackendError> {
         if copies.is_empty() {
             return Ok(());
         }
-        let mut recorder = Recorder::new(self.vulkan.device(), Lane::Copies);
+        let mut recorder = Recorder::new(self.vulkan.device(), QueueKind::Transfer);
         for copy in copies {
-            let (from, to) = (other.part(copy.from, copy.bytes), self.part(copy.to, copy.bytes));
+            let (from, to) = (other.range(copy.from, copy.bytes), self.range(copy.to, copy.bytes));
             match from.buffer.is_of(self.vulkan.device()) {
                 true => recorder.copy(from, to).map_err(|e| self.vulkan.failed(0, e))?,
                 // The same card, opened another time.
@@ -305,7 +311,7 @@ impl GpuMemory for Memory {
     }
 
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), BackendError> {
-        let from = self.part(address, bytes.len() as u64);
+        let from = self.range(address, bytes.len() as u64);
         if self.reads(&from.buffer) {
             return from.buffer.read_at(from.offset, bytes).map_err(|e| self.vulkan.failed(0, e));
         }

@@ -15,13 +15,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use impasto_device::DeviceInfo;
 use impasto_graph::Capabilities;
-use impasto_vulkan::{Device, Loader, Physical, VulkanError};
+use impasto_vulkan::{Loader, PhysicalDevice, VulkanDevice, VulkanError};
 
 use crate::gpu::kernels::matrices::Units;
 use crate::gpu::{Gpu, GpuProfile, GpuStep, Residence, Spaces};
 use crate::{Backend, BackendError, DeviceOptions, Meter, Profile, Pulse, StepTime};
 use lists::Lists;
-use memory::{Memory, Stage};
+use memory::{Stage, VulkanMemory};
 use pipelines::Pipelines;
 
 /// [`crate::profile`] of a Vulkan device.
@@ -38,9 +38,9 @@ pub(crate) fn open(device: &DeviceInfo, options: &DeviceOptions) -> Result<Arc<d
 }
 
 /// The device that a survey has found: by its UUID, at its place in the loader's order or elsewhere in it.
-fn find(device: &DeviceInfo) -> Result<Option<Physical>, VulkanError> {
+fn find(device: &DeviceInfo) -> Result<Option<PhysicalDevice>, VulkanError> {
     let devices = Loader::open()?.create_instance()?.enumerate()?;
-    let is_it = |physical: &Physical| physical.describe().uuid == device.uuid;
+    let is_it = |physical: &PhysicalDevice| physical.describe().uuid == device.uuid;
     let at_its_place = devices.get(device.index).filter(|physical| is_it(physical)).cloned();
     Ok(at_its_place.or_else(|| devices.into_iter().find(is_it)))
 }
@@ -62,7 +62,7 @@ pub(crate) struct Vulkan(Arc<Inner>);
 
 struct Inner {
     profile: Arc<GpuProfile>,
-    device: Device,
+    device: VulkanDevice,
     pipelines: Pipelines,
     /// By which the host reaches memory that it does not see; one thread at a time.
     stage: Arc<Mutex<Option<Stage>>>,
@@ -76,12 +76,12 @@ struct Inner {
 
 impl Vulkan {
     /// Opens a device under the name that it was found by.
-    fn open(found: &DeviceInfo, physical: &Physical, options: &DeviceOptions) -> Result<Vulkan, BackendError> {
+    fn open(found: &DeviceInfo, physical: &PhysicalDevice, options: &DeviceOptions) -> Result<Vulkan, BackendError> {
         let name = &found.name;
         // What the driver says now, not what it said when the device was found: whoever planned with that compares.
         let said = impasto_device::vulkan_info(found.index, physical.describe());
         let profile = profile::profile(&DeviceInfo { name: name.clone(), ..said }, options)?;
-        let device = Device::open(physical).map_err(|e| failed(name, 0, e))?;
+        let device = VulkanDevice::open(physical).map_err(|e| failed(name, 0, e))?;
         let budget = profile.limits().memory;
         let made = |profile: GpuProfile| {
             let profile = Arc::new(profile);
@@ -122,7 +122,7 @@ impl Vulkan {
         &self.0.pulse
     }
 
-    fn device(&self) -> &Device {
+    fn device(&self) -> &VulkanDevice {
         &self.0.device
     }
 
@@ -149,7 +149,7 @@ fn failed(device: &str, bytes: u64, error: VulkanError) -> BackendError {
 }
 
 impl Gpu for Vulkan {
-    type Memory = Memory;
+    type Memory = VulkanMemory;
     type Commands = Lists;
 
     fn gpu_profile(&self) -> &Arc<GpuProfile> {
@@ -183,11 +183,16 @@ impl Gpu for Vulkan {
         exact.get_or_init(make).clone()
     }
 
-    fn allocate(&self, home: Residence, lengths: impl Iterator<Item = u64>) -> Result<Memory, BackendError> {
-        Memory::new(self, home, lengths)
+    fn allocate(&self, home: Residence, lengths: impl Iterator<Item = u64>) -> Result<VulkanMemory, BackendError> {
+        VulkanMemory::new(self, home, lengths)
     }
 
-    fn record(&self, steps: Vec<GpuStep>, cuts: &[usize], spaces: &Spaces<Memory>) -> Result<Lists, BackendError> {
+    fn record(
+        &self,
+        steps: Vec<GpuStep>,
+        cuts: &[usize],
+        spaces: &Spaces<VulkanMemory>,
+    ) -> Result<Lists, BackendError> {
         Lists::new(self, steps, cuts, spaces)
     }
 

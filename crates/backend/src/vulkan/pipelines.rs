@@ -7,51 +7,51 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use impasto_kernel::{Compiler, Kernel, digest};
 use impasto_spirv::Words;
-use impasto_vulkan::{Device, Interface, Pipeline};
+use impasto_vulkan::{ComputePipeline, Interface, VulkanDevice};
 
 use crate::Pulse;
 use crate::gpu::kernels::matrices::Units;
 
-/// How a file begins that keeps what a driver made, before a checksum and the bytes.
+/// The magic number of a saved pipeline cache, before a checksum and the bytes.
 const MAGIC: &[u8; 8] = b"impastov";
 
-/// Compiled kernels by their text.
+/// The compiled kernels of a device, by their text.
 pub(super) struct Pipelines {
-    device: Device,
+    device: VulkanDevice,
     compiler: Compiler,
     units: Option<Units>,
     pulse: Pulse,
-    /// Where what the driver made is kept.
+    /// The file of the driver's pipeline cache.
     kept: Option<PathBuf>,
-    /// What the file there holds, as its checksum says.
+    /// The checksum of what that file contains.
     held: Mutex<Option<u128>>,
-    made: Mutex<HashMap<String, Arc<Pipeline>>>,
+    made: Mutex<HashMap<String, Arc<ComputePipeline>>>,
 }
 
 impl Pipelines {
-    /// With a folder, words are kept there between runs.
-    pub(super) fn new(device: Device, cache: Option<&Path>, units: Option<Units>, pulse: Pulse) -> Pipelines {
+    /// With a folder, compiled modules are cached there between runs.
+    pub(super) fn new(device: VulkanDevice, cache: Option<&Path>, units: Option<Units>, pulse: Pulse) -> Pipelines {
         let compiler = impasto_spirv::compiler_for(device.features());
         let compiler = match cache {
             Some(folder) => compiler.cache_in(folder),
             None => compiler,
         };
-        let kept = cache.map(|folder| folder.join(format!("driver-{}", device.remembers_as())));
+        let kept = cache.map(|folder| folder.join(format!("driver-{}", device.pipeline_cache_name())));
         let mut held = None;
         // What is missing, damaged or of another driver costs time, and nothing else.
         if let Some(bytes) = kept.as_ref().and_then(|path| fs::read(path).ok()) {
             let whole = bytes.strip_prefix(MAGIC).and_then(|rest| rest.split_at_checked(16));
             let sound =
                 whole.map(|(sum, bytes)| (sum, bytes, digest(bytes))).filter(|(sum, _, own)| *sum == own.to_le_bytes());
-            held = sound.and_then(|(_, bytes, own)| device.remember(bytes).then_some(own));
+            held = sound.and_then(|(_, bytes, own)| device.load_pipeline_cache(bytes).then_some(own));
         }
         Pipelines { device, compiler, units, pulse, kept, held: Mutex::new(held), made: Mutex::default() }
     }
 
-    /// Keeps what the driver made for the next run, if there is anything new in it.
+    /// Saves the driver's pipeline cache for the next run, if there is anything new in it.
     fn keep(&self) {
         let Some(path) = &self.kept else { return };
-        let Ok(bytes) = self.device.remembered() else { return };
+        let Ok(bytes) = self.device.pipeline_cache_data() else { return };
         let sum = digest(&bytes);
         let before = self.held.lock().unwrap_or_else(PoisonError::into_inner).replace(sum);
         if before != Some(sum) {
@@ -61,7 +61,7 @@ impl Pipelines {
     }
 
     /// The pipelines of these kernels, in order. What is missing is compiled on all cores.
-    pub(super) fn all(&self, kernels: &[&Kernel]) -> Result<Vec<Arc<Pipeline>>, String> {
+    pub(super) fn all(&self, kernels: &[&Kernel]) -> Result<Vec<Arc<ComputePipeline>>, String> {
         let texts = texts(kernels);
         let mut missing: Vec<(&String, &Kernel)> = {
             let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,7 +97,7 @@ impl Pipelines {
         texts.iter().map(find).collect()
     }
 
-    fn compile(&self, kernel: &Kernel) -> Result<Pipeline, String> {
+    fn compile(&self, kernel: &Kernel) -> Result<ComputePipeline, String> {
         let features = self.device.features();
         let module = self.compiler.compile(std::slice::from_ref(kernel)).map_err(|e| e.to_string())?;
         let entry = module.entries.first().ok_or("the compiler wrote no entry point")?;
@@ -109,7 +109,7 @@ impl Pipelines {
             constants: entry.constants,
             subgroup,
             uniforms: &[],
-            plain: false,
+            unoptimised: false,
         };
         // SAFETY: the compiler verifies what it writes; kernels are written for the shapes of the tensors that they are given, and stay
         // inside of them, which the tests of every op make sure of.

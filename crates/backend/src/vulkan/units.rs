@@ -1,9 +1,9 @@
-//! Matrix units: what a device claims, and whether it holds.
+//! Cooperative matrices: what a device claims, and whether it computes that.
 
 use half::f16;
 use impasto_graph::DType;
 use impasto_kernel::{MatrixShape, Scalar};
-use impasto_vulkan::{Features, Lane, Recorder};
+use impasto_vulkan::{QueueKind, Recorder, VulkanFeatures};
 
 use super::Vulkan;
 use crate::BackendError;
@@ -12,7 +12,7 @@ use crate::gpu::kernels::matrices::{Tiled, Units};
 use crate::gpu::{Gpu, GpuMemory, Residence};
 
 /// The matrices that kernels could use: halves, added up in 32 bits.
-pub(super) fn claimed(features: &Features) -> Option<Units> {
+pub(super) fn claimed(features: &VulkanFeatures) -> Option<Units> {
     let (least, most) = features.subgroup_sizes;
     let subgroup = if (least..=most).contains(&32) { 32 } else { least };
     if !features.matrix || !features.f16 || !features.storage16 || least != most && !features.subgroup_choice {
@@ -57,10 +57,10 @@ pub(super) fn hold(vulkan: &Vulkan) -> Result<bool, BackendError> {
     let kernel = tiled.kernel().map_err(|e| vulkan.unsupported(e.to_string()))?;
     // A driver that cannot compile it has no matrices that we can use.
     let Ok(pipelines) = vulkan.0.pipelines.all(&[&kernel]) else { return Ok(false) };
-    let parts = vec![memory.part(0, left), memory.part(left, right), memory.part(left + right, sums)];
+    let ranges = vec![memory.range(0, left), memory.range(left, right), memory.range(left + right, sums)];
     let run = || {
-        let mut recorder = Recorder::new(vulkan.device(), Lane::Kernels);
-        recorder.run(&pipelines[0], parts, tiled.groups())?;
+        let mut recorder = Recorder::new(vulkan.device(), QueueKind::Compute);
+        recorder.run(&pipelines[0], ranges, tiled.groups())?;
         let mut recording = recorder.finish()?;
         recording.submit()?;
         recording.wait()

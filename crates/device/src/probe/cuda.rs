@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Target, clean_label, kernel};
-use crate::Report;
+use super::{TargetDevice, clean_label, kernel};
+use crate::TrialReport;
 use crate::sys::cuda::{Cuda, NAME, Refused};
 
 /// A device as the child reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Seen {
+pub(crate) struct CudaRecord {
     pub index: usize,
     pub label: String,
     pub uuid: Option<[u8; 16]>,
@@ -32,7 +32,7 @@ const CAPABILITY_MAJOR: i32 = 75;
 const CAPABILITY_MINOR: i32 = 76;
 
 /// Lists the devices.
-pub(crate) fn enumerate(report: &mut Report) -> Result<(), String> {
+pub(crate) fn enumerate(report: &mut TrialReport) -> Result<(), String> {
     let cuda = open(report)?;
     report.stage("enumerate");
     let count = cuda.count().map_err(words)?;
@@ -46,8 +46,8 @@ pub(crate) fn enumerate(report: &mut Report) -> Result<(), String> {
 }
 
 /// Creates the context, allocates, runs a kernel and compares the result.
-pub(crate) fn try_device(report: &mut Report) -> Result<(), String> {
-    let target = Target::from_argument(report.argument())?;
+pub(crate) fn try_device(report: &mut TrialReport) -> Result<(), String> {
+    let target = TargetDevice::from_argument(report.argument())?;
     let (cuda, device) = find(report, &target)?;
     report.stage("create-device");
     cuda.enter(device).map_err(words)?;
@@ -68,8 +68,8 @@ pub(crate) fn try_device(report: &mut Report) -> Result<(), String> {
 }
 
 /// Reports the free memory.
-pub(crate) fn memory(report: &mut Report) -> Result<(), String> {
-    let target = Target::from_argument(report.argument())?;
+pub(crate) fn memory(report: &mut TrialReport) -> Result<(), String> {
+    let target = TargetDevice::from_argument(report.argument())?;
     let (cuda, device) = find(report, &target)?;
     report.stage("create-device");
     cuda.enter(device).map_err(words)?;
@@ -78,7 +78,7 @@ pub(crate) fn memory(report: &mut Report) -> Result<(), String> {
     Ok(())
 }
 
-fn open(report: &mut Report) -> Result<Cuda, String> {
+fn open(report: &mut TrialReport) -> Result<Cuda, String> {
     report.stage("load");
     let cuda = match Cuda::open() {
         Ok(cuda) => cuda,
@@ -89,7 +89,7 @@ fn open(report: &mut Report) -> Result<Cuda, String> {
     Ok(cuda)
 }
 
-fn find(report: &mut Report, target: &Target) -> Result<(Cuda, i32), String> {
+fn find(report: &mut TrialReport, target: &TargetDevice) -> Result<(Cuda, i32), String> {
     let cuda = open(report)?;
     report.stage("enumerate");
     let count = cuda.count().map_err(words)?.min(MAX_REPORTED);
@@ -102,9 +102,9 @@ fn find(report: &mut Report, target: &Target) -> Result<(Cuda, i32), String> {
     Ok((cuda, device))
 }
 
-fn describe(cuda: &Cuda, index: i32) -> Result<Seen, Refused> {
+fn describe(cuda: &Cuda, index: i32) -> Result<CudaRecord, Refused> {
     let device = cuda.device(index)?;
-    Ok(Seen {
+    Ok(CudaRecord {
         index: usize::try_from(index).unwrap_or(0),
         label: clean_label(&cuda.label(device)?),
         uuid: cuda.uuid(device).ok().filter(|uuid| *uuid != [0; 16]),

@@ -38,7 +38,7 @@ pub fn compare(input: &[u32], output: &[u32]) -> Result<(), String> {
 
 /// What the kernel is called and takes.
 pub const INTERFACE: Interface<'static> =
-    Interface { entry: "main", buffers: 2, constants: 0, subgroup: None, uniforms: &[], plain: false };
+    Interface { entry: "main", buffers: 2, constants: 0, subgroup: None, uniforms: &[], unoptimised: false };
 
 /// The kernel as SPIR-V 1.0 words: buffers at bindings 0 and 1 of set 0.
 pub fn spirv() -> Result<Vec<u32>, String> {

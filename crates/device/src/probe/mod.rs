@@ -28,14 +28,14 @@ pub const PROBES: [Trial; 6] = [
 
 /// Which device a child is to take.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Target {
+pub(crate) struct TargetDevice {
     pub index: usize,
     pub label: String,
     pub uuid: Option<[u8; 16]>,
 }
 
-impl Target {
-    fn from_argument(text: &str) -> Result<Target, String> {
+impl TargetDevice {
+    fn from_argument(text: &str) -> Result<TargetDevice, String> {
         serde_json::from_str(text).map_err(|error| format!("which device was not understood: {error}"))
     }
 }

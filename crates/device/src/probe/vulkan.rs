@@ -2,15 +2,15 @@
 
 use std::ffi::OsStr;
 
-use impasto_vulkan::{Description, Device, Instance, Loader, Physical, VulkanError};
+use impasto_vulkan::{Description, Instance, Loader, PhysicalDevice, VulkanDevice, VulkanError};
 use serde::{Deserialize, Serialize};
 
-use super::{Target, clean_label, kernel};
-use crate::{Report, sys};
+use super::{TargetDevice, clean_label, kernel};
+use crate::{TrialReport, sys};
 
 /// A device as the child reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Seen {
+pub(crate) struct VulkanRecord {
     pub index: usize,
     pub description: Description,
 }
@@ -20,7 +20,7 @@ const MAX_REPORTED: usize = 1024;
 
 /// Lists the devices. With an argument it is the library of the only driver, which is then opened first for itself: a crash in
 /// its initialisers is told from one in create-instance, and a library that is missing is named.
-pub(crate) fn enumerate(report: &mut Report) -> Result<(), String> {
+pub(crate) fn enumerate(report: &mut TrialReport) -> Result<(), String> {
     let library = report.argument().to_owned();
     if !library.is_empty() {
         report.stage("load-driver");
@@ -33,22 +33,22 @@ pub(crate) fn enumerate(report: &mut Report) -> Result<(), String> {
     let devices = instance.enumerate().map_err(|error| error.to_string())?;
     report.stage("get-properties");
     for (index, physical) in devices.iter().enumerate().take(MAX_REPORTED) {
-        report.record(&Seen { index, description: physical.describe() });
+        report.record(&VulkanRecord { index, description: physical.describe() });
     }
     leave(report)
 }
 
 /// Creates the device, allocates, runs a kernel and compares the result.
-pub(crate) fn try_device(report: &mut Report) -> Result<(), String> {
-    let target = Target::from_argument(report.argument())?;
+pub(crate) fn try_device(report: &mut TrialReport) -> Result<(), String> {
+    let target = TargetDevice::from_argument(report.argument())?;
     let physical = find(report, &target)?;
     run_kernel(report, &physical).map_err(|error| error.to_string())??;
     leave(report)
 }
 
 /// Reports the free memory.
-pub(crate) fn memory(report: &mut Report) -> Result<(), String> {
-    let target = Target::from_argument(report.argument())?;
+pub(crate) fn memory(report: &mut TrialReport) -> Result<(), String> {
+    let target = TargetDevice::from_argument(report.argument())?;
     let physical = find(report, &target)?;
     report.record(&physical.free_memory());
     leave(report)
@@ -56,12 +56,12 @@ pub(crate) fn memory(report: &mut Report) -> Result<(), String> {
 
 /// A driver's farewell can crash as well as its welcome, and it takes time that nobody needs: what was to be found out is found
 /// out, and the end of the process frees everything.
-fn leave(report: &mut Report) -> Result<(), String> {
+fn leave(report: &mut TrialReport) -> Result<(), String> {
     report.leave_at_once();
     Ok(())
 }
 
-fn open(report: &mut Report) -> Result<Instance, String> {
+fn open(report: &mut TrialReport) -> Result<Instance, String> {
     report.stage("load");
     let loader = match Loader::open() {
         Ok(loader) => loader,
@@ -74,12 +74,12 @@ fn open(report: &mut Report) -> Result<Instance, String> {
     Ok(instance)
 }
 
-fn find(report: &mut Report, target: &Target) -> Result<Physical, String> {
+fn find(report: &mut TrialReport, target: &TargetDevice) -> Result<PhysicalDevice, String> {
     let instance = open(report)?;
     report.stage("enumerate");
     let devices = instance.enumerate().map_err(|error| error.to_string())?;
     report.stage("get-properties");
-    let is_it = |physical: &&Physical| {
+    let is_it = |physical: &&PhysicalDevice| {
         let description = physical.describe();
         clean_label(&description.label) == target.label && description.uuid == target.uuid
     };
@@ -88,9 +88,9 @@ fn find(report: &mut Report, target: &Target) -> Result<Physical, String> {
     found.ok_or_else(|| "the device that was seen a moment ago is not there any more".into())
 }
 
-fn run_kernel(report: &mut Report, physical: &Physical) -> Result<Result<(), String>, VulkanError> {
+fn run_kernel(report: &mut TrialReport, physical: &PhysicalDevice) -> Result<Result<(), String>, VulkanError> {
     report.stage("create-device");
-    let device = Device::open(physical)?;
+    let device = VulkanDevice::open(physical)?;
     report.stage("allocate");
     let input = kernel::input();
     let bytes = u64::from(kernel::COUNT) * 4;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use impasto_vulkan::{Description, Kind};
+use impasto_vulkan::{Description, PhysicalDeviceType};
 
 use super::{Api, DeviceInfo, DeviceKind, Features, Standing};
 use crate::probe::{clean_label, cuda, vulkan};
@@ -12,7 +12,7 @@ use crate::{Limits, cpu};
 const MOST_MEMORY: u64 = 16 << 40;
 
 /// A Vulkan device that a child has seen.
-pub(super) fn vulkan(seen: vulkan::Seen, manifest: Option<PathBuf>) -> DeviceInfo {
+pub(super) fn vulkan(seen: vulkan::VulkanRecord, manifest: Option<PathBuf>) -> DeviceInfo {
     DeviceInfo { manifest, ..vulkan_info(seen.index, seen.description) }
 }
 
@@ -20,11 +20,11 @@ pub(super) fn vulkan(seen: vulkan::Seen, manifest: Option<PathBuf>) -> DeviceInf
 /// device is used.
 pub fn vulkan_info(index: usize, said: Description) -> DeviceInfo {
     let kind = match said.kind {
-        Kind::Discrete => DeviceKind::Discrete,
-        Kind::Integrated => DeviceKind::Integrated,
-        Kind::Virtual => DeviceKind::Virtual,
-        Kind::Software => DeviceKind::Software,
-        Kind::Other => DeviceKind::Other,
+        PhysicalDeviceType::Discrete => DeviceKind::Discrete,
+        PhysicalDeviceType::Integrated => DeviceKind::Integrated,
+        PhysicalDeviceType::Virtual => DeviceKind::Virtual,
+        PhysicalDeviceType::Software => DeviceKind::Software,
+        PhysicalDeviceType::Other => DeviceKind::Other,
     };
     let shares = shares(said.kind);
     let mut why = doubts(said.memory, shares);
@@ -66,7 +66,7 @@ pub fn vulkan_info(index: usize, said: Description) -> DeviceInfo {
 }
 
 /// A CUDA device.
-pub(super) fn cuda(seen: cuda::Seen) -> DeviceInfo {
+pub(super) fn cuda(seen: cuda::CudaRecord) -> DeviceInfo {
     let kind = if seen.integrated { DeviceKind::Integrated } else { DeviceKind::Discrete };
     let (major, minor) = seen.capability;
     let mut why = doubts(seen.memory, seen.integrated);
@@ -104,8 +104,8 @@ pub(super) fn cuda(seen: cuda::Seen) -> DeviceInfo {
 }
 
 /// Whether a device has the memory of the machine.
-fn shares(kind: Kind) -> bool {
-    matches!(kind, Kind::Integrated | Kind::Software)
+fn shares(kind: PhysicalDeviceType) -> bool {
+    matches!(kind, PhysicalDeviceType::Integrated | PhysicalDeviceType::Software)
 }
 
 fn doubts(memory: u64, shares: bool) -> Vec<String> {
@@ -153,7 +153,7 @@ mod tests {
     fn said() -> Description {
         Description {
             label: "NVIDIA H200".into(),
-            kind: Kind::Discrete,
+            kind: PhysicalDeviceType::Discrete,
             vendor: 0x10de,
             device: 0x2335,
             uuid: Some([7; 16]),
@@ -171,13 +171,13 @@ mod tests {
             cooperative: Vec::new(),
             computes: true,
             portability: false,
-            features: impasto_vulkan::Features::default(),
+            features: impasto_vulkan::VulkanFeatures::default(),
         }
     }
 
     #[test]
     fn an_honest_device_is_believed() {
-        let info = vulkan(vulkan::Seen { index: 0, description: said() }, None);
+        let info = vulkan(vulkan::VulkanRecord { index: 0, description: said() }, None);
         assert!(info.is_healthy() && info.is_gpu());
         assert_eq!(info.limits.memory, 139 << 30);
         assert_eq!(info.limits.max_binding, info.limits.max_allocation);
@@ -200,11 +200,11 @@ mod tests {
             software in any::<bool>(),
             name in "\\PC*|[\\x00-\\x1f]*",
         ) {
-            let kind = if software { Kind::Software } else { Kind::Discrete };
+            let kind = if software { PhysicalDeviceType::Software } else { PhysicalDeviceType::Discrete };
             let description = Description {
                 memory, max_allocation: allocation, max_binding: binding, subgroup: (smallest, largest), kind, label: name, ..said()
             };
-            let info = vulkan(vulkan::Seen { index: 3, description }, None);
+            let info = vulkan(vulkan::VulkanRecord { index: 3, description }, None);
             let Limits { memory: whole, max_allocation, max_binding } = info.limits;
             prop_assert!(max_binding <= max_allocation && max_allocation <= whole && whole <= MOST_MEMORY);
             prop_assert!(!info.label.is_empty() && info.label.chars().all(|c| !c.is_control()));

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::record::{Child, is_fault};
 use super::{Answer, Api, ApiReport, Context, DeviceInfo, Phase, Standing, argument, believe, in_parallel};
-use crate::probe::cuda::Seen;
+use crate::probe::cuda::CudaRecord;
 use crate::sys::cuda::NAME;
 
 /// More devices than this are listed, not tried.
@@ -33,7 +33,7 @@ pub(super) fn ask(context: &Context) -> Answer {
     let child = Child::new(Phase::Enumerate, NAME, Some(NAME.into()), &outcome);
     let mut views = Vec::new();
     if outcome.verdict.passed() {
-        let seen = outcome.records.into_iter().map(serde_json::from_value::<Seen>);
+        let seen = outcome.records.into_iter().map(serde_json::from_value::<CudaRecord>);
         views = seen.flatten().map(believe::cuda).collect();
     } else if child.is_fault() {
         context.guard.crashed(NAME, &driver_key, &child.in_short());

@@ -17,9 +17,9 @@ pub(super) const EGL_MANIFEST: &str =
 /// Something that is wrong.
 ///
 /// ```
-/// use impasto_device::Finding;
+/// use impasto_device::Diagnosis;
 ///
-/// let finding = Finding {
+/// let finding = Diagnosis {
 ///     about: "driver manifest x.json".into(),
 ///     seen: "it is not JSON".into(),
 ///     stage: None,
@@ -32,7 +32,7 @@ pub(super) const EGL_MANIFEST: &str =
 /// );
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub struct Diagnosis {
     /// The driver, file or device.
     pub about: String,
     /// What was seen.
@@ -45,7 +45,7 @@ pub struct Finding {
     pub to_do: String,
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}: {}; {}", self.about, self.seen, self.means, self.to_do)
     }
@@ -56,11 +56,11 @@ fn finding(
     seen: impl Into<String>,
     means: impl Into<String>,
     to_do: impl Into<String>,
-) -> Finding {
-    Finding { about: about.into(), seen: seen.into(), stage: None, means: means.into(), to_do: to_do.into() }
+) -> Diagnosis {
+    Diagnosis { about: about.into(), seen: seen.into(), stage: None, means: means.into(), to_do: to_do.into() }
 }
 
-pub(super) fn diagnose(context: &Context, reports: &[ApiReport], devices: &[Device]) -> Vec<Finding> {
+pub(super) fn diagnose(context: &Context, reports: &[ApiReport], devices: &[Device]) -> Vec<Diagnosis> {
     let mut found = Vec::new();
     for report in reports {
         found.extend(of_report(report));
@@ -77,7 +77,7 @@ pub(super) fn diagnose(context: &Context, reports: &[ApiReport], devices: &[Devi
 }
 
 /// What went wrong in children, whatever the API.
-fn of_report(report: &ApiReport) -> Vec<Finding> {
+fn of_report(report: &ApiReport) -> Vec<Diagnosis> {
     let api = report.api;
     let mut found = Vec::new();
     if report.pending {
@@ -160,7 +160,7 @@ fn manifest_name(report: &ApiReport, child: &Child) -> String {
     }
 }
 
-fn of_vulkan(context: &Context, report: &ApiReport) -> Vec<Finding> {
+fn of_vulkan(context: &Context, report: &ApiReport) -> Vec<Diagnosis> {
     let mut found = Vec::new();
     for manifest in &context.evidence.manifests {
         let (seen, to_do) = match &manifest.reading {
@@ -234,7 +234,7 @@ fn of_vulkan(context: &Context, report: &ApiReport) -> Vec<Finding> {
     found
 }
 
-fn of_cuda(context: &Context, report: &ApiReport) -> Vec<Finding> {
+fn of_cuda(context: &Context, report: &ApiReport) -> Vec<Diagnosis> {
     let evidence = &context.evidence;
     let mut found = Vec::new();
     for folder in &evidence.stubs {
@@ -296,7 +296,7 @@ fn cuda_failure(reason: &str, has_nvidia: bool) -> (&'static str, &'static str) 
     }
 }
 
-fn of_devices(reports: &[ApiReport], views: &[&DeviceInfo]) -> Vec<Finding> {
+fn of_devices(reports: &[ApiReport], views: &[&DeviceInfo]) -> Vec<Diagnosis> {
     let mut found = Vec::new();
     for view in views {
         let Standing::Refused { why } = &view.standing else { continue };
@@ -321,7 +321,7 @@ fn of_devices(reports: &[ApiReport], views: &[&DeviceInfo]) -> Vec<Finding> {
     found
 }
 
-fn of_system(context: &Context, reports: &[ApiReport], views: &[&DeviceInfo]) -> Vec<Finding> {
+fn of_system(context: &Context, reports: &[ApiReport], views: &[&DeviceInfo]) -> Vec<Diagnosis> {
     let evidence = &context.evidence;
     let mut found = Vec::new();
     for node in evidence.nodes.iter().filter(|node| !node.usable) {
@@ -329,7 +329,7 @@ fn of_system(context: &Context, reports: &[ApiReport], views: &[&DeviceInfo]) ->
         found.push(finding(
             node.path.display().to_string(),
             "this user may not open it",
-            "the GPU behind it stays invisible, and a software rasteriser is all that is left",
+            "its GPU stays invisible, and a software rasteriser is all that is left",
             format!("join its group: sudo usermod -aG {group} $USER, then log in again"),
         ));
     }
@@ -367,8 +367,8 @@ fn of_system(context: &Context, reports: &[ApiReport], views: &[&DeviceInfo]) ->
 mod tests {
     use std::sync::Arc;
 
-    use super::super::evidence::{Evidence, Node, PciGpu};
-    use super::super::guard::{Guard, Remembered};
+    use super::super::evidence::{DeviceNode, Evidence, PciGpu};
+    use super::super::guard::{CrashRecord, Guard};
     use super::super::info::tests::view;
     use super::super::{Store, SurveyOptions};
     use super::*;
@@ -394,7 +394,7 @@ mod tests {
 
     #[test]
     fn a_device_file_that_may_not_be_opened_names_the_group_to_join() {
-        let node = Node { path: "/dev/dri/renderD128".into(), usable: false, group: Some("render".into()) };
+        let node = DeviceNode { path: "/dev/dri/renderD128".into(), usable: false, group: Some("render".into()) };
         let evidence = Evidence { nodes: vec![node], gpus: amd(), ..Evidence::default() };
         let said = lines(evidence, ApiReport::new(Api::Vulkan), vec![]);
         assert_eq!(said.lines().count(), 1, "{said}");
@@ -411,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_driver_that_is_left_alone_is_named_with_the_way_back() {
-        let known = Remembered {
+        let known = CrashRecord {
             driver: "/usr/share/vulkan/icd.d/x.json".into(),
             key: vec![],
             crashes: 2,

@@ -37,7 +37,7 @@ const VARIABLES: &[&str] = &[
 
 /// A device file of the kernel and whether this user may use it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Node {
+pub(crate) struct DeviceNode {
     pub path: PathBuf,
     pub usable: bool,
     /// The group that may, by name or number.
@@ -57,7 +57,7 @@ pub(crate) struct PciGpu {
 pub(crate) struct Evidence {
     pub manifests: Vec<Manifest>,
     pub gpus: Vec<PciGpu>,
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<DeviceNode>,
     /// Versions of the kernel and of the drivers in it.
     pub versions: Vec<String>,
     pub variables: Vec<(String, String)>,
@@ -195,7 +195,7 @@ fn gpus() -> Vec<PciGpu> {
     found
 }
 
-fn nodes() -> Vec<Node> {
+fn nodes() -> Vec<DeviceNode> {
     let mut paths: Vec<PathBuf> = Vec::new();
     for (folder, begin) in [("/dev/dri", "renderD"), ("/dev", "nvidia"), ("/dev", "kfd"), ("/dev", "dxg")] {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -203,5 +203,8 @@ fn nodes() -> Vec<Node> {
         paths.extend(named.map(|entry| entry.path()).filter(|path| !path.is_dir()));
     }
     paths.sort();
-    paths.into_iter().map(|path| Node { usable: sys::may_use(&path), group: sys::group_of(&path), path }).collect()
+    paths
+        .into_iter()
+        .map(|path| DeviceNode { usable: sys::may_use(&path), group: sys::group_of(&path), path })
+        .collect()
 }

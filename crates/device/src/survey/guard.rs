@@ -25,9 +25,9 @@ const FORGIVEN_AFTER: u64 = 24 * 60 * 60;
 const MAX_CRASHES: u32 = 5;
 const MAX_ENTRIES: usize = 64;
 
-/// What is remembered of a driver that crashed.
+/// The crash record of a driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Remembered {
+pub struct CrashRecord {
     /// The driver: a manifest, or a library.
     pub driver: String,
     /// What the driver was when it crashed; another one is innocent.
@@ -42,7 +42,7 @@ pub struct Remembered {
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Entries {
-    drivers: BTreeMap<String, Remembered>,
+    drivers: BTreeMap<String, CrashRecord>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -95,7 +95,7 @@ impl Guard {
             let same = entries.drivers.get(driver).filter(|known| known.key == key);
             let before = same.map_or(0, |known| forgiven(known, now));
             let crashes = (before + 1).min(MAX_CRASHES);
-            let entry = Remembered { driver: driver.into(), key: key.to_vec(), crashes, last: now, what: what.into() };
+            let entry = CrashRecord { driver: driver.into(), key: key.to_vec(), crashes, last: now, what: what.into() };
             entries.drivers.insert(driver.into(), entry);
             while entries.drivers.len() > MAX_ENTRIES {
                 let oldest = entries.drivers.values().min_by_key(|entry| entry.last).map(|entry| entry.driver.clone());
@@ -123,8 +123,8 @@ impl Guard {
         parse(self.store.read(FILE)).drivers.keys().any(|driver| such(driver))
     }
 
-    /// What is held against a driver, if it is to be left alone.
-    pub fn blocked(&self, driver: &str, key: &[String]) -> Option<Remembered> {
+    /// The crash record of a driver that is blocked.
+    pub fn blocked(&self, driver: &str, key: &[String]) -> Option<CrashRecord> {
         let mut known = parse(self.store.read(FILE)).drivers.remove(driver)?;
         known.crashes = forgiven(&known, self.now);
         (known.key == key && known.crashes >= BLOCKED_FROM).then_some(known)
@@ -136,7 +136,7 @@ fn parse(text: Option<String>) -> Entries {
 }
 
 /// The crashes that time has not forgiven. A clock that was set back forgives nothing.
-fn forgiven(entry: &Remembered, now: u64) -> u32 {
+fn forgiven(entry: &CrashRecord, now: u64) -> u32 {
     let days = now.saturating_sub(entry.last) / FORGIVEN_AFTER;
     entry.crashes.saturating_sub(days.try_into().unwrap_or(u32::MAX))
 }

@@ -3,7 +3,7 @@
 //! It is kept apart from what trials have found: a trial that goes well says nothing against it, only work that was done does.
 
 use super::evidence::Evidence;
-use super::guard::{Guard, Remembered};
+use super::guard::{CrashRecord, Guard};
 use super::manifest::{Manifest, Reading};
 use super::{Api, Context, DeviceInfo, SurveyOptions, vulkan};
 
@@ -14,9 +14,9 @@ pub(super) fn in_use(driver: &str) -> String {
     format!("{driver}{IN_USE}")
 }
 
-/// What is held against a driver, of its trials or of its use.
-pub(super) fn held(guard: &Guard, driver: &str, key: &[String]) -> Option<Remembered> {
-    let used = || Some(Remembered { driver: driver.into(), ..guard.blocked(&in_use(driver), key)? });
+/// The crash record that blocks a driver, of its trials or of its use.
+pub(super) fn blocked_record(guard: &Guard, driver: &str, key: &[String]) -> Option<CrashRecord> {
+    let used = || Some(CrashRecord { driver: driver.into(), ..guard.blocked(&in_use(driver), key)? });
     guard.blocked(driver, key).or_else(used)
 }
 
@@ -68,7 +68,7 @@ impl UseGuard {
             return true;
         }
         let context = self.context();
-        self.driver(&context).is_none_or(|(driver, key)| held(&context.guard, &driver, &key).is_none())
+        self.driver(&context).is_none_or(|(driver, key)| blocked_record(&context.guard, &driver, &key).is_none())
     }
 
     fn context(&self) -> Context {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Limits;
 
-/// A way to reach a device.
+/// An interface through which a device is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Api {
@@ -123,7 +123,7 @@ pub struct Features {
 pub struct DeviceInfo {
     /// `cpu`, `vulkan0`, `cuda0`, ...
     pub name: String,
-    /// The way to reach it.
+    /// The interface that shows it.
     pub api: Api,
     /// What its maker calls it.
     pub label: String,
@@ -148,8 +148,8 @@ pub struct DeviceInfo {
     /// What kernels ask for.
     pub features: Features,
     /// All that a Vulkan device was found to have: enough to plan for it without its driver.
-    pub vulkan: Option<impasto_vulkan::Features>,
-    /// Vulkan by way of another API, with parts missing.
+    pub vulkan: Option<impasto_vulkan::VulkanFeatures>,
+    /// Vulkan layered over another API (`VK_KHR_portability_subset`).
     pub portability: bool,
     /// Whether it may be computed on.
     pub standing: Standing,
@@ -208,9 +208,9 @@ impl DeviceInfo {
 }
 
 /// What nearly every Vulkan device of the last ten years has.
-fn common_features(kind: DeviceKind) -> impasto_vulkan::Features {
+fn common_features(kind: DeviceKind) -> impasto_vulkan::VulkanFeatures {
     let shares_memory = kind == DeviceKind::Integrated;
-    impasto_vulkan::Features {
+    impasto_vulkan::VulkanFeatures {
         version: (1, 3),
         f16: true,
         storage16: true,

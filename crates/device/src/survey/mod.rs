@@ -26,14 +26,14 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::probe::Target;
-use crate::{Limits, Options, Outcome, cpu, trial};
+use crate::probe::TargetDevice;
+use crate::{Limits, Outcome, TrialOptions, cpu, trial};
 use evidence::Evidence;
 use guard::Guard;
 
 pub use believe::vulkan_info;
-pub use diagnose::Finding;
-pub use guard::{Attempt, Remembered};
+pub use diagnose::Diagnosis;
+pub use guard::{Attempt, CrashRecord};
 pub use in_use::UseGuard;
 pub use info::{Api, CooperativeMatrix, Device, DeviceInfo, DeviceKind, Features, Standing};
 pub use record::{ApiReport, Child, Phase};
@@ -102,7 +102,7 @@ pub struct Survey {
     /// What happened with each API.
     pub apis: Vec<ApiReport>,
     /// What is wrong, what it means and what to do.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<Diagnosis>,
     /// Seconds that it took.
     pub seconds: f64,
 }
@@ -139,16 +139,16 @@ struct Context {
 }
 
 impl Context {
-    /// One child.
+    /// Runs a probe in a child.
     fn child(&self, probe: &str, argument: String, manifest: Option<&std::path::Path>, deadline: Duration) -> Outcome {
         trial(
             probe,
-            &Options {
+            &TrialOptions {
                 deadline,
                 env: crate::probe::environment(manifest),
                 helper: self.options.helper.clone(),
                 argument,
-                ..Options::default()
+                ..TrialOptions::default()
             },
         )
     }
@@ -284,12 +284,12 @@ pub fn free_memory(device: &DeviceInfo, options: &SurveyOptions) -> Option<u64> 
     };
     let outcome = trial(
         probe,
-        &Options {
+        &TrialOptions {
             deadline: options.hard,
             env: device.environment(),
             helper: options.helper.clone(),
             argument: argument(device),
-            ..Options::default()
+            ..TrialOptions::default()
         },
     );
     let free = outcome.records.first()?.as_u64()?;
@@ -298,7 +298,7 @@ pub fn free_memory(device: &DeviceInfo, options: &SurveyOptions) -> Option<u64> 
 
 /// Which device a child is to take.
 fn argument(device: &DeviceInfo) -> String {
-    let target = Target { index: device.index, label: device.label.clone(), uuid: device.uuid };
+    let target = TargetDevice { index: device.index, label: device.label.clone(), uuid: device.uuid };
     serde_json::to_string(&target).unwrap_or_default()
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::guard::Remembered;
+use super::guard::CrashRecord;
 use super::{Api, Context, DeviceInfo};
 use crate::{Outcome, Verdict};
 
@@ -104,7 +104,7 @@ pub struct ApiReport {
     /// The children, in order.
     pub children: Vec<Child>,
     /// Drivers that were left alone since they have crashed before.
-    pub blocked: Vec<Remembered>,
+    pub blocked: Vec<CrashRecord>,
     /// Drivers that were left out in this survey, since they went wrong: manifests or libraries.
     pub disabled: Vec<PathBuf>,
     /// Whether the loader loads other drivers than the one that it is told to, so that none can be asked alone.
@@ -128,7 +128,7 @@ impl ApiReport {
         }
     }
 
-    /// The child whose end says most about what is wrong: one driver alone before all together.
+    /// The child whose end says most about what is wrong: of one driver alone before all together.
     pub fn fault(&self) -> Option<&Child> {
         let faults = || self.children.iter().filter(|child| child.is_fault() && child.phase != Phase::Advice);
         faults().find(|child| child.culprit.is_some()).or_else(|| faults().next())
@@ -166,22 +166,22 @@ impl ApiReport {
     }
 }
 
-/// An answer that is kept between runs.
+/// An API's answer in the cache.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct CachedAnswer {
     key: Vec<String>,
     views: Vec<DeviceInfo>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct KeptPaths {
+struct CachedPaths {
     key: Vec<String>,
     paths: Vec<String>,
 }
 
 impl Context {
     /// The key of an answer: what was read, and which drivers are left alone.
-    pub(super) fn cache_key(&self, api: Api, blocked: &[Remembered]) -> Vec<String> {
+    pub(super) fn cache_key(&self, api: Api, blocked: &[CrashRecord]) -> Vec<String> {
         let mut key = self.evidence.key(api);
         key.extend(blocked.iter().map(|known| format!("blocked {}", known.driver)));
         key
@@ -192,7 +192,7 @@ impl Context {
         if self.options.fresh {
             return None;
         }
-        let kept: Kept = serde_json::from_str(&self.options.store.read(&format!("{api}.json"))?).ok()?;
+        let kept: CachedAnswer = serde_json::from_str(&self.options.store.read(&format!("{api}.json"))?).ok()?;
         (kept.key == key && !kept.views.is_empty()).then_some(kept.views)
     }
 
@@ -201,12 +201,12 @@ impl Context {
         if self.options.fresh {
             return None;
         }
-        let kept: KeptPaths = serde_json::from_str(&self.options.store.read("cpu.json")?).ok()?;
+        let kept: CachedPaths = serde_json::from_str(&self.options.store.read("cpu.json")?).ok()?;
         (kept.key == key && !kept.paths.is_empty()).then_some(kept.paths)
     }
 
     pub(super) fn keep_paths(&self, key: Vec<String>, paths: &[String]) {
-        if let Ok(text) = serde_json::to_string(&KeptPaths { key, paths: paths.to_vec() }) {
+        if let Ok(text) = serde_json::to_string(&CachedPaths { key, paths: paths.to_vec() }) {
             self.options.store.write("cpu.json", &text);
         }
     }
@@ -216,7 +216,7 @@ impl Context {
         if views.is_empty() || !views.iter().all(DeviceInfo::is_healthy) {
             return;
         }
-        if let Ok(text) = serde_json::to_string(&Kept { key, views: views.to_vec() }) {
+        if let Ok(text) = serde_json::to_string(&CachedAnswer { key, views: views.to_vec() }) {
             self.options.store.write(&format!("{api}.json"), &text);
         }
     }

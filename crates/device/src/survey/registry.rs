@@ -75,7 +75,7 @@ fn texts(kind: u32, data: &[u8]) -> Vec<String> {
     texts
 }
 
-/// Strings one behind the other, each with a zero behind it; an empty one is the end. What is no text is left out.
+/// Splits zero-terminated strings that follow each other; an empty one is the end. What is no text is left out.
 fn strings(units: &[u16]) -> Vec<String> {
     let pieces = units.split(|unit| *unit == 0).take_while(|piece| !piece.is_empty());
     pieces.filter_map(|piece| String::from_utf16(piece).ok()).collect()

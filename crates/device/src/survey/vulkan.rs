@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use super::cuda::try_all;
 use super::diagnose::EGL_MANIFEST;
-use super::in_use::held;
+use super::in_use::blocked_record;
 use super::manifest::{Manifest, Reading};
 use super::record::{Child, is_fault};
 use super::{Answer, Api, ApiReport, Context, DeviceInfo, Phase, believe, in_parallel};
-use crate::probe::vulkan::Seen;
+use crate::probe::vulkan::VulkanRecord;
 use crate::{Outcome, Verdict};
 
 pub(super) fn ask(context: &Context) -> Answer {
@@ -17,7 +17,7 @@ pub(super) fn ask(context: &Context) -> Answer {
     let trusting = context.options.fresh || context.options.asked_for;
     let against = |manifest: &Manifest| match trusting {
         true => None,
-        false => held(&context.guard, &id(&manifest.path), &context.evidence.driver_key(manifest)),
+        false => blocked_record(&context.guard, &id(&manifest.path), &context.evidence.driver_key(manifest)),
     };
     report.blocked = manifests.iter().filter_map(against).collect();
     let key = context.cache_key(Api::Vulkan, &report.blocked);
@@ -67,7 +67,7 @@ fn listed(outcome: &Outcome, manifest: Option<&PathBuf>) -> Vec<DeviceInfo> {
     if !outcome.verdict.passed() {
         return Vec::new();
     }
-    let seen = outcome.records.iter().map(|record| serde_json::from_value::<Seen>(record.clone()));
+    let seen = outcome.records.iter().map(|record| serde_json::from_value::<VulkanRecord>(record.clone()));
     seen.flatten().map(|seen| believe::vulkan(seen, manifest.cloned())).collect()
 }
 
@@ -92,8 +92,8 @@ fn alone(context: &Context, report: &mut ApiReport) -> Vec<DeviceInfo> {
     views
 }
 
-/// Whether the loader does not hear which driver it is to load, found out by naming one that is not there: nothing may come of that.
-/// On Windows it hears no variable in a process with the rights of an administrator, and every driver would be blamed for one.
+/// Whether the loader does not respect which driver it is to load, found out by naming one that is not there: nothing may come of that.
+/// On Windows it ignores variables in a process with the rights of an administrator, and every driver would be blamed for one.
 fn is_deaf(context: &Context) -> bool {
     if !cfg!(windows) {
         return false;

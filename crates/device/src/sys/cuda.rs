@@ -17,16 +17,16 @@ pub(crate) struct Refused {
     pub code: i32,
 }
 
-/// The opened library.
+/// NVIDIA's driver library, opened.
 pub(crate) struct Cuda(&'static Library);
 
-/// Bytes on the current device.
+/// An address in the memory of the current device (`CUdeviceptr`).
 #[derive(Clone, Copy)]
-pub(crate) struct Memory(u64);
+pub(crate) struct DevicePointer(u64);
 
-/// A kernel of the current device.
+/// A kernel of the current device (`CUfunction`).
 #[derive(Clone, Copy)]
-pub(crate) struct Kernel(*mut c_void);
+pub(crate) struct CudaFunction(*mut c_void);
 
 /// Calls a function by its name; every one of them returns a code that is 0 if all is well.
 macro_rules! call {
@@ -133,20 +133,20 @@ impl Cuda {
         call!(self, b"cuMemGetInfo_v2\0", (*mut usize, *mut usize), &mut free, &mut total).map(|()| free as u64)
     }
 
-    pub fn upload(&self, numbers: &[u32]) -> Result<Memory, Refused> {
+    pub fn upload(&self, numbers: &[u32]) -> Result<DevicePointer, Refused> {
         let (mut place, bytes) = (0_u64, size_of_val(numbers));
         call!(self, b"cuMemAlloc_v2\0", (*mut u64, usize), &mut place, bytes)?;
         let from = numbers.as_ptr().cast::<c_void>();
         call!(self, b"cuMemcpyHtoD_v2\0", (u64, *const c_void, usize), place, from, bytes)?;
-        Ok(Memory(place))
+        Ok(DevicePointer(place))
     }
 
-    pub fn download(&self, memory: Memory, numbers: &mut [u32]) -> Result<(), Refused> {
+    pub fn download(&self, memory: DevicePointer, numbers: &mut [u32]) -> Result<(), Refused> {
         let (to, bytes) = (numbers.as_mut_ptr().cast::<c_void>(), size_of_val(numbers));
         call!(self, b"cuMemcpyDtoH_v2\0", (*mut c_void, u64, usize), to, memory.0, bytes)
     }
 
-    pub fn build(&self, ptx: &CStr, name: &CStr) -> Result<Kernel, Refused> {
+    pub fn build(&self, ptx: &CStr, name: &CStr) -> Result<CudaFunction, Refused> {
         let (mut module, mut kernel) = (ptr::null_mut::<c_void>(), ptr::null_mut::<c_void>());
         let image = ptx.as_ptr().cast::<c_void>();
         call!(self, b"cuModuleLoadData\0", (*mut *mut c_void, *const c_void), &mut module, image)?;
@@ -158,11 +158,17 @@ impl Cuda {
             module,
             name.as_ptr()
         )?;
-        Ok(Kernel(kernel))
+        Ok(CudaFunction(kernel))
     }
 
     /// Runs a kernel whose two parameters are buffers, and waits for its end.
-    pub fn run(&self, kernel: Kernel, buffers: [Memory; 2], groups: u32, threads: u32) -> Result<(), Refused> {
+    pub fn run(
+        &self,
+        kernel: CudaFunction,
+        buffers: [DevicePointer; 2],
+        groups: u32,
+        threads: u32,
+    ) -> Result<(), Refused> {
         let mut places = buffers.map(|memory| memory.0);
         let [first, second] = &mut places;
         let mut parameters = [ptr::from_mut(first).cast::<c_void>(), ptr::from_mut(second).cast::<c_void>()];

@@ -24,22 +24,22 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 /// Takes what the child reports; `Break` when it has said too much and must be ended.
-type Hear<'a> = &'a mut dyn FnMut(&[u8]) -> ControlFlow<()>;
+type OnOutput<'a> = &'a mut dyn FnMut(&[u8]) -> ControlFlow<()>;
 
-/// What to do about a child that goes on.
-pub(crate) enum Until {
+/// What to do about a child that still runs.
+pub(crate) enum WaitDecision {
     /// Wait, at most so long before the next question.
     Wait(Duration),
     /// End it.
-    End(How),
+    End(ExitCause),
 }
 
 /// Asked every few moments, with the child's process number.
-type Patience<'a> = &'a mut dyn FnMut(u32) -> Until;
+type Patience<'a> = &'a mut dyn FnMut(u32) -> WaitDecision;
 
 /// How a supervised child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum How {
+pub(crate) enum ExitCause {
     Exited(i32),
     #[cfg_attr(windows, expect(dead_code))]
     Signalled(i32),
@@ -51,8 +51,8 @@ pub(crate) enum How {
 
 /// The end of a child.
 #[derive(Debug)]
-pub(crate) struct Ending {
-    pub how: How,
+pub(crate) struct ChildExit {
+    pub how: ExitCause,
     pub stderr_tail: String,
 }
 

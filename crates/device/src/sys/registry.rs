@@ -155,7 +155,7 @@ pub(crate) fn value(path: &str, name: &str) -> Option<(u32, Vec<u8>)> {
     (code == DONE).then_some((kind, data))
 }
 
-/// The names of the devices of a class that are plugged in, each with a zero behind it. Keys of devices that were taken out stay in
+/// The names of the devices of a class that are plugged in, each zero-terminated. Keys of devices that were taken out stay in
 /// the registry.
 pub(crate) fn present_devices(class: &str) -> Vec<u16> {
     const OF_CLASS_AND_PRESENT: u32 = 0x200 | 0x100;

@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::{Ending, GRACE, Hear, How, Patience, Tail, Until};
+use super::{ChildExit, ExitCause, GRACE, OnOutput, Patience, Tail, WaitDecision};
 
 const MOMENT: Duration = Duration::from_millis(1);
 
@@ -43,7 +43,7 @@ pub(crate) fn own_program() -> io::Result<Command> {
 }
 
 /// Runs a child to its end or until we want no more of it, and leaves nothing of it behind. An error means that it did not start.
-pub(crate) fn supervise(mut command: Command, patience: Patience, hear: Hear) -> io::Result<Ending> {
+pub(crate) fn supervise(mut command: Command, patience: Patience, on_output: OnOutput) -> io::Result<ChildExit> {
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn()?;
     // It holds the child's ends of what the child was given.
@@ -63,8 +63,8 @@ pub(crate) fn supervise(mut command: Command, patience: Patience, hear: Hear) ->
     };
     let ended_by_us = loop {
         let left = match patience(id) {
-            Until::Wait(left) => left,
-            Until::End(how) => break Some(how),
+            WaitDecision::Wait(left) => left,
+            WaitDecision::End(how) => break Some(how),
         };
         let pause = match report.is_some() {
             true if begun.elapsed() > Duration::from_secs(1) => LOOK_SELDOM,
@@ -73,8 +73,8 @@ pub(crate) fn supervise(mut command: Command, patience: Patience, hear: Hear) ->
         };
         wait_for_output(report.as_ref().map(AsFd::as_fd), stderr.as_ref().map(AsFd::as_fd), pause.min(left));
         let _ = pump(&mut stderr, &mut keep);
-        if pump(&mut report, hear).is_break() {
-            break Some(How::Unknown);
+        if pump(&mut report, on_output).is_break() {
+            break Some(ExitCause::Unknown);
         }
         if family.parent_has_ended() {
             break None;
@@ -84,29 +84,29 @@ pub(crate) fn supervise(mut command: Command, patience: Patience, hear: Hear) ->
     let status = family.end();
     // What was written before the end is in the pipes. Whoever still holds their other ends is not waited for.
     let _ = pump(&mut stderr, &mut keep);
-    let _ = pump(&mut report, hear);
-    Ok(Ending { how: ended_by_us.unwrap_or_else(|| how(status)), stderr_tail: tail.into_text() })
+    let _ = pump(&mut report, on_output);
+    Ok(ChildExit { how: ended_by_us.unwrap_or_else(|| how(status)), stderr_tail: tail.into_text() })
 }
 
-fn how(status: Option<ExitStatus>) -> How {
+fn how(status: Option<ExitStatus>) -> ExitCause {
     let Some(status) = status else {
-        return How::Unknown;
+        return ExitCause::Unknown;
     };
     match (status.code(), status.signal()) {
-        (Some(code), _) => How::Exited(code),
-        (None, Some(signal)) => How::Signalled(signal),
-        (None, None) => How::Unknown,
+        (Some(code), _) => ExitCause::Exited(code),
+        (None, Some(signal)) => ExitCause::Signalled(signal),
+        (None, None) => ExitCause::Unknown,
     }
 }
 
 /// Reads what is there, up to the budget; a pipe that ends or breaks is closed.
-fn pump<R: Read>(pipe: &mut Option<R>, hear: Hear) -> ControlFlow<()> {
+fn pump<R: Read>(pipe: &mut Option<R>, on_output: OnOutput) -> ControlFlow<()> {
     let mut buffer = [0; 16 << 10];
     for _ in 0..BUDGET / buffer.len() {
         let Some(source) = pipe else { break };
         match source.read(&mut buffer) {
             Ok(0) => *pipe = None,
-            Ok(count) => hear(&buffer[..count])?,
+            Ok(count) => on_output(&buffer[..count])?,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
             Err(_) => *pipe = None,
@@ -384,7 +384,7 @@ pub(crate) fn affinity() -> Option<Vec<usize>> {
 #[cfg(target_os = "linux")]
 pub(crate) fn process_begin(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may contain anything; behind it come the state and twenty other fields.
+    // The name may contain anything; after it come the state and twenty other fields.
     let mut fields = stat.rsplit(')').next()?.split_whitespace();
     if fields.next()? == "Z" {
         return None;

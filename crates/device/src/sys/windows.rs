@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::{Ending, GRACE, Hear, How, Patience, TAIL, Tail, Until};
+use super::{ChildExit, ExitCause, GRACE, OnOutput, Patience, TAIL, Tail, WaitDecision};
 
 const LOOK: Duration = Duration::from_millis(5);
 const CREATE_NO_WINDOW: u32 = 0x0800_0000;
@@ -25,7 +25,7 @@ pub(crate) fn own_program() -> io::Result<Command> {
 }
 
 /// Runs a child to its end or until we want no more of it. An error means that it did not start.
-pub(crate) fn supervise(mut command: Command, patience: Patience, hear: Hear) -> io::Result<Ending> {
+pub(crate) fn supervise(mut command: Command, patience: Patience, on_output: OnOutput) -> io::Result<ChildExit> {
     let mut report = Scratch::create("report")?;
     let mut stderr = Scratch::create("stderr")?;
     let job = Job::create();
@@ -44,24 +44,24 @@ pub(crate) fn supervise(mut command: Command, patience: Patience, hear: Hear) ->
     let id = child.id();
     let how = loop {
         let left = match patience(id) {
-            Until::Wait(left) => left,
-            Until::End(how) => break how,
+            WaitDecision::Wait(left) => left,
+            WaitDecision::End(how) => break how,
         };
-        if report.pump(hear).is_break() {
-            break How::Unknown;
+        if report.pump(on_output).is_break() {
+            break ExitCause::Unknown;
         }
         match child.try_wait() {
-            Ok(Some(status)) => break status.code().map_or(How::Unknown, How::Exited),
+            Ok(Some(status)) => break status.code().map_or(ExitCause::Unknown, ExitCause::Exited),
             Ok(None) => sleep(LOOK.min(left)),
-            Err(_) => break How::Unknown,
+            Err(_) => break ExitCause::Unknown,
         }
     };
     if let Some(job) = &job {
         job.end();
     }
     end(&mut child);
-    let _ = report.pump(hear);
-    Ok(Ending { how, stderr_tail: stderr.tail() })
+    let _ = report.pump(on_output);
+    Ok(ChildExit { how, stderr_tail: stderr.tail() })
 }
 
 /// Kills the child if it still runs, and waits a bounded time for its end.
@@ -100,10 +100,10 @@ impl Scratch {
     }
 
     /// Reads what was added since the last time.
-    fn pump(&mut self, hear: Hear) -> ControlFlow<()> {
+    fn pump(&mut self, on_output: OnOutput) -> ControlFlow<()> {
         let mut buffer = [0; 16 << 10];
         while let Ok(count @ 1..) = self.file.read(&mut buffer) {
-            hear(&buffer[..count])?;
+            on_output(&buffer[..count])?;
         }
         ControlFlow::Continue(())
     }

@@ -48,7 +48,7 @@ fn answer(call: &Call, trials: &[Trial]) -> i32 {
     let Some(trial) = trials.iter().find(|trial| call.name == *trial.name) else {
         return refuse(format_args!("there is no trial named {:?}", call.name));
     };
-    let mut report = Report {
+    let mut report = TrialReport {
         channel,
         nonce: call.nonce.clone(),
         argument: call.argument.clone(),
@@ -101,7 +101,7 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
 
 /// What a trial tells its parent, line by line, so that it is known even if the next instruction kills the process.
 #[derive(Debug)]
-pub struct Report {
+pub struct TrialReport {
     channel: File,
     nonce: String,
     argument: String,
@@ -112,8 +112,8 @@ pub struct Report {
     link: Option<Link>,
 }
 
-impl Report {
-    /// What the parent gave as [`Options::argument`](crate::Options::argument).
+impl TrialReport {
+    /// What the parent gave as [`TrialOptions::argument`](crate::TrialOptions::argument).
     pub fn argument(&self) -> &str {
         &self.argument
     }

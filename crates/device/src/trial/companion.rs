@@ -1,4 +1,4 @@
-//! A child that stays: it is started as a trial is, and then works for us over a link until it is told to end, or dies.
+//! A long-lived child process: started as a trial is, it serves this process over a link until it is told to end, or dies.
 
 use std::fs::File;
 use std::io;
@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::protocol::{Call, Transcript};
-use super::{Options, Outcome, Verdict, child_command, judge};
-use crate::sys::{self, How, Until};
+use super::{Outcome, TrialOptions, Verdict, child_command, judge};
+use crate::sys::{self, ExitCause, WaitDecision};
 
 /// How long a companion that is told to end may take before it is killed.
 const FAREWELL: Duration = Duration::from_millis(1500);
@@ -38,10 +38,10 @@ pub fn leave_at_once(code: i32) -> ! {
     sys::leave(code)
 }
 
-/// A child that stays.
+/// A long-lived child process.
 ///
 /// It is this program, started again, in the function of [`Trial`](crate::Trial) of that name, where
-/// [`Report::take_link`](crate::Report::take_link) is the other end. It ends with this process, whatever way that ends; how it ended itself
+/// [`TrialReport::take_link`](crate::TrialReport::take_link) is the other end. It ends with this process, whatever way that ends; how it ended itself
 /// is told by the same verdicts as of a trial.
 #[derive(Debug)]
 pub struct Companion {
@@ -64,7 +64,7 @@ impl Companion {
     pub const AVAILABLE: bool = cfg!(unix);
 
     /// Starts one. The deadline of the options does not count.
-    pub fn start(name: &str, options: &Options) -> Result<(Companion, Link), Verdict> {
+    pub fn start(name: &str, options: &TrialOptions) -> Result<(Companion, Link), Verdict> {
         let call = Call::new(name, &options.argument);
         let mut command = child_command(&call, options)?;
         let program = command.get_program().to_owned();
@@ -79,7 +79,7 @@ impl Companion {
         let watch = move || {
             let begun = Instant::now();
             let mut transcript = Transcript::new(&call, options.max_output);
-            let mut hear = |bytes: &[u8]| transcript.hear(bytes);
+            let mut on_output = |bytes: &[u8]| transcript.on_output(bytes);
             let mut told = false;
             let mut patience = |process| {
                 if !told {
@@ -87,16 +87,16 @@ impl Companion {
                     let _ = send.send(Ok(process));
                 }
                 match watched.must_end.load(Ordering::Acquire) {
-                    true => Until::End(How::Unknown),
-                    false => Until::Wait(Duration::MAX),
+                    true => WaitDecision::End(ExitCause::Unknown),
+                    false => WaitDecision::Wait(Duration::MAX),
                 }
             };
-            let outcome = match sys::supervise(command, &mut patience, &mut hear) {
+            let outcome = match sys::supervise(command, &mut patience, &mut on_output) {
                 Err(error) => return drop(send.send(Err(not_started(error)))),
                 Ok(ending) => {
                     let judged = judge(&mut transcript, &ending, &options);
                     let by_us = watched.ended_by_us.lock().unwrap_or_else(PoisonError::into_inner).take();
-                    let by_us = by_us.filter(|_| ending.how == How::Unknown);
+                    let by_us = by_us.filter(|_| ending.how == ExitCause::Unknown);
                     Outcome {
                         verdict: by_us.unwrap_or(judged),
                         stage: transcript.stage,

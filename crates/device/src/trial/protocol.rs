@@ -102,7 +102,7 @@ pub(super) fn line(nonce: &str, message: Message) -> serde_json::Result<Vec<u8>>
     Ok(line)
 }
 
-/// What the parent has heard, whatever the bytes are.
+/// What the parent has read from a child, whatever the bytes are.
 #[derive(Debug)]
 pub(super) struct Transcript {
     nonce: String,
@@ -137,7 +137,7 @@ impl Transcript {
     }
 
     /// Takes the next bytes; `Break` once the child has said more than it may.
-    pub fn hear(&mut self, bytes: &[u8]) -> ControlFlow<()> {
+    pub fn on_output(&mut self, bytes: &[u8]) -> ControlFlow<()> {
         if bytes.len() > self.room {
             self.overflowed = true;
         }
@@ -156,7 +156,7 @@ impl Transcript {
         ControlFlow::Continue(())
     }
 
-    /// To be called when there is no more to hear.
+    /// To be called when there is no more to read.
     pub fn finish(&mut self) {
         if !self.unfinished.is_empty() {
             let rest = std::mem::take(&mut self.unfinished);
@@ -213,7 +213,7 @@ mod tests {
             let bytes: Vec<u8> = all.flat_map(|m| line(&call.nonce, m).unwrap()).collect();
             let mut transcript = Transcript::new(&call, bytes.len());
             for piece in bytes.chunks(piece) {
-                prop_assert!(transcript.hear(piece).is_continue());
+                prop_assert!(transcript.on_output(piece).is_continue());
             }
             transcript.finish();
             let records: Vec<_> = messages.iter().filter_map(|m| match m {
@@ -236,7 +236,7 @@ mod tests {
             room in 0_usize..400,
         ) {
             let mut transcript = Transcript::new(&Call::new("any", ""), room);
-            let flow = transcript.hear(&garbage);
+            let flow = transcript.on_output(&garbage);
             prop_assert_eq!(flow.is_break(), garbage.len() > room);
             transcript.finish();
             prop_assert!(transcript.overflowed || transcript.garbled.is_some());
@@ -247,8 +247,8 @@ mod tests {
     #[test]
     fn deep_nesting_is_garbage_and_no_stack_overflow() {
         let mut transcript = Transcript::new(&Call::new("any", ""), usize::MAX);
-        assert!(transcript.hear(&vec![b'['; 1 << 20]).is_continue());
-        assert!(transcript.hear(b"\n").is_continue());
+        assert!(transcript.on_output(&vec![b'['; 1 << 20]).is_continue());
+        assert!(transcript.on_output(b"\n").is_continue());
         assert!(transcript.garbled.is_some());
     }
 
@@ -257,7 +257,7 @@ mod tests {
         let call = Call::new("any", "");
         let mut transcript = Transcript::new(&call, usize::MAX);
         for message in [Message::Done, Message::Record(1.into())] {
-            assert!(transcript.hear(&line(&call.nonce, message).unwrap()).is_continue());
+            assert!(transcript.on_output(&line(&call.nonce, message).unwrap()).is_continue());
         }
         assert!(transcript.garbled.is_some());
         assert!(transcript.records.is_empty());

@@ -5,7 +5,7 @@ use std::os::fd::FromRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use impasto_device::{Outcome, Report, Trial, Verdict, trial};
+use impasto_device::{Outcome, Trial, TrialReport, Verdict, trial};
 
 use super::{assert_garbled, helper, patient, trial_named, within};
 
@@ -144,7 +144,7 @@ fn write_to_report_channel(bytes: &[u8]) {
 }
 
 /// Forks a process that holds every descriptor for a long time, and reports our group.
-fn fork_a_sleeper(report: &mut Report) {
+fn fork_a_sleeper(report: &mut TrialReport) {
     report.stage("fork");
     // SAFETY: the new process only sleeps and leaves.
     unsafe {

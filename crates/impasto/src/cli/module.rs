@@ -9,7 +9,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use impasto::bench;
 use impasto::spirv::{Diff, DiffOptions, Environment, ModuleOptions, count_instructions, optimise_words_seen};
-use impasto_vulkan::{Device, Kind, Loader};
+use impasto_vulkan::{Loader, PhysicalDeviceType, VulkanDevice};
 use serde::{Deserialize, Serialize};
 
 use super::show::{json, line};
@@ -336,9 +336,9 @@ fn apart(args: &KernelDiff) -> anyhow::Result<Vec<Found>> {
 fn child(diff: &Diff<'_>) -> anyhow::Result<()> {
     let instance = Loader::open()?.create_instance()?;
     let all = instance.enumerate()?;
-    let gpu = all.iter().find(|p| p.describe().kind != Kind::Software);
+    let gpu = all.iter().find(|p| p.describe().kind != PhysicalDeviceType::Software);
     let Some(physical) = gpu.or(all.first()) else { bail!("there is no Vulkan device") };
-    let device = Device::open_for(physical, &diff.capabilities())?;
+    let device = VulkanDevice::open_for(physical, &diff.capabilities())?;
     let place = physical.describe().label;
     for entry in diff.entries() {
         // SAFETY: this is what the user asks for: to run both modules on the device. This process does nothing else, and may be lost.

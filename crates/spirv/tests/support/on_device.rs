@@ -3,7 +3,7 @@
 
 use impasto_kernel::{Data, Kernel, Launch, Module, param_bytes};
 use impasto_spirv::{Words, interface};
-use impasto_vulkan::{Buffer, Device, Kind, Loader};
+use impasto_vulkan::{Buffer, Loader, PhysicalDeviceType, VulkanDevice};
 
 /// Runs the rest of a test in a child, and says whether this is it: a driver may crash, lavapipe is told to compile fast, which it reads when
 /// it is loaded, and the validation layer watches every call and every module.
@@ -26,26 +26,26 @@ pub fn in_child(test: &str) -> bool {
 }
 
 /// The software device.
-pub fn open() -> Device {
-    open_that(|kind| kind == Kind::Software)
+pub fn open() -> VulkanDevice {
+    open_that(|kind| kind == PhysicalDeviceType::Software)
 }
 
 /// The software device, with what modules with these capabilities need.
-pub fn open_for(capabilities: &[u32]) -> Device {
-    opened(|kind| kind == Kind::Software, capabilities)
+pub fn open_for(capabilities: &[u32]) -> VulkanDevice {
+    opened(|kind| kind == PhysicalDeviceType::Software, capabilities)
 }
 
 /// The first device of such a kind.
-pub fn open_that(is_it: impl Fn(Kind) -> bool) -> Device {
+pub fn open_that(is_it: impl Fn(PhysicalDeviceType) -> bool) -> VulkanDevice {
     opened(is_it, &[])
 }
 
-fn opened(is_it: impl Fn(Kind) -> bool, capabilities: &[u32]) -> Device {
+fn opened(is_it: impl Fn(PhysicalDeviceType) -> bool, capabilities: &[u32]) -> VulkanDevice {
     let missing = "there is no software Vulkan device that is watched: install mesa-vulkan-drivers, libvulkan1 and vulkan-validationlayers, as tools/test.sh does";
     let instance = Loader::open().expect(missing).create_instance().expect(missing);
     let all = instance.enumerate().expect(missing);
     let physical = all.iter().find(|p| is_it(p.describe().kind)).expect(missing);
-    Device::open_for(physical, capabilities).unwrap_or_else(|e| panic!("{e}: {missing}"))
+    VulkanDevice::open_for(physical, capabilities).unwrap_or_else(|e| panic!("{e}: {missing}"))
 }
 
 fn bytes(data: &Data) -> Vec<u8> {
@@ -54,7 +54,7 @@ fn bytes(data: &Data) -> Vec<u8> {
 }
 
 /// What the buffers hold after a launch.
-pub fn run(device: &Device, kernel: &Kernel, module: &Module, launch: &Launch) -> Vec<Data> {
+pub fn run(device: &VulkanDevice, kernel: &Kernel, module: &Module, launch: &Launch) -> Vec<Data> {
     let mut buffers = Vec::new();
     for data in &launch.buffers {
         let bytes = bytes(data);
