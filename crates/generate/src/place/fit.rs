@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use impasto_backend::{Profile, WithLimits};
 use impasto_graph::{Banded, Cuts, Graph, GraphError, Limits, May, Plan, PlanError, Storage};
-use impasto_model::{NetworkId, Numbers};
+use impasto_model::{ElementTypes, NetworkId};
 use serde::Serialize;
 
 use crate::GenerateError;
@@ -70,7 +70,7 @@ impl Bounds {
 }
 
 /// Builds a module's graph in the numbers of a device.
-pub type Build<'a> = dyn Fn(Numbers) -> Result<Graph, GraphError> + 'a;
+pub type Build<'a> = dyn Fn(ElementTypes) -> Result<Graph, GraphError> + 'a;
 
 /// The first rung on which a module fits a device, within its budget. This is the one place where rungs are chosen; tiles are smaller graphs,
 /// which their caller offers one by one.
@@ -85,7 +85,7 @@ pub fn fit(
     bounds: Bounds,
     builds: &[&Build],
 ) -> Result<Fitted, GenerateError> {
-    let numbers = Numbers { storage, activations: device.activations() };
+    let numbers = ElementTypes { storage, activations: device.activations() };
     let graphs = builds.iter().map(|build| build(numbers)).collect::<Result<Vec<Graph>, _>>();
     let graphs = graphs.map_err(|source| GenerateError::Graph { module, source })?;
     let Some(last) = graphs.last() else {
