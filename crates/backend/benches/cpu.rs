@@ -5,7 +5,7 @@ use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_mai
 use impasto_backend::cpu::Cpu;
 use impasto_backend::{Backend, Params, Profile, Session};
 use impasto_graph::{DType, Epilogue, Graph, GraphError, HostTensor, Plan, Storage, Value, Window};
-use impasto_model::{Numbers, UnetConfig, unet};
+use impasto_model::{ElementTypes, UnetConfig, unet};
 
 /// Numbers between -1/2 and 1/2 that are not all alike.
 fn tensor(shape: &[usize], dtype: DType) -> HostTensor {
@@ -62,7 +62,7 @@ fn kernels(c: &mut Criterion) {
 
 fn planner(c: &mut Criterion) {
     let cpu = Cpu::new(&Default::default()).expect("there is a CPU");
-    let graph = unet(&UnetConfig::sdxl(), 2, [128, 128], 77, Numbers::BF16).expect("the shapes fit");
+    let graph = unet(&UnetConfig::sdxl(), 2, [128, 128], 77, ElementTypes::BF16).expect("the shapes fit");
     c.benchmark_group("plan").sample_size(20).bench_function("sdxl unet 1024", |b| {
         b.iter_batched(|| (), |()| Plan::new(&graph, &cpu).expect("nothing limits it"), BatchSize::SmallInput)
     });

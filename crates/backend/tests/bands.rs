@@ -15,7 +15,7 @@ use common::random_graph::{Kind, random_graph};
 use common::rng::{Rng, cases, seed};
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_graph::{Cutting, Graph, GraphError};
-use impasto_model::{Heads, Numbers, UnetConfig, VaeConfig, unet, vae_decoder, vae_encoder};
+use impasto_model::{ElementTypes, Heads, UnetConfig, VaeConfig, unet, vae_decoder, vae_encoder};
 
 fn long(usual: usize) -> usize {
     std::env::var("IMPASTO_BAND_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
@@ -99,12 +99,12 @@ fn usual() -> [Machine; 2] {
     })
 }
 
-fn networks_in_bands(network: impl Fn([usize; 2], Numbers) -> Result<Graph, GraphError>) {
+fn networks_in_bands(network: impl Fn([usize; 2], ElementTypes) -> Result<Graph, GraphError>) {
     let rng = &mut Rng::new(seed());
     let mut seen = vec![];
     for (i, size) in SIZES.into_iter().enumerate() {
         for machine in &usual() {
-            let numbers = if machine.bf16() { Numbers::BF16 } else { Numbers::F32 };
+            let numbers = if machine.bf16() { ElementTypes::BF16 } else { ElementTypes::F32 };
             let graph = network(size, numbers).unwrap_or_else(|e| panic!("{e}"));
             let case = Case::new(graph, rng);
             seen.push(check(&case, &Cutting::bands(&case.graph, 2 + i as u64 % 15), machine));

@@ -13,7 +13,7 @@ use common::cpus::machines;
 use common::networks::tiny_networks;
 use common::rng::{Rng, seed};
 use impasto_graph::{HostTensor, Plan};
-use impasto_model::Numbers;
+use impasto_model::ElementTypes;
 
 /// Bytes of tensor memory now, and the most there ever were. Nothing else is aligned to a cache line.
 static TENSORS: AtomicI64 = AtomicI64::new(0);
@@ -67,7 +67,7 @@ unsafe impl GlobalAlloc for Counting {
 #[test]
 fn planned_bytes_are_allocated_bytes_and_a_run_allocates_nothing() -> Result<(), Box<dyn std::error::Error>> {
     let rng = &mut Rng::new(seed());
-    for numbers in [Numbers::F32, Numbers::BF16] {
+    for numbers in [ElementTypes::F32, ElementTypes::BF16] {
         for graph in tiny_networks(numbers)? {
             let case = Case::new(graph, rng);
             for machine in machines().iter().filter(|m| m.threads != 2) {

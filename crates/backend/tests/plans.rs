@@ -16,7 +16,7 @@ use common::rng::{Rng, cases, seed};
 use impasto_backend::cpu::{Cpu, CpuOptions, Isa, Precision};
 use impasto_backend::{Backend, BackendError, ParamError, ParamInfo, Params, WeightSource};
 use impasto_graph::{DType, Epilogue, Graph, GraphError, HostTensor, Plan, PlanError, Storage, Unary};
-use impasto_model::{Numbers, vae_decoder};
+use impasto_model::{ElementTypes, vae_decoder};
 
 #[cfg(unix)]
 #[global_allocator]
@@ -64,13 +64,13 @@ fn random_graphs_yield_what_the_reference_yields() {
 #[test]
 fn tiny_networks_yield_what_the_reference_yields() -> Result<(), GraphError> {
     let rng = &mut Rng::new(seed());
-    for numbers in [Numbers::F32, Numbers::BF16] {
+    for numbers in [ElementTypes::F32, ElementTypes::BF16] {
         for graph in tiny_networks(numbers)? {
             let case = Case::new(graph, rng);
             let [exact, rounded] = [false, true].map(|round| interpret(&case.graph, &case.given, round));
             for machine in machines().iter().filter(|m| m.threads == 2) {
                 let results = machine.run(&case);
-                let bar = if numbers == Numbers::F32 { 1e-4 } else { 2e-2 };
+                let bar = if numbers == ElementTypes::F32 { 1e-4 } else { 2e-2 };
                 match machine.bf16() {
                     true => check(&case, machine, &results, &rounded, 2e-2),
                     false => check(&case, machine, &results, &exact, bar),
@@ -91,7 +91,7 @@ fn assert_same(a: &[HostTensor], b: &[HostTensor], what: &str) {
 fn results_depend_neither_on_threads_nor_on_earlier_runs() -> Result<(), GraphError> {
     let rng = &mut Rng::new(seed());
     let mut all: Vec<Case> = vec![];
-    for numbers in [Numbers::F32, Numbers::BF16] {
+    for numbers in [ElementTypes::F32, ElementTypes::BF16] {
         all.extend(tiny_networks(numbers)?.into_iter().map(|graph| Case::new(graph, rng)));
     }
     all.extend((0..40).map(|i| tame_case(3 + i, rng).0));
@@ -181,8 +181,8 @@ fn two_sessions_on_one_cpu_may_run_at_the_same_time() {
 fn plans_of_one_model_share_their_weights() -> Result<(), Box<dyn std::error::Error>> {
     let rng = &mut Rng::new(seed());
     let vae = tiny_vae();
-    let small = Case::new(vae_decoder(&vae, 1, [3, 5], Numbers::F32)?, rng);
-    let large = vae_decoder(&vae, 2, [8, 6], Numbers::F32)?;
+    let small = Case::new(vae_decoder(&vae, 1, [3, 5], ElementTypes::F32)?, rng);
+    let large = vae_decoder(&vae, 2, [8, 6], ElementTypes::F32)?;
     for machine in machines().iter().filter(|m| m.threads == 2) {
         let plans =
             [Plan::new(&small.graph, &*machine.backend.profile())?, Plan::new(&large, &*machine.backend.profile())?];

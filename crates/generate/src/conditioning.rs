@@ -10,7 +10,7 @@ use impasto_model::{
 use crate::module::{Module, built, load};
 use crate::pipeline::Watcher;
 use crate::place::{Bounds, Place};
-use crate::prompt::{Chunk, Piece, Tokenizer, chunks, emphasise, parse, sequences};
+use crate::prompt::{Chunk, PromptSpan, Tokenizer, chunks, emphasise, parse, sequences};
 use crate::unknown::unknown_words;
 use crate::{GenerateError, Job};
 
@@ -20,7 +20,7 @@ pub(crate) struct TokenizedPrompts(Vec<Arc<TokenizedTexts>>);
 /// The texts of a job as one encoder reads them.
 struct TokenizedTexts {
     tokenizer: Tokenizer,
-    prompt: Vec<Piece>,
+    prompt: Vec<PromptSpan>,
     /// The sequences of each text, as many and as long for each.
     texts: Vec<Vec<Chunk>>,
 }
@@ -123,7 +123,7 @@ impl TokenizedTexts {
         match encoder.tokens {
             TokenLayout::Chunks(length) => {
                 let pad = tokenizer.pad();
-                let mut parsed: Vec<Vec<Piece>> = texts.iter().map(|(text, _)| parse(text)).collect();
+                let mut parsed: Vec<Vec<PromptSpan>> = texts.iter().map(|(text, _)| parse(text)).collect();
                 let cut = parsed.iter().map(|pieces| chunks(&tokenizer, pieces, length, pad));
                 let mut texts = cut.collect::<Result<Vec<_>, _>>()?;
                 let longest = texts.iter().map(Vec::len).max().unwrap_or(1);
@@ -133,7 +133,7 @@ impl TokenizedTexts {
                 Ok(TokenizedTexts { prompt: parsed.swap_remove(0), tokenizer, texts })
             }
             TokenLayout::Sequence { template, least, most } => {
-                let prompt = vec![Piece::Text { text: texts[0].0.into(), weight: 1.0 }];
+                let prompt = vec![PromptSpan::Text { text: texts[0].0.into(), weight: 1.0 }];
                 let texts: Vec<String> = texts.iter().map(|(text, role)| template(text, *role)).collect();
                 let cut = sequences(&tokenizer, &texts, least, most)?;
                 Ok(TokenizedTexts { prompt, tokenizer, texts: cut.into_iter().map(|one| vec![one]).collect() })

@@ -2,7 +2,7 @@
 
 use impasto_backend::{BackendError, WeightSource};
 
-use crate::prompt::{Piece, Tokenizer};
+use crate::prompt::{PromptSpan, Tokenizer};
 
 /// The words of a prompt that mean nothing to a text encoder: one of their tokens has a row of zeros in its `table`. Models that were trained
 /// on what people write have no such rows.
@@ -10,7 +10,7 @@ pub(crate) fn unknown_words(
     encoder: &dyn WeightSource,
     table: &str,
     tokenizer: &Tokenizer,
-    prompt: &[Piece],
+    prompt: &[PromptSpan],
 ) -> Result<Vec<String>, BackendError> {
     let info = encoder.describe(table)?;
     let mut row = vec![0; info.bytes as usize / info.shape.first().copied().unwrap_or(1).max(1)];
@@ -25,7 +25,7 @@ pub(crate) fn unknown_words(
 
     let (mut unknown, mut word, mut known) = (vec![], String::new(), true);
     for piece in prompt {
-        let Piece::Text { text, .. } = piece else { continue };
+        let PromptSpan::Text { text, .. } = piece else { continue };
         for id in tokenizer.encode(text) {
             let Some(token) = tokenizer.token(id) else { continue };
             word += &token.text;

@@ -1,6 +1,6 @@
 //! Emphasis and chunks against webui's rules. What a user would lose: the prompts of other people, which mean the same here.
 
-use impasto_generate::prompt::{Chunk, Piece, PromptError, Tokenizer, chunks, emphasise, parse};
+use impasto_generate::prompt::{Chunk, PromptError, PromptSpan, Tokenizer, chunks, emphasise, parse};
 use serde_json::Value;
 
 /// Weights are text in the fixture, so that no bit of them is lost.
@@ -8,10 +8,10 @@ fn weight(value: &Value) -> f64 {
     value.as_str().and_then(|text| text.parse().ok()).expect("a weight")
 }
 
-fn piece(value: &Value) -> Piece {
+fn piece(value: &Value) -> PromptSpan {
     match value {
-        Value::Null => Piece::Break,
-        value => Piece::Text { text: value[0].as_str().expect("a text").into(), weight: weight(&value[1]) },
+        Value::Null => PromptSpan::Break,
+        value => PromptSpan::Text { text: value[0].as_str().expect("a text").into(), weight: weight(&value[1]) },
     }
 }
 
@@ -23,7 +23,7 @@ fn prompts_are_read_as_webui_reads_them() {
         let line: Value = serde_json::from_str(line).expect("JSON");
         let prompt = line[0].as_str().expect("a prompt");
         let pieces = parse(prompt);
-        let want: Vec<Piece> = line[1].as_array().expect("pieces").iter().map(piece).collect();
+        let want: Vec<PromptSpan> = line[1].as_array().expect("pieces").iter().map(piece).collect();
         assert_eq!(pieces, want, "{prompt:?}");
         let got = chunks(&clip, &pieces, 77, clip.pad()).expect("77 is a length");
         let want = line[2].as_array().expect("chunks");
@@ -49,10 +49,10 @@ fn prompts_are_read_as_webui_reads_them() {
 
 #[test]
 fn where_webui_fails_a_prompt_is_still_read() {
-    let text = |text: &str, weight| Piece::Text { text: text.into(), weight };
+    let text = |text: &str, weight| PromptSpan::Text { text: text.into(), weight };
     assert_eq!(parse("(a:1.2.3)"), [text("a:1.2.3", 1.1)]);
     assert_eq!(parse("(a:.)"), [text("a:.", 1.1)]);
-    assert_eq!(parse("(a BREAK b)"), [text("a", 1.1), Piece::Break, text("b", 1.1)]);
+    assert_eq!(parse("(a BREAK b)"), [text("a", 1.1), PromptSpan::Break, text("b", 1.1)]);
     assert_eq!(parse(&format!("(a:{})", "9".repeat(400))), [text("a", 1e6)]);
     assert_eq!(parse(&format!("((a:{}):0)", "9".repeat(400))), [text("a", 0.0)]);
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use impasto_graph::Unary;
-use impasto_model::{Clip, FAMILIES, Model, ModelPaths, Prediction, Shapes, recognise, usage, weight_files};
-use impasto_weights::{Checkpoint, Tensor};
+use impasto_model::{Clip, FAMILIES, Model, ModelPaths, Prediction, TensorShapes, recognise, usage, weight_files};
+use impasto_weights::{Checkpoint, TensorInfo};
 use serde::Serialize;
 
 /// Tensors that belong together.
@@ -62,7 +62,7 @@ pub struct Inspection {
 }
 
 impl TensorGroup {
-    fn add(&mut self, tensor: &Tensor) {
+    fn add(&mut self, tensor: &TensorInfo) {
         self.tensors += 1;
         self.parameters += tensor.bytes() / tensor.element.bytes();
         self.bytes += tensor.bytes();
@@ -84,7 +84,7 @@ pub fn inspect(path: &Path) -> anyhow::Result<Inspection> {
                 Prediction::Flow => "flow",
             };
             all.prediction = Some(prediction.into());
-            for clip in model.networks().filter_map(|(_, network)| network.config.downcast::<Clip>()) {
+            for clip in model.networks().filter_map(|(_, network)| network.network.downcast::<Clip>()) {
                 let c = &clip.config;
                 let activation = if c.activation == Unary::QuickGelu { "quick_gelu" } else { "gelu" };
                 let (width, layers, heads) = (c.width, c.layers, c.heads);
@@ -100,7 +100,7 @@ pub fn inspect(path: &Path) -> anyhow::Result<Inspection> {
 impl Inspection {
     /// Take in one more file.
     fn add(&mut self, file: &Checkpoint) -> anyhow::Result<()> {
-        let shapes: Shapes = file.tensors().map(|t| (t.name.clone(), t.shape.clone())).collect();
+        let shapes: TensorShapes = file.tensors().map(|t| (t.name.clone(), t.shape.clone())).collect();
         let found = recognise(FAMILIES, &shapes);
         let (used, unused) = usage(&shapes, &found)?;
         self.files.extend(file.files().map(|f| f.display().to_string()));

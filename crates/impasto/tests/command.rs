@@ -110,13 +110,15 @@ fn component(folder: &std::path::Path, name: &str, config: &str, graphs: &[impas
 
 #[test]
 fn inspect_shows_a_diffusers_folder_as_one_model() {
-    use impasto::model::{ClipConfig, Hidden, Numbers, UnetConfig, VaeConfig, clip, unet, vae_decoder, vae_encoder};
+    use impasto::model::{
+        ClipConfig, ElementTypes, HiddenState, UnetConfig, VaeConfig, clip, unet, vae_decoder, vae_encoder,
+    };
     let folder = tempfile::TempDir::new().expect("a temporary folder");
     let small = ClipConfig { vocabulary: 99, width: 64, layers: 2, heads: 4, inner: 64, ..ClipConfig::clip_l() };
     let network = UnetConfig { channels: vec![32, 64], depth: vec![0, 1], context: 64, ..UnetConfig::sd15() };
     let vae = VaeConfig { channels: vec![32, 32], ..VaeConfig::sd() };
-    let n = Numbers::F32;
-    let encoder = clip(&small, 1, Hidden { skip: 0, norm: true }, n).expect("it builds");
+    let n = ElementTypes::F32;
+    let encoder = clip(&small, 1, HiddenState { skip: 0, norm: true }, n).expect("it builds");
     let config = r#"{"model_type":"clip_text_model","num_attention_heads":4,"hidden_act":"quick_gelu"}"#;
     component(folder.path(), "text_encoder", config, &[encoder]);
     let network = unet(&network, 1, [4, 4], 77, n).expect("it builds");

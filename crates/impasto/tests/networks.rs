@@ -2,7 +2,7 @@
 
 use impasto::backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto::graph::{DType, Graph, Plan, PlanError};
-use impasto::model::{Numbers, UnetConfig, VaeConfig, unet, vae_decoder, vae_encoder};
+use impasto::model::{ElementTypes, UnetConfig, VaeConfig, unet, vae_decoder, vae_encoder};
 
 /// A CPU with so much memory, whatever this machine has.
 fn cpu(precision: Precision, memory: u64) -> Cpu {
@@ -10,7 +10,7 @@ fn cpu(precision: Precision, memory: u64) -> Cpu {
     Cpu::new(&options).expect("there is a CPU")
 }
 
-fn networks(numbers: Numbers) -> Vec<(String, Graph)> {
+fn networks(numbers: ElementTypes) -> Vec<(String, Graph)> {
     let (sd15, sd21, sdxl, vae) = (UnetConfig::sd15(), UnetConfig::sd21(), UnetConfig::sdxl(), VaeConfig::sd());
     let mut list = vec![];
     for (name, config, side) in
@@ -30,7 +30,7 @@ fn networks(numbers: Numbers) -> Vec<(String, Graph)> {
 fn arenas_are_near_the_lower_bound_and_plans_hold() {
     for precision in [Precision::F32, Precision::Bf16] {
         let cpu = cpu(precision, u64::MAX);
-        for numbers in [Numbers::F32, Numbers::BF16] {
+        for numbers in [ElementTypes::F32, ElementTypes::BF16] {
             for (name, graph) in networks(numbers) {
                 let plan = Plan::new(&graph, &cpu).expect("nothing limits it");
                 plan.verify(&graph, &cpu).expect(&name);
@@ -43,7 +43,7 @@ fn arenas_are_near_the_lower_bound_and_plans_hold() {
 
 #[test]
 fn the_decoder_needs_little_memory() {
-    let decoder = |side| vae_decoder(&VaeConfig::sd(), 1, [side, side], Numbers::F32).expect("it builds");
+    let decoder = |side| vae_decoder(&VaeConfig::sd(), 1, [side, side], ElementTypes::F32).expect("it builds");
     for precision in [Precision::F32, Precision::Bf16] {
         let cpu = cpu(precision, u64::MAX);
         let arena = |side| Plan::new(&decoder(side), &cpu).expect("nothing limits it").arena_bytes();
@@ -78,7 +78,7 @@ fn the_order_does_not_depend_on_how_the_model_is_written() {
 
 #[test]
 fn a_plan_that_does_not_fit_is_refused_with_the_numbers() {
-    let graph = vae_decoder(&VaeConfig::sd(), 1, [64, 64], Numbers::F32).expect("it builds");
+    let graph = vae_decoder(&VaeConfig::sd(), 1, [64, 64], ElementTypes::F32).expect("it builds");
     let refused = Plan::new(&graph, &cpu(Precision::F32, 500_000_000)).expect_err("500 MB are too few");
     let PlanError::Memory { label, need, weights, arena, limit, .. } = &refused else { panic!("{refused}") };
     assert_eq!((*limit, *need), (500_000_000, weights + arena));
@@ -89,7 +89,7 @@ fn a_plan_that_does_not_fit_is_refused_with_the_numbers() {
 
 #[test]
 fn activations_in_bf16_halve_what_flows_and_keep_the_stream() {
-    let graph = unet(&UnetConfig::sd15(), 1, [8, 8], 77, Numbers::BF16).expect("it builds");
+    let graph = unet(&UnetConfig::sd15(), 1, [8, 8], 77, ElementTypes::BF16).expect("it builds");
     let f32_sums = graph.values().filter(|&v| {
         let node = graph.node(v);
         node.op.roles().is_some_and(|r| r.contains(&"residual")) && node.ty.dtype == DType::F32

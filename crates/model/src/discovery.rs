@@ -4,43 +4,43 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::config::Config;
-use crate::families::{Family, OpenNetwork};
-use crate::networks::{Found, Network, NetworkKind, foreign_kind};
-use crate::source::{Source, is_whole_folder};
-use crate::{ModelError, ModelPaths, Part};
+use crate::families::Family;
+use crate::networks::{Network, NetworkKind, RecognisedNetwork, foreign_kind};
+use crate::source::{SourceFile, is_whole_folder};
+use crate::{ModelError, ModelPaths, OpenNetwork};
 
 /// A network and the file that it was found in.
 #[derive(Clone)]
-pub struct Pick {
-    pub(crate) source: Arc<Source>,
-    pub(crate) found: Found,
+pub struct NetworkInFile {
+    pub(crate) source: Arc<SourceFile>,
+    pub(crate) found: RecognisedNetwork,
 }
 
 /// A text encoder, and the folder of its tokenizer where there is one.
-pub type TextPick = (Pick, Option<PathBuf>);
+pub type TextEncoderInFile = (NetworkInFile, Option<PathBuf>);
 
 /// The networks in the files that the user named, before a family has put them together.
 pub struct Discovered {
     /// What the user named first.
     pub named: PathBuf,
     /// The denoiser.
-    pub denoiser: Option<Pick>,
+    pub denoiser: Option<NetworkInFile>,
     /// Text encoders, in the order of the file or folder.
-    pub text: Vec<TextPick>,
+    pub text: Vec<TextEncoderInFile>,
     /// Text encoders that have a flag of their own: the flag, and those in its file, at least one.
-    pub named_text: Vec<(&'static str, Vec<Pick>)>,
+    pub named_text: Vec<(&'static str, Vec<NetworkInFile>)>,
     /// The autoencoder.
-    pub autoencoder: Option<Pick>,
+    pub autoencoder: Option<NetworkInFile>,
     /// The tiny autoencoder.
-    pub tiny_autoencoder: Option<Pick>,
-    pub(crate) sources: Vec<Arc<Source>>,
+    pub tiny_autoencoder: Option<NetworkInFile>,
+    pub(crate) sources: Vec<Arc<SourceFile>>,
     /// `scheduler_config.json` of a folder.
     pub(crate) scheduler: Option<Config>,
     /// The class of pipeline that a folder says it is.
     class: Option<String>,
 }
 
-impl Pick {
+impl NetworkInFile {
     /// The network, if it is of this type.
     pub fn network<T: Network + Clone>(&self) -> Option<T> {
         self.found.network.downcast::<T>().cloned()
@@ -48,9 +48,9 @@ impl Pick {
 
     /// Find every parameter of `network`, which is the one found or that with what shapes cannot say.
     pub fn open(&self, network: impl Network, what: &'static str) -> Result<Arc<OpenNetwork>, ModelError> {
-        let found = Found { network: Arc::new(network), prefix: self.found.prefix.clone() };
-        let Source { path, checkpoint, shapes, .. } = &*self.source;
-        Ok(Arc::new(Part::new(found.network.clone(), what, &found, path, checkpoint, shapes)?))
+        let found = RecognisedNetwork { network: Arc::new(network), prefix: self.found.prefix.clone() };
+        let SourceFile { path, checkpoint, shapes, .. } = &*self.source;
+        Ok(Arc::new(OpenNetwork::new(what, &found, path, checkpoint, shapes)?))
     }
 
     /// What the file says of itself under this key.
@@ -85,7 +85,7 @@ impl Discovered {
         let mut files = Discovered::empty(named);
         match &paths.model {
             Some(folder) if folder.is_dir() && is_whole_folder(folder) => files.take_folder(families, folder, paths)?,
-            Some(file) => files.take_file(Source::open(families, file)?),
+            Some(file) => files.take_file(SourceFile::open(families, file)?),
             None => {}
         }
         if let Some(path) = &paths.diffusion {
@@ -106,14 +106,14 @@ impl Discovered {
     }
 
     /// Look into one file that is open.
-    pub(crate) fn of_source(source: Source) -> Discovered {
+    pub(crate) fn of_source(source: SourceFile) -> Discovered {
         let mut files = Discovered::empty(&source.path.clone());
         files.take_file(Arc::new(source));
         files
     }
 
     /// Everything in one file.
-    fn take_file(&mut self, source: Arc<Source>) {
+    fn take_file(&mut self, source: Arc<SourceFile>) {
         let first = |kind| picks(&source, kind).next();
         self.text.extend(picks(&source, NetworkKind::TextEncoder).map(|pick| (pick, None)));
         self.denoiser = first(NetworkKind::Denoiser);
@@ -153,8 +153,13 @@ impl Discovered {
     }
 
     /// The network of one kind in a file or in the folder of a component.
-    fn component(&mut self, families: &[&dyn Family], path: &Path, kind: NetworkKind) -> Result<Pick, ModelError> {
-        let source = Source::open(families, path)?;
+    fn component(
+        &mut self,
+        families: &[&dyn Family],
+        path: &Path,
+        kind: NetworkKind,
+    ) -> Result<NetworkInFile, ModelError> {
+        let source = SourceFile::open(families, path)?;
         let pick = picks(&source, kind).next();
         let unknown =
             || ModelError::Unknown { path: source.path.clone(), wanted: kind.name(), found: contents(&source) };
@@ -199,13 +204,13 @@ impl Discovered {
 }
 
 /// The networks of one kind in a file.
-fn picks(source: &Arc<Source>, kind: NetworkKind) -> impl Iterator<Item = Pick> + '_ {
+fn picks(source: &Arc<SourceFile>, kind: NetworkKind) -> impl Iterator<Item = NetworkInFile> + '_ {
     let found = source.found.iter().filter(move |found| found.network.kind() == kind);
-    found.map(|found| Pick { source: source.clone(), found: found.clone() })
+    found.map(|found| NetworkInFile { source: source.clone(), found: found.clone() })
 }
 
 /// What is in a file, in a few words.
-fn contents(source: &Source) -> String {
+fn contents(source: &SourceFile) -> String {
     if let Some(kind) = foreign_kind(&source.shapes) {
         return kind.into();
     }

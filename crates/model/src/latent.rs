@@ -13,12 +13,12 @@ pub struct LatentShape {
 }
 
 impl LatentShape {
-    /// Its pixels.
+    /// Pixels of one channel.
     pub fn area(self) -> usize {
         self.height * self.width
     }
 
-    /// Its numbers.
+    /// Elements of all channels.
     #[allow(clippy::len_without_is_empty, reason = "a shape is no collection")]
     pub fn len(self) -> usize {
         self.channels * self.area()

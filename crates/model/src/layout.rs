@@ -1,30 +1,30 @@
 //! Where a file keeps a parameter. Networks are written with the names of a diffusers folder; original checkpoints have the same
 //! numbers under other names, sometimes joined, turned, or with dimensions of one.
 
-use impasto_weights::Take;
+use impasto_weights::TensorView;
 
 /// How a file names the tensors of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub enum CheckpointLayout {
     /// As a diffusers folder does, below a prefix.
     Diffusers,
     /// As the first Stable Diffusion checkpoint did.
     Original,
 }
 
-/// A parameter in a file.
+/// A reference to the tensor, or part of one, that a file keeps a parameter in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stored {
+pub struct TensorRef {
     /// The tensor's name.
     pub name: String,
-    /// What of it.
-    pub take: Take,
+    /// Which part of it, and how it is read.
+    pub take: TensorView,
 }
 
-impl Stored {
-    /// All of a tensor.
-    pub fn whole(name: String) -> Stored {
-        Stored { name, take: Take::Whole }
+impl TensorRef {
+    /// The whole tensor of this name.
+    pub fn whole(name: String) -> TensorRef {
+        TensorRef { name, take: TensorView::Whole }
     }
 }
 

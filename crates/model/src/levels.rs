@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// How the noise of a model's training grows from its first step to its last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Betas {
+pub enum BetaSchedule {
     /// The square roots of the betas are evenly spaced: Stable Diffusion.
     #[default]
     ScaledLinear,
@@ -15,7 +15,7 @@ pub enum Betas {
 
 /// The noise that a model was trained on. The default is Stable Diffusion's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Training {
+pub struct TrainingNoise {
     /// Timesteps.
     pub steps: usize,
     /// The first beta.
@@ -23,15 +23,15 @@ pub struct Training {
     /// The last beta.
     pub beta_end: f64,
     /// What lies between them.
-    pub betas: Betas,
+    pub betas: BetaSchedule,
     /// The last timestep is noise alone ("zero terminal SNR"). Only models of v-prediction can be trained so.
     pub zero_terminal_snr: bool,
 }
 
-impl Default for Training {
-    fn default() -> Training {
-        let betas = Betas::ScaledLinear;
-        Training { steps: 1000, beta_start: 0.00085, beta_end: 0.012, betas, zero_terminal_snr: false }
+impl Default for TrainingNoise {
+    fn default() -> TrainingNoise {
+        let betas = BetaSchedule::ScaledLinear;
+        TrainingNoise { steps: 1000, beta_start: 0.00085, beta_end: 0.012, betas, zero_terminal_snr: false }
     }
 }
 
@@ -63,8 +63,8 @@ pub struct NoiseLevels {
 
 impl NoiseLevels {
     /// The levels of a model's training.
-    pub fn new(training: &Training) -> Result<NoiseLevels, NoiseError> {
-        let Training { steps, beta_start, beta_end, betas, zero_terminal_snr } = *training;
+    pub fn new(training: &TrainingNoise) -> Result<NoiseLevels, NoiseError> {
+        let TrainingNoise { steps, beta_start, beta_end, betas, zero_terminal_snr } = *training;
         let refuse = |problem: String| Err(NoiseError { problem });
         if !(2..=MOST_TRAINING_STEPS).contains(&steps) {
             return refuse(format!("it has {steps} timesteps, and 2 to {MOST_TRAINING_STEPS} are possible"));
@@ -76,8 +76,8 @@ impl NoiseLevels {
         let last = (steps - 1) as f64;
         let between = |from: f64, to: f64, i: usize| from + (to - from) * (i as f64 / last);
         let beta = |i: usize| match betas {
-            Betas::Linear => between(beta_start, beta_end, i),
-            Betas::ScaledLinear => between(beta_start.sqrt(), beta_end.sqrt(), i).powi(2),
+            BetaSchedule::Linear => between(beta_start, beta_end, i),
+            BetaSchedule::ScaledLinear => between(beta_start.sqrt(), beta_end.sqrt(), i).powi(2),
         };
         // The picture's share of the variance at each timestep.
         let mut shares: Vec<f64> = (0..steps)
@@ -103,7 +103,7 @@ impl NoiseLevels {
 
     /// The levels of Stable Diffusion 1, 2 and XL.
     pub fn stable_diffusion() -> NoiseLevels {
-        match NoiseLevels::new(&Training::default()) {
+        match NoiseLevels::new(&TrainingNoise::default()) {
             Ok(levels) => levels,
             Err(error) => unreachable!("the default is tested: {error}"),
         }
@@ -168,7 +168,8 @@ mod tests {
     #[test]
     fn timestep_and_sigma_are_inverse_and_stay_within_the_table() {
         for zero_terminal_snr in [false, true] {
-            let levels = NoiseLevels::new(&Training { zero_terminal_snr, ..Training::default() }).expect("valid");
+            let levels =
+                NoiseLevels::new(&TrainingNoise { zero_terminal_snr, ..TrainingNoise::default() }).expect("valid");
             for i in 0..=9990 {
                 let t = i as f32 / 10.0;
                 assert!((levels.timestep(levels.sigma(t)) - t).abs() < 2e-4, "{t}");
@@ -187,16 +188,16 @@ mod tests {
 
     #[test]
     fn impossible_training_is_refused() {
-        let sane = Training::default();
+        let sane = TrainingNoise::default();
         for training in [
-            Training { steps: 0, ..sane },
-            Training { steps: 1, ..sane },
-            Training { steps: usize::MAX, ..sane },
-            Training { beta_start: 0.0, ..sane },
-            Training { beta_end: 1.0, ..sane },
-            Training { beta_start: f64::NAN, ..sane },
-            Training { beta_start: 0.9, beta_end: 0.9, ..sane },
-            Training { steps: 2, beta_start: 0.5, beta_end: 1e-300, ..sane },
+            TrainingNoise { steps: 0, ..sane },
+            TrainingNoise { steps: 1, ..sane },
+            TrainingNoise { steps: usize::MAX, ..sane },
+            TrainingNoise { beta_start: 0.0, ..sane },
+            TrainingNoise { beta_end: 1.0, ..sane },
+            TrainingNoise { beta_start: f64::NAN, ..sane },
+            TrainingNoise { beta_start: 0.9, beta_end: 0.9, ..sane },
+            TrainingNoise { steps: 2, beta_start: 0.5, beta_end: 1e-300, ..sane },
         ] {
             let error = NoiseLevels::new(&training).expect_err("impossible");
             assert!(error.to_string().starts_with("the model's training noise cannot be used: it"), "{error}");

@@ -4,8 +4,8 @@
 //! have: `(out, in)` for a linear layer, `(out, in, height, width)` for a convolution.
 //!
 //! ```
-//! use impasto_model::{Numbers, UnetConfig, unet};
-//! let graph = unet(&UnetConfig::sd15(), 2, [64, 64], 77, Numbers::F32)?;
+//! use impasto_model::{ElementTypes, UnetConfig, unet};
+//! let graph = unet(&UnetConfig::sd15(), 2, [64, 64], 77, ElementTypes::F32)?;
 //! assert_eq!(graph.flops() / 1_000_000_000, 1_606); // one step at 512x512 with guidance
 //! # Ok::<(), impasto_graph::GraphError>(())
 //! ```
@@ -20,28 +20,28 @@ mod layout;
 mod levels;
 mod model;
 mod networks;
-mod part;
+mod open_network;
 mod prediction;
 mod source;
 
-pub use blocks::{Net, Numbers};
-pub use discovery::{Discovered, Pick, TextPick};
+pub use blocks::{ElementTypes, NetBuilder};
+pub use discovery::{Discovered, NetworkInFile, TextEncoderInFile};
 pub use error::ModelError;
 pub use families::latent_diffusion::{LatentDiffusion, LatentScale};
 pub use families::{
-    Condition, Defaults, EncodedText, FAMILIES, Family, Gaussian, Inputs, Latents, Levels, NetworkId, NoisyLatent,
-    OpenNetwork, Opened, Pipeline, RunOptions, TextEncoder, TextRole, TokenLayout, TokenizerKind,
+    AssembledModel, Condition, Defaults, EncodedText, FAMILIES, Family, Gaussian, Inputs, Latents, Levels, NetworkId,
+    NoisyLatent, Pipeline, RunOptions, TextEncoder, TextRole, TokenLayout, TokenizerKind,
 };
-pub use impasto_weights::Take;
+pub use impasto_weights::TensorView;
 pub use latent::{LatentShape, channels_first, channels_last};
-pub use layout::{Layout, Stored};
-pub use levels::{Betas, NoiseError, NoiseLevels, Training};
+pub use layout::{CheckpointLayout, TensorRef};
+pub use levels::{BetaSchedule, NoiseError, NoiseLevels, TrainingNoise};
 pub use model::{Model, ModelPaths};
 pub use networks::{
-    CLIP, Clip, ClipConfig, ClipLayout, Found, Heads, Hidden, Network, NetworkKind, Prefixed, Recogniser, Shapes,
-    TAESD, Taesd, TaesdConfig, UNET, Unet, UnetConfig, VAE, Vae, VaeConfig, clip, recognise, taesd_decoder,
-    taesd_encoder, unet, usage, vae_decoder, vae_encoder,
+    CLIP, Clip, ClipConfig, ClipLayout, Heads, HiddenState, Network, NetworkKind, PrefixedTensors, RecognisedNetwork,
+    Recogniser, TAESD, Taesd, TaesdConfig, TensorShapes, UNET, Unet, UnetConfig, VAE, Vae, VaeConfig, clip, recognise,
+    taesd_decoder, taesd_encoder, unet, usage, vae_decoder, vae_encoder,
 };
-pub use part::Part;
+pub use open_network::OpenNetwork;
 pub use prediction::Prediction;
 pub use source::weight_files;

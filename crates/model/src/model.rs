@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use impasto_weights::{Checkpoint, FileError, WeightsError};
 
-use crate::ModelError;
 use crate::discovery::Discovered;
-use crate::families::{FAMILIES, Family, NetworkId, OpenNetwork, Opened, Pipeline};
+use crate::families::{AssembledModel, FAMILIES, Family, NetworkId, Pipeline};
 use crate::networks::usage;
-use crate::source::Source;
+use crate::source::SourceFile;
+use crate::{ModelError, OpenNetwork};
 
 /// What the user named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl Model {
 
     /// A model that is in memory, in one file.
     pub fn from_checkpoint(name: &str, checkpoint: Checkpoint) -> Result<Model, ModelError> {
-        Model::assemble(FAMILIES, Discovered::of_source(Source::of(FAMILIES, checkpoint, name.into())))
+        Model::assemble(FAMILIES, Discovered::of_source(SourceFile::of(FAMILIES, checkpoint, name.into())))
     }
 
     fn assemble(families: &[&dyn Family], mut files: Discovered) -> Result<Model, ModelError> {
@@ -78,7 +78,7 @@ impl Model {
             families.iter().find(|family| denoiser.as_ref().is_some_and(|d| family.recognises(&**d).is_some()));
         let family = family.ok_or_else(|| files.no_denoiser())?;
         let title = files.title();
-        let Opened { pipeline, networks } = family.open(&mut files)?;
+        let AssembledModel { pipeline, networks } = family.open(&mut files)?;
         let notes = files.sources.iter().filter_map(|s| s.note.clone()).collect();
         let unused = unused(&files, &networks);
         Ok(Model { title, pipeline, notes, unused, networks })

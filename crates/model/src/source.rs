@@ -7,14 +7,14 @@ use impasto_weights::{Checkpoint, WeightsError};
 
 use crate::config::Config;
 use crate::families::Family;
-use crate::{Found, ModelError, Shapes, recognise};
+use crate::{ModelError, RecognisedNetwork, TensorShapes, recognise};
 
 /// A file that is open, and the networks in it.
-pub(crate) struct Source {
+pub(crate) struct SourceFile {
     pub(crate) path: PathBuf,
     pub(crate) checkpoint: Arc<Checkpoint>,
-    pub(crate) shapes: Shapes,
-    pub(crate) found: Vec<Found>,
+    pub(crate) shapes: TensorShapes,
+    pub(crate) found: Vec<RecognisedNetwork>,
     /// `config.json` beside it.
     config: Option<Config>,
     /// It was named as the folder of a component, so its configuration must be about it.
@@ -23,9 +23,9 @@ pub(crate) struct Source {
     pub(crate) note: Option<String>,
 }
 
-impl Source {
+impl SourceFile {
     /// A file, the index of one in shards, or the folder of a component.
-    pub(crate) fn open(families: &[&dyn Family], path: &Path) -> Result<Arc<Source>, ModelError> {
+    pub(crate) fn open(families: &[&dyn Family], path: &Path) -> Result<Arc<SourceFile>, ModelError> {
         let component = path.is_dir();
         let (file, note) = match component {
             true => in_component(path)?,
@@ -40,14 +40,14 @@ impl Source {
             Some(folder) if component || named => Config::read(&folder.join("config.json"))?,
             _ => None,
         };
-        Ok(Arc::new(Source { config, component, note, ..Source::of(families, checkpoint, file) }))
+        Ok(Arc::new(SourceFile { config, component, note, ..SourceFile::of(families, checkpoint, file) }))
     }
 
     /// A checkpoint that is open already.
-    pub(crate) fn of(families: &[&dyn Family], checkpoint: Checkpoint, path: PathBuf) -> Source {
-        let shapes: Shapes = checkpoint.tensors().map(|t| (t.name.clone(), t.shape.clone())).collect();
+    pub(crate) fn of(families: &[&dyn Family], checkpoint: Checkpoint, path: PathBuf) -> SourceFile {
+        let shapes: TensorShapes = checkpoint.tensors().map(|t| (t.name.clone(), t.shape.clone())).collect();
         let found = recognise(families, &shapes);
-        Source { path, checkpoint: Arc::new(checkpoint), shapes, found, config: None, component: false, note: None }
+        SourceFile { path, checkpoint: Arc::new(checkpoint), shapes, found, config: None, component: false, note: None }
     }
 
     /// `config.json`, if it is about networks of this class.

@@ -8,8 +8,8 @@ use common::{Folder, SCHEDULER, layout, part, sparse, sparse_with};
 use impasto_backend::WeightSource;
 use impasto_graph::{DType, Storage, Unary};
 use impasto_model::{
-    ClipConfig, Heads, Hidden, LatentDiffusion, Model, ModelPaths, NetworkId, OpenNetwork, Prediction, TaesdConfig,
-    TokenizerKind, UnetConfig, VaeConfig,
+    ClipConfig, Heads, HiddenState, LatentDiffusion, Model, ModelPaths, NetworkId, OpenNetwork, Prediction,
+    TaesdConfig, TokenizerKind, UnetConfig, VaeConfig,
 };
 use tempfile::TempDir;
 
@@ -78,7 +78,7 @@ fn one_file_of_each_family() {
     let folder = temporary();
     let (sd1, sd2, xl) = (UnetConfig::sd15(), UnetConfig::sd21(), UnetConfig::sdxl());
     let nine = |unet: &UnetConfig| UnetConfig { in_channels: 9, ..unet.clone() };
-    // Layout, family, UNet, prediction, picture size, and how many tensors nobody uses.
+    // CheckpointLayout, family, UNet, prediction, picture size, and how many tensors nobody uses.
     for (name, family, unet, prediction, side, unused) in [
         ("sd15_pruned_emaonly_f16", SD1, sd1.clone(), Prediction::Epsilon, 512, 1),
         ("sd15_full", SD1, sd1.clone(), Prediction::Epsilon, 512, 1 + 686 + 2 + 12),
@@ -103,11 +103,11 @@ fn one_file_of_each_family() {
         assert_eq!(model.pipeline.inpaints(), name.contains("inpainting"), "{name}");
         assert_eq!((sd(&model).turbo, sd(&model).zero_snr), (name == "sdxl_turbo", name == "sdxl_vpred"), "{name}");
         let (text, hidden, factor) = match family {
-            SD1 => (vec![ClipConfig::clip_l()], vec![Hidden { skip: 0, norm: true }], 0.18215),
-            SD2 => (vec![ClipConfig::open_clip_h()], vec![Hidden { skip: 1, norm: true }], 0.18215),
+            SD1 => (vec![ClipConfig::clip_l()], vec![HiddenState { skip: 0, norm: true }], 0.18215),
+            SD2 => (vec![ClipConfig::open_clip_h()], vec![HiddenState { skip: 1, norm: true }], 0.18215),
             _ => (
                 vec![ClipConfig::clip_l(), ClipConfig::open_clip_g()],
-                vec![Hidden { skip: 1, norm: false }; 2],
+                vec![HiddenState { skip: 1, norm: false }; 2],
                 0.13025,
             ),
         };
@@ -122,11 +122,11 @@ fn one_file_of_each_family() {
 
 #[test]
 fn every_parameter_can_be_read() {
-    use impasto_model::{Numbers, clip, unet, vae_decoder, vae_encoder};
+    use impasto_model::{ElementTypes, clip, unet, vae_decoder, vae_encoder};
     let folder = temporary();
     for name in ["sd15_merged", "sdxl_base", "sd21_base"] {
         let model = open(&whole(file(folder.path(), name)));
-        let (n, state) = (Numbers::F32, Hidden { skip: 0, norm: true });
+        let (n, state) = (ElementTypes::F32, HiddenState { skip: 0, norm: true });
         for (i, text) in sd(&model).text.iter().enumerate() {
             read_all(network(&model, NetworkId::TextEncoder(i)), &[clip(text, 1, state, n).expect("it builds")]);
         }
@@ -228,7 +228,7 @@ fn a_file_may_say_which_of_two_families_it_is() {
     sparse(&path, &tensors, &[("modelspec.architecture", "stable-diffusion-v1")]);
     let model = open(&whole(&path));
     assert_eq!((model.pipeline.name(), &sd(&model).unet.heads), (SD1, &Heads::Count(8)));
-    assert_eq!(sd(&model).hidden, [Hidden { skip: 0, norm: true }]);
+    assert_eq!(sd(&model).hidden, [HiddenState { skip: 0, norm: true }]);
 }
 
 #[test]

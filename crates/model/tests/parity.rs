@@ -14,8 +14,8 @@ use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_backend::{Backend, ParamError, ParamInfo, WeightSource};
 use impasto_graph::{DType, Graph, HostTensor, Plan, Storage, Unary};
 use impasto_model::{
-    ClipConfig, Heads, Hidden, Numbers, TaesdConfig, UnetConfig, VaeConfig, clip, taesd_decoder, taesd_encoder, unet,
-    vae_decoder, vae_encoder,
+    ClipConfig, ElementTypes, Heads, HiddenState, TaesdConfig, UnetConfig, VaeConfig, clip, taesd_decoder,
+    taesd_encoder, unet, vae_decoder, vae_encoder,
 };
 use impasto_weights::Checkpoint;
 
@@ -85,7 +85,7 @@ fn square(x: f32) -> f64 {
 /// `pick` takes what the reference has out of the output.
 fn compare_part(
     name: &str,
-    build: &dyn Fn(Numbers) -> Graph,
+    build: &dyn Fn(ElementTypes) -> Graph,
     inputs: &[(&str, HostTensor)],
     output: usize,
     pick: &dyn Fn(Vec<f32>) -> Vec<f32>,
@@ -95,7 +95,7 @@ fn compare_part(
         [(Precision::F32, DType::F32, 1e-4), (Precision::Bf16, DType::F32, 2e-2), (Precision::Bf16, DType::BF16, 2e-2)]
     {
         let cpu = Cpu::new(&CpuOptions { precision, ..CpuOptions::default() }).expect("there is a CPU");
-        let graph = build(Numbers { storage: Storage::Dense(DType::F32), activations });
+        let graph = build(ElementTypes { storage: Storage::Dense(DType::F32), activations });
         let plan = Plan::new(&graph, &cpu).expect("nothing limits it");
         let weights = cpu.pack(&graph, &plan, &Generated::of(&graph)).expect("every parameter is made");
         let mut session = cpu.prepare(&graph, &plan, &weights).expect("there is memory");
@@ -113,7 +113,7 @@ fn compare_part(
 }
 
 /// The same for a network with one output.
-fn compare(name: &str, build: &dyn Fn(Numbers) -> Graph, inputs: &[(&str, HostTensor)]) {
+fn compare(name: &str, build: &dyn Fn(ElementTypes) -> Graph, inputs: &[(&str, HostTensor)]) {
     compare_part(name, build, inputs, 0, &|output| output);
 }
 
@@ -202,7 +202,7 @@ fn text_encoder(name: &str, activation: Unary) {
     let inputs = [("ids", token_ids())];
     let build = |skip, norm| {
         let config = &config;
-        move |n: Numbers| clip(config, 2, Hidden { skip, norm }, n).expect("it builds")
+        move |n: ElementTypes| clip(config, 2, HiddenState { skip, norm }, n).expect("it builds")
     };
     compare(&format!("{name}.last"), &build(0, true), &inputs);
     compare(&format!("{name}.before"), &build(1, false), &inputs);
@@ -229,7 +229,7 @@ fn the_text_encoder_of_stable_diffusion_2() {
     // Original files have every layer, diffusers folders all but the last; both mean the same state.
     for (layers, skip) in [(3, 1), (2, 0)] {
         let config = ClipConfig { layers, ..all.clone() };
-        let build = |n| clip(&config, 2, Hidden { skip, norm: true }, n).expect("it builds");
+        let build = |n| clip(&config, 2, HiddenState { skip, norm: true }, n).expect("it builds");
         compare("sd2.text", &build, &inputs);
     }
 }

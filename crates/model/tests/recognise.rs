@@ -6,11 +6,11 @@ mod common;
 
 use impasto_graph::{Graph, Unary};
 use impasto_model::{
-    Clip, ClipConfig, ClipLayout, FAMILIES, Found, Hidden, Layout, Network, Numbers, Shapes, Take, Unet, UnetConfig,
-    Vae, VaeConfig, clip, recognise, unet, usage, vae_decoder, vae_encoder,
+    CheckpointLayout, Clip, ClipConfig, ClipLayout, ElementTypes, FAMILIES, HiddenState, Network, RecognisedNetwork,
+    TensorShapes, TensorView, Unet, UnetConfig, Vae, VaeConfig, clip, recognise, unet, usage, vae_decoder, vae_encoder,
 };
 
-fn header(name: &str) -> Shapes {
+fn header(name: &str) -> TensorShapes {
     common::layout(name).into_iter().map(|(name, (_, shape))| (name, shape)).collect()
 }
 
@@ -20,7 +20,7 @@ fn text(config: ClipConfig, layout: ClipLayout) -> Clip {
 
 /// The networks are these, in this order.
 #[track_caller]
-fn same(found: &[Found], wanted: &[&dyn Network]) {
+fn same(found: &[RecognisedNetwork], wanted: &[&dyn Network]) {
     let show = |network: &dyn Network| format!("{network:?}");
     let found: Vec<String> = found.iter().map(|f| show(&*f.network)).collect();
     assert_eq!(found, wanted.iter().map(|network| show(*network)).collect::<Vec<_>>());
@@ -28,12 +28,12 @@ fn same(found: &[Found], wanted: &[&dyn Network]) {
 
 /// The family that a UNet belongs to.
 fn family(config: UnetConfig) -> Option<&'static str> {
-    let unet = Unet { config, layout: Layout::Original };
+    let unet = Unet { config, layout: CheckpointLayout::Original };
     FAMILIES.iter().find_map(|family| family.recognises(&unet))
 }
 
 /// Every parameter is in the file, in its shape.
-fn check_params(found: &Found, shapes: &Shapes) {
+fn check_params(found: &RecognisedNetwork, shapes: &TensorShapes) {
     let ones = |shape: &[usize]| shape.iter().copied().filter(|&d| d != 1).collect::<Vec<_>>();
     for graph in found.graphs().expect("they build") {
         for (name, value) in graph.params() {
@@ -41,12 +41,12 @@ fn check_params(found: &Found, shapes: &Shapes) {
             let Some(shape) = shapes.get(&stored.name) else { panic!("{name} is not in the file as {}", stored.name) };
             let mut want = graph.ty(value).shape.clone();
             match stored.take {
-                Take::Whole => {}
-                Take::Rows(part, parts) => {
+                TensorView::Whole => {}
+                TensorView::Rows(part, parts) => {
                     assert!(part < parts);
                     want[0] *= parts;
                 }
-                Take::Transposed => want.reverse(),
+                TensorView::Transposed => want.reverse(),
             }
             assert_eq!(ones(shape), ones(&want), "{name} as {}", stored.name);
         }
@@ -54,7 +54,7 @@ fn check_params(found: &Found, shapes: &Shapes) {
 }
 
 /// Recognise a file, check all parameters, and return its networks and what nobody uses.
-fn examine(shapes: &Shapes) -> (Vec<Found>, Vec<String>) {
+fn examine(shapes: &TensorShapes) -> (Vec<RecognisedNetwork>, Vec<String>) {
     let found = recognise(FAMILIES, shapes);
     found.iter().for_each(|f| check_params(f, shapes));
     let (_, rest) = usage(shapes, &found).expect("they build");
@@ -68,8 +68,8 @@ fn stable_diffusion_1_in_one_file() {
         &found,
         &[
             &text(ClipConfig::clip_l(), ClipLayout::Transformers),
-            &Unet { config: UnetConfig::sd15(), layout: Layout::Original },
-            &Vae { config: VaeConfig::sd(), layout: Layout::Original },
+            &Unet { config: UnetConfig::sd15(), layout: CheckpointLayout::Original },
+            &Vae { config: VaeConfig::sd(), layout: CheckpointLayout::Original },
         ],
     );
     assert_eq!(family(UnetConfig::sd15()), Some("Stable Diffusion 1"));
@@ -85,8 +85,8 @@ fn stable_diffusion_xl_in_one_file() {
         &[
             &text(ClipConfig::clip_l(), ClipLayout::Transformers),
             &text(ClipConfig::open_clip_g(), ClipLayout::OpenClip),
-            &Unet { config: UnetConfig::sdxl(), layout: Layout::Original },
-            &Vae { config: VaeConfig::sd(), layout: Layout::Original },
+            &Unet { config: UnetConfig::sdxl(), layout: CheckpointLayout::Original },
+            &Vae { config: VaeConfig::sd(), layout: CheckpointLayout::Original },
         ],
     );
     assert_eq!(family(UnetConfig::sdxl()), Some("Stable Diffusion XL"));
@@ -120,8 +120,9 @@ fn what_real_files_carry_besides_is_reported_and_harmless() {
 
 #[test]
 fn diffusers_components_and_small_models_are_recognised_by_the_same_code() {
-    let sizes =
-        |graph: &Graph| graph.params().map(|(n, v)| (n.to_string(), graph.ty(v).shape.clone())).collect::<Shapes>();
+    let sizes = |graph: &Graph| {
+        graph.params().map(|(n, v)| (n.to_string(), graph.ty(v).shape.clone())).collect::<TensorShapes>()
+    };
     let configs = [
         UnetConfig::sd15(),
         UnetConfig::sd21(),
@@ -137,21 +138,22 @@ fn diffusers_components_and_small_models_are_recognised_by_the_same_code() {
         },
     ];
     for config in configs {
-        let shapes = sizes(&unet(&config, 1, [8, 8], 77, Numbers::F32).expect("it builds"));
+        let shapes = sizes(&unet(&config, 1, [8, 8], 77, ElementTypes::F32).expect("it builds"));
         let (found, rest) = examine(&shapes);
-        same(&found, &[&Unet { config, layout: Layout::Diffusers }]);
+        same(&found, &[&Unet { config, layout: CheckpointLayout::Diffusers }]);
         assert_eq!(found[0].prefix, "");
         assert_eq!(rest, [""; 0]);
     }
     let small = VaeConfig { channels: vec![32, 32, 64, 96], latent: 16, quant_conv: false, ..VaeConfig::sd() };
     for config in [VaeConfig::sd(), small] {
-        let mut shapes = sizes(&vae_decoder(&config, 1, [8, 8], Numbers::F32).expect("it builds"));
-        shapes.extend(sizes(&vae_encoder(&config, 1, [64, 64], Numbers::F32).expect("it builds")));
-        let wanted = Vae { config, layout: Layout::Diffusers };
+        let mut shapes = sizes(&vae_decoder(&config, 1, [8, 8], ElementTypes::F32).expect("it builds"));
+        shapes.extend(sizes(&vae_encoder(&config, 1, [64, 64], ElementTypes::F32).expect("it builds")));
+        let wanted = Vae { config, layout: CheckpointLayout::Diffusers };
         assert_eq!(examine(&shapes).0[0].network.downcast::<Vae>(), Some(&wanted));
     }
     for config in [ClipConfig::clip_l(), ClipConfig::open_clip_g()] {
-        let shapes = sizes(&clip(&config, 1, Hidden { skip: 0, norm: true }, Numbers::F32).expect("it builds"));
+        let shapes =
+            sizes(&clip(&config, 1, HiddenState { skip: 0, norm: true }, ElementTypes::F32).expect("it builds"));
         let (found, _) = examine(&shapes);
         let clip = found[0].network.downcast::<Clip>().expect("a text encoder");
         assert_eq!((&clip.config, clip.layout), (&config, ClipLayout::Transformers));
@@ -161,7 +163,7 @@ fn diffusers_components_and_small_models_are_recognised_by_the_same_code() {
 
 #[test]
 fn a_file_of_something_else_has_no_networks() {
-    let shapes: Shapes = [("model.embed_tokens.weight".to_string(), vec![32_000, 4096])].into();
+    let shapes: TensorShapes = [("model.embed_tokens.weight".to_string(), vec![32_000, 4096])].into();
     assert!(recognise(FAMILIES, &shapes).is_empty());
-    assert!(recognise(FAMILIES, &Shapes::new()).is_empty());
+    assert!(recognise(FAMILIES, &TensorShapes::new()).is_empty());
 }

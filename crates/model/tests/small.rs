@@ -13,12 +13,13 @@ use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_backend::{Backend, ParamError, ParamInfo, WeightSource};
 use impasto_graph::{DType, Graph, HostTensor, Plan, Storage};
 use impasto_model::{
-    Clip, ClipConfig, ClipLayout, Found, Heads, Hidden, LatentDiffusion, Layout, Model, ModelPaths, NetworkId, Numbers,
-    Shapes, Take, Unet, UnetConfig, Vae, VaeConfig, clip, unet, vae_decoder,
+    CheckpointLayout, Clip, ClipConfig, ClipLayout, ElementTypes, Heads, HiddenState, LatentDiffusion, Model,
+    ModelPaths, NetworkId, RecognisedNetwork, TensorShapes, TensorView, Unet, UnetConfig, Vae, VaeConfig, clip, unet,
+    vae_decoder,
 };
 use tempfile::TempDir;
 
-fn networks() -> [Found; 4] {
+fn networks() -> [RecognisedNetwork; 4] {
     let text =
         ClipConfig { vocabulary: 99, tokens: 7, width: 64, layers: 2, heads: 1, inner: 96, ..ClipConfig::clip_l() };
     let second = ClipConfig { width: 128, heads: 2, projection: Some(48), ..text.clone() };
@@ -39,10 +40,10 @@ fn networks() -> [Found; 4] {
         Clip { config: second, layout: ClipLayout::OpenClip },
     );
     [
-        Found::new(text, "conditioner.embedders.0.transformer."),
-        Found::new(second, "conditioner.embedders.1.model."),
-        Found::new(Unet { config: unet, layout: Layout::Original }, "model.diffusion_model."),
-        Found::new(Vae { config: vae, layout: Layout::Original }, "first_stage_model."),
+        RecognisedNetwork::new(text, "conditioner.embedders.0.transformer."),
+        RecognisedNetwork::new(second, "conditioner.embedders.1.model."),
+        RecognisedNetwork::new(Unet { config: unet, layout: CheckpointLayout::Original }, "model.diffusion_model."),
+        RecognisedNetwork::new(Vae { config: vae, layout: CheckpointLayout::Original }, "first_stage_model."),
     ]
 }
 
@@ -74,7 +75,7 @@ fn original() -> (Tensors, BTreeMap<String, Vec<u8>>) {
     let (mut tensors, mut data) = (Tensors::new(), BTreeMap::new());
     for (found, key) in networks().iter().zip(KEYS) {
         // Of the two places of an upsampler, the one behind an attention.
-        let mut shapes = Shapes::new();
+        let mut shapes = TensorShapes::new();
         shapes.insert("model.diffusion_model.output_blocks.2.2.conv.weight".into(), vec![]);
         shapes.insert("model.diffusion_model.output_blocks.2.2.conv.bias".into(), vec![]);
         for graph in found.graphs().expect("they build") {
@@ -84,14 +85,14 @@ fn original() -> (Tensors, BTreeMap<String, Vec<u8>>) {
                 let stored = found.stored(name, &shapes);
                 let room: &mut Vec<u8> = data.entry(stored.name.clone()).or_default();
                 match stored.take {
-                    Take::Whole => *room = bytes(&values),
-                    Take::Rows(part, parts) => {
+                    TensorView::Whole => *room = bytes(&values),
+                    TensorView::Rows(part, parts) => {
                         let each = 4 * values.len();
                         room.resize(parts * each, 0);
                         room[part * each..(part + 1) * each].copy_from_slice(&bytes(&values));
                         shape[0] *= parts;
                     }
-                    Take::Transposed => {
+                    TensorView::Transposed => {
                         let [rows, columns] = shape[..] else { panic!("{name} is a matrix") };
                         let turned: Vec<f32> =
                             (0..rows * columns).map(|i| values[i % rows * columns + i / rows]).collect();
@@ -136,12 +137,12 @@ fn a_file_computes_what_its_numbers_say() {
         let named = Named(graph.params().map(|(n, v)| (n.into(), graph.ty(v).shape.clone())).collect(), key);
         assert_eq!(run(&graph, source, inputs), run(&graph, &named, inputs), "{key}");
     };
-    let n = Numbers::F32;
+    let n = ElementTypes::F32;
     let ids = [("ids", HostTensor::i32([1, 7], vec![3, 98, 0, 5, 5, 1, 2]).expect("a text"))];
     let sd = model.pipeline.downcast::<LatentDiffusion>().expect("Stable Diffusion");
     let network = |id| &***model.network(id).expect("it has that");
     for (i, key) in ["l", "g"].into_iter().enumerate() {
-        let graph = clip(&sd.text[i], 1, Hidden { skip: 0, norm: true }, n).expect("it builds");
+        let graph = clip(&sd.text[i], 1, HiddenState { skip: 0, norm: true }, n).expect("it builds");
         check(graph, network(NetworkId::TextEncoder(i)), key, &ids);
     }
     let inputs = [

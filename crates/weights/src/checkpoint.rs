@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::file::{FileError, FileFault, ModelFile, Stamp};
-use crate::header::{self, Tensor};
-use crate::{Element, ParamError, ParamInfo, WeightSource, WeightsError};
+use crate::file::{FileError, FileFault, FileStamp, ModelFile};
+use crate::header::{self, TensorInfo};
+use crate::{ElementType, ParamError, ParamInfo, WeightSource, WeightsError};
 
 /// An opened model: tensors by name, their bytes read when they are asked for.
 pub struct Checkpoint {
     files: Vec<ModelFile>,
-    tensors: BTreeMap<String, Tensor>,
+    tensors: BTreeMap<String, TensorInfo>,
     metadata: BTreeMap<String, String>,
 }
 
@@ -88,7 +88,7 @@ impl Checkpoint {
     }
 
     /// The files as they were when they were opened, if all of them are read as they are: what [`Checkpoint::reopen`] takes.
-    pub fn stamps(&self) -> Option<Vec<Stamp>> {
+    pub fn stamps(&self) -> Option<Vec<FileStamp>> {
         self.files.iter().map(|file| file.stamp().cloned()).collect()
     }
 
@@ -98,7 +98,7 @@ impl Checkpoint {
     }
 
     /// Open the files that another process has opened. One that has changed since is an error.
-    pub fn reopen(stamps: &[Stamp]) -> Result<Checkpoint, WeightsError> {
+    pub fn reopen(stamps: &[FileStamp]) -> Result<Checkpoint, WeightsError> {
         let mut checkpoint = Checkpoint::empty();
         for stamp in stamps {
             let file = ModelFile::open(&stamp.path).map_err(|error| match error {
@@ -134,17 +134,17 @@ impl Checkpoint {
     }
 
     /// The tensors, by name.
-    pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+    pub fn tensors(&self) -> impl Iterator<Item = &TensorInfo> {
         self.tensors.values()
     }
 
     /// The tensor of this name.
-    pub fn tensor(&self, name: &str) -> Option<&Tensor> {
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.tensors.get(name)
     }
 
     /// Fills `out` with the bytes of a tensor of this checkpoint, from `offset` on, as they stand in the file.
-    pub fn read(&self, tensor: &Tensor, offset: u64, out: &mut [u8]) -> Result<(), FileError> {
+    pub fn read(&self, tensor: &TensorInfo, offset: u64, out: &mut [u8]) -> Result<(), FileError> {
         let file = &self.files[tensor.file];
         let end = offset.checked_add(out.len() as u64).filter(|&end| end <= tensor.bytes());
         end.ok_or_else(|| FileError { path: file.path.clone(), fault: FileFault::Truncated })?;
@@ -152,7 +152,7 @@ impl Checkpoint {
     }
 
     /// The bytes of a tensor of this checkpoint, as they stand in the file.
-    pub fn read_all(&self, tensor: &Tensor) -> Result<Vec<u8>, FileError> {
+    pub fn read_all(&self, tensor: &TensorInfo) -> Result<Vec<u8>, FileError> {
         self.files[tensor.file].read(tensor.range.clone())
     }
 
@@ -168,7 +168,7 @@ impl Checkpoint {
 }
 
 impl Checkpoint {
-    fn find(&self, name: &str) -> Result<&Tensor, ParamError> {
+    fn find(&self, name: &str) -> Result<&TensorInfo, ParamError> {
         let missing = || ParamError::Wrong { name: name.into(), problem: "is missing from the model file".into() };
         self.tensor(name).ok_or_else(missing)
     }
@@ -178,7 +178,7 @@ impl WeightSource for Checkpoint {
     fn describe(&self, name: &str) -> Result<ParamInfo, ParamError> {
         let tensor = self.find(name)?;
         let storage = tensor.element.storage().ok_or_else(|| {
-            let usable = [Element::F32, Element::F16, Element::BF16].map(|e| e.to_string()).join(", ");
+            let usable = [ElementType::F32, ElementType::F16, ElementType::BF16].map(|e| e.to_string()).join(", ");
             let problem = format!("is stored as {}; {usable} can be computed with", tensor.element);
             ParamError::Wrong { name: name.into(), problem }
         })?;

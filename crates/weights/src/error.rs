@@ -38,7 +38,7 @@ pub enum WeightsError {
     },
     /// A tensor is described wrongly.
     #[error("{}: tensor '{tensor}' at byte {offset}: {problem}", path.display())]
-    Tensor {
+    TensorInfo {
         /// The file.
         path: PathBuf,
         /// The tensor.

@@ -1,7 +1,7 @@
 //! A model file, read by position, that may change while it is in use.
 //!
 //! Nothing is mapped: a mapped file that somebody truncates kills the process that reads it, and one that is overwritten changes under it. A
-//! [`Stamp`] is taken when the file is opened and compared before each load and after its last read, so that what was read is of one file.
+//! [`FileStamp`] is taken when the file is opened and compared before each load and after its last read, so that what was read is of one file.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::packed::{is_packed, unpack};
 
 /// A file as it was when it was opened, by which a change is noticed, and another process makes sure that it opens the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stamp {
+pub struct FileStamp {
     /// The file, from the root on.
     pub path: PathBuf,
     /// Device and inode, where the system has them.
@@ -33,8 +33,8 @@ pub struct Stamp {
     pub links: Option<u64>,
 }
 
-impl Stamp {
-    fn of(path: &Path, metadata: &Metadata) -> io::Result<Stamp> {
+impl FileStamp {
+    fn of(path: &Path, metadata: &Metadata) -> io::Result<FileStamp> {
         let since = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         let modified = since.and_then(|time| time.as_nanos().try_into().ok());
         #[cfg(unix)]
@@ -45,19 +45,19 @@ impl Stamp {
         };
         #[cfg(not(unix))]
         let (inode, changed, links) = (None, None, None);
-        Ok(Stamp { path: std::path::absolute(path)?, inode, bytes: metadata.len(), modified, changed, links })
+        Ok(FileStamp { path: std::path::absolute(path)?, inode, bytes: metadata.len(), modified, changed, links })
     }
 
     /// Whether the name still leads to this file, unchanged.
     pub(crate) fn is_current(&self) -> bool {
-        let now = std::fs::metadata(&self.path).and_then(|metadata| Stamp::of(&self.path, &metadata));
+        let now = std::fs::metadata(&self.path).and_then(|metadata| FileStamp::of(&self.path, &metadata));
         now.is_ok_and(|now| self.change(&now).is_none())
     }
 
     /// What became of the file since. A file that was renamed, or whose name was given to another, has other attributes and the same contents.
-    fn change(&self, now: &Stamp) -> Option<FileFault> {
+    fn change(&self, now: &FileStamp) -> Option<FileFault> {
         let renamed = || {
-            let there = std::fs::metadata(&self.path).and_then(|metadata| Stamp::of(&self.path, &metadata));
+            let there = std::fs::metadata(&self.path).and_then(|metadata| FileStamp::of(&self.path, &metadata));
             self.links != now.links || there.map_or(true, |there| there.inode != self.inode)
         };
         match now {
@@ -129,7 +129,7 @@ pub(crate) struct ModelFile {
 }
 
 enum Bytes {
-    File { file: File, opened: Stamp },
+    File { file: File, opened: FileStamp },
     Memory(Cow<'static, [u8]>),
 }
 
@@ -145,7 +145,7 @@ impl ModelFile {
         if metadata.len() == 0 {
             return Err(WeightsError::NotAModel { path: path.into(), problem: "is empty".into() });
         }
-        let opened = Stamp::of(path, &metadata).map_err(error)?;
+        let opened = FileStamp::of(path, &metadata).map_err(error)?;
         let mut file = ModelFile { path: path.into(), bytes: Bytes::File { file, opened } };
         let mut start = [0; 4];
         let known = file.len().min(start.len() as u64) as usize;
@@ -169,7 +169,7 @@ impl ModelFile {
     }
 
     /// The file as it was when it was opened; none of what is in memory.
-    pub(crate) fn stamp(&self) -> Option<&Stamp> {
+    pub(crate) fn stamp(&self) -> Option<&FileStamp> {
         match &self.bytes {
             Bytes::File { opened, .. } => Some(opened),
             Bytes::Memory(_) => None,
@@ -222,13 +222,13 @@ impl ModelFile {
     /// Makes sure that the file is what it was when it was opened.
     pub(crate) fn check(&self) -> Result<(), FileError> {
         let Bytes::File { file, opened } = &self.bytes else { return Ok(()) };
-        let now = file.metadata().and_then(|metadata| Stamp::of(&opened.path, &metadata));
+        let now = file.metadata().and_then(|metadata| FileStamp::of(&opened.path, &metadata));
         let now = now.map_err(|error| self.failed(FileFault::Unreadable(error.to_string())))?;
         opened.change(&now).map_or(Ok(()), |fault| Err(self.failed(fault)))
     }
 
     /// Makes sure that it is the file that another process has opened.
-    pub(crate) fn check_same(&self, theirs: &Stamp) -> Result<(), FileError> {
+    pub(crate) fn check_same(&self, theirs: &FileStamp) -> Result<(), FileError> {
         let fault = self.stamp().map_or(Some(FileFault::Overwritten), |ours| theirs.change(ours));
         fault.map_or(Ok(()), |fault| Err(self.failed(fault)))
     }

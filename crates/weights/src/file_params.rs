@@ -9,11 +9,11 @@ use std::sync::{Arc, OnceLock};
 use impasto_graph::{DType, Storage};
 use serde::{Deserialize, Serialize};
 
-use crate::{Checkpoint, FileError, Origin, ParamError, ParamInfo, Stamp, Tensor, WeightSource, WeightsError};
+use crate::{Checkpoint, FileError, FileStamp, Origin, ParamError, ParamInfo, TensorInfo, WeightSource, WeightsError};
 
-/// Which part of a stored tensor a parameter is.
+/// How a parameter is read from a stored tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Take {
+pub enum TensorView {
     /// All of it, whatever its dimensions of one.
     Whole,
     /// One of so many equal parts of its rows: `(part, parts)`.
@@ -28,7 +28,7 @@ pub struct ParamLocation {
     /// The tensor in the file.
     pub tensor: String,
     /// What of it.
-    pub take: Take,
+    pub take: TensorView,
     /// The parameter's shape.
     pub shape: Vec<usize>,
 }
@@ -64,7 +64,7 @@ impl fmt::Display for TensorProblems {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileOrigin {
     /// The files that they are in.
-    pub files: Vec<Stamp>,
+    pub files: Vec<FileStamp>,
     /// Where in them each is, by its name in the graph.
     pub params: BTreeMap<String, ParamLocation>,
 }
@@ -176,16 +176,16 @@ impl FileParams {
 }
 
 /// Whether a tensor of a file holds a parameter of this shape.
-fn fits(tensor: &Tensor, take: Take, shape: &[usize]) -> Result<(), String> {
+fn fits(tensor: &TensorInfo, take: TensorView, shape: &[usize]) -> Result<(), String> {
     let without_ones = |shape: &[usize]| shape.iter().copied().filter(|&d| d != 1).collect::<Vec<_>>();
     let mut want = shape.to_vec();
     let name = &tensor.name;
     match (take, want.first_mut()) {
-        (Take::Whole, _) => {}
-        (Take::Rows(part, parts), _) if part >= parts => return Err(format!("tensor '{name}' has no such part")),
-        (Take::Rows(_, parts), Some(rows)) => *rows = rows.saturating_mul(parts),
-        (Take::Rows(..), None) => return Err("a number has no rows".into()),
-        (Take::Transposed, _) => want.reverse(),
+        (TensorView::Whole, _) => {}
+        (TensorView::Rows(part, parts), _) if part >= parts => return Err(format!("tensor '{name}' has no such part")),
+        (TensorView::Rows(_, parts), Some(rows)) => *rows = rows.saturating_mul(parts),
+        (TensorView::Rows(..), None) => return Err("a number has no rows".into()),
+        (TensorView::Transposed, _) => want.reverse(),
     }
     if without_ones(&tensor.shape) != without_ones(&want) {
         return Err(format!("tensor '{name}' has the shape {:?}, {want:?} is needed", tensor.shape));
@@ -207,7 +207,7 @@ impl WeightSource for FileParams {
     fn describe(&self, name: &str) -> Result<ParamInfo, ParamError> {
         let location = self.find_param(name)?;
         let ParamInfo { storage, bytes, .. } = self.checkpoint.describe(&location.tensor)?;
-        let parts = if let Take::Rows(_, parts) = location.take { parts as u64 } else { 1 };
+        let parts = if let TensorView::Rows(_, parts) = location.take { parts as u64 } else { 1 };
         Ok(ParamInfo { storage, shape: location.shape.clone(), bytes: bytes / parts })
     }
 
@@ -219,9 +219,9 @@ impl WeightSource for FileParams {
             return Err(ParamError::Wrong { name: name.into(), problem });
         }
         match location.take {
-            Take::Whole => self.checkpoint.read_into(&location.tensor, offset, out),
-            Take::Rows(part, _) => self.checkpoint.read_into(&location.tensor, bytes * part as u64 + offset, out),
-            Take::Transposed => read_transposed(&self.checkpoint, &location.tensor, offset, out),
+            TensorView::Whole => self.checkpoint.read_into(&location.tensor, offset, out),
+            TensorView::Rows(part, _) => self.checkpoint.read_into(&location.tensor, bytes * part as u64 + offset, out),
+            TensorView::Transposed => read_transposed(&self.checkpoint, &location.tensor, offset, out),
         }
     }
 
@@ -229,12 +229,12 @@ impl WeightSource for FileParams {
         let location = self.params.get(name)?;
         let bytes = self.checkpoint.in_memory(&location.tensor)?;
         match location.take {
-            Take::Whole => Some(bytes),
-            Take::Rows(part, parts) => {
+            TensorView::Whole => Some(bytes),
+            TensorView::Rows(part, parts) => {
                 let each = bytes.len() / parts;
                 bytes.get(part * each..(part + 1) * each)
             }
-            Take::Transposed => None,
+            TensorView::Transposed => None,
         }
     }
 

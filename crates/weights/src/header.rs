@@ -19,7 +19,7 @@ const MAX_RANK: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[allow(missing_docs, reason = "the variants are the names in files")]
 #[allow(non_camel_case_types, reason = "the variants are the names in files")]
-pub enum Element {
+pub enum ElementType {
     F64,
     F32,
     F16,
@@ -37,30 +37,30 @@ pub enum Element {
     BOOL,
 }
 
-impl Element {
+impl ElementType {
     /// Bytes of one element.
     pub const fn bytes(self) -> u64 {
         match self {
-            Element::F64 | Element::I64 | Element::U64 => 8,
-            Element::F32 | Element::I32 | Element::U32 => 4,
-            Element::F16 | Element::BF16 | Element::I16 | Element::U16 => 2,
-            Element::F8_E5M2 | Element::F8_E4M3 | Element::I8 | Element::U8 | Element::BOOL => 1,
+            ElementType::F64 | ElementType::I64 | ElementType::U64 => 8,
+            ElementType::F32 | ElementType::I32 | ElementType::U32 => 4,
+            ElementType::F16 | ElementType::BF16 | ElementType::I16 | ElementType::U16 => 2,
+            ElementType::F8_E5M2 | ElementType::F8_E4M3 | ElementType::I8 | ElementType::U8 | ElementType::BOOL => 1,
         }
     }
 
     /// As what a graph can use it.
     pub const fn storage(self) -> Option<Storage> {
         match self {
-            Element::F32 => Some(Storage::Dense(DType::F32)),
-            Element::F16 => Some(Storage::Dense(DType::F16)),
-            Element::BF16 => Some(Storage::Dense(DType::BF16)),
-            Element::I32 => Some(Storage::Dense(DType::I32)),
+            ElementType::F32 => Some(Storage::Dense(DType::F32)),
+            ElementType::F16 => Some(Storage::Dense(DType::F16)),
+            ElementType::BF16 => Some(Storage::Dense(DType::BF16)),
+            ElementType::I32 => Some(Storage::Dense(DType::I32)),
             _ => None,
         }
     }
 }
 
-impl fmt::Display for Element {
+impl fmt::Display for ElementType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&format!("{self:?}").to_lowercase())
     }
@@ -68,20 +68,20 @@ impl fmt::Display for Element {
 
 /// One tensor of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tensor {
+pub struct TensorInfo {
     /// Its name.
     pub name: String,
     /// Its dimensions, slowest first.
     pub shape: Vec<usize>,
     /// Its element type.
-    pub element: Element,
+    pub element: ElementType,
     /// Which of the checkpoint's files has it.
     pub(crate) file: usize,
     /// Where its bytes begin and end in that file.
     pub(crate) range: std::ops::Range<usize>,
 }
 
-impl Tensor {
+impl TensorInfo {
     /// Bytes that it takes in the file.
     pub fn bytes(&self) -> u64 {
         self.range.len() as u64
@@ -91,14 +91,14 @@ impl Tensor {
 /// What a header says.
 #[derive(Debug)]
 pub(crate) struct Header {
-    pub(crate) tensors: Vec<Tensor>,
+    pub(crate) tensors: Vec<TensorInfo>,
     pub(crate) metadata: BTreeMap<String, String>,
 }
 
 /// A tensor as the JSON has it.
 #[derive(Deserialize)]
 struct Entry {
-    dtype: Element,
+    dtype: ElementType,
     shape: Vec<u64>,
     data_offsets: (u64, u64),
 }
@@ -140,7 +140,7 @@ pub(crate) fn read(source: &ModelFile, file: usize) -> Result<Header, WeightsErr
     let length = u64::from_le_bytes(length);
     if length > MAX_HEADER || length > rest {
         let problem = format!(
-            "the header claims {length} bytes, the file has {rest} behind it; it is cut off, or no safetensors file"
+            "the header claims {length} bytes, the file has {rest} after its length; it is truncated, or no safetensors file"
         );
         return Err(wrong(0, problem));
     }
@@ -156,7 +156,7 @@ pub(crate) fn read(source: &ModelFile, file: usize) -> Result<Header, WeightsErr
             header.metadata = metadata.map_err(|e| wrong(8, format!("__metadata__ is no list of texts: {e}")))?;
             continue;
         }
-        let tensor = |offset: u64, problem: String| WeightsError::Tensor {
+        let tensor = |offset: u64, problem: String| WeightsError::TensorInfo {
             path: path.into(),
             tensor: name.clone(),
             offset,
@@ -168,7 +168,7 @@ pub(crate) fn read(source: &ModelFile, file: usize) -> Result<Header, WeightsErr
             check(&entry, data).map_err(|problem| tensor(start.saturating_add(entry.data_offsets.0), problem))?;
         let range = start as usize + range.start as usize..start as usize + range.end as usize;
         let shape = entry.shape.iter().map(|&d| d as usize).collect();
-        header.tensors.push(Tensor { name, shape, element: entry.dtype, file, range });
+        header.tensors.push(TensorInfo { name, shape, element: entry.dtype, file, range });
     }
     check_apart(path, &mut header.tensors)?;
     Ok(header)
@@ -192,8 +192,8 @@ fn check(entry: &Entry, available: u64) -> Result<std::ops::Range<u64>, String> 
 }
 
 /// Names stand once, and no two tensors share bytes.
-fn check_apart(path: &Path, tensors: &mut [Tensor]) -> Result<(), WeightsError> {
-    let error = |t: &Tensor, problem: String| WeightsError::Tensor {
+fn check_apart(path: &Path, tensors: &mut [TensorInfo]) -> Result<(), WeightsError> {
+    let error = |t: &TensorInfo, problem: String| WeightsError::TensorInfo {
         path: path.into(),
         tensor: t.name.clone(),
         offset: t.range.start as u64,
@@ -203,7 +203,7 @@ fn check_apart(path: &Path, tensors: &mut [Tensor]) -> Result<(), WeightsError> 
     if let Some(pair) = tensors.windows(2).find(|p| p[0].name == p[1].name) {
         return Err(error(&pair[1], format!("the name stands twice, the first is at byte {}", pair[0].range.start)));
     }
-    let mut by_place: Vec<&Tensor> = tensors.iter().filter(|t| !t.range.is_empty()).collect();
+    let mut by_place: Vec<&TensorInfo> = tensors.iter().filter(|t| !t.range.is_empty()).collect();
     by_place.sort_by_key(|t| t.range.start);
     match by_place.windows(2).find(|p| p[1].range.start < p[0].range.end) {
         Some(pair) => Err(error(pair[1], format!("its bytes overlap those of '{}'", pair[0].name))),

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use impasto_graph::{DType, Storage};
-use impasto_weights::{Checkpoint, Element, WeightSource, WeightsError};
+use impasto_weights::{Checkpoint, ElementType, WeightSource, WeightsError};
 use tempfile::TempDir;
 
 /// A safetensors file from its header and its data.
@@ -44,7 +44,7 @@ fn a_good_file_gives_its_tensors() {
     let b = model.tensor("b").expect("it is there");
     assert_eq!(
         (b.shape.as_slice(), b.element, &model.read_all(b).expect("read")[..]),
-        (&[2, 3][..], Element::F16, &(8..20).collect::<Vec<u8>>()[..])
+        (&[2, 3][..], ElementType::F16, &(8..20).collect::<Vec<u8>>()[..])
     );
     let (info, bytes) = WeightSource::read_all(&model, "a").expect("a float can be read");
     assert_eq!((info.storage, &bytes[..]), (Storage::Dense(DType::F32), &[0, 1, 2, 3, 4, 5, 6, 7][..]));

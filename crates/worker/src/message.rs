@@ -191,7 +191,7 @@ pub(crate) mod arbitrary {
     use impasto_backend::Precision;
     use impasto_device::{Api, DeviceKind};
     use impasto_graph::{Anything, DType, Graph, Storage};
-    use impasto_weights::{FileFault, FileOrigin, ParamLocation, Stamp, Take};
+    use impasto_weights::{FileFault, FileOrigin, FileStamp, ParamLocation, Take};
     use proptest::prelude::*;
 
     fn lies() -> impl Strategy<Value = Payload> {
@@ -202,12 +202,12 @@ pub(crate) mod arbitrary {
         let numbers = (any::<Option<(u64, u64)>>(), any::<u64>(), any::<Option<u64>>(), any::<Option<i64>>());
         let stamp =
             ("\\PC*", numbers, any::<Option<u64>>()).prop_map(|(path, (inode, bytes, modified, changed), links)| {
-                Stamp { path: path.into(), inode, bytes, modified, changed: changed.map(i128::from), links }
+                FileStamp { path: path.into(), inode, bytes, modified, changed: changed.map(i128::from), links }
             });
         let take = prop_oneof![
-            Just(Take::Whole),
-            any::<(usize, usize)>().prop_map(|(part, parts)| Take::Rows(part, parts)),
-            Just(Take::Transposed),
+            Just(TensorView::Whole),
+            any::<(usize, usize)>().prop_map(|(part, parts)| TensorView::Rows(part, parts)),
+            Just(TensorView::Transposed),
         ];
         let location = ("\\PC*", take, prop::collection::vec(any::<usize>(), 0..4))
             .prop_map(|(tensor, take, shape)| ParamLocation { tensor, take, shape });

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use impasto_backend::{BackendError, Pulse};
 use impasto_graph::Storage;
-use impasto_weights::{Checkpoint, FileOrigin, ParamError, ParamInfo, SharedSource, Stamp, WeightSource, WeightsError};
+use impasto_weights::{
+    Checkpoint, FileOrigin, FileStamp, ParamError, ParamInfo, SharedSource, WeightSource, WeightsError,
+};
 
 use crate::memory;
 use crate::message::{Failure, GivenParam, Payload, Reply};
@@ -18,7 +20,7 @@ pub(crate) type Answer = (Result<GivenParam, Failure>, Vec<u8>);
 
 /// Model files that are open, as long as somebody needs them.
 #[derive(Default)]
-pub(crate) struct Files(Vec<(Vec<Stamp>, Weak<Checkpoint>)>);
+pub(crate) struct Files(Vec<(Vec<FileStamp>, Weak<Checkpoint>)>);
 
 impl Files {
     /// The parameters that were described.

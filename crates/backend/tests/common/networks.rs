@@ -1,7 +1,7 @@
 //! Networks as small as they can be: every kind of layer, and all the ways around them.
 
 use impasto_graph::{Graph, GraphError};
-use impasto_model::{Heads, Numbers, UnetConfig, VaeConfig, unet, vae_decoder, vae_encoder};
+use impasto_model::{ElementTypes, Heads, UnetConfig, VaeConfig, unet, vae_decoder, vae_encoder};
 
 /// An autoencoder for pictures of any size.
 pub fn tiny_vae() -> VaeConfig {
@@ -9,7 +9,7 @@ pub fn tiny_vae() -> VaeConfig {
 }
 
 /// Both kinds of UNet, a decoder and an encoder.
-pub fn tiny_networks(numbers: Numbers) -> Result<[Graph; 4], GraphError> {
+pub fn tiny_networks(numbers: ElementTypes) -> Result<[Graph; 4], GraphError> {
     let config = UnetConfig {
         in_channels: 4,
         out_channels: 4,

@@ -1,7 +1,7 @@
 //! Graphs in bands against the same graphs whole, bit by bit, on a Vulkan device. `IMPASTO_BAND_CASES=1` tries all networks.
 
 use impasto_graph::{Banded, Cutting, Graph, GraphError, May, Plan, PlanError};
-use impasto_model::{Numbers, vae_decoder};
+use impasto_model::{ElementTypes, vae_decoder};
 
 use super::common::banded::{check, random_cutting, run};
 use super::common::case::Case;
@@ -24,7 +24,7 @@ fn random_graphs_yield_the_same_bits_in_bands() {
 fn networks_yield_the_same_bits_in_bands() -> Result<(), GraphError> {
     let rng = &mut Rng::new(seed());
     // Each run of the tests tries one of them: a software device compiles for seconds.
-    let networks: [Graph; 4] = tiny_networks(Numbers::F32)?;
+    let networks: [Graph; 4] = tiny_networks(ElementTypes::F32)?;
     let all = std::env::var_os("IMPASTO_BAND_CASES").is_some();
     let some = if all { networks.to_vec() } else { vec![rng.pick(&networks)] };
     for case in some.into_iter().map(|graph| Case::new(graph, rng)).collect::<Vec<_>>() {
@@ -39,7 +39,7 @@ fn networks_yield_the_same_bits_in_bands() -> Result<(), GraphError> {
 fn a_small_binding_limit_is_met_exactly() -> Result<(), GraphError> {
     use impasto_backend::{DeviceOptions, Precision};
     // Large enough that tensors are larger than weights.
-    let decoder = vae_decoder(&tiny_vae(), 1, [20, 22], Numbers::F32)?;
+    let decoder = vae_decoder(&tiny_vae(), 1, [20, 22], ElementTypes::F32)?;
     let case = Case::new(decoder, &mut Rng::new(seed()));
     let largest = Plan::new(&case.graph, &*machines()[0].backend.profile()).expect("it fits").largest_binding();
     let options =

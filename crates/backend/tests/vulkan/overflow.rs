@@ -3,7 +3,7 @@
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_backend::{Backend, Params};
 use impasto_graph::{DType, Graph, HostTensor, Plan, Storage};
-use impasto_model::{Numbers, VaeConfig, vae_decoder};
+use impasto_model::{ElementTypes, VaeConfig, vae_decoder};
 
 use super::common::cpus::machines;
 use super::common::rng::{Rng, seed};
@@ -21,7 +21,7 @@ fn a_decoder_whose_values_no_half_holds() {
     let mut rng = Rng::new(seed());
     let config = VaeConfig { latent: 4, channels: vec![32, 64], resnets: 1, quant_conv: true };
     let graph = |activations| {
-        let numbers = Numbers { storage: Storage::Dense(DType::F32), activations };
+        let numbers = ElementTypes { storage: Storage::Dense(DType::F32), activations };
         vae_decoder(&config, 1, [6, 5], numbers).expect("a decoder")
     };
     let exact = graph(DType::F32);

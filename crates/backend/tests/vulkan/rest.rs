@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use impasto_backend::{Backend, DeviceOptions, Precision};
 use impasto_graph::{Banded, Graph, GraphError, May, Plan, PlanError};
-use impasto_model::{Numbers, VaeConfig, vae_decoder, vae_encoder};
+use impasto_model::{ElementTypes, VaeConfig, vae_decoder, vae_encoder};
 
 use super::common::banded::{difference, run};
 use super::common::case::Case;
@@ -58,13 +58,13 @@ fn check(graph: Graph, shares: &[u64]) {
 
 #[test]
 fn a_decoder_in_a_third_of_the_memory() -> Result<(), GraphError> {
-    check(vae_decoder(&tiny_vae(), 1, [40, 22], Numbers::F32)?, &[33]);
+    check(vae_decoder(&tiny_vae(), 1, [40, 22], ElementTypes::F32)?, &[33]);
     Ok(())
 }
 
 #[test]
 fn an_encoder_in_half_of_the_memory() -> Result<(), GraphError> {
-    check(vae_encoder(&tiny_vae(), 1, [96, 64], Numbers::F32)?, &[50]);
+    check(vae_encoder(&tiny_vae(), 1, [96, 64], ElementTypes::F32)?, &[50]);
     Ok(())
 }
 
@@ -84,7 +84,7 @@ fn a_decoder_of_true_size_in_a_third_of_the_memory() -> Result<(), GraphError> {
         };
         open(&options)
     };
-    let case = Case::new(vae_decoder(&VaeConfig::sd(), 1, [size / 8; 2], Numbers::F32)?, &mut Rng::new(seed()));
+    let case = Case::new(vae_decoder(&VaeConfig::sd(), 1, [size / 8; 2], ElementTypes::F32)?, &mut Rng::new(seed()));
     let roomy = limited(None, None);
     // The whole, or where its largest tensor is too large for one buffer the bands that fit.
     let (whole, plan) = Banded::fit(&case.graph, &*roomy.profile(), 1, May::default()).expect("it fits");
@@ -124,7 +124,7 @@ fn a_decoder_of_true_size_in_a_third_of_the_memory() -> Result<(), GraphError> {
 
 #[test]
 fn nothing_rests_where_host_and_device_share_their_memory() -> Result<(), GraphError> {
-    let graph = vae_decoder(&tiny_vae(), 1, [20, 22], Numbers::F32)?;
+    let graph = vae_decoder(&tiny_vae(), 1, [20, 22], ElementTypes::F32)?;
     let unified = &machines()[0].backend;
     let whole = Plan::new(&graph, &*unified.profile()).expect("it fits");
     let options =

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use impasto_backend::{DeviceOptions, HostWeights, Precision, SharedSource, WeightSource};
 use impasto_graph::{GraphError, Plan};
-use impasto_model::{Numbers, vae_decoder};
+use impasto_model::{ElementTypes, vae_decoder};
 
 use super::common::banded::difference;
 use super::common::case::Case;
@@ -16,7 +16,7 @@ use super::common::rng::{Rng, seed};
 
 #[test]
 fn weights_are_streamed_from_every_memory() -> Result<(), GraphError> {
-    let case = Case::new(vae_decoder(&tiny_vae(), 1, [10, 6], Numbers::F32)?, &mut Rng::new(seed()));
+    let case = Case::new(vae_decoder(&tiny_vae(), 1, [10, 6], ElementTypes::F32)?, &mut Rng::new(seed()));
     let whole = machines()[0].run(&case);
     let limited = |memory| {
         let options =

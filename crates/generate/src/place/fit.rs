@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use impasto_backend::{Profile, WithLimits};
 use impasto_graph::{Banded, Cuts, Graph, GraphError, Limits, May, Plan, PlanError, Storage};
-use impasto_model::{NetworkId, Numbers};
+use impasto_model::{ElementTypes, NetworkId};
 use serde::Serialize;
 
 use crate::GenerateError;
@@ -70,13 +70,13 @@ impl Bounds {
 }
 
 /// Builds a module's graph in the numbers of a device.
-pub type Build<'a> = dyn Fn(Numbers) -> Result<Graph, GraphError> + 'a;
+pub type Build<'a> = dyn Fn(ElementTypes) -> Result<Graph, GraphError> + 'a;
 
 /// The first split mode in which a module fits a device, within its budget. This is the one place where split modes are chosen; tiles are smaller graphs,
 /// which their caller offers one by one.
 ///
-/// `builds` are graphs that do the same, the better ones first; the last of them is cut into bands. Weights that do not fit beside the arena take
-/// turns on the device, which costs time in every run: first comes whatever has room for all of them. Last, bands that are not needed now rest in
+/// `builds` are graphs that do the same, the better ones first; the last of them is cut into bands. Weights that do not fit beside the arena are
+/// streamed, which costs time in every run: first comes whatever has room for all of them. Last, bands that are not needed now rest in
 /// host memory.
 pub fn fit(
     module: NetworkId,
@@ -85,7 +85,7 @@ pub fn fit(
     bounds: Bounds,
     builds: &[&Build],
 ) -> Result<FittedModule, GenerateError> {
-    let numbers = Numbers { storage, activations: device.activations() };
+    let numbers = ElementTypes { storage, activations: device.activations() };
     let graphs = builds.iter().map(|build| build(numbers)).collect::<Result<Vec<Graph>, _>>();
     let graphs = graphs.map_err(|source| GenerateError::Graph { module, source })?;
     let Some(last) = graphs.last() else {

@@ -1,6 +1,6 @@
 //! Prompts of any length, in the lengths that a text encoder reads.
 
-use super::{Piece, PromptError, Tokenizer};
+use super::{PromptError, PromptSpan, Tokenizer};
 
 /// How many tokens a chunk may give up so that it ends at a comma: webui's default.
 const BACKTRACK: usize = 20;
@@ -28,7 +28,12 @@ impl Chunk {
 ///
 /// A chunk that is full ends at its last comma, if that is among its last 20 tokens: what follows the comma moves on. A break begins a
 /// new chunk, even if this one is empty. There is always a chunk.
-pub fn chunks(tokenizer: &Tokenizer, pieces: &[Piece], length: usize, pad: u32) -> Result<Vec<Chunk>, PromptError> {
+pub fn chunks(
+    tokenizer: &Tokenizer,
+    pieces: &[PromptSpan],
+    length: usize,
+    pad: u32,
+) -> Result<Vec<Chunk>, PromptError> {
     let filling = Filling::new(tokenizer, length, pad)?;
     let room = length - 2;
     let mut chunks = vec![];
@@ -36,8 +41,8 @@ pub fn chunks(tokenizer: &Tokenizer, pieces: &[Piece], length: usize, pad: u32) 
     let mut comma: Option<usize> = None;
     for piece in pieces {
         let (text, weight) = match piece {
-            Piece::Text { text, weight } => (text, *weight as f32),
-            Piece::Break => {
+            PromptSpan::Text { text, weight } => (text, *weight as f32),
+            PromptSpan::Break => {
                 chunks.push(filling.chunk(&open));
                 open.clear();
                 comma = None;

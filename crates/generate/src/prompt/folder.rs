@@ -32,7 +32,7 @@ impl Tokenizer {
             }
         };
 
-        // Added tokens stand behind the vocabulary, or are tokens of it that are looked for as they are written.
+        // Added tokens come after the vocabulary, or are tokens of it that are looked for as they are written.
         let mut specials: Vec<Special> = vec![];
         for (id, token) in added {
             if token.single_word {

@@ -20,7 +20,7 @@ mod vocabulary;
 use std::path::PathBuf;
 
 pub use chunks::{Chunk, chunks, emphasise, sequences};
-pub use parse::{Piece, parse};
+pub use parse::{PromptSpan, parse};
 pub use tokens::{TokenText, Tokenizer};
 
 /// Why a prompt cannot become tokens.

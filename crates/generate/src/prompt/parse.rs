@@ -16,7 +16,7 @@
 
 /// A part of a prompt.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Piece {
+pub enum PromptSpan {
     /// Text of one weight. It may be empty.
     Text {
         /// The text, without brackets and escapes.
@@ -38,11 +38,11 @@ const DEPTH: usize = 256;
 /// Read a prompt. Every text is one, and there is always a piece.
 ///
 /// ```
-/// use impasto_generate::prompt::{Piece, parse};
-/// let text = |text: &str, weight| Piece::Text { text: text.into(), weight };
+/// use impasto_generate::prompt::{PromptSpan, parse};
+/// let text = |text: &str, weight| PromptSpan::Text { text: text.into(), weight };
 /// assert_eq!(parse("an (important) word"), [text("an ", 1.0), text("important", 1.1), text(" word", 1.0)]);
 /// ```
-pub fn parse(prompt: &str) -> Vec<Piece> {
+pub fn parse(prompt: &str) -> Vec<PromptSpan> {
     let mut reading = Reading::default();
     let mut rest = prompt;
     while let Some(first) = rest.chars().next() {
@@ -90,14 +90,14 @@ fn weight(text: &str) -> Option<(f64, usize)> {
 
 #[derive(Default)]
 struct Reading {
-    pieces: Vec<Piece>,
+    pieces: Vec<PromptSpan>,
     round: Brackets,
     square: Brackets,
 }
 
 impl Reading {
     fn text(&mut self, text: &str) {
-        self.pieces.push(Piece::Text { text: text.into(), weight: 1.0 });
+        self.pieces.push(PromptSpan::Text { text: text.into(), weight: 1.0 });
     }
 
     /// Text that may have the word `BREAK` in it; white space around it belongs to it.
@@ -109,10 +109,10 @@ impl Reading {
             if in_word(text[..at].chars().next_back()) || in_word(after.chars().next()) {
                 continue;
             }
-            // `rest` begins behind the white space of the last break, which this one may follow at once.
+            // `rest` begins after the white space of the last break, which this one may follow at once.
             let before = &rest[..rest.len() - (text.len() - at)];
             self.text(before.trim_end());
-            self.pieces.push(Piece::Break);
+            self.pieces.push(PromptSpan::Break);
             rest = after.trim_start();
         }
         self.text(rest);
@@ -133,30 +133,32 @@ impl Reading {
     /// Everything since piece `from`.
     fn multiply(&mut self, from: usize, factor: f64) {
         for piece in self.pieces.iter_mut().skip(from) {
-            if let Piece::Text { weight, .. } = piece {
+            if let PromptSpan::Text { weight, .. } = piece {
                 *weight = (*weight * factor).clamp(-LARGEST, LARGEST);
             }
         }
     }
 
-    fn finish(mut self) -> Vec<Piece> {
+    fn finish(mut self) -> Vec<PromptSpan> {
         for from in std::mem::take(&mut self.round.open) {
             self.multiply(from, STEP);
         }
         for from in std::mem::take(&mut self.square.open) {
             self.multiply(from, 1.0 / STEP);
         }
-        let mut merged: Vec<Piece> = vec![];
+        let mut merged: Vec<PromptSpan> = vec![];
         for piece in self.pieces {
             match (merged.last_mut(), &piece) {
-                (Some(Piece::Text { text, weight }), Piece::Text { text: more, weight: same }) if weight == same => {
+                (Some(PromptSpan::Text { text, weight }), PromptSpan::Text { text: more, weight: same })
+                    if weight == same =>
+                {
                     text.push_str(more);
                 }
                 _ => merged.push(piece),
             }
         }
         if merged.is_empty() {
-            merged.push(Piece::Text { text: String::new(), weight: 1.0 });
+            merged.push(PromptSpan::Text { text: String::new(), weight: 1.0 });
         }
         merged
     }

@@ -101,7 +101,7 @@ pub enum StepError<E> {
     },
     /// The network's numbers overflowed. Going on would end in a black picture.
     #[error(
-        "step {step} of {steps}: the result has {bad} of {of} numbers that are infinite or not numbers; \
+        "step {step} of {steps}: the result has {bad} NaN or infinite values of {of}; \
          try again in higher precision or on another device"
     )]
     NotFinite {

@@ -2,7 +2,7 @@
 //!
 //! A model was trained on pictures under more and more noise: [`NoiseLevels`] knows how much at which timestep. A [`Schedule`]
 //! picks the levels that a run visits, from pure noise to none. A [`Method`] says how to go from one level to the next, and a
-//! [`Sampler`] is such a run: it asks its caller for the picture that the network sees behind the noise, once or twice for each
+//! [`Sampler`] is such a run: it asks its caller for the denoised prediction, once or twice for each
 //! step, and can be stored between any two steps.
 //!
 //! Latents are `picture + sigma * noise`, as in k-diffusion, or with flow matching `(1 - sigma) * picture + sigma * noise`: what the network wants
@@ -47,7 +47,7 @@ mod start;
 mod update;
 
 pub use error::{SamplingError, StepError};
-pub use impasto_model::{Betas, NoiseLevels, Prediction, Training};
+pub use impasto_model::{BetaSchedule, NoiseLevels, Prediction, TrainingNoise};
 pub use method::Method;
 pub use sampler::Sampler;
 pub use schedule::Schedule;

@@ -8,7 +8,7 @@ use crate::bits::Numbers;
 /// A run: its method, its noise levels, and where it stands. Stored with serde and read again, in this process or another, it goes on
 /// with the same bits; a stored run that no run can have stored is refused when it is read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Stored", into = "Stored")]
+#[serde(try_from = "StoredSampler", into = "StoredSampler")]
 pub struct Sampler {
     method: Method,
     eta: f32,
@@ -16,7 +16,7 @@ pub struct Sampler {
     /// Steps taken.
     taken: usize,
     latent: Vec<f32>,
-    /// What the network saw last: there is one after the first step. DPM-Solver++ reads it in the next step.
+    /// The denoised prediction of the last step: there is one after the first step. DPM-Solver++ reads it in the next step.
     denoised: Option<Vec<f32>>,
     /// Slopes of the last steps, the newest last, as many as the method reads.
     slopes: Vec<Vec<f32>>,
@@ -33,7 +33,7 @@ impl Sampler {
 
     /// Takes the next step.
     ///
-    /// `denoise` gives the picture that the network sees behind the noise of a latent of this sigma (see
+    /// `denoise` gives the denoised prediction for a latent of this sigma (see
     /// [`Prediction::denoised`](super::Prediction::denoised)). It is called once, by `heun` twice. `noise` draws so many normal
     /// numbers, and is called once, after `denoise`, if the step adds noise.
     ///
@@ -69,7 +69,7 @@ impl Sampler {
         let after = before.step(
             &mut |x, sigma| {
                 let seen = denoise(x, sigma).map_err(|cause| StepError::Denoise { step, steps, cause })?;
-                finite(sized("what the network sees", seen)?)
+                finite(sized("the denoised prediction", seen)?)
             },
             &mut || sized("the noise", noise(wanted)),
         )?;
@@ -117,7 +117,7 @@ impl Sampler {
         &mut self.latent
     }
 
-    /// What the network saw behind the noise in the last step: a preview of the picture. There is none before the first step.
+    /// The denoised prediction of the last step, a preview of the picture. There is none before the first step.
     pub fn denoised(&self) -> Option<&[f32]> {
         self.denoised.as_deref()
     }
@@ -150,7 +150,7 @@ fn check(eta: f32, sigmas: &[f32]) -> Result<(), SamplingError> {
 
 /// What is stored of a run: latents by their bits.
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredSampler {
     method: Method,
     eta: f32,
     sigmas: Numbers,
@@ -160,11 +160,11 @@ struct Stored {
     slopes: Vec<Numbers>,
 }
 
-impl From<Sampler> for Stored {
-    fn from(run: Sampler) -> Stored {
+impl From<Sampler> for StoredSampler {
+    fn from(run: Sampler) -> StoredSampler {
         let Sampler { method, eta, sigmas, taken, latent, denoised, slopes } = run;
         let slopes = slopes.into_iter().map(Numbers).collect();
-        Stored {
+        StoredSampler {
             method,
             eta,
             sigmas: Numbers(sigmas),
@@ -176,11 +176,12 @@ impl From<Sampler> for Stored {
     }
 }
 
-impl TryFrom<Stored> for Sampler {
+impl TryFrom<StoredSampler> for Sampler {
     type Error = SamplingError;
 
-    fn try_from(stored: Stored) -> Result<Sampler, SamplingError> {
-        let Stored { method, eta, sigmas: Numbers(sigmas), taken, latent: Numbers(latent), denoised, slopes } = stored;
+    fn try_from(stored: StoredSampler) -> Result<Sampler, SamplingError> {
+        let StoredSampler { method, eta, sigmas: Numbers(sigmas), taken, latent: Numbers(latent), denoised, slopes } =
+            stored;
         check(eta, &sigmas)?;
         let refuse = |problem: String| Err(SamplingError::Stored { problem });
         if taken >= sigmas.len() {

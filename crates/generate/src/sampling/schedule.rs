@@ -85,18 +85,18 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Betas, Training};
+    use super::super::{BetaSchedule, TrainingNoise};
     use super::*;
 
     #[test]
     fn sigmas_fall_from_the_largest_to_zero_in_every_schedule() {
-        let sd = Training::default();
+        let sd = TrainingNoise::default();
         for training in [
             sd,
-            Training { zero_terminal_snr: true, ..sd },
-            Training { betas: Betas::Linear, beta_start: 1e-4, beta_end: 0.02, ..sd },
-            Training { steps: 57, ..sd },
-            Training { steps: 3, ..sd },
+            TrainingNoise { zero_terminal_snr: true, ..sd },
+            TrainingNoise { betas: BetaSchedule::Linear, beta_start: 1e-4, beta_end: 0.02, ..sd },
+            TrainingNoise { steps: 57, ..sd },
+            TrainingNoise { steps: 3, ..sd },
         ] {
             let levels = NoiseLevels::new(&training).expect("valid");
             for &schedule in Schedule::ALL {

@@ -11,7 +11,7 @@ pub(super) struct Before<'a> {
     /// Which of them the latent has. There is a next one.
     pub at: usize,
     pub latent: &'a [f32],
-    /// What the network saw in the step before this one.
+    /// The denoised prediction of the step before this one.
     pub denoised: Option<&'a [f32]>,
     /// Slopes of the steps before this one, the newest last.
     pub slopes: &'a [Vec<f32>],
@@ -25,7 +25,7 @@ pub(super) struct After {
     pub slope: Option<Vec<f32>>,
 }
 
-/// The network: what it sees behind the noise of a latent of this level.
+/// The network: its denoised prediction for a latent of this level.
 pub(super) type Denoise<'a, E> = dyn FnMut(&[f32], f32) -> Result<Vec<f32>, E> + 'a;
 
 /// Noise of the latent's size.

@@ -1,6 +1,6 @@
 //! What holds of every prompt, whatever is in it. The damage loop and the fuzzer of `fuzz/` check it.
 
-use impasto_generate::prompt::{Chunk, Piece, Tokenizer, chunks, emphasise, parse};
+use impasto_generate::prompt::{Chunk, PromptSpan, Tokenizer, chunks, emphasise, parse};
 use unicode_normalization::UnicodeNormalization;
 
 /// Read, cut and weigh a prompt, for an encoder that reads `length` tokens.
@@ -11,7 +11,7 @@ pub fn check(tokenizer: &Tokenizer, prompt: &str, length: usize) {
     }
     let mut words: Vec<(i32, f32)> = vec![];
     for piece in &pieces {
-        let Piece::Text { text, weight } = piece else { continue };
+        let PromptSpan::Text { text, weight } = piece else { continue };
         let ids = tokenizer.encode(text);
         // Nothing of the text is lost, and nothing is made up.
         let read = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
@@ -23,7 +23,7 @@ pub fn check(tokenizer: &Tokenizer, prompt: &str, length: usize) {
 
     let (start, end, pad) = (tokenizer.start() as i32, tokenizer.end() as i32, tokenizer.pad() as i32);
     let cut = chunks(tokenizer, &pieces, length, tokenizer.pad()).expect("a length that encoders have");
-    let breaks = pieces.iter().filter(|p| **p == Piece::Break).count();
+    let breaks = pieces.iter().filter(|p| **p == PromptSpan::Break).count();
     assert!(cut.len() >= breaks.max(1), "{prompt:?}: {} chunks, {breaks} breaks", cut.len());
     let mut read = vec![];
     for Chunk { ids, weights } in &cut {
@@ -48,7 +48,7 @@ pub fn check(tokenizer: &Tokenizer, prompt: &str, length: usize) {
 }
 
 /// webui's rules said in the plainest way, in time that grows with the square: which brackets stand around a text, inner ones first.
-fn plainly(prompt: &str) -> Vec<Piece> {
+fn plainly(prompt: &str) -> Vec<PromptSpan> {
     let letters: Vec<char> = prompt.chars().collect();
     let mut texts: Vec<Option<String>> = vec![];
     let (mut round, mut square) = (vec![], vec![]);
@@ -87,20 +87,20 @@ fn plainly(prompt: &str) -> Vec<Piece> {
     }
     around.extend(round.into_iter().map(|from| (from, texts.len(), 1.1)));
     around.extend(square.into_iter().map(|from| (from, texts.len(), 1.0 / 1.1)));
-    let mut pieces: Vec<Piece> = vec![];
+    let mut pieces: Vec<PromptSpan> = vec![];
     for (i, text) in texts.into_iter().enumerate() {
         let Some(text) = text else {
-            pieces.push(Piece::Break);
+            pieces.push(PromptSpan::Break);
             continue;
         };
         let factors = around.iter().filter(|(from, to, _)| (*from..*to).contains(&i)).map(|a| a.2);
         let weight = factors.fold(1.0, |w, factor| (w * factor).clamp(-1e6, 1e6));
         match pieces.last_mut() {
-            Some(Piece::Text { text: before, weight: same }) if *same == weight => *before += &text,
-            _ => pieces.push(Piece::Text { text, weight }),
+            Some(PromptSpan::Text { text: before, weight: same }) if *same == weight => *before += &text,
+            _ => pieces.push(PromptSpan::Text { text, weight }),
         }
     }
-    if pieces.is_empty() { vec![Piece::Text { text: String::new(), weight: 1.0 }] } else { pieces }
+    if pieces.is_empty() { vec![PromptSpan::Text { text: String::new(), weight: 1.0 }] } else { pieces }
 }
 
 /// `:1.3)`: the number and how many letters it takes.

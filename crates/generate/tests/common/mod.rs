@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use impasto_graph::Unary;
 use impasto_model::{
-    Clip, ClipConfig, ClipLayout, Found, Heads, Layout, Network, Shapes, Taesd, TaesdConfig, Take, Unet, UnetConfig,
-    Vae, VaeConfig,
+    CheckpointLayout, Clip, ClipConfig, ClipLayout, Heads, Network, RecognisedNetwork, Taesd, TaesdConfig,
+    TensorShapes, TensorView, Unet, UnetConfig, Vae, VaeConfig,
 };
 use serde_json::json;
 
@@ -88,7 +88,7 @@ impl Small {
 
     /// A tiny autoencoder of the true size.
     pub fn write_taesd(path: &Path) {
-        let mut tensors = tensors("taesd", &Taesd { config: TaesdConfig::sd(), layout: Layout::Diffusers });
+        let mut tensors = tensors("taesd", &Taesd { config: TaesdConfig::sd(), layout: CheckpointLayout::Diffusers });
         // Without norms its numbers grow: keep pictures inside their range.
         let mut change = |name: &str, f: fn(f32) -> f32| {
             tensors.get_mut(name).expect("the last layer").1.iter_mut().for_each(|w| *w = f(*w));
@@ -100,8 +100,8 @@ impl Small {
 
     /// Component names, networks as a diffusers folder has them, and their files' names there.
     fn components(&self) -> Vec<(&'static str, Box<dyn Network>, &'static str)> {
-        let unet = Unet { config: self.unet.clone(), layout: Layout::Diffusers };
-        let vae = Vae { config: self.vae.clone(), layout: Layout::Diffusers };
+        let unet = Unet { config: self.unet.clone(), layout: CheckpointLayout::Diffusers };
+        let vae = Vae { config: self.vae.clone(), layout: CheckpointLayout::Diffusers };
         let file = "diffusion_pytorch_model.safetensors";
         let mut list: Vec<(_, Box<dyn Network>, _)> =
             vec![("unet", Box::new(unet), file), ("vae", Box::new(vae), file)];
@@ -153,8 +153,8 @@ impl Small {
     /// One file in the original layout.
     pub fn write_original(&self, path: &Path) {
         let mut all = BTreeMap::new();
-        let unet = Unet { config: self.unet.clone(), layout: Layout::Original };
-        let vae = Vae { config: self.vae.clone(), layout: Layout::Original };
+        let unet = Unet { config: self.unet.clone(), layout: CheckpointLayout::Original };
+        let vae = Vae { config: self.vae.clone(), layout: CheckpointLayout::Original };
         all.extend(original("unet", &unet, "model.diffusion_model."));
         all.extend(original("vae", &vae, "first_stage_model."));
         for (i, config) in self.text.iter().enumerate() {
@@ -176,8 +176,8 @@ impl Small {
     /// Files of single components: the networks in the naming of one or the other kind.
     pub fn write_parts(&self, folder: &Path) -> BTreeMap<&'static str, PathBuf> {
         let mut parts = BTreeMap::new();
-        let unet = Unet { config: self.unet.clone(), layout: Layout::Original };
-        let vae = Vae { config: self.vae.clone(), layout: Layout::Original };
+        let unet = Unet { config: self.unet.clone(), layout: CheckpointLayout::Original };
+        let vae = Vae { config: self.vae.clone(), layout: CheckpointLayout::Original };
         for (flag, tensors) in
             [("diffusion-model", original("unet", &unet, "model.diffusion_model.")), ("vae", original("vae", &vae, ""))]
         {
@@ -195,7 +195,7 @@ impl Small {
 }
 
 /// The tensors of a network under diffusers' names.
-fn tensors(component: &str, network: &dyn Network) -> BTreeMap<String, Tensor> {
+fn tensors(component: &str, network: &dyn Network) -> BTreeMap<String, TensorInfo> {
     let mut tensors = BTreeMap::new();
     for graph in network.graphs().expect("it builds") {
         for (name, value) in graph.params() {
@@ -207,11 +207,11 @@ fn tensors(component: &str, network: &dyn Network) -> BTreeMap<String, Tensor> {
 }
 
 /// The same under the names of an original checkpoint, joined and turned as those are.
-fn original(component: &str, network: &(impl Network + Clone), prefix: &str) -> BTreeMap<String, Tensor> {
-    let found = Found::new(network.clone(), prefix);
+fn original(component: &str, network: &(impl Network + Clone), prefix: &str) -> BTreeMap<String, TensorInfo> {
+    let found = RecognisedNetwork::new(network.clone(), prefix);
     let ours = tensors(component, network);
-    let mut shapes = Shapes::new();
-    let mut file: BTreeMap<String, Tensor> = BTreeMap::new();
+    let mut shapes = TensorShapes::new();
+    let mut file: BTreeMap<String, TensorInfo> = BTreeMap::new();
     // Where an upsampler stands depends on the attention before it, so upsamplers come last.
     let (late, early): (Vec<_>, Vec<_>) = ours.iter().partition(|(name, _)| name.contains("upsamplers"));
     for (name, (shape, data)) in early.into_iter().chain(late) {
@@ -224,15 +224,15 @@ fn original(component: &str, network: &(impl Network + Clone), prefix: &str) -> 
         }
         let stored = found.stored(name, &shapes);
         match stored.take {
-            Take::Whole => {
+            TensorView::Whole => {
                 file.insert(stored.name.clone(), (shape.clone(), data.clone()));
             }
-            Take::Transposed => {
+            TensorView::Transposed => {
                 let (rows, columns) = (shape[0], shape[1]);
                 let turned = (0..rows * columns).map(|i| data[(i % rows) * columns + i / rows]).collect();
                 file.insert(stored.name.clone(), (vec![columns, rows], turned));
             }
-            Take::Rows(part, parts) => {
+            TensorView::Rows(part, parts) => {
                 let mut whole = shape.clone();
                 whole[0] *= parts;
                 let entry = file
@@ -246,7 +246,7 @@ fn original(component: &str, network: &(impl Network + Clone), prefix: &str) -> 
     file
 }
 
-pub fn write_safetensors(path: &Path, tensors: &BTreeMap<String, Tensor>) {
+pub fn write_safetensors(path: &Path, tensors: &BTreeMap<String, TensorInfo>) {
     let mut header = serde_json::Map::new();
     let mut at = 0;
     for (name, (shape, data)) in tensors {

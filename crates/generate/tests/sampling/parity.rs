@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use impasto_generate::sampling::{
-    Method, NoiseLevels, Prediction, Sampler, Schedule, Training, noised, pure_noise, remaining,
+    Method, NoiseLevels, Prediction, Sampler, Schedule, TrainingNoise, noised, pure_noise, remaining,
 };
 use serde::Deserialize;
 
@@ -14,7 +14,7 @@ use super::{Never, distance};
 #[serde(untagged)]
 enum Line {
     Noise { noise: Vec<Vec<f32>> },
-    Levels { levels: Training, every: usize, sigmas: Vec<f32> },
+    Levels { levels: TrainingNoise, every: usize, sigmas: Vec<f32> },
     Run(Box<Run>),
 }
 
@@ -95,7 +95,7 @@ fn runs_are_those_of_k_diffusion_and_diffusers() {
             run.eta
         );
         let exact = reference != "diffusers";
-        let training = Training { zero_terminal_snr: *zero_terminal_snr, ..Training::default() };
+        let training = TrainingNoise { zero_terminal_snr: *zero_terminal_snr, ..TrainingNoise::default() };
         let levels = NoiseLevels::new(&training).expect("valid");
         let all = schedule.sigmas(&levels, *steps).expect("valid");
         let sigmas = remaining(&all, *strength).expect("valid").to_vec();

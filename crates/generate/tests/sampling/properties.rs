@@ -125,7 +125,7 @@ proptest! {
         zero_terminal_snr: bool,
         seed: u64,
     ) {
-        let training = impasto_generate::sampling::Training { zero_terminal_snr, ..Default::default() };
+        let training = impasto_generate::sampling::TrainingNoise { zero_terminal_snr, ..Default::default() };
         let levels = NoiseLevels::new(&training).expect("valid");
         let sigmas = schedule.sigmas(&levels, steps).expect("valid");
         let mut noise = Noise::new(NoiseKind::Cuda, seed);

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use impasto_graph::{DType, Epilogue, Graph, GraphError, HostTensor, Unary, Window};
 use impasto_model::{
-    Condition, Defaults, Discovered, EncodedText, Family, Gaussian, Inputs, LatentShape, Latents, Levels, ModelError,
-    Net, Network, NetworkId, NetworkKind, NoisyLatent, Numbers, Opened, Pipeline, Prediction, Prefixed, Recogniser,
-    RunOptions, Stored, TextEncoder, TextRole, TokenLayout, TokenizerKind, channels_first, channels_last,
+    AssembledModel, Condition, Defaults, Discovered, ElementTypes, EncodedText, Family, Gaussian, Inputs, LatentShape,
+    Latents, Levels, ModelError, NetBuilder, Network, NetworkId, NetworkKind, NoisyLatent, Pipeline, Prediction,
+    PrefixedTensors, Recogniser, RunOptions, TensorRef, TextEncoder, TextRole, TokenLayout, TokenizerKind,
+    channels_first, channels_last,
 };
 
 pub const LEAST: usize = 8;
@@ -28,7 +29,7 @@ pub struct Toy;
 #[derive(Clone, Debug)]
 struct ToyNetwork {
     kind: NetworkKind,
-    graphs: fn(Numbers) -> Result<Vec<Graph>, GraphError>,
+    graphs: fn(ElementTypes) -> Result<Vec<Graph>, GraphError>,
 }
 
 static TEXT: Recogniser = Recogniser {
@@ -48,10 +49,10 @@ static AUTOENCODER: Recogniser = Recogniser {
 };
 
 fn found(
-    tensors: &Prefixed,
+    tensors: &PrefixedTensors,
     mark: &str,
     kind: NetworkKind,
-    graphs: fn(Numbers) -> Result<Vec<Graph>, GraphError>,
+    graphs: fn(ElementTypes) -> Result<Vec<Graph>, GraphError>,
 ) -> Option<Arc<dyn Network>> {
     tensors.has(mark).then(|| Arc::new(ToyNetwork { kind, graphs }) as Arc<dyn Network>)
 }
@@ -68,19 +69,19 @@ impl Network for ToyNetwork {
     }
 
     fn graphs(&self) -> Result<Vec<Graph>, GraphError> {
-        (self.graphs)(Numbers::F32)
+        (self.graphs)(ElementTypes::F32)
     }
 
-    fn stored(&self, name: &str, _: &dyn Fn(&str) -> bool) -> Stored {
-        Stored::whole(name.into())
+    fn stored(&self, name: &str, _: &dyn Fn(&str) -> bool) -> TensorRef {
+        TensorRef::whole(name.into())
     }
 }
 
 /// `ids (sequences, tokens)` to `states (sequences, tokens, 4)`.
-fn text([sequences, tokens]: [usize; 2], numbers: Numbers) -> Result<Graph, GraphError> {
+fn text([sequences, tokens]: [usize; 2], numbers: ElementTypes) -> Result<Graph, GraphError> {
     let mut graph = Graph::new();
     let ids = graph.input("ids", [sequences, tokens], DType::I32)?;
-    let mut net = Net::new(&mut graph, numbers);
+    let mut net = NetBuilder::new(&mut graph, numbers);
     let table = net.param("table.weight", &[49_408, 4])?;
     let x = net.graph.embedding(table, ids)?;
     let states = net.linear("project", x, 4, Epilogue::new().dtype(DType::F32))?;
@@ -89,34 +90,34 @@ fn text([sequences, tokens]: [usize; 2], numbers: Numbers) -> Result<Graph, Grap
 }
 
 /// Tokens of four, each with its position, the time, the guidance and the text, to the velocity `(batch, tokens, 4)`.
-fn denoiser(batch: usize, tokens: usize, numbers: Numbers) -> Result<Graph, GraphError> {
+fn denoiser(batch: usize, tokens: usize, numbers: ElementTypes) -> Result<Graph, GraphError> {
     let mut graph = Graph::new();
     let mut parts = vec![];
     for (name, width) in [("tokens", 4), ("positions", 2), ("time", 1), ("guidance", 1), ("text", 4)] {
         parts.push(graph.input(name, [batch, tokens, width], DType::F32)?);
     }
     let x = graph.concat(2, &parts)?;
-    let mut net = Net::new(&mut graph, numbers);
+    let mut net = NetBuilder::new(&mut graph, numbers);
     let h = net.linear("in", x, 16, Epilogue::new().activation(Unary::Silu))?;
     let velocity = net.linear("out", h, 4, Epilogue::new().dtype(DType::F32))?;
     graph.output("velocity", velocity)?;
     Ok(graph)
 }
 
-fn decoder([height, width]: [usize; 2], numbers: Numbers) -> Result<Graph, GraphError> {
+fn decoder([height, width]: [usize; 2], numbers: ElementTypes) -> Result<Graph, GraphError> {
     let mut graph = Graph::new();
     let latent = graph.input("latent", [1, height, width, 1], DType::F32)?;
-    let mut net = Net::new(&mut graph, numbers);
+    let mut net = NetBuilder::new(&mut graph, numbers);
     let window = Window::pad(0).upsample(2);
     let picture = net.conv("decoder.out", latent, 3, 1, window, Epilogue::new().dtype(DType::F32))?;
     graph.output("picture", picture)?;
     Ok(graph)
 }
 
-fn encoder([height, width]: [usize; 2], numbers: Numbers) -> Result<Graph, GraphError> {
+fn encoder([height, width]: [usize; 2], numbers: ElementTypes) -> Result<Graph, GraphError> {
     let mut graph = Graph::new();
     let picture = graph.input("picture", [1, 2 * height, 2 * width, 3], DType::F32)?;
-    let mut net = Net::new(&mut graph, numbers);
+    let mut net = NetBuilder::new(&mut graph, numbers);
     let window = Window::pad(0).stride(2);
     let latent = net.conv("encoder.in", picture, 1, 2, window, Epilogue::new().dtype(DType::F32))?;
     graph.output("latent", latent)?;
@@ -132,7 +133,7 @@ impl Family for Toy {
         denoiser.downcast::<ToyNetwork>().map(|_| "Toy")
     }
 
-    fn open(&self, files: &mut Discovered) -> Result<Opened, ModelError> {
+    fn open(&self, files: &mut Discovered) -> Result<AssembledModel, ModelError> {
         let missing = |what| move || ModelError::Mismatch(format!("the toy has no {what}"));
         let text = files.text.first().map(|(pick, _)| pick.clone());
         let mut networks = BTreeMap::new();
@@ -145,7 +146,7 @@ impl Family for Toy {
             let network = pick.open(pick.network::<ToyNetwork>().ok_or_else(missing(what))?, what)?;
             networks.extend(ids.iter().map(|id| (*id, network.clone())));
         }
-        Ok(Opened { pipeline: Arc::new(ToyPipeline::new()), networks })
+        Ok(AssembledModel { pipeline: Arc::new(ToyPipeline::new()), networks })
     }
 }
 
@@ -185,7 +186,13 @@ impl Pipeline for ToyPipeline {
         &self.text
     }
 
-    fn text_encoder(&self, _: usize, ids: [usize; 2], _: &RunOptions, numbers: Numbers) -> Result<Graph, GraphError> {
+    fn text_encoder(
+        &self,
+        _: usize,
+        ids: [usize; 2],
+        _: &RunOptions,
+        numbers: ElementTypes,
+    ) -> Result<Graph, GraphError> {
         text(ids, numbers)
     }
 
@@ -206,7 +213,13 @@ impl Pipeline for ToyPipeline {
         false
     }
 
-    fn denoiser(&self, batch: usize, latent: LatentShape, _: &[usize], numbers: Numbers) -> Result<Graph, GraphError> {
+    fn denoiser(
+        &self,
+        batch: usize,
+        latent: LatentShape,
+        _: &[usize],
+        numbers: ElementTypes,
+    ) -> Result<Graph, GraphError> {
         denoiser(batch, latent.area(), numbers)
     }
 
@@ -249,7 +262,7 @@ impl Pipeline for ToyPipeline {
         &self.latents
     }
 
-    fn autoencoder(&self, network: NetworkId, grid: [usize; 2], numbers: Numbers) -> Result<Graph, GraphError> {
+    fn autoencoder(&self, network: NetworkId, grid: [usize; 2], numbers: ElementTypes) -> Result<Graph, GraphError> {
         match network {
             NetworkId::VaeEncoder => encoder(grid, numbers),
             _ => decoder(grid, numbers),

@@ -8,7 +8,7 @@ use impasto_backend::{Backend, DeviceOptions, Profile, Session, Weights};
 use impasto_device::{Api, DeviceInfo, DeviceKind};
 use impasto_generate::Tiles;
 use impasto_graph::{Banded, Cutting, DType, Graph, HostTensor, Limits, May, Plan, Storage};
-use impasto_model::{Numbers, VaeConfig, vae_decoder, vae_encoder};
+use impasto_model::{ElementTypes, VaeConfig, vae_decoder, vae_encoder};
 use serde::Serialize;
 
 use super::model::by_op;
@@ -64,7 +64,7 @@ struct Tiled {
 
 impl Tiled {
     /// As sd-cli has tiles: of 32 by 32, or three quarters of what is smaller, half of which the next one covers too.
-    fn new(cpu: &Cpu, size: usize, numbers: Numbers, weights: &Weights) -> anyhow::Result<Tiled> {
+    fn new(cpu: &Cpu, size: usize, numbers: ElementTypes, weights: &Weights) -> anyhow::Result<Tiled> {
         let side = size / 8;
         let tile = 32.min(side * 3 / 4);
         let graph = vae_decoder(&VaeConfig::sd(), 1, [tile, tile], numbers)?;
@@ -96,7 +96,7 @@ fn psnr(a: &[u8], b: &[u8]) -> f64 {
 
 /// Decode on random weights of true size for a picture of `size` by `size`, whole, in bands and in tiles by turns.
 pub fn bands_time(cpu: &Cpu, size: usize, bands: u64, runs: usize) -> anyhow::Result<BandsTime> {
-    let numbers = Numbers { storage: Storage::Dense(DType::F16), activations: cpu.activations() };
+    let numbers = ElementTypes { storage: Storage::Dense(DType::F16), activations: cpu.activations() };
     let graph = vae_decoder(&VaeConfig::sd(), 1, [size / 8, size / 8], numbers)?;
     let banded = Banded::new(&graph, &Cutting::bands(&graph, bands))?;
     let plans = [Plan::new(&graph, cpu)?, Plan::new(&banded.graph, cpu)?];
@@ -188,7 +188,7 @@ pub fn bands_least(size: usize) -> anyhow::Result<BandsLeast> {
     const LARGEST: u64 = 256 << 20;
     let start = Instant::now();
     let unlimited = card(u64::MAX, u64::MAX)?;
-    let numbers = Numbers { storage: Storage::Dense(DType::F16), activations: unlimited.activations() };
+    let numbers = ElementTypes { storage: Storage::Dense(DType::F16), activations: unlimited.activations() };
     let graph = vae_decoder(&VaeConfig::sd(), 1, [size / 8, size / 8], numbers)?;
     let whole = Plan::new(&graph, &*unlimited)?;
     let whole_bytes = whole.weight_bytes() + whole.arena_bytes() + unlimited.fixed_bytes();
@@ -227,7 +227,7 @@ fn least(graph: &Graph, largest: u64, most: u64, rest: bool) -> anyhow::Result<O
 /// Plans of the autoencoder for pictures of `size` by `size`, from whole to many bands; `show` gets each line as it is ready.
 pub fn bands_memory(cpu: &Cpu, size: usize, mut show: impl FnMut(&BandsMemory)) -> anyhow::Result<()> {
     let vae = VaeConfig::sd();
-    for numbers in [Numbers::F32, Numbers::BF16] {
+    for numbers in [ElementTypes::F32, ElementTypes::BF16] {
         let networks = [
             ("decoder", vae_decoder(&vae, 1, [size / 8, size / 8], numbers)?),
             ("encoder", vae_encoder(&vae, 1, [size, size], numbers)?),

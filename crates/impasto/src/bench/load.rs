@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use impasto_backend::{ParamError, WeightSource};
 use impasto_graph::Plan;
-use impasto_model::{Model, NetworkId, Numbers};
+use impasto_model::{ElementTypes, Model, NetworkId};
 use serde::Serialize;
 
 use super::{Published, Spread, median};
@@ -38,7 +38,7 @@ pub fn load(model: &Model, name: &str, options: &BackendOptions, runs: usize) ->
     let backend = crate::open_device(name, options)?;
     let profile = backend.profile();
     let network = model.network(NetworkId::Denoiser).ok_or_else(|| anyhow::anyhow!("the model has no denoiser"))?;
-    let numbers = Numbers { storage: network.storage(), activations: profile.activations() };
+    let numbers = ElementTypes { storage: network.storage(), activations: profile.activations() };
     let graph = Published { name: "model", pipeline: model.pipeline.clone() }.step(512, numbers)?;
     let plan = Plan::new(&graph, &*profile)?;
     let source: &dyn WeightSource = &***network;

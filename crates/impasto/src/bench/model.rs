@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use impasto_backend::{Backend, StepTime};
 use impasto_graph::{DType, Graph, GraphError, HostTensor, Plan, Storage};
-use impasto_model::{FAMILIES, NetworkId, Numbers, Pipeline};
+use impasto_model::{ElementTypes, FAMILIES, NetworkId, Pipeline};
 use serde::Serialize;
 
 use super::{RandomWeights, median, random_inputs, room_for_outputs};
@@ -77,7 +77,7 @@ impl Published {
     }
 
     /// A step with guidance: two texts of 77 tokens at once, for a picture of `size` by `size`.
-    pub fn step(&self, size: usize, numbers: Numbers) -> Result<Graph, GraphError> {
+    pub fn step(&self, size: usize, numbers: ElementTypes) -> Result<Graph, GraphError> {
         // Sizes that are no multiple are rounded up: a bench asks for any.
         let latents = self.pipeline.latents();
         let latent = self.pipeline.latent_shape([size.next_multiple_of(latents.pixels); 2]);
@@ -93,7 +93,7 @@ pub fn model(
     runs: usize,
     mut show: impl FnMut(&ModelLine),
 ) -> anyhow::Result<()> {
-    let numbers = Numbers { storage: Storage::Dense(DType::F16), activations: backend.profile().activations() };
+    let numbers = ElementTypes { storage: Storage::Dense(DType::F16), activations: backend.profile().activations() };
     let Published { name, pipeline } = published;
     let step = published.step(size, numbers)?;
     show(&measure(backend, format!("{name}_step_{size}"), &step, runs)?);

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use impasto_backend::cpu::{Cpu, peak_gflops};
 use impasto_graph::{DType, Graph, Plan};
-use impasto_model::{NetworkId, Numbers};
+use impasto_model::{ElementTypes, NetworkId};
 use serde::Serialize;
 
 use super::{Published, median};
@@ -35,7 +35,7 @@ pub struct PlanLine {
 }
 
 /// The networks whose plans are looked at, with names.
-fn networks(numbers: Numbers) -> anyhow::Result<Vec<(String, Graph)>> {
+fn networks(numbers: ElementTypes) -> anyhow::Result<Vec<(String, Graph)>> {
     let [sd15, sdxl] = ["sd15", "sdxl"].map(Published::named);
     let [sd15, sdxl] = [sd15.map_err(anyhow::Error::msg)?, sdxl.map_err(anyhow::Error::msg)?];
     let mut list = vec![
@@ -55,7 +55,7 @@ fn networks(numbers: Numbers) -> anyhow::Result<Vec<(String, Graph)>> {
 /// Plan the real networks for `cpu`; `show` gets each line as it is ready.
 pub fn plans(cpu: &Cpu, mut show: impl FnMut(&PlanLine)) -> anyhow::Result<()> {
     let peak = median(&mut (0..9).map(|_| peak_gflops(cpu, cpu.number())).collect::<Vec<_>>());
-    for numbers in [Numbers::F32, Numbers::BF16] {
+    for numbers in [ElementTypes::F32, ElementTypes::BF16] {
         for (name, graph) in networks(numbers)? {
             let mut times = vec![];
             let mut plan = Plan::new(&graph, cpu)?;

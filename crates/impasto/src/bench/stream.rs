@@ -6,7 +6,7 @@ use std::time::Instant;
 use impasto_backend::cpu::CpuOptions;
 use impasto_backend::{HostWeights, SharedSource};
 use impasto_graph::{DType, HostTensor, Plan, Storage};
-use impasto_model::Numbers;
+use impasto_model::ElementTypes;
 use serde::Serialize;
 
 use super::{Published, RandomWeights, random_inputs, room_for_outputs};
@@ -52,7 +52,7 @@ pub fn stream(
         crate::open_device(name, &BackendOptions { cpu, memory, isolate, ..BackendOptions::default() })
     };
     let first = device(None)?;
-    let numbers = Numbers { storage: Storage::Dense(DType::F16), activations: first.profile().activations() };
+    let numbers = ElementTypes { storage: Storage::Dense(DType::F16), activations: first.profile().activations() };
     let graph = published.step(size, numbers)?;
     let whole = Plan::new(&graph, &*first.profile())?;
     let need = whole.weight_bytes() + whole.arena_bytes() + first.profile().fixed_bytes();

@@ -6,7 +6,7 @@ use std::time::Instant;
 use impasto_backend::{Backend, DeviceOptions, Session};
 use impasto_device::{Api, SurveyOptions, survey};
 use impasto_graph::{Graph, HostTensor, Plan};
-use impasto_model::{NetworkId, Numbers, OpenNetwork};
+use impasto_model::{ElementTypes, NetworkId, OpenNetwork};
 use impasto_worker::{Remote, WorkerOptions};
 use serde::Serialize;
 
@@ -79,7 +79,7 @@ pub fn worker(name: &str, size: usize, runs: usize) -> anyhow::Result<WorkerLine
     let there: Arc<dyn Backend> = Arc::new(remote);
     let model = crate::default_model()?;
     let network = model.network(NetworkId::Denoiser).ok_or_else(|| anyhow::anyhow!("the model has no denoiser"))?;
-    let numbers = Numbers { storage: network.storage(), activations: here.profile().activations() };
+    let numbers = ElementTypes { storage: network.storage(), activations: here.profile().activations() };
     let published = Published { name: "default", pipeline: model.pipeline.clone() };
     let graph = published.step(size, numbers)?;
     let plan = Plan::new(&graph, &*here.profile())?;

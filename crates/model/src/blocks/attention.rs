@@ -2,9 +2,9 @@
 
 use impasto_graph::{Epilogue, GraphError, Value};
 
-use super::Net;
+use super::NetBuilder;
 
-impl Net<'_> {
+impl NetBuilder<'_> {
     /// `x` plus the attention of `h` over `context`.
     pub fn attention(&mut self, heads: usize, x: Value, h: Value, context: Value) -> Result<Value, GraphError> {
         let c = self.channels(x);

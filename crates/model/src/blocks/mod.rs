@@ -9,49 +9,49 @@ use impasto_graph::{DType, Epilogue, Graph, GraphError, Storage, Unary, Value, W
 /// Element types of a network: how its parameters are stored, and how it keeps what flows between layers. What is
 /// added to over and over (the residual stream) is always `f32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Numbers {
+pub struct ElementTypes {
     /// How the model file stores the parameters.
     pub storage: Storage,
     /// Element type of results that are read by a product and by nothing else.
     pub activations: DType,
 }
 
-impl Numbers {
+impl ElementTypes {
     /// Everything in 32-bit floats.
-    pub const F32: Numbers = Numbers { storage: Storage::Dense(DType::F32), activations: DType::F32 };
+    pub const F32: ElementTypes = ElementTypes { storage: Storage::Dense(DType::F32), activations: DType::F32 };
     /// Parameters in half precision, products on bf16.
-    pub const BF16: Numbers = Numbers { storage: Storage::Dense(DType::F16), activations: DType::BF16 };
+    pub const BF16: ElementTypes = ElementTypes { storage: Storage::Dense(DType::F16), activations: DType::BF16 };
 }
 
 /// A graph under construction, and the path of its next parameters. Parameters have the names of a diffusers folder.
 ///
 /// ```
 /// use impasto_graph::{DType, Epilogue, Graph};
-/// use impasto_model::{Net, Numbers};
+/// use impasto_model::{ElementTypes, NetBuilder};
 /// let mut graph = Graph::new();
 /// let x = graph.input("x", [1, 8], DType::F32)?;
-/// let y = Net::new(&mut graph, Numbers::F32).at("mlp").linear("fc1", x, 16, Epilogue::new())?;
+/// let y = NetBuilder::new(&mut graph, ElementTypes::F32).at("mlp").linear("fc1", x, 16, Epilogue::new())?;
 /// assert_eq!(graph.params().map(|(name, _)| name).collect::<Vec<_>>(), ["mlp.fc1.weight", "mlp.fc1.bias"]);
 /// # graph.output("y", y)?;
 /// # Ok::<(), impasto_graph::GraphError>(())
 /// ```
-pub struct Net<'a> {
+pub struct NetBuilder<'a> {
     /// The graph.
     pub graph: &'a mut Graph,
     /// Its element types.
-    pub numbers: Numbers,
+    pub numbers: ElementTypes,
     path: String,
 }
 
-impl<'a> Net<'a> {
+impl<'a> NetBuilder<'a> {
     /// At the root of the network.
-    pub fn new(graph: &'a mut Graph, numbers: Numbers) -> Self {
-        Net { graph, numbers, path: String::new() }
+    pub fn new(graph: &'a mut Graph, numbers: ElementTypes) -> Self {
+        NetBuilder { graph, numbers, path: String::new() }
     }
 
     /// The part of the network below `name`.
-    pub fn at(&mut self, name: &str) -> Net<'_> {
-        Net { path: self.named(name), graph: self.graph, numbers: self.numbers }
+    pub fn at(&mut self, name: &str) -> NetBuilder<'_> {
+        NetBuilder { path: self.named(name), graph: self.graph, numbers: self.numbers }
     }
 
     fn named(&self, name: &str) -> String {

@@ -2,9 +2,9 @@
 
 use impasto_graph::{DType, Epilogue, GraphError, Unary, Value, Window};
 
-use super::Net;
+use super::NetBuilder;
 
-impl Net<'_> {
+impl NetBuilder<'_> {
     /// The element type of sums before a norm: in some autoencoders they overflow f16.
     fn wide(&self) -> DType {
         match self.numbers.activations {

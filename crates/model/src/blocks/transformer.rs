@@ -2,9 +2,9 @@
 
 use impasto_graph::{Epilogue, GraphError, Value};
 
-use super::Net;
+use super::NetBuilder;
 
-impl Net<'_> {
+impl NetBuilder<'_> {
     /// Self-attention, attention over `context` and a gated feed-forward layer, each after a norm and around a shortcut.
     pub fn transformer_layer(&mut self, heads: usize, x: Value, context: Value) -> Result<Value, GraphError> {
         // x (batch, tokens, c)

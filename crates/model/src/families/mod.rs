@@ -23,7 +23,7 @@ use impasto_graph::{Graph, GraphError, HostTensor};
 use crate::discovery::Discovered;
 use crate::latent::LatentShape;
 use crate::networks::{Network, Recogniser};
-use crate::{ModelError, NoiseLevels, Numbers, Part, Prediction};
+use crate::{ElementTypes, ModelError, NoiseLevels, OpenNetwork, Prediction};
 
 /// Every family.
 pub static FAMILIES: &[&dyn Family] = &[&sd::StableDiffusion, &sdxl::StableDiffusionXl];
@@ -41,7 +41,7 @@ pub trait Family: Send + Sync {
     fn recognises(&self, denoiser: &dyn Network) -> Option<&'static str>;
 
     /// Put the networks together, and check that they belong together.
-    fn open(&self, files: &mut Discovered) -> Result<Opened, ModelError>;
+    fn open(&self, files: &mut Discovered) -> Result<AssembledModel, ModelError>;
 
     /// Published models in their true sizes, under the names that benches have for them.
     fn published(&self) -> Vec<(&'static str, Arc<dyn Pipeline>)> {
@@ -50,15 +50,12 @@ pub trait Family: Send + Sync {
 }
 
 /// A model of a family, put together.
-pub struct Opened {
+pub struct AssembledModel {
     /// How it makes pictures.
     pub pipeline: Arc<dyn Pipeline>,
     /// Its networks.
     pub networks: BTreeMap<NetworkId, Arc<OpenNetwork>>,
 }
-
-/// One network of a model with the file that it is in.
-pub type OpenNetwork = Part<Arc<dyn Network>>;
 
 /// A network of a model. Displayed as users know its module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -118,7 +115,7 @@ pub trait Pipeline: Any + Send + Sync {
         encoder: usize,
         ids: [usize; 2],
         options: &RunOptions,
-        numbers: Numbers,
+        numbers: ElementTypes,
     ) -> Result<Graph, GraphError>;
 
     /// The inputs of that graph for token ids `(sequences, tokens)`.
@@ -138,7 +135,7 @@ pub trait Pipeline: Any + Send + Sync {
         batch: usize,
         latent: LatentShape,
         tokens: &[usize],
-        numbers: Numbers,
+        numbers: ElementTypes,
     ) -> Result<Graph, GraphError>;
 
     /// The inputs of that graph: one latent with each of the conditions.
@@ -177,7 +174,7 @@ pub trait Pipeline: Any + Send + Sync {
 
     /// The graph of one half of an autoencoder for a grid of `[height, width]` of its own pixels of latents. A decoder reads `latent` and its
     /// first output is the picture; an encoder reads `picture`. Pictures are `(1, height, width, 3)`, from -1 to 1.
-    fn autoencoder(&self, network: NetworkId, grid: [usize; 2], numbers: Numbers) -> Result<Graph, GraphError>;
+    fn autoencoder(&self, network: NetworkId, grid: [usize; 2], numbers: ElementTypes) -> Result<Graph, GraphError>;
 
     /// A latent as a decoder reads it: `(height, width, channels)` on its own grid.
     fn decoder_input(&self, network: NetworkId, latent: &[f32], shape: LatentShape) -> Vec<f32>;

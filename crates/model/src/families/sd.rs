@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use super::latent_diffusion::{CLIP_L, LatentDiffusion, OPEN_CLIP_H, Version, assemble, looks_like_v, unet_of};
-use super::{Family, Opened, Pipeline};
+use super::{AssembledModel, Family, Pipeline};
 use crate::discovery::Discovered;
 use crate::networks::{
-    CLIP, ClipConfig, ClipLayout, Heads, Hidden, Network, Recogniser, TAESD, UNET, Unet, UnetConfig, VAE,
+    CLIP, ClipConfig, ClipLayout, Heads, HiddenState, Network, Recogniser, TAESD, UNET, Unet, UnetConfig, VAE,
 };
 use crate::{ModelError, Prediction};
 
@@ -17,7 +17,7 @@ pub struct StableDiffusion;
 static SD1: Version = Version {
     name: "Stable Diffusion 1",
     encoders: &[CLIP_L],
-    hidden: |_| Hidden { skip: 0, norm: true },
+    hidden: |_| HiddenState { skip: 0, norm: true },
     clip_skip: 1,
     zero_empty_negative: false,
     looks_like_v: |_, _| Ok(false),
@@ -32,7 +32,7 @@ static SD2: Version = Version {
     // The layer before the last. Diffusers folders leave the last one out: 23 of 24.
     hidden: |clip| {
         let last = clip.layout == ClipLayout::OpenClip || clip.config.layers == 24;
-        Hidden { skip: usize::from(last), norm: true }
+        HiddenState { skip: usize::from(last), norm: true }
     },
     clip_skip: 2,
     zero_empty_negative: false,
@@ -59,7 +59,7 @@ impl Family for StableDiffusion {
         version(&denoiser.downcast::<Unet>()?.config).map(|version| version.name)
     }
 
-    fn open(&self, files: &mut Discovered) -> Result<Opened, ModelError> {
+    fn open(&self, files: &mut Discovered) -> Result<AssembledModel, ModelError> {
         let (pick, mut unet) = unet_of(files)?;
         let by_shape = version(&unet.config).ok_or_else(|| files.no_denoiser())?;
         // The file's own word decides between the two, which differ in little else.

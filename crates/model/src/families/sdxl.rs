@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::latent_diffusion::{CLIP_L, LatentDiffusion, OPEN_CLIP_G, Version, assemble, is_second, unet_of};
-use super::{Family, Opened, Pipeline};
+use super::{AssembledModel, Family, Pipeline};
 use crate::ModelError;
 use crate::discovery::Discovered;
-use crate::networks::{CLIP, Clip, ClipConfig, Hidden, Network, Recogniser, TAESD, UNET, Unet, UnetConfig, VAE};
+use crate::networks::{CLIP, Clip, ClipConfig, HiddenState, Network, Recogniser, TAESD, UNET, Unet, UnetConfig, VAE};
 
 /// Stable Diffusion XL.
 pub struct StableDiffusionXl;
@@ -14,7 +14,7 @@ pub struct StableDiffusionXl;
 static SDXL: Version = Version {
     name: "Stable Diffusion XL",
     encoders: &[CLIP_L, OPEN_CLIP_G],
-    hidden: |_| Hidden { skip: 1, norm: false },
+    hidden: |_| HiddenState { skip: 1, norm: false },
     clip_skip: 2,
     zero_empty_negative: true,
     looks_like_v: |_, _| Ok(false),
@@ -38,7 +38,7 @@ impl Family for StableDiffusionXl {
         denoiser.downcast::<Unet>()?.config.added.map(|_| SDXL.name)
     }
 
-    fn open(&self, files: &mut Discovered) -> Result<Opened, ModelError> {
+    fn open(&self, files: &mut Discovered) -> Result<AssembledModel, ModelError> {
         let (pick, unet) = unet_of(files)?;
         if is_refiner(files, &unet.config) {
             let what = "it is a refiner of Stable Diffusion XL, which improves pictures of the base model and cannot make one; give the \

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use impasto_graph::{DType, Epilogue, Graph, GraphError, Unary, Value};
 
-use super::{Network, NetworkKind, Prefixed, Recogniser};
+use super::{Network, NetworkKind, PrefixedTensors, Recogniser};
 use crate::ModelError;
-use crate::blocks::{Net, Numbers};
+use crate::blocks::{ElementTypes, NetBuilder};
 use crate::config::Config;
-use impasto_weights::Take;
+use impasto_weights::TensorView;
 
-use crate::layout::{Stored, numbered, replace_start};
+use crate::layout::{TensorRef, numbered, replace_start};
 
 /// What distinguishes one text encoder from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl ClipConfig {
 
 /// Which state of the text conditions the picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hidden {
+pub struct HiddenState {
     /// Layers at the end that are left out: 0 for Stable Diffusion 1, 1 for 2 and XL (clip-skip minus one).
     pub skip: usize,
     /// Whether the final norm is applied to it: not for SDXL.
@@ -104,10 +104,15 @@ pub struct Hidden {
 ///
 /// Input: `ids (batch, tokens)`. Outputs: `hidden (batch, tokens, width)`; where the model has a projection, `pooled
 /// (batch, tokens, projection)`, of which the row of the end-of-text token is the pooled text.
-pub fn clip(config: &ClipConfig, batch: usize, hidden: Hidden, numbers: Numbers) -> Result<Graph, GraphError> {
+pub fn clip(
+    config: &ClipConfig,
+    batch: usize,
+    hidden: HiddenState,
+    numbers: ElementTypes,
+) -> Result<Graph, GraphError> {
     let mut graph = Graph::new();
     let ids = graph.input("ids", [batch, config.tokens], DType::I32)?;
-    let mut net = Net::new(&mut graph, numbers);
+    let mut net = NetBuilder::new(&mut graph, numbers);
     let mut text = net.at("text_model");
     let table = text.param("embeddings.token_embedding.weight", &[config.vocabulary, config.width])?;
     let places = text.param("embeddings.position_embedding.weight", &[config.tokens, config.width])?;
@@ -141,7 +146,7 @@ pub fn clip(config: &ClipConfig, batch: usize, hidden: Hidden, numbers: Numbers)
     Ok(graph)
 }
 
-impl Net<'_> {
+impl NetBuilder<'_> {
     /// The norm after the last layer; what conditions a picture stays `f32`.
     fn final_norm(&mut self, x: Value) -> Result<Value, GraphError> {
         let params = self.scale_and_shift("final_layer_norm", x)?;
@@ -150,7 +155,7 @@ impl Net<'_> {
 }
 
 /// Causal attention, then feed-forward, each around a shortcut.
-fn layer(net: &mut Net, config: &ClipConfig, x: Value) -> Result<Value, GraphError> {
+fn layer(net: &mut NetBuilder, config: &ClipConfig, x: Value) -> Result<Value, GraphError> {
     // x (batch, tokens, width)
     let n = config.width;
     let h = net.layer_norm("layer_norm1", x)?;
@@ -215,10 +220,10 @@ impl Network for Clip {
     }
 
     fn graphs(&self) -> Result<Vec<Graph>, GraphError> {
-        Ok(vec![clip(&self.config, 1, Hidden { skip: 0, norm: true }, Numbers::F32)?])
+        Ok(vec![clip(&self.config, 1, HiddenState { skip: 0, norm: true }, ElementTypes::F32)?])
     }
 
-    fn stored(&self, name: &str, has: &dyn Fn(&str) -> bool) -> Stored {
+    fn stored(&self, name: &str, has: &dyn Fn(&str) -> bool) -> TensorRef {
         match self.layout {
             ClipLayout::OpenClip => open_clip(name),
             layout => transformers_clip(name, layout == ClipLayout::Bare, has),
@@ -226,7 +231,7 @@ impl Network for Clip {
     }
 }
 
-fn find(tensors: &Prefixed) -> Option<Arc<dyn Network>> {
+fn find(tensors: &PrefixedTensors) -> Option<Arc<dyn Network>> {
     let layout = if tensors.shape("token_embedding.weight").is_some() {
         ClipLayout::OpenClip
     } else if tensors.shape("embeddings.token_embedding.weight").is_some() {
@@ -267,9 +272,9 @@ fn find(tensors: &Prefixed) -> Option<Arc<dyn Network>> {
 }
 
 /// A parameter of a text encoder as OpenCLIP names it, without its prefix.
-fn open_clip(name: &str) -> Stored {
+fn open_clip(name: &str) -> TensorRef {
     if name == "text_projection.weight" {
-        return Stored { name: "text_projection".into(), take: Take::Transposed };
+        return TensorRef { name: "text_projection".into(), take: TensorView::Transposed };
     }
     let name = name.strip_prefix("text_model.").unwrap_or(name);
     let pairs = [
@@ -278,14 +283,14 @@ fn open_clip(name: &str) -> Stored {
         ("final_layer_norm.", "ln_final."),
     ];
     if let Some(renamed) = replace_start(name, &pairs) {
-        return Stored::whole(renamed);
+        return TensorRef::whole(renamed);
     }
-    let Some((i, rest)) = numbered(name, "encoder.layers.") else { return Stored::whole(name.into()) };
+    let Some((i, rest)) = numbered(name, "encoder.layers.") else { return TensorRef::whole(name.into()) };
     let layer = format!("transformer.resblocks.{i}");
     // Queries, keys and values are one tensor there.
     for (part, letter) in ["q", "k", "v"].into_iter().enumerate() {
         if let Some(kind) = rest.strip_prefix(&format!("self_attn.{letter}_proj.")) {
-            return Stored { name: format!("{layer}.attn.in_proj_{kind}"), take: Take::Rows(part, 3) };
+            return TensorRef { name: format!("{layer}.attn.in_proj_{kind}"), take: TensorView::Rows(part, 3) };
         }
     }
     let pairs = [
@@ -295,17 +300,17 @@ fn open_clip(name: &str) -> Stored {
         ("mlp.fc2.", "mlp.c_proj."),
         ("self_attn.out_proj.", "attn.out_proj."),
     ];
-    Stored::whole(format!("{layer}.{}", replace_start(rest, &pairs).unwrap_or_else(|| rest.into())))
+    TensorRef::whole(format!("{layer}.{}", replace_start(rest, &pairs).unwrap_or_else(|| rest.into())))
 }
 
 /// A parameter of a text encoder as transformers names it. The name begins with `text_model.` or, in `bare` files, after it; some
 /// programs keep OpenCLIP's turned projection.
-fn transformers_clip(name: &str, bare: bool, has: &dyn Fn(&str) -> bool) -> Stored {
+fn transformers_clip(name: &str, bare: bool, has: &dyn Fn(&str) -> bool) -> TensorRef {
     if name == "text_projection.weight" && !has(name) && has("text_projection") {
-        return Stored { name: "text_projection".into(), take: Take::Transposed };
+        return TensorRef { name: "text_projection".into(), take: TensorView::Transposed };
     }
     let short = if bare { name.strip_prefix("text_model.") } else { None };
-    Stored::whole(short.unwrap_or(name).into())
+    TensorRef::whole(short.unwrap_or(name).into())
 }
 
 #[cfg(test)]
@@ -315,7 +320,7 @@ mod tests {
     #[test]
     fn names_of_open_clip() {
         let v = open_clip("text_model.encoder.layers.7.self_attn.v_proj.weight");
-        assert_eq!((v.name.as_str(), v.take), ("transformer.resblocks.7.attn.in_proj_weight", Take::Rows(2, 3)));
-        assert_eq!(open_clip("text_projection.weight").take, Take::Transposed);
+        assert_eq!((v.name.as_str(), v.take), ("transformer.resblocks.7.attn.in_proj_weight", TensorView::Rows(2, 3)));
+        assert_eq!(open_clip("text_projection.weight").take, TensorView::Transposed);
     }
 }

@@ -13,24 +13,24 @@ use std::sync::Arc;
 
 use impasto_graph::{Graph, GraphError};
 
-pub use clip::{CLIP, Clip, ClipConfig, ClipLayout, Hidden, clip};
+pub use clip::{CLIP, Clip, ClipConfig, ClipLayout, HiddenState, clip};
 pub use taesd::{TAESD, Taesd, TaesdConfig, taesd_decoder, taesd_encoder};
 pub use unet::{Heads, UNET, Unet, UnetConfig, unet};
 pub use vae::{VAE, Vae, VaeConfig, vae_decoder, vae_encoder};
 
 use crate::families::Family;
-use crate::layout::Stored;
+use crate::layout::TensorRef;
 
 /// A network with its sizes, and how a file names its tensors.
 pub trait Network: Any + fmt::Debug + fmt::Display + Send + Sync {
-    /// What it does in a model.
+    /// Its task in a model.
     fn kind(&self) -> NetworkKind;
 
     /// Its graphs at their smallest: together they have every parameter that it takes.
     fn graphs(&self) -> Result<Vec<Graph>, GraphError>;
 
     /// Where its file keeps a parameter, without the prefix. `has` tells which names the file has.
-    fn stored(&self, name: &str, has: &dyn Fn(&str) -> bool) -> Stored;
+    fn stored(&self, name: &str, has: &dyn Fn(&str) -> bool) -> TensorRef;
 }
 
 impl dyn Network {
@@ -40,7 +40,7 @@ impl dyn Network {
     }
 }
 
-/// What a network does in a model.
+/// The task of a network in a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkKind {
     /// Turns text into numbers.
@@ -76,22 +76,22 @@ pub struct Recogniser {
     /// What the names of its tensors may begin with, in every layout.
     pub prefixes: &'static [&'static str],
     /// The network whose tensors these are, if they are those of one.
-    pub find: fn(&Prefixed) -> Option<Arc<dyn Network>>,
+    pub find: fn(&PrefixedTensors) -> Option<Arc<dyn Network>>,
 }
 
 /// A network found in a file, and the beginning that all of its tensors' names share.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct RecognisedNetwork {
     /// The network.
     pub network: Arc<dyn Network>,
     /// For example `model.diffusion_model.`.
     pub prefix: String,
 }
 
-impl Found {
+impl RecognisedNetwork {
     /// A network below a prefix.
-    pub fn new(network: impl Network, prefix: &str) -> Found {
-        Found { network: Arc::new(network), prefix: prefix.into() }
+    pub fn new(network: impl Network, prefix: &str) -> RecognisedNetwork {
+        RecognisedNetwork { network: Arc::new(network), prefix: prefix.into() }
     }
 
     /// Its graphs at their smallest: together they have every parameter that it takes.
@@ -100,18 +100,18 @@ impl Found {
     }
 
     /// Where the file keeps a parameter of this network.
-    pub fn stored(&self, name: &str, shapes: &Shapes) -> Stored {
+    pub fn stored(&self, name: &str, shapes: &TensorShapes) -> TensorRef {
         let has = |name: &str| shapes.contains_key(&format!("{}{name}", self.prefix));
         let stored = self.network.stored(name, &has);
-        Stored { name: format!("{}{}", self.prefix, stored.name), ..stored }
+        TensorRef { name: format!("{}{}", self.prefix, stored.name), ..stored }
     }
 }
 
 /// The tensors of a file: names and shapes.
-pub type Shapes = BTreeMap<String, Vec<usize>>;
+pub type TensorShapes = BTreeMap<String, Vec<usize>>;
 
 /// The networks of a file that these families know, in the order text encoders, diffusion model, autoencoder.
-pub fn recognise(families: &[&dyn Family], shapes: &Shapes) -> Vec<Found> {
+pub fn recognise(families: &[&dyn Family], shapes: &TensorShapes) -> Vec<RecognisedNetwork> {
     let mut kinds: Vec<&'static Recogniser> = vec![];
     for recogniser in families.iter().flat_map(|family| family.networks()) {
         if !kinds.iter().any(|known| std::ptr::eq(*known, recogniser)) {
@@ -121,15 +121,15 @@ pub fn recognise(families: &[&dyn Family], shapes: &Shapes) -> Vec<Found> {
     let mut found = vec![];
     for recogniser in kinds {
         for &prefix in recogniser.prefixes {
-            let network = (recogniser.find)(&Prefixed { shapes, prefix });
-            found.extend(network.map(|network| Found { network, prefix: prefix.into() }));
+            let network = (recogniser.find)(&PrefixedTensors { shapes, prefix });
+            found.extend(network.map(|network| RecognisedNetwork { network, prefix: prefix.into() }));
         }
     }
     found
 }
 
 /// What a file of another kind is, where its names give it away.
-pub(crate) fn foreign_kind(shapes: &Shapes) -> Option<&'static str> {
+pub(crate) fn foreign_kind(shapes: &TensorShapes) -> Option<&'static str> {
     let any = |parts: &[&str]| shapes.keys().any(|name| parts.iter().all(|part| name.contains(part)));
     let kinds: [(&[&[&str]], &str); 8] = [
         (
@@ -148,7 +148,10 @@ pub(crate) fn foreign_kind(shapes: &Shapes) -> Option<&'static str> {
 }
 
 /// The tensors that each network uses, and those that none does. A tensor that a network lacks is named too, as it should be.
-pub fn usage(shapes: &Shapes, networks: &[Found]) -> Result<(Vec<BTreeSet<String>>, Vec<String>), GraphError> {
+pub fn usage(
+    shapes: &TensorShapes,
+    networks: &[RecognisedNetwork],
+) -> Result<(Vec<BTreeSet<String>>, Vec<String>), GraphError> {
     let mut used = vec![];
     for found in networks {
         let graphs = found.graphs()?;
@@ -166,12 +169,12 @@ const MAX_COUNT: usize = 128;
 const MAX_LEVELS: usize = 8;
 
 /// The tensors of a file below a prefix.
-pub struct Prefixed<'a> {
-    shapes: &'a Shapes,
+pub struct PrefixedTensors<'a> {
+    shapes: &'a TensorShapes,
     prefix: &'a str,
 }
 
-impl Prefixed<'_> {
+impl PrefixedTensors<'_> {
     /// The shape of a tensor.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         self.shapes.get(&format!("{}{name}", self.prefix)).map(Vec::as_slice)

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use impasto_graph::{DType, Epilogue, Graph, GraphError, Unary, Value, Window};
 
-use super::{MAX_COUNT, MAX_LEVELS, Network, NetworkKind, Prefixed, Recogniser};
-use crate::blocks::{Net, Numbers};
-use crate::layout::{Layout, Stored, numbered};
+use super::{MAX_COUNT, MAX_LEVELS, Network, NetworkKind, PrefixedTensors, Recogniser};
+use crate::blocks::{ElementTypes, NetBuilder};
+use crate::layout::{CheckpointLayout, TensorRef, numbered};
 
 /// What distinguishes one tiny autoencoder from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub fn taesd_decoder(
     config: &TaesdConfig,
     batch: usize,
     [height, width]: [usize; 2],
-    numbers: Numbers,
+    numbers: ElementTypes,
 ) -> Result<Graph, GraphError> {
     let mut graph = Graph::new();
     let latent = graph.input("latent", [batch, height, width, config.latent], DType::F32)?;
@@ -51,7 +51,7 @@ pub fn taesd_decoder(
     let h = graph.affine(latent, 1.0 / 3.0, 0.0)?;
     let h = graph.unary(Unary::Tanh, h)?;
     let h = graph.affine(h, 3.0, 0.0)?;
-    let mut net = Net::new(&mut graph, numbers);
+    let mut net = NetBuilder::new(&mut graph, numbers);
     let mut net = net.at("decoder.layers");
     let relu = Epilogue::new().activation(Unary::Relu).dtype(DType::F32);
     let mut h = net.conv3("0", h, config.width, relu)?;
@@ -81,12 +81,12 @@ pub fn taesd_encoder(
     config: &TaesdConfig,
     batch: usize,
     [height, width]: [usize; 2],
-    numbers: Numbers,
+    numbers: ElementTypes,
 ) -> Result<Graph, GraphError> {
     let mut graph = Graph::new();
     let picture = graph.input("picture", [batch, height, width, 3], DType::F32)?;
     let mut h = graph.affine(picture, 0.5, 0.5)?;
-    let mut net = Net::new(&mut graph, numbers);
+    let mut net = NetBuilder::new(&mut graph, numbers);
     let mut net = net.at("encoder.layers");
     let mut layer = 0;
     for (level, &blocks) in config.encoder.iter().enumerate() {
@@ -106,7 +106,7 @@ pub fn taesd_encoder(
 }
 
 /// Three convolutions around a shortcut.
-fn block(net: &mut Net, x: Value) -> Result<Value, GraphError> {
+fn block(net: &mut NetBuilder, x: Value) -> Result<Value, GraphError> {
     // x (batch, h, w, c)
     let c = net.channels(x);
     let relu = || Epilogue::new().activation(Unary::Relu);
@@ -117,7 +117,7 @@ fn block(net: &mut Net, x: Value) -> Result<Value, GraphError> {
 }
 
 /// A convolution without a bias that changes the size.
-fn resize(net: &mut Net, name: &str, x: Value, window: Window) -> Result<Value, GraphError> {
+fn resize(net: &mut NetBuilder, name: &str, x: Value, window: Window) -> Result<Value, GraphError> {
     let c = net.channels(x);
     let w = net.param(&format!("{name}.weight"), &[c, c, 3, 3])?;
     net.graph.conv2d(x, w, window, Epilogue::new().dtype(DType::F32))
@@ -129,7 +129,7 @@ pub struct Taesd {
     /// Its sizes.
     pub config: TaesdConfig,
     /// How the file names its tensors.
-    pub layout: Layout,
+    pub layout: CheckpointLayout,
 }
 
 /// Finds tiny autoencoders.
@@ -149,7 +149,7 @@ impl Network for Taesd {
     }
 
     fn graphs(&self) -> Result<Vec<Graph>, GraphError> {
-        let (config, numbers) = (&self.config, Numbers::F32);
+        let (config, numbers) = (&self.config, ElementTypes::F32);
         let side = 2 * config.factor();
         let mut graphs = vec![taesd_decoder(config, 1, [2, 2], numbers)?];
         if !config.encoder.is_empty() {
@@ -158,22 +158,22 @@ impl Network for Taesd {
         Ok(graphs)
     }
 
-    fn stored(&self, name: &str, has: &dyn Fn(&str) -> bool) -> Stored {
+    fn stored(&self, name: &str, has: &dyn Fn(&str) -> bool) -> TensorRef {
         match self.layout {
-            Layout::Original => original_taesd(name, has),
-            Layout::Diffusers => Stored::whole(name.into()),
+            CheckpointLayout::Original => original_taesd(name, has),
+            CheckpointLayout::Diffusers => TensorRef::whole(name.into()),
         }
     }
 }
 
-fn find(tensors: &Prefixed) -> Option<Arc<dyn Network>> {
+fn find(tensors: &PrefixedTensors) -> Option<Arc<dyn Network>> {
     let layout = match tensors.shape("decoder.layers.0.weight") {
-        Some(_) => Layout::Diffusers,
-        None => Layout::Original,
+        Some(_) => CheckpointLayout::Diffusers,
+        None => CheckpointLayout::Original,
     };
     let stored = |name: &str| match layout {
-        Layout::Diffusers => name.to_string(),
-        Layout::Original => original_taesd(name, &|n| tensors.has(n)).name,
+        CheckpointLayout::Diffusers => name.to_string(),
+        CheckpointLayout::Original => original_taesd(name, &|n| tensors.has(n)).name,
     };
     let size = |name: &str, axis: usize| tensors.size(&stored(name), axis);
     let blocks = |side: &str, first: usize| {
@@ -213,12 +213,12 @@ fn find(tensors: &Prefixed) -> Option<Arc<dyn Network>> {
 
 /// A parameter of the tiny autoencoder in its author's files, which count one more function in front of the decoder. The halves are two
 /// files, or one with a prefix for each.
-fn original_taesd(name: &str, has: &dyn Fn(&str) -> bool) -> Stored {
+fn original_taesd(name: &str, has: &dyn Fn(&str) -> bool) -> TensorRef {
     let place = |side: &str, first: usize| {
         let (i, rest) = numbered(name, &format!("{side}.layers."))?;
         let short = format!("{}.{rest}", i + first);
         let long = format!("taesd_{side}.{short}");
         Some(if has(&long) { long } else { short })
     };
-    Stored::whole(place("decoder", 1).or_else(|| place("encoder", 0)).unwrap_or_else(|| name.into()))
+    TensorRef::whole(place("decoder", 1).or_else(|| place("encoder", 0)).unwrap_or_else(|| name.into()))
 }

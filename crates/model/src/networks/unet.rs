@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use impasto_graph::{DType, Epilogue, Graph, GraphError, Unary, Value, Window};
 
-use super::{MAX_COUNT, MAX_LEVELS, Network, NetworkKind, Prefixed, Recogniser};
+use super::{MAX_COUNT, MAX_LEVELS, Network, NetworkKind, PrefixedTensors, Recogniser};
 use crate::ModelError;
-use crate::blocks::{Net, Numbers};
+use crate::blocks::{ElementTypes, NetBuilder};
 use crate::config::Config;
-use crate::layout::{Layout, Stored, numbered, replace_start};
+use crate::layout::{CheckpointLayout, TensorRef, numbered, replace_start};
 
 /// How many attention heads a layer has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,7 +164,7 @@ pub fn unet(
     batch: usize,
     [height, width]: [usize; 2],
     tokens: usize,
-    numbers: Numbers,
+    numbers: ElementTypes,
 ) -> Result<Graph, GraphError> {
     let mut graph = Graph::new();
     let latent = graph.input("latent", [batch, height, width, config.in_channels], DType::F32)?;
@@ -176,7 +176,7 @@ pub fn unet(
     };
     // The text is read by every layer: converted once, it is half the bytes.
     let context = graph.cast(context, numbers.activations)?;
-    let mut net = Net::new(&mut graph, numbers);
+    let mut net = NetBuilder::new(&mut graph, numbers);
     let levels = config.channels.len();
     let time = time_embedding(&mut net, config.channels[0], time, added)?; // (batch, 4 c0)
 
@@ -229,7 +229,7 @@ pub fn unet(
 }
 
 /// The time, and for SDXL the pooled text and sizes, as one vector that every residual block reads.
-fn time_embedding(net: &mut Net, width: usize, time: Value, added: Option<Value>) -> Result<Value, GraphError> {
+fn time_embedding(net: &mut NetBuilder, width: usize, time: Value, added: Option<Value>) -> Result<Value, GraphError> {
     let n = 4 * width;
     let t = net.graph.timestep_embedding(time, width)?; // (batch, c0)
     let t = net.linear("time_embedding.linear_1", t, n, Epilogue::new().activation(Unary::Silu))?;
@@ -243,7 +243,7 @@ fn time_embedding(net: &mut Net, width: usize, time: Value, added: Option<Value>
 
 /// Transformer layers over the pixels of an image, around a shortcut.
 fn transformer(
-    net: &mut Net,
+    net: &mut NetBuilder,
     config: &UnetConfig,
     level: usize,
     x: Value,
@@ -275,7 +275,7 @@ pub struct Unet {
     /// Its sizes.
     pub config: UnetConfig,
     /// How the file names its tensors.
-    pub layout: Layout,
+    pub layout: CheckpointLayout,
 }
 
 /// Finds UNets.
@@ -295,35 +295,35 @@ impl Network for Unet {
     }
 
     fn graphs(&self) -> Result<Vec<Graph>, GraphError> {
-        let (config, numbers) = (&self.config, Numbers::F32);
+        let (config, numbers) = (&self.config, ElementTypes::F32);
         let side = 1 << config.channels.len();
         Ok(vec![unet(config, 1, [side, side], 1, numbers)?])
     }
 
-    fn stored(&self, name: &str, has: &dyn Fn(&str) -> bool) -> Stored {
+    fn stored(&self, name: &str, has: &dyn Fn(&str) -> bool) -> TensorRef {
         match self.layout {
-            Layout::Original => original_unet(name, self.config.resnets, has),
-            Layout::Diffusers => Stored::whole(name.into()),
+            CheckpointLayout::Original => original_unet(name, self.config.resnets, has),
+            CheckpointLayout::Diffusers => TensorRef::whole(name.into()),
         }
     }
 }
 
-fn find(tensors: &Prefixed) -> Option<Arc<dyn Network>> {
+fn find(tensors: &PrefixedTensors) -> Option<Arc<dyn Network>> {
     let layout = match tensors.shape("input_blocks.0.0.weight") {
-        Some(_) => Layout::Original,
-        None => Layout::Diffusers,
+        Some(_) => CheckpointLayout::Original,
+        None => CheckpointLayout::Diffusers,
     };
     // Residual blocks of the first level: in an original checkpoint, those before the first one that makes the image smaller.
     let resnets = match layout {
-        Layout::Diffusers => tensors.count("down_blocks.0.resnets.#.conv1.weight"),
-        Layout::Original => {
+        CheckpointLayout::Diffusers => tensors.count("down_blocks.0.resnets.#.conv1.weight"),
+        CheckpointLayout::Original => {
             let there = |i: &usize| tensors.shape(&format!("input_blocks.{i}.0.in_layers.2.weight")).is_some();
             (1..MAX_COUNT).take_while(there).count()
         }
     };
     let stored = |name: &str| match layout {
-        Layout::Diffusers => name.to_string(),
-        Layout::Original => original_unet(name, resnets, &|n| tensors.has(n)).name,
+        CheckpointLayout::Diffusers => name.to_string(),
+        CheckpointLayout::Original => original_unet(name, resnets, &|n| tensors.has(n)).name,
     };
     let size = |name: &str, axis: usize| tensors.size(&stored(name), axis);
     let depth = |at: &str| {
@@ -353,7 +353,7 @@ fn find(tensors: &Prefixed) -> Option<Arc<dyn Network>> {
 
 /// A parameter of the UNet in an original checkpoint, without its prefix. `resnets` is the number of residual blocks of a level.
 /// `has` tells which names the file has, for the one place where the name depends on the neighbours.
-fn original_unet(name: &str, resnets: usize, has: &dyn Fn(&str) -> bool) -> Stored {
+fn original_unet(name: &str, resnets: usize, has: &dyn Fn(&str) -> bool) -> TensorRef {
     let resnet = |rest: &str| {
         let pairs = [
             ("norm1.", "in_layers.0."),
@@ -400,7 +400,7 @@ fn original_unet(name: &str, resnets: usize, has: &dyn Fn(&str) -> bool) -> Stor
         ];
         replace_start(name, &pairs)
     };
-    Stored::whole(renamed.unwrap_or_else(|| name.into()))
+    TensorRef::whole(renamed.unwrap_or_else(|| name.into()))
 }
 
 #[cfg(test)]

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use impasto_graph::{DType, Epilogue, Graph, GraphError, Unary, Value, Window};
 
-use super::{MAX_LEVELS, Network, NetworkKind, Prefixed, Recogniser};
+use super::{MAX_LEVELS, Network, NetworkKind, PrefixedTensors, Recogniser};
 use crate::ModelError;
-use crate::blocks::{Net, Numbers};
+use crate::blocks::{ElementTypes, NetBuilder};
 use crate::config::Config;
-use crate::layout::{Layout, Stored, numbered, replace_start};
+use crate::layout::{CheckpointLayout, TensorRef, numbered, replace_start};
 
 /// What distinguishes one autoencoder from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,11 +62,11 @@ pub fn vae_decoder(
     config: &VaeConfig,
     batch: usize,
     [height, width]: [usize; 2],
-    numbers: Numbers,
+    numbers: ElementTypes,
 ) -> Result<Graph, GraphError> {
     let mut graph = Graph::new();
     let latent = graph.input("latent", [batch, height, width, config.latent], DType::F32)?;
-    let mut net = Net::new(&mut graph, numbers);
+    let mut net = NetBuilder::new(&mut graph, numbers);
     let mut h = latent;
     if config.quant_conv {
         h = net.conv("post_quant_conv", h, config.latent, 1, Window::pad(0), Epilogue::new())?;
@@ -99,11 +99,11 @@ pub fn vae_encoder(
     config: &VaeConfig,
     batch: usize,
     [height, width]: [usize; 2],
-    numbers: Numbers,
+    numbers: ElementTypes,
 ) -> Result<Graph, GraphError> {
     let mut graph = Graph::new();
     let picture = graph.input("picture", [batch, height, width, 3], DType::F32)?;
-    let mut whole = Net::new(&mut graph, numbers);
+    let mut whole = NetBuilder::new(&mut graph, numbers);
     let mut net = whole.at("encoder");
     let levels = config.channels.len();
     let mut h = net.conv3("conv_in", picture, config.channels[0], Epilogue::new())?;
@@ -129,7 +129,7 @@ pub fn vae_encoder(
 }
 
 /// Two residual blocks around one attention over all pixels.
-fn middle(net: &mut Net, x: Value) -> Result<Value, GraphError> {
+fn middle(net: &mut NetBuilder, x: Value) -> Result<Value, GraphError> {
     let [batch, height, width, c] = net.graph.ty(x).shape[..] else { unreachable!("x is an image") };
     let x = net.at("resnets.0").resnet(x, c, None, EPS)?;
     let mut attn = net.at("attentions.0");
@@ -151,7 +151,7 @@ pub struct Vae {
     /// Its sizes.
     pub config: VaeConfig,
     /// How the file names its tensors.
-    pub layout: Layout,
+    pub layout: CheckpointLayout,
 }
 
 /// Finds autoencoders of this kind.
@@ -170,27 +170,27 @@ impl Network for Vae {
     }
 
     fn graphs(&self) -> Result<Vec<Graph>, GraphError> {
-        let (config, numbers) = (&self.config, Numbers::F32);
+        let (config, numbers) = (&self.config, ElementTypes::F32);
         let side = 2 * config.factor();
         Ok(vec![vae_decoder(config, 1, [2, 2], numbers)?, vae_encoder(config, 1, [side, side], numbers)?])
     }
 
-    fn stored(&self, name: &str, has: &dyn Fn(&str) -> bool) -> Stored {
+    fn stored(&self, name: &str, has: &dyn Fn(&str) -> bool) -> TensorRef {
         match self.layout {
-            Layout::Original => original_vae(name, self.config.channels.len()),
-            Layout::Diffusers => diffusers_vae(name, has),
+            CheckpointLayout::Original => original_vae(name, self.config.channels.len()),
+            CheckpointLayout::Diffusers => diffusers_vae(name, has),
         }
     }
 }
 
-fn find(tensors: &Prefixed) -> Option<Arc<dyn Network>> {
+fn find(tensors: &PrefixedTensors) -> Option<Arc<dyn Network>> {
     let layout = match tensors.shape("decoder.up.0.block.0.conv1.weight") {
-        Some(_) => Layout::Original,
-        None => Layout::Diffusers,
+        Some(_) => CheckpointLayout::Original,
+        None => CheckpointLayout::Diffusers,
     };
     let level = |i: usize| match layout {
-        Layout::Original => format!("encoder.down.{i}.block"),
-        Layout::Diffusers => format!("encoder.down_blocks.{i}.resnets"),
+        CheckpointLayout::Original => format!("encoder.down.{i}.block"),
+        CheckpointLayout::Diffusers => format!("encoder.down_blocks.{i}.resnets"),
     };
     let channels: Vec<usize> =
         (0..MAX_LEVELS).map_while(|i| tensors.size(&format!("{}.0.conv1.weight", level(i)), 0)).collect();
@@ -204,9 +204,9 @@ fn find(tensors: &Prefixed) -> Option<Arc<dyn Network>> {
 }
 
 /// A parameter of the autoencoder in an original checkpoint, without its prefix. `levels` is its number of resolutions.
-fn original_vae(name: &str, levels: usize) -> Stored {
+fn original_vae(name: &str, levels: usize) -> TensorRef {
     let Some((side, rest)) = name.split_once('.').filter(|(side, _)| matches!(*side, "encoder" | "decoder")) else {
-        return Stored::whole(name.into());
+        return TensorRef::whole(name.into());
     };
     let resnet =
         |rest: &str| replace_start(rest, &[("conv_shortcut.", "nin_shortcut.")]).unwrap_or_else(|| rest.into());
@@ -234,17 +234,17 @@ fn original_vae(name: &str, levels: usize) -> Stored {
     } else {
         replace_start(rest, &[("conv_norm_out.", "norm_out.")])
     };
-    Stored::whole(format!("{side}.{}", renamed.unwrap_or_else(|| rest.into())))
+    TensorRef::whole(format!("{side}.{}", renamed.unwrap_or_else(|| rest.into())))
 }
 
 /// A parameter of the autoencoder in a diffusers folder: files from before 2023 call the attention's parts differently.
-fn diffusers_vae(name: &str, has: &dyn Fn(&str) -> bool) -> Stored {
+fn diffusers_vae(name: &str, has: &dyn Fn(&str) -> bool) -> TensorRef {
     let old = [(".to_q.", ".query."), (".to_k.", ".key."), (".to_v.", ".value."), (".to_out.0.", ".proj_attn.")];
     let renamed = old.iter().filter(|_| name.contains(".attentions.") && !has(name)).find_map(|(new, old)| {
         let renamed = name.replace(new, old);
         has(&renamed).then_some(renamed)
     });
-    Stored::whole(renamed.unwrap_or_else(|| name.into()))
+    TensorRef::whole(renamed.unwrap_or_else(|| name.into()))
 }
 
 #[cfg(test)]

@@ -6,21 +6,21 @@ use std::sync::Arc;
 
 use super::prediction::{few_steps, prediction};
 use super::{EncoderRole, LatentDiffusion, LatentScale, Sizes, Version};
-use crate::ModelError;
-use crate::discovery::{Discovered, Pick, TextPick};
-use crate::families::{NetworkId, OpenNetwork, Opened, TokenizerKind};
-use crate::networks::{Clip, ClipConfig, ClipLayout, Hidden, Taesd, Unet, UnetConfig, Vae, VaeConfig};
+use crate::discovery::{Discovered, NetworkInFile, TextEncoderInFile};
+use crate::families::{AssembledModel, NetworkId, TokenizerKind};
+use crate::networks::{Clip, ClipConfig, ClipLayout, HiddenState, Taesd, Unet, UnetConfig, Vae, VaeConfig};
+use crate::{ModelError, OpenNetwork};
 
 /// A text encoder in its role.
 struct Encoder {
     network: Arc<OpenNetwork>,
     config: ClipConfig,
-    hidden: Hidden,
+    hidden: HiddenState,
     tokenizer: Option<PathBuf>,
 }
 
 /// The UNet that was found.
-pub(in crate::families) fn unet_of(files: &Discovered) -> Result<(Pick, Unet), ModelError> {
+pub(in crate::families) fn unet_of(files: &Discovered) -> Result<(NetworkInFile, Unet), ModelError> {
     let pick = files.denoiser.clone().ok_or_else(|| files.no_denoiser())?;
     let unet = pick.network::<Unet>().ok_or_else(|| files.no_denoiser())?;
     Ok((pick, unet))
@@ -30,8 +30,8 @@ pub(in crate::families) fn unet_of(files: &Discovered) -> Result<(Pick, Unet), M
 pub(in crate::families) fn assemble(
     version: &'static Version,
     files: &mut Discovered,
-    (pick, mut unet): (Pick, Unet),
-) -> Result<Opened, ModelError> {
+    (pick, mut unet): (NetworkInFile, Unet),
+) -> Result<AssembledModel, ModelError> {
     refuse_guidance_input(&pick)?;
     let json = pick.source.config_of("UNet2DConditionModel")?;
     if let Some(json) = json {
@@ -69,12 +69,12 @@ pub(in crate::families) fn assemble(
     networks.insert(NetworkId::Denoiser, denoiser);
     networks.extend([NetworkId::VaeEncoder, NetworkId::VaeDecoder].map(|id| (id, vae_network.clone())));
     networks.extend(tiny.map(|(_, network)| (NetworkId::TinyDecoder, network)));
-    Ok(Opened { pipeline: Arc::new(model), networks })
+    Ok(AssembledModel { pipeline: Arc::new(model), networks })
 }
 
 impl LatentDiffusion {
     /// What the file says of itself, and the size of latents that it was trained with.
-    fn take_metadata(&mut self, pick: &Pick, sample: Option<[usize; 2]>) {
+    fn take_metadata(&mut self, pick: &NetworkInFile, sample: Option<[usize; 2]>) {
         let sample = sample.map(|side| side.map(|n| n * self.vae.factor()));
         if let Some(size) = pick.metadata("modelspec.resolution").and_then(resolution).or(sample) {
             self.defaults.size = size;
@@ -91,7 +91,7 @@ impl LatentDiffusion {
 }
 
 /// Models that are told the guidance are not computed here.
-fn refuse_guidance_input(pick: &Pick) -> Result<(), ModelError> {
+fn refuse_guidance_input(pick: &NetworkInFile) -> Result<(), ModelError> {
     let names = ["time_embedding.cond_proj.weight", "time_embed.cond_proj.weight"];
     if names.iter().any(|name| pick.source.shapes.contains_key(&format!("{}{name}", pick.found.prefix))) {
         let what = "its diffusion model is told the guidance (time_embedding.cond_proj), which is not supported";
@@ -107,7 +107,7 @@ fn text_encoders(
     unet: &UnetConfig,
 ) -> Result<Vec<Encoder>, ModelError> {
     let roles = version.encoders;
-    let mut slots: Vec<Option<TextPick>> = vec![None; roles.len()];
+    let mut slots: Vec<Option<TextEncoderInFile>> = vec![None; roles.len()];
     let alone = files.text.len() == 1;
     for (i, (pick, tokenizer)) in std::mem::take(&mut files.text).into_iter().enumerate() {
         let slot = if roles.len() == 2 && alone && is_second(&pick) { 1 } else { i };
@@ -141,7 +141,7 @@ fn text_encoders(
 }
 
 /// Whether a text encoder is the second of two: the one with a projection or with OpenCLIP's names.
-pub(in crate::families) fn is_second(pick: &Pick) -> bool {
+pub(in crate::families) fn is_second(pick: &NetworkInFile) -> bool {
     pick.network::<Clip>().is_some_and(|clip| clip.layout == ClipLayout::OpenClip || clip.config.projection.is_some())
 }
 
@@ -150,7 +150,7 @@ fn text_encoder(
     version: &Version,
     files: &Discovered,
     role: &'static EncoderRole,
-    pick: &Pick,
+    pick: &NetworkInFile,
     tokenizer: Option<PathBuf>,
 ) -> Result<Encoder, ModelError> {
     let mut clip = pick.network::<Clip>().ok_or_else(|| files.missing(&[(role.name, role.flag)]))?;
@@ -176,7 +176,7 @@ fn text_encoder(
 fn autoencoder(
     version: &Version,
     files: &Discovered,
-    pick: &Pick,
+    pick: &NetworkInFile,
 ) -> Result<(VaeConfig, Arc<OpenNetwork>, LatentScale), ModelError> {
     let vae = pick.network::<Vae>().ok_or_else(|| files.missing(&[("autoencoder", "--vae")]))?;
     let (factor, shift) = match pick.source.config_of("AutoencoderKL")? {
@@ -188,7 +188,11 @@ fn autoencoder(
 }
 
 /// The tiny autoencoder; it must know the latents of the large one.
-fn tiny_autoencoder(files: &Discovered, pick: &Pick, vae: &VaeConfig) -> Result<(Taesd, Arc<OpenNetwork>), ModelError> {
+fn tiny_autoencoder(
+    files: &Discovered,
+    pick: &NetworkInFile,
+    vae: &VaeConfig,
+) -> Result<(Taesd, Arc<OpenNetwork>), ModelError> {
     let tiny = pick.network::<Taesd>().ok_or_else(|| files.missing(&[("tiny autoencoder", "--taesd")]))?;
     let config = &tiny.config;
     if (config.latent, config.factor()) != (vae.latent, vae.factor()) {
@@ -231,7 +235,7 @@ fn check_widths(unet: &UnetConfig, encoders: &[Encoder]) -> Result<(), ModelErro
 }
 
 /// The latent must be the one that the autoencoder knows.
-fn check_channels(pick: &Pick, unet: &UnetConfig, vae: &VaeConfig) -> Result<(), ModelError> {
+fn check_channels(pick: &NetworkInFile, unet: &UnetConfig, vae: &VaeConfig) -> Result<(), ModelError> {
     let (takes, gives, latent) = (unet.in_channels, unet.out_channels, vae.latent);
     let path = pick.path().display();
     let problem = if gives != latent {

@@ -14,12 +14,13 @@ use super::{
     Condition, Defaults, EncodedText, Gaussian, Inputs, Latents, Levels, NetworkId, NoisyLatent, Pipeline, RunOptions,
     TextEncoder, TextRole, TokenLayout, TokenizerKind,
 };
-use crate::discovery::Pick;
+use crate::discovery::NetworkInFile;
 use crate::latent::{LatentShape, channels_first, channels_last};
 use crate::networks::{
-    Clip, ClipConfig, Hidden, TaesdConfig, UnetConfig, VaeConfig, clip, taesd_decoder, unet, vae_decoder, vae_encoder,
+    Clip, ClipConfig, HiddenState, TaesdConfig, UnetConfig, VaeConfig, clip, taesd_decoder, unet, vae_decoder,
+    vae_encoder,
 };
-use crate::{ModelError, NoiseLevels, Numbers, Prediction, Training};
+use crate::{ElementTypes, ModelError, NoiseLevels, Prediction, TrainingNoise};
 
 /// What a version of Stable Diffusion says of itself.
 pub(super) struct Version {
@@ -27,13 +28,13 @@ pub(super) struct Version {
     /// Its text encoders.
     pub encoders: &'static [EncoderRole],
     /// Which state of a text encoder the denoiser was trained with.
-    pub hidden: fn(&Clip) -> Hidden,
+    pub hidden: fn(&Clip) -> HiddenState,
     /// What sd-cli's users call that state.
     pub clip_skip: usize,
     /// It was trained with zeros where there is no negative prompt; diffusers, webui and sd-cli all do this.
     pub zero_empty_negative: bool,
     /// Whether weights that say nothing else are those of a model that predicts the velocity.
-    pub looks_like_v: fn(&Pick, &UnetConfig) -> Result<bool, ModelError>,
+    pub looks_like_v: fn(&NetworkInFile, &UnetConfig) -> Result<bool, ModelError>,
     /// The usual factor of latents.
     pub factor: f32,
     /// Red, green and blue for each channel of a latent, and where there is none of any. Fitted by users to what the autoencoders give.
@@ -75,7 +76,7 @@ pub struct LatentDiffusion {
     /// The text encoders: CLIP-L, then OpenCLIP-G; or OpenCLIP-H alone.
     pub text: Vec<ClipConfig>,
     /// Which state of each text encoder the denoiser was trained with.
-    pub hidden: Vec<Hidden>,
+    pub hidden: Vec<HiddenState>,
     /// The autoencoder.
     pub vae: VaeConfig,
     /// The tiny autoencoder.
@@ -98,7 +99,7 @@ pub struct LatentDiffusion {
 /// What distinguishes one model of a version from another.
 pub(super) struct Sizes {
     pub unet: UnetConfig,
-    pub text: Vec<(ClipConfig, Hidden)>,
+    pub text: Vec<(ClipConfig, HiddenState)>,
     pub vae: VaeConfig,
     pub taesd: Option<TaesdConfig>,
     pub scale: LatentScale,
@@ -110,7 +111,7 @@ pub(super) struct Sizes {
 impl LatentDiffusion {
     pub(super) fn new(version: &'static Version, sizes: Sizes) -> Result<LatentDiffusion, ModelError> {
         let Sizes { unet, text, vae, taesd, scale, prediction, zero_snr, turbo } = sizes;
-        let (text, hidden): (Vec<ClipConfig>, Vec<Hidden>) = text.into_iter().unzip();
+        let (text, hidden): (Vec<ClipConfig>, Vec<HiddenState>) = text.into_iter().unzip();
         let encoder = |config: &ClipConfig| TextEncoder {
             tokenizer: match config.activation {
                 // OpenCLIP, which has the exact GELU, fills up with zeros, CLIP with the end of the text.
@@ -137,7 +138,7 @@ impl LatentDiffusion {
         };
         Ok(LatentDiffusion {
             encoders: text.iter().map(encoder).collect(),
-            levels: NoiseLevels::new(&Training { zero_terminal_snr: zero_snr, ..Training::default() })?,
+            levels: NoiseLevels::new(&TrainingNoise { zero_terminal_snr: zero_snr, ..TrainingNoise::default() })?,
             unet,
             text,
             hidden,
@@ -155,7 +156,7 @@ impl LatentDiffusion {
 
     /// A published model: networks in their true sizes, and the usual values for all else.
     pub(super) fn published(version: &'static Version, unet: UnetConfig, text: &[ClipConfig]) -> Arc<dyn Pipeline> {
-        let state = Hidden { skip: 0, norm: true };
+        let state = HiddenState { skip: 0, norm: true };
         let sizes = Sizes {
             unet,
             text: text.iter().map(|config| (config.clone(), state)).collect(),
@@ -207,11 +208,11 @@ impl Pipeline for LatentDiffusion {
         encoder: usize,
         [sequences, _]: [usize; 2],
         options: &RunOptions,
-        numbers: Numbers,
+        numbers: ElementTypes,
     ) -> Result<Graph, GraphError> {
         let usual = self.hidden[encoder];
         let extra = options.clip_skip as isize - self.defaults.clip_skip as isize;
-        let hidden = Hidden { skip: usual.skip.saturating_add_signed(extra), ..usual };
+        let hidden = HiddenState { skip: usual.skip.saturating_add_signed(extra), ..usual };
         clip(&self.text[encoder], sequences, hidden, numbers)
     }
 
@@ -251,7 +252,7 @@ impl Pipeline for LatentDiffusion {
         batch: usize,
         latent: LatentShape,
         tokens: &[usize],
-        numbers: Numbers,
+        numbers: ElementTypes,
     ) -> Result<Graph, GraphError> {
         unet(&self.unet, batch, [latent.height, latent.width], tokens[0], numbers)
     }
@@ -298,7 +299,7 @@ impl Pipeline for LatentDiffusion {
         self.unet.in_channels == 2 * self.vae.latent + 1
     }
 
-    fn autoencoder(&self, network: NetworkId, grid: [usize; 2], numbers: Numbers) -> Result<Graph, GraphError> {
+    fn autoencoder(&self, network: NetworkId, grid: [usize; 2], numbers: ElementTypes) -> Result<Graph, GraphError> {
         match (network, &self.taesd) {
             (NetworkId::TinyDecoder, Some(taesd)) => taesd_decoder(taesd, 1, grid, numbers),
             (NetworkId::VaeEncoder, _) => vae_encoder(&self.vae, 1, grid.map(|n| n * self.vae.factor()), numbers),

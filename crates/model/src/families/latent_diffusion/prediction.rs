@@ -1,11 +1,11 @@
 //! What a diffusion model predicts, which neither names nor shapes tell.
 
 use half::{bf16, f16};
-use impasto_weights::{Checkpoint, Element, WeightsError};
+use impasto_weights::{Checkpoint, ElementType, WeightsError};
 
 use super::Version;
 use crate::config::Config;
-use crate::discovery::Pick;
+use crate::discovery::NetworkInFile;
 use crate::networks::UnetConfig;
 use crate::{ModelError, Prediction};
 
@@ -13,11 +13,11 @@ use crate::{ModelError, Prediction};
 /// metadata, marks among the tensors, last the weights themselves.
 pub(super) fn prediction(
     version: &Version,
-    pick: &Pick,
+    pick: &NetworkInFile,
     config: &UnetConfig,
     scheduler: Option<&Config>,
 ) -> Result<(Prediction, bool), ModelError> {
-    let Pick { source, found } = pick;
+    let NetworkInFile { source, found } = pick;
     let has = |mark: &str| {
         let prefixed = format!("{}{mark}", found.prefix);
         source.shapes.contains_key(mark) || source.shapes.contains_key(&prefixed)
@@ -71,7 +71,7 @@ fn check_schedule(json: &Config) -> Result<(), ModelError> {
 /// The one trace that training on the velocity left in all known weights of Stable Diffusion 2: the last transformer's first shift
 /// varies more. Inpainting models of the family predict noise.
 pub(in crate::families) fn looks_like_v(
-    Pick { source, found }: &Pick,
+    NetworkInFile { source, found }: &NetworkInFile,
     config: &UnetConfig,
 ) -> Result<bool, ModelError> {
     let (level, last) = (config.channels.len().saturating_sub(1), config.resnets);
@@ -90,11 +90,11 @@ fn numbers(checkpoint: &Checkpoint, name: &str) -> Result<Option<Vec<f64>>, Mode
     let bytes = checkpoint.read_all(tensor).map_err(WeightsError::from)?;
     let halves = bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
     Ok(match tensor.element {
-        Element::F32 => {
+        ElementType::F32 => {
             Some(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]).into()).collect())
         }
-        Element::F16 => Some(halves.map(|b| f16::from_le_bytes(b).into()).collect()),
-        Element::BF16 => Some(halves.map(|b| bf16::from_le_bytes(b).into()).collect()),
+        ElementType::F16 => Some(halves.map(|b| f16::from_le_bytes(b).into()).collect()),
+        ElementType::BF16 => Some(halves.map(|b| bf16::from_le_bytes(b).into()).collect()),
         _ => None,
     })
 }

@@ -7,28 +7,27 @@ use std::sync::Arc;
 
 use impasto_weights::{Checkpoint, FileParams, ParamLocation, SharedSource};
 
-use crate::{Found, ModelError, Shapes};
+use crate::{ModelError, Network, RecognisedNetwork, TensorShapes};
 
-/// One network, and the file that it is in.
+/// A network of a model and the file that it is in, all of its parameters found.
 ///
 /// It gives parameters under the names of the graphs ([`unet`](crate::unet()) and the others), whatever the file calls them.
 #[derive(Clone)]
-pub struct Part<C> {
-    /// What distinguishes it from others of its kind.
-    pub config: C,
+pub struct OpenNetwork {
+    /// Its structure and sizes.
+    pub network: Arc<dyn Network>,
     params: Arc<FileParams>,
 }
 
-impl<C> Part<C> {
+impl OpenNetwork {
     /// Find every parameter of `found` in the file, in its shape, before anything is packed.
     pub(crate) fn new(
-        config: C,
         what: &'static str,
-        found: &Found,
+        found: &RecognisedNetwork,
         path: &Path,
         checkpoint: &Arc<Checkpoint>,
-        shapes: &Shapes,
-    ) -> Result<Part<C>, ModelError> {
+        shapes: &TensorShapes,
+    ) -> Result<OpenNetwork, ModelError> {
         let graphs = found.graphs().map_err(|source| ModelError::Graph {
             path: path.into(),
             part: what,
@@ -44,7 +43,7 @@ impl<C> Part<C> {
         }
         let wrong = |problems| ModelError::Tensors { path: path.into(), part: what, problems };
         let params = FileParams::find(path, checkpoint, params).map_err(wrong)?;
-        Ok(Part { config, params: Arc::new(params) })
+        Ok(OpenNetwork { network: found.network.clone(), params: Arc::new(params) })
     }
 
     /// Its parameters, for a backend that packs them.
@@ -54,7 +53,7 @@ impl<C> Part<C> {
 }
 
 /// What holds of any parameters in files: their path, storage, bytes and fingerprint.
-impl<C> Deref for Part<C> {
+impl Deref for OpenNetwork {
     type Target = FileParams;
 
     fn deref(&self) -> &FileParams {
