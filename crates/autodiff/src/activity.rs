@@ -178,7 +178,7 @@ impl Activity {
         let values = k.value_count();
         let nodes = values + k.memories().len();
         let edges = edges(k, places, false);
-        let own = |m: &impasto_kernel::ir::Memory| matches!(m.space, Space::Buffer(Access::Read | Access::ReadWrite));
+        let own = |m: &impasto_kernel::ir::MemoryDecl| matches!(m.space, Space::Buffer(Access::Read | Access::ReadWrite));
         let is_float = |ty: impasto_kernel::ir::Ty| ty.lanes().is_some_and(|l| l.0.is_float());
         let inputs = k.memories().iter().enumerate().filter(|(_, m)| own(m) && is_float(m.ty) && wrt(&m.name));
         let params = places.ops.iter().filter_map(|&op| match k.kind(op) {

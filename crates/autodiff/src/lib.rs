@@ -60,7 +60,7 @@ mod write;
 use activity::{Activity, Places};
 pub use chain::{Chain, Cost};
 use impasto_kernel::KernelError;
-use impasto_kernel::ir::{Access, Kernel, Memory, MemoryId, OpId, Scalar, Space, Ty};
+use impasto_kernel::ir::{Access, Kernel, MemoryDecl, MemoryId, OpId, Scalar, Space, Ty};
 use impasto_kernel::passes::{clean, values};
 use impasto_kernel::text::op_text;
 use impasto_kernel::{GradientBuffer, gradient_buffers, verify};
@@ -68,7 +68,7 @@ pub use launch::Derivatives;
 use normal::Normal;
 use parts::Parts;
 use plan::Plan;
-pub use report::{KeptLoop, Report};
+pub use report::{KeptLoop, GradReport};
 use write::{F32, U32};
 
 /// What a buffer of a derivative is, by its number among the buffers of the primal.
@@ -104,7 +104,7 @@ pub struct Grad {
     /// buffers of the primal. None if there is no tape.
     pub size: Option<(Kernel, Vec<Purpose>)>,
     /// What is kept and what is computed again.
-    pub report: Report,
+    pub report: GradReport,
 }
 
 /// The forward derivative of a kernel.
@@ -127,7 +127,7 @@ fn refused(k: &Kernel, (op, problem): Refusal) -> KernelError {
 ///
 /// ```
 /// use impasto_autodiff::Differentiate;
-/// use impasto_kernel::{Builder, Data, Launch};
+/// use impasto_kernel::{Builder, BufferData, Launch};
 /// // A product over a loop that is as long as a buffer says: y = n-th power of x.
 /// let kernel = Builder::kernel("power", [1, 1, 1], |k| {
 ///     let (n, x, y) = (k.buffer::<u32>("n"), k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
@@ -138,7 +138,7 @@ fn refused(k: &Kernel, (op, problem): Refusal) -> KernelError {
 /// let launch = Launch::new([1, 1, 1], vec![[3u32][..].into(), [2f32][..].into(), [0f32][..].into()]);
 /// let grad = kernel.grad()?;
 /// let adjoints = grad.execute(&launch, &[(2, [1f32][..].into())])?;
-/// assert_eq!(adjoints.of(1).and_then(Data::to_f32), Some(vec![12.0]));
+/// assert_eq!(adjoints.of(1).and_then(BufferData::to_f32), Some(vec![12.0]));
 /// # Ok::<(), impasto_kernel::KernelError>(())
 /// ```
 pub trait Differentiate {
@@ -152,14 +152,14 @@ pub trait Differentiate {
     ///
     /// ```
     /// use impasto_autodiff::Differentiate;
-    /// use impasto_kernel::{Builder, Data, Launch};
+    /// use impasto_kernel::{Builder, BufferData, Launch};
     /// let kernel = Builder::kernel("square", [1, 1, 1], |k| {
     ///     let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
     ///     y.store(0, x.load(0) * x.load(0));
     /// })?;
     /// let launch = Launch::new([1, 1, 1], vec![[3f32][..].into(), [0f32][..].into()]);
     /// let changes = kernel.jvp()?.execute(&launch, &[(0, [1f32][..].into())])?;
-    /// assert_eq!(changes.of(1).and_then(Data::to_f32), Some(vec![6.0]));
+    /// assert_eq!(changes.of(1).and_then(BufferData::to_f32), Some(vec![6.0]));
     /// # Ok::<(), impasto_kernel::KernelError>(())
     /// ```
     fn jvp(&self) -> Result<Jvp, KernelError>;
@@ -203,7 +203,7 @@ impl Differentiate for Kernel {
 fn custom(primal: &Kernel) -> Option<Result<Grad, KernelError>> {
     let backward = primal.gradient()?;
     Some(gradient_buffers(primal, backward).map(|buffers| {
-        let is_buffer = |m: &&Memory| matches!(m.space, Space::Buffer(_));
+        let is_buffer = |m: &&MemoryDecl| matches!(m.space, Space::Buffer(_));
         let names: Vec<&str> = primal.memories().iter().filter(is_buffer).map(|m| m.name.as_str()).collect();
         let (mut purposes, mut adjoints) = (Vec::new(), Vec::new());
         for buffer in buffers {
@@ -216,7 +216,7 @@ fn custom(primal: &Kernel) -> Option<Result<Grad, KernelError>> {
                 GradientBuffer::Params => Purpose::Params,
             });
         }
-        let report = Report { kernel: primal.name.clone(), loops: Vec::new(), adjoints, logged: Vec::new() };
+        let report = GradReport { kernel: primal.name.clone(), loops: Vec::new(), adjoints, logged: Vec::new() };
         Grad { kernel: backward.clone(), purposes, size: None, report }
     }))
 }
@@ -258,7 +258,7 @@ fn declare(header: &mut Kernel, name: &str, ty: Ty, space: Space) -> MemoryId {
         number += 1;
         own = format!("{name}_{number}");
     }
-    header.memories_mut().push(Memory { name: own, ty, space });
+    header.memories_mut().push(MemoryDecl { name: own, ty, space });
     MemoryId(header.memories().len() as u32 - 1)
 }
 
@@ -315,7 +315,7 @@ fn gradient(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Grad, KernelE
     let k = &normal.kernel;
     verify(k)?;
     check::check(&normal, &places, &activity, &plan).map_err(|r| refused(k, r))?;
-    let report = Report::new(&normal, &places, &activity, &plan);
+    let report = GradReport::new(&normal, &places, &activity, &plan);
 
     let (mut header, mut purposes) = derived(k, &parts, "grad");
     parts.agree(&mut plan.once, |m| activity.memory(m));

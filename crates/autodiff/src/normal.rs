@@ -7,7 +7,7 @@
 //! Cost: linear, plus exits times the values that they take along.
 
 use impasto_kernel::hash::{Map, Set};
-use impasto_kernel::ir::{Assembler, Binary, Compare, Kernel, OpId, OpKind, RegionId, Scalar, Ty, Value};
+use impasto_kernel::ir::{Assembler, BinaryOp, Compare, Kernel, OpId, OpKind, RegionId, Scalar, Ty, Value};
 
 use super::write::{BOOL, Copied, U32};
 
@@ -326,7 +326,7 @@ impl Exits<'_> {
             let one = self.asm.number(1);
             next.extend([on, self.asm.plus(values[n + 2], one)]);
             if ways.any() {
-                let inside = self.asm.binary(Binary::Or, on, off);
+                let inside = self.asm.binary(BinaryOp::Or, on, off);
                 let fell = self.asm.number(FELL);
                 next.push(self.asm.select(inside, fell, how));
                 next.extend_from_slice(&payload[..own]);

@@ -2,7 +2,7 @@
 //! and vectors only. Memory of the workgroup and of an invocation stays so. A buffer is the caller's: what is written in the end reads it
 //! and stores to it as it was, and has one adjoint for it, with an f32 for each word of its layout. Cost: linear in scalars.
 
-use impasto_kernel::ir::{Assembler, Kernel, Memory, MemoryId, OpId, OpKind, Space, Ty, Value};
+use impasto_kernel::ir::{Assembler, Kernel, MemoryDecl, MemoryId, OpId, OpKind, Space, Ty, Value};
 use impasto_kernel::passes::rewrite::{Rewrite, Rule};
 
 use super::stride;
@@ -100,7 +100,7 @@ impl Rule for Split {
 
 /// The kernel on memories of scalars and vectors, and which of them are parts of buffers.
 pub(super) fn split(k: &Kernel) -> (Kernel, Parts) {
-    let composite = |m: &Memory| m.ty.lanes().is_none();
+    let composite = |m: &MemoryDecl| m.ty.lanes().is_none();
     if !k.memories().iter().any(composite) {
         return (k.clone(), Parts::none(k));
     }
@@ -108,14 +108,14 @@ pub(super) fn split(k: &Kernel) -> (Kernel, Parts) {
     let n = k.memories().len();
     let mut s = Split { parts: vec![Vec::new(); n], paths: vec![Vec::new(); n] };
     let mut parts = Parts::default();
-    let buffer = |m: &Memory| matches!(m.space, Space::Buffer(_));
+    let buffer = |m: &MemoryDecl| matches!(m.space, Space::Buffer(_));
     for buffers in [false, true] {
         parts.first = header.memories().len();
         for (i, m) in k.memories().iter().enumerate().filter(|(_, m)| composite(m) && buffer(m) == buffers) {
             paths(k, m.ty, &mut Vec::new(), &mut s.paths[i]);
             let layout = k.lay_out(m.ty);
             for (number, (path, ty)) in s.paths[i].iter().enumerate() {
-                let own = Memory { name: format!("{}.{number}", m.name), ty: *ty, space: m.space };
+                let own = MemoryDecl { name: format!("{}.{number}", m.name), ty: *ty, space: m.space };
                 // The first takes the place of what is the kernel's alone.
                 if number == 0 && !buffers {
                     header.memories_mut()[i] = own;

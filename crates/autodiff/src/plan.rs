@@ -11,7 +11,7 @@ use std::collections::HashSet;
 
 use impasto_kernel::hash::Map;
 use impasto_kernel::ir::{
-    Access, Binary, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space, Subgroup, Ty, Value,
+    Access, BinaryOp, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space, Subgroup, Ty, Value,
 };
 
 use super::activity::{Activity, Places};
@@ -277,7 +277,7 @@ fn steps(k: &Kernel, places: &Places, r: RegionId, j: usize) -> Option<Value> {
     let arg = k.region_args(r).nth(j + 1)?;
     matches!(k.ty(arg).as_scalar(), Some(Scalar::U32 | Scalar::I32)).then_some(())?;
     let next = k.args(k.terminator(r)?)[j];
-    let op = places.def[next.index()].filter(|&op| k.kind(op) == OpKind::Binary(Binary::Add))?;
+    let op = places.def[next.index()].filter(|&op| k.kind(op) == OpKind::Binary(BinaryOp::Add))?;
     let by = match *k.args(op) {
         [a, b] if a == arg => b,
         [a, b] if b == arg => a,

@@ -29,7 +29,7 @@ pub struct KeptLoop {
 
 /// What is kept and what is computed again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct GradReport {
     /// The kernel that is differentiated.
     pub kernel: String,
     /// The loops that a derivative flows through, in order.
@@ -40,8 +40,8 @@ pub struct Report {
     pub logged: Vec<String>,
 }
 
-impl Report {
-    pub(super) fn new(normal: &Normal, places: &Places, activity: &Activity, plan: &Plan) -> Report {
+impl GradReport {
+    pub(super) fn new(normal: &Normal, places: &Places, activity: &Activity, plan: &Plan) -> GradReport {
         let k = &normal.kernel;
         let mut loops = Vec::new();
         for &op in &places.ops {
@@ -64,7 +64,7 @@ impl Report {
         adjoints.dedup();
         let logged = places.ops.iter().filter(|op| normal.logged.contains_key(op));
         let logged = logged.map(|&op| type_text(k, k.ty(k.result(op)))).collect();
-        Report { kernel: k.name.clone(), loops, adjoints, logged }
+        GradReport { kernel: k.name.clone(), loops, adjoints, logged }
     }
 }
 
@@ -89,7 +89,7 @@ fn counted(types: &[String]) -> String {
     groups.iter().map(|(n, t)| if *n == 1 { (*t).clone() } else { format!("{n} {t}") }).collect::<Vec<_>>().join(", ")
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for GradReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "kernel '{}': adjoints of {}", self.kernel, self.adjoints.join(", "))?;
         if self.loops.iter().all(|l| l.bytes == 0) && self.logged.is_empty() {

@@ -13,7 +13,7 @@ mod replay;
 
 use impasto_kernel::hash::Map;
 use impasto_kernel::ir::{
-    Access, Assembler, Atomic, Binary, Builtin, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space,
+    Access, Assembler, Atomic, BinaryOp, Builtin, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space,
     Subgroup, Ty, Value,
 };
 
@@ -334,8 +334,8 @@ impl Reverse<'_> {
             Subgroup::ExclusiveAdd => {
                 // What all lanes get, without this one and those before it.
                 let (all, before) = (together(asm, Subgroup::Add, g), together(asm, f, g));
-                let behind = asm.binary(Binary::Sub, all, before);
-                asm.binary(Binary::Sub, behind, g)
+                let behind = asm.binary(BinaryOp::Sub, all, before);
+                asm.binary(BinaryOp::Sub, behind, g)
             }
             Subgroup::BroadcastFirst => {
                 let lane = asm.value(OpKind::Builtin(Builtin::SubgroupLane, 0), &[], U32);
@@ -353,7 +353,7 @@ impl Reverse<'_> {
                 let before = together(asm, Subgroup::ExclusiveAdd, count);
                 let zero = asm.number(0);
                 let first = asm.compare(Compare::Eq, before, zero);
-                let here = asm.value(OpKind::Binary(Binary::And), &[has, first], BOOL);
+                let here = asm.value(OpKind::Binary(BinaryOp::And), &[has, first], BOOL);
                 let all = together(asm, Subgroup::Add, g);
                 let zero = asm.zero(ty);
                 asm.select(here, all, zero)
@@ -412,11 +412,11 @@ impl Reverse<'_> {
         let types: Vec<Ty> = init.iter().map(|&v| self.asm.kernel.ty(v)).collect();
         let args = self.args(op);
         let one = self.asm.number(1);
-        let last = self.asm.binary(Binary::Sub, ran.turns, one);
+        let last = self.asm.binary(BinaryOp::Sub, ran.turns, one);
 
         let region = self.asm.open(&std::iter::once(U32).chain(types.iter().copied()).collect::<Vec<_>>());
         let given: Vec<Value> = self.asm.kernel.region_args(region).collect();
-        let turn = self.asm.binary(Binary::Sub, last, given[0]);
+        let turn = self.asm.binary(BinaryOp::Sub, last, given[0]);
         self.restore(op, step, turn, &args, &plan, ran.record.as_ref());
         self.forward(r, true, false);
         inner.iter().for_each(|v| self.adjoints[v.index()] = None);

@@ -3,7 +3,7 @@
 
 use impasto_kernel::hash::Map;
 use impasto_kernel::ir::{
-    Access, Assembler, Atomic, Binary, Kernel, MemoryId, OpId, OpKind, RegionId, Space, Ty, Value,
+    Access, Assembler, Atomic, BinaryOp, Kernel, MemoryId, OpId, OpKind, RegionId, Space, Ty, Value,
 };
 
 use super::normal::Normal;
@@ -165,7 +165,7 @@ impl Size<'_> {
                 let mut values = self.args(end);
                 if takes && matches!(k.kind(end), OpKind::Yield | OpKind::Continue(_)) {
                     for (t, &inner) in inner.iter().enumerate() {
-                        let peak = most.get(t).map(|&m| self.asm.binary(Binary::Max, m, inner));
+                        let peak = most.get(t).map(|&m| self.asm.binary(BinaryOp::Max, m, inner));
                         values.push(peak.unwrap_or(inner));
                     }
                 }
@@ -197,7 +197,7 @@ impl Size<'_> {
             }
         }
         for (inside, &inner) in taken.inside.iter_mut().zip(inner) {
-            *inside = self.asm.binary(Binary::Max, *inside, inner);
+            *inside = self.asm.binary(BinaryOp::Max, *inside, inner);
         }
     }
 

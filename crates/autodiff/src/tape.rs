@@ -5,7 +5,7 @@
 //! An iteration for which there is no room is not written, and a loop of which an iteration was not written is not taken backwards: what was needed
 //! is noted in `status`, which the host reads. There is no way to turn this off.
 
-use impasto_kernel::ir::{Assembler, Atomic, Binary, Builtin, Compare, MemoryId, OpKind, Scalar, Ty, Unary, Value};
+use impasto_kernel::ir::{Assembler, Atomic, BinaryOp, Builtin, Compare, MemoryId, OpKind, Scalar, Ty, UnaryOp, Value};
 
 use super::write::{F32, U32};
 
@@ -65,7 +65,7 @@ impl Tape {
         let limits = memories.map(|m| match m {
             Some(m) => {
                 let length = asm.value(OpKind::Len(m), &[], U32);
-                asm.binary(Binary::Div, length, count)
+                asm.binary(BinaryOp::Div, length, count)
             }
             None => asm.number(0),
         });
@@ -76,10 +76,10 @@ impl Tape {
     pub(super) fn record(&self, asm: &mut Assembler, base: [Value; 2], words: [u32; 2]) -> Record {
         let mut room = asm.number(u32::MAX);
         for t in (0..2).filter(|&t| words[t] > 0) {
-            let free = asm.binary(Binary::Sub, self.limits[t], base[t]);
+            let free = asm.binary(BinaryOp::Sub, self.limits[t], base[t]);
             let words = asm.number(words[t]);
-            let turns = asm.binary(Binary::Div, free, words);
-            room = asm.binary(Binary::Min, room, turns);
+            let turns = asm.binary(BinaryOp::Div, free, words);
+            room = asm.binary(BinaryOp::Min, room, turns);
         }
         Record { base, room, words }
     }
@@ -125,7 +125,7 @@ impl Tape {
     fn log_element(&self, asm: &mut Assembler, end: Value, at: Value, word: u32) -> Value {
         let word = asm.number(word + 1);
         let slot = asm.plus(at, word);
-        let slot = asm.binary(Binary::Sub, end, slot);
+        let slot = asm.binary(BinaryOp::Sub, end, slot);
         let first = asm.times(slot, self.count);
         asm.plus(first, self.place)
     }
@@ -161,14 +161,14 @@ impl Tape {
         for t in (0..2).filter(|&t| self.memories[t].is_some()) {
             let needed = saturating_plus(asm, total[t], top[t]);
             let fits = asm.compare(Compare::Le, needed, ends[t]);
-            whole = asm.binary(Binary::And, whole, fits);
+            whole = asm.binary(BinaryOp::And, whole, fits);
             if let Some(status) = self.status {
                 let (zero, at) = (asm.number(0), asm.number(t as u32));
                 let lacking = asm.select(fits, zero, needed);
                 asm.value(OpKind::Atomic(status, Atomic::Max), &[at, lacking], U32);
             }
             // Where there was no room for both, there is none for more.
-            let rest = asm.binary(Binary::Sub, ends[t], total[t]);
+            let rest = asm.binary(BinaryOp::Sub, ends[t], total[t]);
             self.limits[t] = asm.select(fits, rest, top[t]);
         }
         self.log = Some((ends, whole));
@@ -202,7 +202,7 @@ impl Tape {
         let zero = asm.number(0);
         let back = asm.select(fits, turns, zero);
         if let Some(status) = self.status {
-            let over = asm.value(OpKind::Unary(Unary::Not), &[fits], Ty::scalar(Scalar::Bool));
+            let over = asm.value(OpKind::Unary(UnaryOp::Not), &[fits], Ty::scalar(Scalar::Bool));
             asm.when(over, |asm| {
                 for t in (0..2).filter(|&t| record.words[t] > 0) {
                     let size = saturating_times(asm, turns, record.words[t]);
@@ -210,7 +210,7 @@ impl Tape {
                     let lacks = asm.compare(Compare::Gt, needed, self.limits[t]);
                     let needed = match self.log {
                         Some((ends, _)) => {
-                            let log = asm.binary(Binary::Sub, ends[t], self.limits[t]);
+                            let log = asm.binary(BinaryOp::Sub, ends[t], self.limits[t]);
                             saturating_plus(asm, needed, log)
                         }
                         None => needed,
@@ -234,21 +234,21 @@ impl Tape {
 /// The iterations of a `for`.
 pub(super) fn turns(asm: &mut Assembler, from: Value, to: Value, step: u32) -> Value {
     let some = asm.compare(Compare::Lt, from, to);
-    let distance = asm.binary(Binary::Sub, to, from);
+    let distance = asm.binary(BinaryOp::Sub, to, from);
     let distance = asm.value(OpKind::Convert, &[distance], U32);
     let (one, zero, step) = (asm.number(1), asm.number(0), asm.number(step));
-    let last = asm.binary(Binary::Sub, distance, one);
-    let last = asm.binary(Binary::Div, last, step);
+    let last = asm.binary(BinaryOp::Sub, distance, one);
+    let last = asm.binary(BinaryOp::Div, last, step);
     let n = asm.plus(last, one);
     asm.select(some, n, zero)
 }
 
 /// The number of an iteration, from 0.
 pub(super) fn turn(asm: &mut Assembler, index: Value, from: Value, step: u32) -> Value {
-    let distance = asm.binary(Binary::Sub, index, from);
+    let distance = asm.binary(BinaryOp::Sub, index, from);
     let distance = asm.value(OpKind::Convert, &[distance], U32);
     let step = asm.number(step);
-    asm.binary(Binary::Div, distance, step)
+    asm.binary(BinaryOp::Div, distance, step)
 }
 
 pub(super) fn saturating_plus(asm: &mut Assembler, a: Value, b: Value) -> Value {
@@ -274,7 +274,7 @@ fn halves(asm: &mut Assembler, s: Scalar, x: Value) -> Vec<Value> {
         Scalar::I64 | Scalar::U64 => {
             let low = asm.value(OpKind::Convert, &[x], U32);
             let by = asm.constant(s, 32);
-            let high = asm.binary(Binary::Shr, x, by);
+            let high = asm.binary(BinaryOp::Shr, x, by);
             vec![low, asm.value(OpKind::Convert, &[high], U32)]
         }
     }
@@ -290,8 +290,8 @@ fn joined(asm: &mut Assembler, s: Scalar, parts: &[Value]) -> Value {
         (_, &[low, high]) => {
             let (low, high) = (asm.value(OpKind::Convert, &[low], ty), asm.value(OpKind::Convert, &[high], ty));
             let by = asm.constant(s, 32);
-            let high = asm.binary(Binary::Shl, high, by);
-            asm.binary(Binary::Or, low, high)
+            let high = asm.binary(BinaryOp::Shl, high, by);
+            asm.binary(BinaryOp::Or, low, high)
         }
         (Scalar::F32 | Scalar::U32, &[x, ..]) => x,
         (_, &[x, ..]) => asm.value(OpKind::Convert, &[x], ty),

@@ -1,13 +1,13 @@
 //! One workgroup in lockstep. Registers are columns: for each scalar of each value, one number for each invocation.
 
-use super::data::{Data, Places};
+use super::data::{BufferData, Places};
 use super::mask::Mask;
 use super::wide::Arithmetic;
-use super::{ForeignMachine, Launch};
+use super::{ForeignExecutor, Launch};
 use crate::error::KernelError;
 use crate::eval;
 use crate::ir::{
-    Atomic, Binary, Builtin, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space, Subgroup, Ty, Value,
+    Atomic, BinaryOp, Builtin, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space, Subgroup, Ty, Value,
 };
 use crate::text::op_text;
 
@@ -20,7 +20,7 @@ struct Frame {
 }
 
 /// One workgroup of a kernel that runs.
-pub struct Machine<'a> {
+pub struct Executor<'a> {
     pub(super) k: &'a Kernel,
     pub(super) lanes: usize,
     /// The first column of each value, and of each variable.
@@ -38,7 +38,7 @@ pub struct Machine<'a> {
     ops: u64,
     arithmetic: Arithmetic,
     /// What runs the foreign ops of an imported kernel.
-    pub(super) foreign: Option<&'a mut dyn ForeignMachine>,
+    pub(super) foreign: Option<&'a mut dyn ForeignExecutor>,
 }
 
 /// The op and the invocation that stopped the run, and why.
@@ -50,8 +50,8 @@ pub(super) fn leaves(k: &Kernel, ty: Ty) -> u32 {
     k.scalars(ty) as u32
 }
 
-impl<'a> Machine<'a> {
-    pub(super) fn new(k: &'a Kernel, wide: bool) -> Machine<'a> {
+impl<'a> Executor<'a> {
+    pub(super) fn new(k: &'a Kernel, wide: bool) -> Executor<'a> {
         let lanes = k.workgroup.iter().product::<u32>() as usize;
         let mut next = 0u32;
         let mut take = |ty: Ty| {
@@ -70,7 +70,7 @@ impl<'a> Machine<'a> {
                 n.saturating_sub(1)
             })
             .collect();
-        Machine {
+        Executor {
             k,
             lanes,
             columns,
@@ -294,7 +294,7 @@ impl<'a> Machine<'a> {
             here = std::mem::take(&mut self.frames[depth].next);
             for lane in here.lanes() {
                 turns[lane] -= 1;
-                let i = self.arithmetic.binary(Binary::Add, s, self.get(inner[0], lane), step.into());
+                let i = self.arithmetic.binary(BinaryOp::Add, s, self.get(inner[0], lane), step.into());
                 self.set(inner[0], lane, i);
             }
         }
@@ -445,12 +445,12 @@ impl<'a> Machine<'a> {
     }
 
     /// The element that an op names, if it exists.
-    fn element(&self, op: OpId, m: MemoryId, lane: usize, buffers: &[Data]) -> Result<usize, String> {
+    fn element(&self, op: OpId, m: MemoryId, lane: usize, buffers: &[BufferData]) -> Result<usize, String> {
         self.place(m, self.get(self.k.args(op)[0], lane) as usize, lane, buffers)
     }
 
     /// An element that exists: its index in a buffer, or where its first scalar stands in an array.
-    pub(super) fn place(&self, m: MemoryId, index: usize, lane: usize, buffers: &[Data]) -> Result<usize, String> {
+    pub(super) fn place(&self, m: MemoryId, index: usize, lane: usize, buffers: &[BufferData]) -> Result<usize, String> {
         let mem = self.k.memory(m);
         let width = self.widths[m.index()];
         let (n, at) = match mem.space {
@@ -511,9 +511,9 @@ impl<'a> Machine<'a> {
         let s = self.k.memory(m).ty.as_scalar().unwrap_or(Scalar::U32);
         let (old, x) = (self.get(self.k.result(op), lane), self.get(args[1], lane));
         let new = match f {
-            Atomic::Add => self.arithmetic.binary(Binary::Add, s, old, x),
-            Atomic::Min => self.arithmetic.binary(Binary::Min, s, old, x),
-            Atomic::Max => self.arithmetic.binary(Binary::Max, s, old, x),
+            Atomic::Add => self.arithmetic.binary(BinaryOp::Add, s, old, x),
+            Atomic::Min => self.arithmetic.binary(BinaryOp::Min, s, old, x),
+            Atomic::Max => self.arithmetic.binary(BinaryOp::Max, s, old, x),
             Atomic::And => old & x,
             Atomic::Or => old | x,
             Atomic::Xor => old ^ x,
@@ -534,16 +534,16 @@ impl<'a> Machine<'a> {
         for first in (0..self.lanes).step_by(width) {
             let active: Vec<usize> = (first..(first + width).min(self.lanes)).filter(|&l| mask.has(l)).collect();
             let values: Vec<u64> = active.iter().map(|&l| self.get(args[0], l)).collect();
-            let fold = |f: Binary| values.iter().copied().reduce(|a, b| arithmetic.binary(f, s, a, b)).unwrap_or(0);
+            let fold = |f: BinaryOp| values.iter().copied().reduce(|a, b| arithmetic.binary(f, s, a, b)).unwrap_or(0);
             let mut before = 0;
             for (i, &lane) in active.iter().enumerate() {
                 let bits = match f {
-                    Subgroup::Add => fold(Binary::Add),
-                    Subgroup::Min => fold(Binary::Min),
-                    Subgroup::Max => fold(Binary::Max),
+                    Subgroup::Add => fold(BinaryOp::Add),
+                    Subgroup::Min => fold(BinaryOp::Min),
+                    Subgroup::Max => fold(BinaryOp::Max),
                     Subgroup::ExclusiveAdd => {
                         let own = before;
-                        before = self.arithmetic.binary(Binary::Add, s, before, values[i]);
+                        before = self.arithmetic.binary(BinaryOp::Add, s, before, values[i]);
                         own
                     }
                     Subgroup::BroadcastFirst => values[0],

@@ -2,7 +2,7 @@
 
 use std::panic::Location;
 
-use super::kernel::{Kernel, Op, OpId, Region, RegionId, Value};
+use super::kernel::{Kernel, OpRecord, OpId, Region, RegionId, Value};
 use super::op::OpKind;
 use super::types::{Scalar, Ty};
 
@@ -111,7 +111,7 @@ impl Assembler {
         let (operands, values) = (k.operands.len(), k.values.len());
         k.operands.extend(args);
         k.values.extend(results);
-        k.ops.push(Op {
+        k.ops.push(OpRecord {
             kind,
             args: operands as u32,
             n_args: (k.operands.len() - operands) as u32,

@@ -5,7 +5,7 @@
 
 use super::rewrite::{Rewrite, Rule};
 use crate::eval;
-use crate::ir::{Assembler, Binary, Compare, Kernel, OpId, OpKind, Scalar, Ty, Unary, Value};
+use crate::ir::{Assembler, BinaryOp, Compare, Kernel, OpId, OpKind, Scalar, Ty, UnaryOp, Value};
 
 struct Fold {
     /// For each loop of the old kernel, the ops that end it or begin its next iteration.
@@ -134,8 +134,8 @@ fn simplify(asm: &Assembler, kind: OpKind, args: &[Value], ty: Ty) -> Option<Cam
                 return Some(Came::Const(eval::unary(f, s, a)));
             }
             match (f, asm.made_by(args[0])) {
-                (Unary::Neg | Unary::Not, Some((OpKind::Unary(g), inner))) if f == g => Some(Came::Value(inner[0])),
-                (Unary::Not, Some((OpKind::Compare(x), inner))) => {
+                (UnaryOp::Neg | UnaryOp::Not, Some((OpKind::Unary(g), inner))) if f == g => Some(Came::Value(inner[0])),
+                (UnaryOp::Not, Some((OpKind::Compare(x), inner))) => {
                     let float = asm.kernel.ty(inner[0]).lanes().is_some_and(|l| l.0.is_float());
                     let other = match x {
                         Compare::Eq => Compare::Ne,
@@ -170,7 +170,7 @@ fn simplify(asm: &Assembler, kind: OpKind, args: &[Value], ty: Ty) -> Option<Cam
             None if args[1] == args[2] => Some(Came::Value(args[1])),
             None if ty == Ty::scalar(Scalar::Bool) && arg_ty(0).is_some() => match (c(1), c(2)) {
                 (Some(1), Some(0)) => Some(Came::Value(args[0])),
-                (Some(0), Some(1)) => Some(Came::Op(OpKind::Unary(Unary::Not), vec![args[0]])),
+                (Some(0), Some(1)) => Some(Came::Op(OpKind::Unary(UnaryOp::Not), vec![args[0]])),
                 _ => None,
             },
             None => None,
@@ -195,7 +195,7 @@ fn simplify(asm: &Assembler, kind: OpKind, args: &[Value], ty: Ty) -> Option<Cam
     }
 }
 
-fn binary(asm: &Assembler, f: Binary, args: &[Value], ty: Ty) -> Option<Came> {
+fn binary(asm: &Assembler, f: BinaryOp, args: &[Value], ty: Ty) -> Option<Came> {
     let s = ty.as_scalar()?;
     let (a, b) = (args[0], args[1]);
     let (ca, cb) = (asm.as_const(a), asm.as_const(b));
@@ -210,34 +210,34 @@ fn binary(asm: &Assembler, f: Binary, args: &[Value], ty: Ty) -> Option<Came> {
         let sign = 1u64 << (s.bits() - 1);
         let one = eval::convert(Scalar::U32, s, 1);
         return match (f, cb) {
-            (Binary::Mul | Binary::Div, Some(y)) if y == one => Some(Came::Value(a)),
-            (Binary::Sub, Some(0)) => Some(Came::Value(a)),
-            (Binary::Add, Some(y)) if y == sign => Some(Came::Value(a)),
-            (Binary::Min | Binary::Max, _) if a == b => Some(Came::Value(a)),
+            (BinaryOp::Mul | BinaryOp::Div, Some(y)) if y == one => Some(Came::Value(a)),
+            (BinaryOp::Sub, Some(0)) => Some(Came::Value(a)),
+            (BinaryOp::Add, Some(y)) if y == sign => Some(Came::Value(a)),
+            (BinaryOp::Min | BinaryOp::Max, _) if a == b => Some(Came::Value(a)),
             _ => None,
         };
     }
     let all = s.mask();
     if a == b {
         match f {
-            Binary::And | Binary::Or | Binary::Min | Binary::Max => return Some(Came::Value(a)),
-            Binary::Xor | Binary::Sub => return Some(Came::Const(0)),
+            BinaryOp::And | BinaryOp::Or | BinaryOp::Min | BinaryOp::Max => return Some(Came::Value(a)),
+            BinaryOp::Xor | BinaryOp::Sub => return Some(Came::Const(0)),
             _ => {}
         }
     }
     match (f, cb?) {
-        (Binary::Add | Binary::Sub | Binary::Or | Binary::Xor | Binary::Shl | Binary::Shr, 0) => Some(Came::Value(a)),
-        (Binary::Mul | Binary::And | Binary::Rem, 0) => Some(Came::Const(0)),
-        (Binary::Mul | Binary::Div, 1) => Some(Came::Value(a)),
-        (Binary::Div, 0) => Some(Came::Value(a)),
-        (Binary::Rem, 1) => Some(Came::Const(0)),
-        (Binary::And, y) if y == all => Some(Came::Value(a)),
-        (Binary::Or, y) if y == all => Some(Came::Const(all)),
+        (BinaryOp::Add | BinaryOp::Sub | BinaryOp::Or | BinaryOp::Xor | BinaryOp::Shl | BinaryOp::Shr, 0) => Some(Came::Value(a)),
+        (BinaryOp::Mul | BinaryOp::And | BinaryOp::Rem, 0) => Some(Came::Const(0)),
+        (BinaryOp::Mul | BinaryOp::Div, 1) => Some(Came::Value(a)),
+        (BinaryOp::Div, 0) => Some(Came::Value(a)),
+        (BinaryOp::Rem, 1) => Some(Came::Const(0)),
+        (BinaryOp::And, y) if y == all => Some(Came::Value(a)),
+        (BinaryOp::Or, y) if y == all => Some(Came::Const(all)),
         // (x + p) + q: integers wrap, so the order does not matter.
-        (Binary::Add, q) => match asm.made_by(a) {
-            Some((OpKind::Binary(Binary::Add), inner)) => {
+        (BinaryOp::Add, q) => match asm.made_by(a) {
+            Some((OpKind::Binary(BinaryOp::Add), inner)) => {
                 let p = asm.as_const(inner[1])?;
-                let sum = eval::binary(Binary::Add, s, p, q);
+                let sum = eval::binary(BinaryOp::Add, s, p, q);
                 // The new constant would need a place of its own; only a sum that vanishes is folded here.
                 (sum == 0).then_some(Came::Value(inner[0]))
             }

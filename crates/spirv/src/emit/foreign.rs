@@ -7,7 +7,7 @@ use super::ops::compare;
 use super::words::{Global, Mode, Words};
 use crate::import::foreign::{Constant, Word};
 use impasto_kernel::hash::Map;
-use impasto_kernel::ir::{Binary, Kernel, OpId, OpKind, Scalar, Ty, Unary, Value};
+use impasto_kernel::ir::{BinaryOp, Kernel, OpId, OpKind, Scalar, Ty, UnaryOp, Value};
 
 /// The module that imported kernels came from: which of its ids have which new ones, in the order in which they were asked for.
 #[derive(Default)]
@@ -121,27 +121,27 @@ pub(crate) fn opcode(kind: OpKind, s: Scalar, to: Scalar) -> Option<S> {
     };
     let (bool_, float) = (s == Scalar::Bool, s.is_float());
     Some(match kind {
-        OpKind::Unary(Unary::Neg) => pick(S::FNegate, S::SNegate, S::SNegate),
-        OpKind::Unary(Unary::Not) if bool_ => S::LogicalNot,
-        OpKind::Unary(Unary::Not) => S::Not,
-        OpKind::Unary(Unary::CountOnes) => S::BitCount,
-        OpKind::Unary(Unary::ReverseBits) => S::BitReverse,
+        OpKind::Unary(UnaryOp::Neg) => pick(S::FNegate, S::SNegate, S::SNegate),
+        OpKind::Unary(UnaryOp::Not) if bool_ => S::LogicalNot,
+        OpKind::Unary(UnaryOp::Not) => S::Not,
+        OpKind::Unary(UnaryOp::CountOnes) => S::BitCount,
+        OpKind::Unary(UnaryOp::ReverseBits) => S::BitReverse,
         OpKind::Binary(f) => match f {
-            Binary::And if bool_ => S::LogicalAnd,
-            Binary::Or if bool_ => S::LogicalOr,
-            Binary::Xor if bool_ => S::LogicalNotEqual,
-            Binary::Add => pick(S::FAdd, S::IAdd, S::IAdd),
-            Binary::Sub => pick(S::FSub, S::ISub, S::ISub),
-            Binary::Mul => pick(S::FMul, S::IMul, S::IMul),
-            Binary::Div => pick(S::FDiv, S::SDiv, S::UDiv),
-            Binary::Rem if float => return None,
-            Binary::Rem => pick(S::FRem, S::SRem, S::UMod),
-            Binary::And => S::BitwiseAnd,
-            Binary::Or => S::BitwiseOr,
-            Binary::Xor => S::BitwiseXor,
-            Binary::Shl => S::ShiftLeftLogical,
-            Binary::Shr => pick(S::ShiftRightLogical, S::ShiftRightArithmetic, S::ShiftRightLogical),
-            Binary::Min | Binary::Max | Binary::Pow => return None,
+            BinaryOp::And if bool_ => S::LogicalAnd,
+            BinaryOp::Or if bool_ => S::LogicalOr,
+            BinaryOp::Xor if bool_ => S::LogicalNotEqual,
+            BinaryOp::Add => pick(S::FAdd, S::IAdd, S::IAdd),
+            BinaryOp::Sub => pick(S::FSub, S::ISub, S::ISub),
+            BinaryOp::Mul => pick(S::FMul, S::IMul, S::IMul),
+            BinaryOp::Div => pick(S::FDiv, S::SDiv, S::UDiv),
+            BinaryOp::Rem if float => return None,
+            BinaryOp::Rem => pick(S::FRem, S::SRem, S::UMod),
+            BinaryOp::And => S::BitwiseAnd,
+            BinaryOp::Or => S::BitwiseOr,
+            BinaryOp::Xor => S::BitwiseXor,
+            BinaryOp::Shl => S::ShiftLeftLogical,
+            BinaryOp::Shr => pick(S::ShiftRightLogical, S::ShiftRightArithmetic, S::ShiftRightLogical),
+            BinaryOp::Min | BinaryOp::Max | BinaryOp::Pow => return None,
         },
         OpKind::Compare(c) => compare(c, s),
         OpKind::Select => S::Select,

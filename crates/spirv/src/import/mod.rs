@@ -30,7 +30,7 @@ use impasto_kernel::passes::{MULTI_LEVEL_EXITS, optimise_imported};
 use impasto_kernel::verify;
 use module::At;
 pub(crate) use module::Source;
-pub use reflect::{BlockLayout, BoundBuffer, LastArray, ModuleEntry, ModuleInterface, Number, reflect};
+pub use reflect::{BlockLayout, BoundBuffer, LastArray, ModuleEntry, ModuleInterface, ScalarFormat, reflect};
 pub(crate) use reflect::{member_scalars, strides};
 
 /// Why a module was not optimised.

@@ -5,14 +5,14 @@
 
 use rspirv::spirv::{BuiltIn, Decoration, Op as S, StorageClass};
 
-use impasto_kernel::exec::{ForeignMachine, Launch, Machine, Mask, Stop};
+use impasto_kernel::exec::{ForeignExecutor, Launch, Executor, Mask, Stop};
 use impasto_kernel::hash::Map;
 use impasto_kernel::ir::{Builtin, Kernel, OpId, OpKind, Shape, Value};
 
 use super::instructions::Instructions;
 use super::numbers;
 use crate::import::foreign::{Constant, Foreign};
-use crate::import::{ModuleInterface, Number, Source, member_scalars, pointee};
+use crate::import::{ModuleInterface, ScalarFormat, Source, member_scalars, pointee};
 
 /// Scalars of one memory of an invocation or a workgroup.
 const MOST_SCALARS: u64 = 1 << 22;
@@ -46,7 +46,7 @@ pub(super) struct Outside<'a> {
     variables: Map<u32, usize>,
     locals: Vec<usize>,
     targets: Map<Value, Target>,
-    layouts: Map<Target, Vec<(u32, Number)>>,
+    layouts: Map<Target, Vec<(u32, ScalarFormat)>>,
     constants: Map<u32, Vec<u64>>,
     pub(super) buffers: Vec<Vec<u8>>,
     /// Whether something was read or written outside of its memory: what is not there reads as 0, and Vulkan promises nothing.
@@ -235,7 +235,7 @@ impl<'a> Outside<'a> {
     }
 
     /// Follows a chain of indices from a pointer.
-    pub(super) fn chain(&mut self, m: &Machine<'_>, op: OpId, lane: usize) -> Result<u64, String> {
+    pub(super) fn chain(&mut self, m: &Executor<'_>, op: OpId, lane: usize) -> Result<u64, String> {
         let k = m.kernel();
         let args = k.args(op);
         let mut pointer = m.get(args[0], lane);
@@ -283,7 +283,7 @@ impl<'a> Outside<'a> {
         Ok(pointer)
     }
 
-    fn layout(&mut self, t: Target) -> Result<&[(u32, Number)], String> {
+    fn layout(&mut self, t: Target) -> Result<&[(u32, ScalarFormat)], String> {
         if !self.layouts.contains_key(&t) {
             let found = member_scalars(self.s, t.ty, t.within).ok_or("a type without a layout")?;
             self.layouts.insert(t, found);
@@ -294,7 +294,7 @@ impl<'a> Outside<'a> {
     /// Reads what lies at a pointer.
     pub(super) fn read(
         &mut self,
-        m: &Machine<'_>,
+        m: &Executor<'_>,
         pointer: u64,
         t: Target,
         lane: usize,
@@ -364,13 +364,13 @@ impl<'a> Outside<'a> {
     }
 }
 
-impl ForeignMachine for Outside<'_> {
+impl ForeignExecutor for Outside<'_> {
     fn begin_workgroup(&mut self, lanes: usize) -> Result<(), String> {
         self.begin();
         self.start_values(lanes)
     }
 
-    fn run(&mut self, m: &mut Machine<'_>, op: OpId, mask: Mask, launch: &Launch) -> Result<(), Stop> {
+    fn run(&mut self, m: &mut Executor<'_>, op: OpId, mask: Mask, launch: &Launch) -> Result<(), Stop> {
         let k = m.kernel();
         let kind = k.kind(op);
         let args = k.args(op);
@@ -412,7 +412,7 @@ impl ForeignMachine for Outside<'_> {
 }
 
 /// What a module calls the place of an invocation.
-fn input(m: &Machine<'_>, b: BuiltIn, lane: usize, launch: &Launch) -> Option<Vec<u32>> {
+fn input(m: &Executor<'_>, b: BuiltIn, lane: usize, launch: &Launch) -> Option<Vec<u32>> {
     let own = |b: Builtin| (0..if b.has_axes() { 3 } else { 1 }).map(|axis| m.builtin(b, axis, lane, launch)).collect();
     Some(match b {
         BuiltIn::GlobalInvocationId => own(Builtin::GlobalId),
@@ -431,17 +431,17 @@ fn input(m: &Machine<'_>, b: BuiltIn, lane: usize, launch: &Launch) -> Option<Ve
 }
 
 /// The number that a scalar is, or the scalars of a composite are; a truth value counts as a word.
-pub(super) fn number(s: &Source, ty: u32) -> Number {
+pub(super) fn number(s: &Source, ty: u32) -> ScalarFormat {
     let mut ty = ty;
     for _ in 0..4 {
         match s.made(ty) {
-            Some((S::TypeInt, &[_, bits, sign])) => return Number::Int { bits, signed: sign == 1 },
-            Some((S::TypeFloat, &[_, bits, ..])) => return Number::Float(bits),
+            Some((S::TypeInt, &[_, bits, sign])) => return ScalarFormat::Int { bits, signed: sign == 1 },
+            Some((S::TypeFloat, &[_, bits, ..])) => return ScalarFormat::Float(bits),
             Some((S::TypeVector | S::TypeMatrix, &[_, of, _])) => ty = of,
             _ => break,
         }
     }
-    Number::Int { bits: 32, signed: false }
+    ScalarFormat::Int { bits: 32, signed: false }
 }
 
 fn or_zero(x: Option<u64>, strayed: &mut bool) -> u64 {
@@ -449,13 +449,13 @@ fn or_zero(x: Option<u64>, strayed: &mut bool) -> u64 {
     x.unwrap_or(0)
 }
 
-fn get(bytes: &[u8], at: usize, n: Number) -> Option<u64> {
+fn get(bytes: &[u8], at: usize, n: ScalarFormat) -> Option<u64> {
     let found = bytes.get(at..at + n.bytes() as usize)?;
     Some(found.iter().rev().fold(0, |a, &b| a << 8 | u64::from(b)))
 }
 
 /// Whether there is such a place.
-fn put(bytes: &mut [u8], at: usize, n: Number, x: u64) -> bool {
+fn put(bytes: &mut [u8], at: usize, n: ScalarFormat, x: u64) -> bool {
     let to = bytes.get_mut(at..at + n.bytes() as usize);
     to.map(|to| to.copy_from_slice(&x.to_le_bytes()[..n.bytes() as usize])).is_some()
 }
