@@ -181,7 +181,11 @@ impl Chain {
 
     /// Runs all launches, then takes them backwards: the buffers at the end, and the adjoints of the buffers at the start, for these adjoints of
     /// buffers at the end. A state is kept every so many launches.
-    pub fn differentiate(&self, given: &[(usize, BufferData)], every: usize) -> Result<(Vec<BufferData>, Vec<BufferData>), KernelError> {
+    pub fn differentiate(
+        &self,
+        given: &[(usize, BufferData)],
+        every: usize,
+    ) -> Result<(Vec<BufferData>, Vec<BufferData>), KernelError> {
         let every = every.max(1);
         let mut state: State = self.buffers.clone();
         let mut kept: Vec<State> = Vec::new();
@@ -196,7 +200,8 @@ impl Chain {
             self.run(step, &mut state)?;
         }
         let values: Vec<BufferData> = state.iter().map(|d| (**d).clone()).collect();
-        let mut adjoints: Vec<BufferData> = self.buffers.iter().map(|d| BufferData::zeros(Scalar::F32, d.bits.len())).collect();
+        let mut adjoints: Vec<BufferData> =
+            self.buffers.iter().map(|d| BufferData::zeros(Scalar::F32, d.bits.len())).collect();
         for (b, data) in given {
             if let Some(a) = adjoints.get_mut(*b) {
                 *a = data.clone();

@@ -126,7 +126,12 @@ impl Grad {
     }
 
     /// The launch of the adjoint: `given` has adjoints of buffers of the primal, by number; what is not given is zero.
-    pub fn launch(&self, primal: &Launch, given: &[(usize, BufferData)], slots: [u32; 2]) -> Result<Launch, KernelError> {
+    pub fn launch(
+        &self,
+        primal: &Launch,
+        given: &[(usize, BufferData)],
+        slots: [u32; 2],
+    ) -> Result<Launch, KernelError> {
         assemble(&self.kernel, &self.purposes, primal, given, &[], slots)
     }
 
@@ -147,7 +152,12 @@ impl Grad {
 
 impl Jvp {
     /// The launch: `given` has the directions of buffers of the primal, by number; what is not given does not change.
-    pub fn launch(&self, primal: &Launch, given: &[(usize, BufferData)], params: &[u64]) -> Result<Launch, KernelError> {
+    pub fn launch(
+        &self,
+        primal: &Launch,
+        given: &[(usize, BufferData)],
+        params: &[u64],
+    ) -> Result<Launch, KernelError> {
         assemble(&self.kernel, &self.purposes, primal, given, params, [0; 2])
     }
 

@@ -15,7 +15,7 @@
 //! # How
 //!
 //! The kernel is brought to SSA and cleaned, so that nothing is assigned twice. `flatten.rs` takes composites and private arrays apart into scalars
-//! and vectors. `normal.rs` turns `break`, `continue` and `return` at depth into values, so that a region has one end to begin at.
+//! and vectors. `normal.rs` trip_count `break`, `continue` and `return` at depth into values, so that a region has one end to begin at.
 //! `activity.rs` finds what a derivative flows through. `plan.rs` finds what each loop must keep. `reverse.rs` then writes the adjoint by
 //! recursion over regions, each op by the line that `table.rs` has for it, and `forward.rs` the tangents by the same lines.
 //!
@@ -32,7 +32,7 @@
 //! # What is refused
 //!
 //! A derivative is right or refused with the op and the reason: a value that is needed, but was read from memory that this launch overwrites;
-//! a float that becomes a whole number and comes back, or is written as one; an unbounded loop on the way; what an atomic returned; an adjoint
+//! a float that becomes an integer and comes back, or is written as one; an unbounded loop on the way; what an atomic returned; an adjoint
 //! that invocations would add to without an atomic (floats of 16 bits), or that they would all take at once.
 //! [`Val::stop_gradient`](impasto_kernel::Val::stop_gradient), [`Val::with_derivatives`](impasto_kernel::Val::with_derivatives) and `#[kernel_fn(grad = ..)]` say what is
 //! meant instead, and [`Kernel::with_gradient`] and `#[kernel(grad = ..)]` give a whole adjoint. A refusal names the place in the source.
@@ -65,10 +65,10 @@ use impasto_kernel::passes::{clean, values};
 use impasto_kernel::text::op_text;
 use impasto_kernel::{GradientBuffer, gradient_buffers, verify};
 pub use launch::Derivatives;
-use normal::Normal;
-use parts::Parts;
+use normal::NormalForm;
+use parts::BufferScalars;
 use plan::Plan;
-pub use report::{KeptLoop, GradReport};
+pub use report::{GradReport, TapedLoop};
 use write::{F32, U32};
 
 /// What a buffer of a derivative is, by its number among the buffers of the primal.
@@ -87,7 +87,7 @@ pub enum Purpose {
     Params,
     /// The tape of floats: as many f32 as the slots that are needed, times the invocations.
     Floats,
-    /// The tape of whole numbers, u32 in the same way.
+    /// The tape of integers, u32 in the same way.
     Numbers,
     /// Two u32, zero before the launch; afterwards, the slots that were lacking.
     Status,
@@ -233,7 +233,7 @@ fn known(k: &Kernel, names: &[&str]) -> Result<(), KernelError> {
 }
 
 /// SSA form on scalars and vectors, with what is plainly superfluous taken out.
-fn prepared(k: &Kernel, arrays: bool) -> Result<(Kernel, Parts), KernelError> {
+fn prepared(k: &Kernel, arrays: bool) -> Result<(Kernel, BufferScalars), KernelError> {
     verify(k)?;
     let is_matrix = |op: &OpId| k.kind(*op).is_matrix();
     if let Some(op) = Places::new(k).ops.into_iter().find(is_matrix) {
@@ -263,7 +263,7 @@ fn declare(header: &mut Kernel, name: &str, ty: Ty, space: Space) -> MemoryId {
 }
 
 /// The number of each memory among the buffers of the caller.
-fn buffer_numbers(k: &Kernel, parts: &Parts) -> Vec<Option<usize>> {
+fn buffer_numbers(k: &Kernel, parts: &BufferScalars) -> Vec<Option<usize>> {
     let mut numbers: Vec<Option<usize>> = Vec::new();
     let mut n = 0;
     for (i, m) in k.memories().iter().enumerate() {
@@ -281,7 +281,7 @@ fn buffer_numbers(k: &Kernel, parts: &Parts) -> Vec<Option<usize>> {
 }
 
 /// What a kernel begins with that is made of a prepared one: the buffers of the primal, to be read, and their purposes.
-fn derived(k: &Kernel, parts: &Parts, what: &str) -> (Kernel, Vec<Option<Purpose>>) {
+fn derived(k: &Kernel, parts: &BufferScalars, what: &str) -> (Kernel, Vec<Option<Purpose>>) {
     let mut header = parts.header(k);
     header.name = format!("{}_{what}", k.name);
     header.clear_gradient();
@@ -359,7 +359,7 @@ fn gradient(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Grad, KernelE
     let floats = (words[0] > 0).then(|| buffer("tape", F32, Access::Tape, Purpose::Floats));
     let numbers = (words[1] > 0).then(|| buffer("tape_numbers", U32, Access::Tape, Purpose::Numbers));
     let status = (words != [0; 2]).then(|| buffer("tape_status", U32, Access::Tape, Purpose::Status));
-    let outlets = reverse::Outlets { memories, params, tapes: [floats, numbers], status };
+    let outlets = reverse::AdjointMemories { memories, params, tapes: [floats, numbers], status };
     let written = reverse::reverse(&normal, &parts, &places, &activity, &plan, header, outlets);
     let (mut kernel, purposes) = trim::trim(&clean(&written)?, &purposes);
     kernel.follow_sources(false);
@@ -372,7 +372,7 @@ fn gradient(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Grad, KernelE
     Ok(Grad { kernel, purposes, size, report })
 }
 
-fn sizing(normal: &Normal, parts: &Parts, plan: &Plan) -> Result<(Kernel, Vec<Purpose>), KernelError> {
+fn sizing(normal: &NormalForm, parts: &BufferScalars, plan: &Plan) -> Result<(Kernel, Vec<Purpose>), KernelError> {
     let (mut header, mut purposes) = derived(&normal.kernel, parts, "size");
     let out = declare(&mut header, "slots", U32, Space::Buffer(Access::ReadWrite));
     purposes.push(Some(Purpose::Status));

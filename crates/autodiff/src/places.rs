@@ -87,9 +87,9 @@ fn turns_differ(k: &Kernel, places: &Places, op: OpId, index: &Sum) -> bool {
                     return false;
                 }
                 let args = k.args(owner);
-                let turns = constant(args[0]).zip(constant(args[1]));
-                let turns = turns.map(|(a, b)| (b - a).max(0).unsigned_abs().div_ceil(u64::from(step)));
-                moves.push((u64::from(by).saturating_mul(u64::from(step)), turns));
+                let trip_count = constant(args[0]).zip(constant(args[1]));
+                let trip_count = trip_count.map(|(a, b)| (b - a).max(0).unsigned_abs().div_ceil(u64::from(step)));
+                moves.push((u64::from(by).saturating_mul(u64::from(step)), trip_count));
             }
             OpKind::Loop => return false,
             _ => {}
@@ -97,11 +97,11 @@ fn turns_differ(k: &Kernel, places: &Places, op: OpId, index: &Sum) -> bool {
     }
     moves.sort_unstable();
     let mut reach = 0u64;
-    for (i, &(by, turns)) in moves.iter().enumerate() {
+    for (i, &(by, trip_count)) in moves.iter().enumerate() {
         if by <= reach {
             return false;
         }
-        match turns {
+        match trip_count {
             Some(n) => reach = reach.saturating_add(by.saturating_mul(n.saturating_sub(1))),
             None if i + 1 < moves.len() => return false,
             None => {}

@@ -126,14 +126,14 @@ fn unary<P: Primal>(p: &mut P, f: UnaryOp) -> Partial<P::V> {
 }
 
 /// Writes the ops of the table.
-pub(super) struct Written<'a> {
+pub(super) struct OpWriter<'a> {
     pub(super) asm: &'a mut Assembler,
     pub(super) args: &'a [Value],
     pub(super) result: Value,
     pub(super) ty: Ty,
 }
 
-impl Primal for Written<'_> {
+impl Primal for OpWriter<'_> {
     type V = Value;
 
     fn arg(&mut self, i: usize) -> Value {
@@ -189,9 +189,9 @@ pub(super) struct Needs {
     pub(super) result: bool,
 }
 
-struct Recorded(Needs);
+struct RecordNeeds(Needs);
 
-impl Primal for Recorded {
+impl Primal for RecordNeeds {
     type V = ();
 
     fn arg(&mut self, i: usize) {
@@ -209,7 +209,7 @@ impl Primal for Recorded {
 
 /// What the derivative by an operand needs; none, if it is always zero.
 pub(super) fn needs(kind: OpKind, i: usize) -> Option<Needs> {
-    let mut recorded = Recorded(Needs::default());
+    let mut recorded = RecordNeeds(Needs::default());
     match partial(&mut recorded, kind, i) {
         Partial::Zero => None,
         _ => Some(recorded.0),

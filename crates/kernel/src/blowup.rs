@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{Builder, BufferData, Kernel, KernelError, Launch, Scalar};
+use crate::{BufferData, Builder, Kernel, KernelError, Launch, Scalar};
 
 /// Invocations that run one of these kernels; each works on elements of its own.
 const INVOCATIONS: u32 = 2;

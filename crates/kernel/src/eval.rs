@@ -158,7 +158,7 @@ pub fn convert(from: Scalar, to: Scalar, a: u64) -> u64 {
 }
 
 /// How often a `for` with these ends and this step runs.
-pub fn turns(s: Scalar, from: u64, to: u64, step: u32) -> u64 {
+pub fn trip_count(s: Scalar, from: u64, to: u64, step: u32) -> u64 {
     u64::try_from(to_int(s, to) - to_int(s, from)).unwrap_or(0).div_ceil(step.max(1).into())
 }
 

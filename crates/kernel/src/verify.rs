@@ -2,8 +2,8 @@
 
 use crate::error::KernelError;
 use crate::ir::{
-    Access, Atomic, BinaryOp, Kernel, MAX_SCALARS, Matrix, MatrixShape, MemoryId, OpId, OpKind, RegionId, Scalar, Shape,
-    Space, Subgroup, Ty, UnaryOp,
+    Access, Atomic, BinaryOp, Kernel, MAX_SCALARS, Matrix, MatrixShape, MemoryId, OpId, OpKind, RegionId, Scalar,
+    Shape, Space, Subgroup, Ty, UnaryOp,
 };
 use crate::text::op_text;
 use crate::uniform;
@@ -493,7 +493,10 @@ fn matrix_place(k: &Kernel, m: MemoryId, args: &[Ty], matrix: Ty) -> Result<(), 
 }
 
 fn matrix_arithmetic(f: BinaryOp, s: Scalar) -> Result<(), String> {
-    need(matches!(f, BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul), "matrices can be added, subtracted and multiplied")?;
+    need(
+        matches!(f, BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul),
+        "matrices can be added, subtracted and multiplied",
+    )?;
     need(s.is_arithmetic(), "it works on f16 and f32; convert bf16 to f32")
 }
 

@@ -1,6 +1,6 @@
 //! The reference executor. If it is wrong, every differential test judges wrongly.
 
-use impasto_kernel::{Builder, BufferData, Kernel, Launch, Scalar, execute};
+use impasto_kernel::{BufferData, Builder, Kernel, Launch, Scalar, execute};
 
 fn run(kernel: &Kernel, groups: u32, buffers: Vec<BufferData>) -> Result<Vec<BufferData>, String> {
     let mut launch = Launch::new([groups, 1, 1], buffers);

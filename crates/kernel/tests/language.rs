@@ -230,7 +230,8 @@ fn kernels_are_generic_over_types() {
     let data = |ty, bits: [u64; 4]| BufferData { ty, bits: bits.to_vec() };
     let halves = data(Scalar::F16, [1.0, 2.0, 8.0, 33.0].map(|x| f16::from_f64(x).to_bits().into()));
     let floats = data(Scalar::F32, [1.0f32, 2.0, 8.0, 33.0].map(|x| x.to_bits().into()));
-    let rest = [BufferData::zeros(Scalar::Bf16, 1), BufferData::zeros(Scalar::U32, 4), BufferData::zeros(Scalar::U32, 2)];
+    let rest =
+        [BufferData::zeros(Scalar::Bf16, 1), BufferData::zeros(Scalar::U32, 4), BufferData::zeros(Scalar::U32, 2)];
     for (kernel, x) in [(types::<f16>(), halves), (types::<f32>(), floats)] {
         let launch = Launch::new([1, 1, 1], [x].into_iter().chain(rest.clone()).collect());
         gives(kernel, launch, &[107, 1]);

@@ -6,7 +6,7 @@ mod common;
 use common::{gemm, programs, random::Rng, same};
 use half::f16;
 use impasto_kernel::{
-    Builder, BufferData, Kernel, KernelError, Launch, MatrixA, MatrixLayout, PASSES, Scalar, Val, construct, execute,
+    BufferData, Builder, Kernel, KernelError, Launch, MatrixA, MatrixLayout, PASSES, Scalar, Val, construct, execute,
     lower_matrices, optimise, verify,
 };
 

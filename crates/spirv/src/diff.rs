@@ -70,7 +70,7 @@ impl fmt::Display for Difference {
 
 /// What a comparison found.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Compared {
+pub struct Comparison {
     /// Scalars that were compared.
     pub scalars: usize,
     /// Scalars that the first module changed: a comparison of nothing proves nothing.
@@ -216,7 +216,7 @@ impl<'a> Diff<'a> {
     }
 
     /// Compares both on the executor, bit by bit; one NaN is as good as another.
-    pub fn on_cpu(&self, entry: &str) -> Result<Compared, DiffError> {
+    pub fn on_cpu(&self, entry: &str) -> Result<Comparison, DiffError> {
         let (mut results, mut strayed) = (Vec::new(), false);
         for (module, words) in ["A", "B"].into_iter().zip(self.modules) {
             let mut launch = self.launch(entry);
@@ -224,7 +224,7 @@ impl<'a> Diff<'a> {
             strayed |= launch.strayed;
             results.push(launch.buffers);
         }
-        Ok(Compared { strayed, ..self.compare(entry, &results[0], &results[1], 0.0) })
+        Ok(Comparison { strayed, ..self.compare(entry, &results[0], &results[1], 0.0) })
     }
 
     /// Compares both on a device. Floats may differ as a device rounds.
@@ -232,7 +232,7 @@ impl<'a> Diff<'a> {
     /// # Safety
     ///
     /// Both modules must be valid for this device, which is not checked here, and stay inside of their buffers.
-    pub unsafe fn on_device(&self, device: &Device, entry: &str) -> Result<Compared, DiffError> {
+    pub unsafe fn on_device(&self, device: &Device, entry: &str) -> Result<Comparison, DiffError> {
         let mut results = Vec::new();
         for ((module, words), interface) in ["A", "B"].into_iter().zip(self.modules).zip(&self.interfaces) {
             let wrong = |cause| DiffError::Module { module, cause };
@@ -279,8 +279,8 @@ impl<'a> Diff<'a> {
         Ok(after)
     }
 
-    fn compare(&self, entry: &str, a: &[Vec<u8>], b: &[Vec<u8>], rounding: f64) -> Compared {
-        let mut found = Compared::default();
+    fn compare(&self, entry: &str, a: &[Vec<u8>], b: &[Vec<u8>], rounding: f64) -> Comparison {
+        let mut found = Comparison::default();
         let before = self.launch(entry).buffers;
         for (i, buffer) in self.interfaces[0].buffers.iter().enumerate() {
             let (x, y) = (&a[i], &b[i]);

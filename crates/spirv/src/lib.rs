@@ -30,14 +30,14 @@ mod run;
 mod target;
 
 use impasto_kernel::passes::{FLOAT_ATOMICS, MULTI_LEVEL_EXITS, Pass};
-use impasto_kernel::{Compiler, Emitter, Entry, Kernel, KernelError, CompiledModule, ModuleKind, Target};
+use impasto_kernel::{CompiledModule, Compiler, Emitter, Entry, Kernel, KernelError, ModuleKind, Target};
 use impasto_vulkan::{Features, Interface};
 
-pub use diff::{Compared, Diff, DiffError, DiffOptions, Difference, ROUNDING};
+pub use diff::{Comparison, Diff, DiffError, DiffOptions, Difference, ROUNDING};
 pub use emit::ID_LIMIT;
 pub use import::{
-    BlockLayout, BoundBuffer, Environment, ImportError, LastArray, ModuleEntry, ModuleInterface, ModuleOptions, ScalarFormat,
-    OptimisedModule, Passed, count_instructions, optimise_words, optimise_words_seen, reflect,
+    BlockLayout, BoundBuffer, Environment, ImportError, LastArray, ModuleEntry, ModuleInterface, ModuleOptions,
+    OptimisedModule, PassedThrough, ScalarFormat, count_instructions, optimise_words, optimise_words_seen, reflect,
 };
 pub use module::Words;
 pub use run::{ModuleLaunch, execute_words, rebind};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use common::{programs, random};
-use impasto_kernel::{Builder, Compiler, Feature, Kernel, Messages, CompiledModule, Target};
+use impasto_kernel::{Builder, CompiledModule, Compiler, Feature, Kernel, Messages, Target};
 use impasto_spirv::Words;
 use support::{dense, valid};
 

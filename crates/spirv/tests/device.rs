@@ -10,7 +10,7 @@ mod support;
 mod twins;
 
 use common::{gemm, kernels, programs, random, same};
-use impasto_kernel::{BufferData, Kernel, KernelError, Launch, CompiledModule, Scalar, execute, lower_matrices};
+use impasto_kernel::{BufferData, CompiledModule, Kernel, KernelError, Launch, Scalar, execute, lower_matrices};
 use impasto_spirv::compile_for;
 use impasto_vulkan::{Device, Loader};
 use support::on_device::{in_child, open, run};

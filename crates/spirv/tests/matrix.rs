@@ -6,8 +6,8 @@ mod support;
 
 use common::{gemm, programs, same};
 use impasto_kernel::{
-    Accumulator, Builder, BufferData, Feature, Kernel, KernelError, Launch, MatrixA, MatrixB, MatrixLayout, MatrixShape,
-    CompiledModule, Scalar, Target, execute, lower_matrices, optimise,
+    Accumulator, BufferData, Builder, CompiledModule, Feature, Kernel, KernelError, Launch, MatrixA, MatrixB,
+    MatrixLayout, MatrixShape, Scalar, Target, execute, lower_matrices, optimise,
 };
 use impasto_spirv::{ModuleOptions, Words, compile, compile_for, optimise_words};
 use support::{dense, valid_by};

@@ -4,7 +4,7 @@
 mod support;
 
 use half::{bf16, f16};
-use impasto_kernel::{Array, Builder, Compiler, Feature, Kernel, KernelError, CompiledModule, Target, Vector};
+use impasto_kernel::{Array, Builder, CompiledModule, Compiler, Feature, Kernel, KernelError, Target, Vector};
 use impasto_spirv::{SpirV, Words, compile_for};
 use support::valid;
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{Messages, CompiledModule};
+use super::{CompiledModule, Messages};
 use crate::error::KernelError;
 use crate::ir::Kernel;
 

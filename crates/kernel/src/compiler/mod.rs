@@ -16,7 +16,7 @@ use crate::target::Target;
 use crate::verify::verify;
 use cache::{Cache, Name};
 use dump::Dump;
-pub use emitter::{Emitter, Entry, CompiledModule, ModuleKind};
+pub use emitter::{CompiledModule, Emitter, Entry, ModuleKind};
 pub use messages::Messages;
 
 /// The variable that names a folder for dumps.
@@ -90,8 +90,11 @@ impl Compiler {
                 self.messages.say(format!("kernel '{}' is shipped unoptimised, as was asked for", k.name));
             }
         }
-        let module =
-            |bytes| CompiledModule { kind: self.emitter.kind(), bytes, entries: kernels.iter().map(Entry::of).collect() };
+        let module = |bytes| CompiledModule {
+            kind: self.emitter.kind(),
+            bytes,
+            entries: kernels.iter().map(Entry::of).collect(),
+        };
         let name = || Name::of(&*self.emitter, kernels, &self.target, self.optimise);
         let cache = self.cache.as_ref().map(|cache| (cache, name()));
         let found = cache.as_ref().filter(|_| !dump.is_on()).and_then(|(cache, name)| cache.get(*name));

@@ -1,6 +1,6 @@
 //! The contents of buffers.
 
-use crate::ir::{Kernel, DataLayout, Scalar, Ty};
+use crate::ir::{DataLayout, Kernel, Scalar, Ty};
 
 /// What a buffer holds, as the bits of its scalars, where they lie on a device.
 ///
@@ -68,17 +68,17 @@ pub(super) fn unit(ty: Ty) -> (Scalar, u32) {
 }
 
 /// Where the scalars of a buffer's elements lie in its [`BufferData`].
-pub(super) struct Places {
+pub(super) struct ScalarOffsets {
     layout: DataLayout,
     unit: u32,
     /// An f32 that is computed as an f64 has all the bits of its place.
     wide: bool,
 }
 
-impl Places {
-    pub(super) fn new(k: &Kernel, ty: Ty, wide: bool) -> Places {
+impl ScalarOffsets {
+    pub(super) fn new(k: &Kernel, ty: Ty, wide: bool) -> ScalarOffsets {
         let (s, _) = unit(ty);
-        Places { layout: k.lay_out(ty), unit: s.bytes().max(1), wide: wide && s == Scalar::F32 }
+        ScalarOffsets { layout: k.lay_out(ty), unit: s.bytes().max(1), wide: wide && s == Scalar::F32 }
     }
 
     pub(super) fn elements(&self, data: &BufferData) -> usize {

@@ -1,6 +1,6 @@
 //! How foreign ops get their meaning on the executor.
 
-use super::{Launch, Executor, Mask, Stop};
+use super::{Executor, Launch, Mask, Stop};
 use crate::ir::OpId;
 
 /// Runs the foreign ops of an imported kernel, and its loads and stores, which go through pointers of the importer's own.

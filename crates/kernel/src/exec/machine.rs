@@ -1,6 +1,6 @@
 //! One workgroup in lockstep. Registers are columns: for each scalar of each value, one number for each invocation.
 
-use super::data::{BufferData, Places};
+use super::data::{BufferData, ScalarOffsets};
 use super::mask::Mask;
 use super::wide::Arithmetic;
 use super::{ForeignExecutor, Launch};
@@ -32,7 +32,7 @@ pub struct Executor<'a> {
     /// The number of each memory among the buffers, scalars of its elements, and where they lie in a buffer.
     buffers: Vec<usize>,
     widths: Vec<usize>,
-    places: Vec<Places>,
+    places: Vec<ScalarOffsets>,
     frames: Vec<Frame>,
     group: [u32; 3],
     ops: u64,
@@ -79,7 +79,7 @@ impl<'a> Executor<'a> {
             arrays: vec![Vec::new(); k.memories.len()],
             buffers,
             widths: k.memories.iter().map(|m| leaves(k, m.ty) as usize).collect(),
-            places: k.memories.iter().map(|m| Places::new(k, m.ty, wide)).collect(),
+            places: k.memories.iter().map(|m| ScalarOffsets::new(k, m.ty, wide)).collect(),
             frames: Vec::new(),
             group: [0; 3],
             ops: 0,
@@ -258,8 +258,8 @@ impl<'a> Executor<'a> {
         self.frames.push(Frame { region, op, next: mask, out: Mask::default() });
         let depth = self.frames.len() - 1;
         while !self.frames[depth].next.is_empty() {
-            let turn = std::mem::take(&mut self.frames[depth].next);
-            self.region(region, turn, None, launch)?;
+            let iteration = std::mem::take(&mut self.frames[depth].next);
+            self.region(region, iteration, None, launch)?;
         }
         Ok(self.frames.pop().map(|f| f.out).unwrap_or_default())
     }
@@ -271,10 +271,10 @@ impl<'a> Executor<'a> {
         let s = k.ty(args[0]).as_scalar().unwrap_or(Scalar::U32);
         let inner: Vec<Value> = k.region_args(region).collect();
         // The number of iterations is known at the start, so the index cannot run past the end of its type.
-        let mut turns = vec![0i128; self.lanes];
+        let mut trips = vec![0i128; self.lanes];
         for lane in mask.lanes() {
             let (from, to) = (eval::to_int(s, self.get(args[0], lane)), eval::to_int(s, self.get(args[1], lane)));
-            turns[lane] = (to - from + i128::from(step) - 1).max(0) / i128::from(step);
+            trips[lane] = (to - from + i128::from(step) - 1).max(0) / i128::from(step);
             let from = self.get(args[0], lane);
             self.set(inner[0], lane, from);
         }
@@ -283,17 +283,17 @@ impl<'a> Executor<'a> {
         let depth = self.frames.len() - 1;
         let mut here = mask;
         loop {
-            let (mut turn, mut done) = (Mask::default(), Mask::default());
-            here.lanes().for_each(|l| if turns[l] > 0 { turn.set(l) } else { done.set(l) });
+            let (mut iteration, mut done) = (Mask::default(), Mask::default());
+            here.lanes().for_each(|l| if trips[l] > 0 { iteration.set(l) } else { done.set(l) });
             self.transfer(&inner[1..], k.results(op), done);
             self.frames[depth].out.or(done);
-            if turn.is_empty() {
+            if iteration.is_empty() {
                 break;
             }
-            self.region(region, turn, None, launch)?;
+            self.region(region, iteration, None, launch)?;
             here = std::mem::take(&mut self.frames[depth].next);
             for lane in here.lanes() {
-                turns[lane] -= 1;
+                trips[lane] -= 1;
                 let i = self.arithmetic.binary(BinaryOp::Add, s, self.get(inner[0], lane), step.into());
                 self.set(inner[0], lane, i);
             }
@@ -450,7 +450,13 @@ impl<'a> Executor<'a> {
     }
 
     /// An element that exists: its index in a buffer, or where its first scalar stands in an array.
-    pub(super) fn place(&self, m: MemoryId, index: usize, lane: usize, buffers: &[BufferData]) -> Result<usize, String> {
+    pub(super) fn place(
+        &self,
+        m: MemoryId,
+        index: usize,
+        lane: usize,
+        buffers: &[BufferData],
+    ) -> Result<usize, String> {
         let mem = self.k.memory(m);
         let width = self.widths[m.index()];
         let (n, at) = match mem.space {

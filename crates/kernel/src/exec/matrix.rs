@@ -62,7 +62,11 @@ impl Executor<'_> {
                 OpKind::MatrixScale => {
                     let s = k.scalar_of(k.ty(args[1])).unwrap_or(Scalar::F32);
                     let by = self.get(args[1], first);
-                    Ok(self.elements(args[0], first).into_iter().map(|x| eval::binary(BinaryOp::Mul, s, x, by)).collect())
+                    Ok(self
+                        .elements(args[0], first)
+                        .into_iter()
+                        .map(|x| eval::binary(BinaryOp::Mul, s, x, by))
+                        .collect())
                 }
                 OpKind::MatrixMulAdd => Ok(self.mul_add(args, first)),
                 _ => {

@@ -234,12 +234,12 @@ impl Kernel {
         VarId(self.vars.len() as u32 - 1)
     }
 
-    /// The table behind the foreign ops of an imported kernel.
+    /// The table of the foreign ops of an imported kernel.
     pub fn foreign(&self) -> Option<&Arc<dyn ForeignTable>> {
         self.foreign.as_ref()
     }
 
-    /// Makes this an imported kernel, with the table behind its foreign ops.
+    /// Makes this an imported kernel, with the table of its foreign ops.
     pub fn set_foreign(&mut self, table: Arc<dyn ForeignTable>) {
         self.foreign = Some(table);
     }

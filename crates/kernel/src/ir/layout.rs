@@ -45,7 +45,7 @@ impl DataLayout {
     }
 }
 
-/// Bytes of a scalar in memory. A truth value has no place in a buffer; elsewhere it counts as a word.
+/// Bytes of a scalar in memory. A bool has no place in a buffer; elsewhere it counts as a word.
 fn bytes(s: Scalar) -> u32 {
     if s == Scalar::Bool { 4 } else { s.bytes() }
 }

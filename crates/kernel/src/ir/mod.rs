@@ -11,7 +11,9 @@ mod types;
 
 pub use assemble::Assembler;
 pub use foreign::ForeignTable;
-pub use kernel::{Access, Kernel, MemoryDecl, MemoryId, OpRecord, OpId, Region, RegionId, ScalarParam, Space, Value, VarId};
+pub use kernel::{
+    Access, Kernel, MemoryDecl, MemoryId, OpId, OpRecord, Region, RegionId, ScalarParam, Space, Value, VarId,
+};
 pub use layout::DataLayout;
 pub(crate) use layout::MAX_SCALARS;
 pub use op::{Atomic, BinaryOp, Builtin, Compare, Effect, MatrixLayout, OpKind, Subgroup, UnaryOp};

@@ -47,7 +47,7 @@ pub enum BinaryOp {
     // min(a, b) = if b < a { b } else { a }, max(a, b) = if a < b { b } else { a }: also for NaN and for zeros.
     Min,
     Max,
-    // Integers and truth values.
+    // Integers and bools.
     And,
     Or,
     Xor,
@@ -116,7 +116,7 @@ pub enum Subgroup {
     BroadcastFirst,
     // The value of lane (own lane xor the second operand, a u32); an inactive lane has none, which is an error in the executor.
     ShuffleXor,
-    // Of truth values.
+    // Of bools.
     All,
     Any,
 }
@@ -151,9 +151,9 @@ pub enum OpKind {
     Compare(Compare),
     /// `a * b + c`, rounded once or twice as the device likes (so within the device's bounds); floats.
     Fma,
-    /// `if c { a } else { b }` for each component, or for the whole of any type when `c` is one truth value.
+    /// `if c { a } else { b }` for each component, or for the whole of any type when `c` is one bool.
     Select,
-    /// To the scalar of the result: floats to integers saturate, NaN gives 0; integers to integers keep the low bits; truth values are 0 and 1.
+    /// To the scalar of the result: floats to integers saturate, NaN gives 0; integers to integers keep the low bits; bools are 0 and 1.
     /// Of matrices: between floats, element by element.
     Convert,
     /// The same bits as another type of the same size.
@@ -314,7 +314,13 @@ impl UnaryOp {
     pub fn is_exact(self) -> bool {
         !matches!(
             self,
-            UnaryOp::Sqrt | UnaryOp::InverseSqrt | UnaryOp::Exp | UnaryOp::Log | UnaryOp::Sin | UnaryOp::Cos | UnaryOp::Tanh
+            UnaryOp::Sqrt
+                | UnaryOp::InverseSqrt
+                | UnaryOp::Exp
+                | UnaryOp::Log
+                | UnaryOp::Sin
+                | UnaryOp::Cos
+                | UnaryOp::Tanh
         )
     }
 }

@@ -12,8 +12,8 @@ use super::rewrite::{Rewrite, Rule};
 use crate::error::KernelError;
 use crate::hash::Map;
 use crate::ir::{
-    BinaryOp, Builtin, Compare, Kernel, MAX_SCALARS, Matrix, MatrixLayout, MemoryDecl, MemoryId, OpId, OpKind, RegionId,
-    Scalar, Shape, Space, Ty, Value,
+    BinaryOp, Builtin, Compare, Kernel, MAX_SCALARS, Matrix, MatrixLayout, MemoryDecl, MemoryId, OpId, OpKind,
+    RegionId, Scalar, Shape, Space, Ty, Value,
 };
 use crate::verify::verify;
 
@@ -114,8 +114,8 @@ impl Matrices {
             let columns = number(rw, m.columns);
             let mut elements = Vec::new();
             for i in 0..share(m, smallest) {
-                let turn = number(rw, i);
-                let raw = index(rw, turn, size, lane);
+                let iteration = number(rw, i);
+                let raw = index(rw, iteration, size, lane);
                 let exists = rw.asm.value(OpKind::Compare(Compare::Lt), &[raw, end], BOOL);
                 let number = binary(rw, BinaryOp::Min, U32, raw, last);
                 let row = binary(rw, BinaryOp::Div, U32, number, columns);
@@ -162,11 +162,11 @@ impl Matrices {
         let Some((scratch, begin)) = self.scratch else { return Vec::new() };
         let [a, b, c] = shapes;
         let (size, zero) = (number(rw, a.elements()), number(rw, 0));
-        let behind = binary(rw, BinaryOp::Add, U32, begin, size);
+        let b_begin = binary(rw, BinaryOp::Add, U32, begin, size);
         // Nobody may still be reading the factors of the product before.
         rw.asm.push(OpKind::SubgroupBarrier, &[], &[]);
         self.lay_out(rw, a, args[0], scratch, begin);
-        self.lay_out(rw, b, args[1], scratch, behind);
+        self.lay_out(rw, b, args[1], scratch, b_begin);
         rw.asm.push(OpKind::SubgroupBarrier, &[], &[]);
         let (length, columns) = (number(rw, a.columns), number(rw, b.columns));
         let rows: Vec<Value> = self.share(c).iter().map(|e| index(rw, e.row, length, begin)).collect();
@@ -176,7 +176,7 @@ impl Matrices {
         let types = vec![F32; rows.len()];
         let region = rw.asm.open(&[&[U32][..], &types].concat());
         let inner: Vec<Value> = rw.asm.kernel.region_args(region).collect();
-        let line = index(rw, inner[0], columns, behind);
+        let line = index(rw, inner[0], columns, b_begin);
         let mut next = Vec::new();
         for ((e, row), &sum) in self.share(c).iter().zip(rows).zip(&inner[1..]) {
             let left = binary(rw, BinaryOp::Add, U32, row, inner[0]);

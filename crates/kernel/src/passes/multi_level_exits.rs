@@ -115,7 +115,7 @@ impl Exits {
         let old = rw.old;
         let r = old.regions(op)[0];
         let u32_ty = Ty::scalar(Scalar::U32);
-        // turns = if from < to { (to - from - 1) / step + 1 } else { 0 }, all modulo 2^32.
+        // trip_count = if from < to { (to - from - 1) / step + 1 } else { 0 }, all modulo 2^32.
         let s = old.ty(old.args(op)[0]).as_scalar().unwrap_or(Scalar::U32);
         let bin = |rw: &mut Rewrite<'_>, f, a, b| rw.asm.value(OpKind::Binary(f), &[a, b], u32_ty);
         let from = rw.asm.value(OpKind::Convert, &[args[0]], u32_ty);
@@ -127,7 +127,7 @@ impl Exits {
         let steps = bin(rw, BinaryOp::Div, before, step_value);
         let some = bin(rw, BinaryOp::Add, steps, one);
         let any = rw.asm.value(OpKind::Compare(Compare::Lt), &args[..2], Ty::scalar(Scalar::Bool));
-        let turns = rw.asm.value(OpKind::Select, &[any, some, none], u32_ty);
+        let trip_count = rw.asm.value(OpKind::Select, &[any, some, none], u32_ty);
         let mut inner: Vec<Ty> = old.region_args(r).map(|v| old.ty(v)).collect();
         inner[0] = u32_ty;
         let new = rw.asm.open(&inner);
@@ -136,7 +136,7 @@ impl Exits {
         old.region_args(r).zip(&values).skip(1).for_each(|(a, &b)| rw.set(a, b));
         self.around.push(r);
         self.counters.insert(r, values[0]);
-        let done = rw.asm.value(OpKind::Compare(Compare::Ge), &[values[0], turns], Ty::scalar(Scalar::Bool));
+        let done = rw.asm.value(OpKind::Compare(Compare::Ge), &[values[0], trip_count], Ty::scalar(Scalar::Bool));
         rw.asm.open(&[]);
         self.leave(rw, Exit { breaks: true, target: r }, values[1..].to_vec());
         let over = rw.asm.close();

@@ -8,8 +8,8 @@ use half::{bf16, f16};
 use super::lex::{Token, lex};
 use crate::error::KernelError;
 use crate::ir::{
-    Access, Assembler, Atomic, BinaryOp, Builtin, Compare, Kernel, Matrix, MatrixLayout, MatrixUse, MemoryDecl, MemoryId,
-    OpKind, RegionId, Scalar, ScalarParam, Shape, Space, Subgroup, Ty, UnaryOp, Value, VarId,
+    Access, Assembler, Atomic, BinaryOp, Builtin, Compare, Kernel, Matrix, MatrixLayout, MatrixUse, MemoryDecl,
+    MemoryId, OpKind, RegionId, Scalar, ScalarParam, Shape, Space, Subgroup, Ty, UnaryOp, Value, VarId,
 };
 use crate::verify::MAX_DEPTH;
 

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use impasto_kernel::{
-    Accumulator, Buf, Builder, BufferData, Factor, Float, IntoVal, Kernel, Launch, Lit, MatrixA, MatrixB, MatrixLayout,
+    Accumulator, Buf, BufferData, Builder, Factor, Float, IntoVal, Kernel, Launch, Lit, MatrixA, MatrixB, MatrixLayout,
     MatrixShape, MatrixType, Scalar, Target, Val, Vec4,
 };
 

@@ -6,7 +6,7 @@ pub mod kernels;
 pub mod members;
 pub mod random;
 
-use impasto_kernel::{Builder, BufferData, Kernel, Launch, Scalar, execute};
+use impasto_kernel::{BufferData, Builder, Kernel, Launch, Scalar, execute};
 
 /// Runs a kernel of [`random`] on the inputs of its seed, and gives what it wrote.
 pub fn outputs(kernel: &Kernel, seed: u64) -> Result<Vec<BufferData>, String> {

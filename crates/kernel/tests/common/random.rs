@@ -6,7 +6,7 @@
 mod values;
 
 use half::{bf16, f16};
-use impasto_kernel::{Array, BufMut, Builder, BufferData, Kernel, Launch, Loop, Scalar, Val, Var, Vector};
+use impasto_kernel::{Array, BufMut, BufferData, Builder, Kernel, Launch, Loop, Scalar, Val, Var, Vector};
 
 pub const WORKGROUP: [u32; 3] = [4, 2, 1];
 pub const GROUPS: [u32; 3] = [2, 1, 1];

@@ -11,18 +11,18 @@ use impasto_kernel::ir::{BinaryOp, Kernel, OpId, OpKind, Scalar, Ty, UnaryOp, Va
 
 /// The module that imported kernels came from: which of its ids have which new ones, in the order in which they were asked for.
 #[derive(Default)]
-pub(crate) struct Outer {
+pub(crate) struct SourceIds {
     new: Vec<u32>,
     pub(crate) order: Vec<u32>,
     /// Types and constants that the module has, by what they are.
     known: Map<Global, u32>,
-    /// Whether a truth value chooses between composites.
+    /// Whether a bool chooses between composites.
     pub(crate) selects_composites: bool,
 }
 
-impl Outer {
-    pub(crate) fn new(bound: u32) -> Outer {
-        Outer { new: vec![0; bound as usize], ..Outer::default() }
+impl SourceIds {
+    pub(crate) fn new(bound: u32) -> SourceIds {
+        SourceIds { new: vec![0; bound as usize], ..SourceIds::default() }
     }
 
     /// Says which id of the module is a scalar type.
@@ -41,19 +41,19 @@ impl Outer {
 }
 
 /// What was written of imported kernels.
-pub(crate) struct Written {
+pub(crate) struct ForeignWriter {
     words: Words,
 }
 
-impl Written {
+impl ForeignWriter {
     /// The functions of these kernels.
-    pub(crate) fn of<'a>(kernels: impl Iterator<Item = &'a Kernel>, outer: Outer) -> Written {
+    pub(crate) fn of<'a>(kernels: impl Iterator<Item = &'a Kernel>, outer: SourceIds) -> ForeignWriter {
         let mut words = Words::new(Mode::Write);
         words.outer = Some(outer);
         for k in kernels {
             words = Emit::run(k, words);
         }
-        Written { words }
+        ForeignWriter { words }
     }
 
     /// The new id of one of the module.
@@ -161,7 +161,7 @@ pub(crate) fn opcode(kind: OpKind, s: Scalar, to: Scalar) -> Option<S> {
 
 /// What emission must know of an imported kernel before it begins.
 #[derive(Default)]
-pub(super) struct Ahead {
+pub(super) struct ForeignSurvey {
     defs: Vec<Option<OpId>>,
     /// Members that nobody needs by themselves.
     skipped: Vec<bool>,
@@ -170,8 +170,8 @@ pub(super) struct Ahead {
     pub(super) locals: Vec<u32>,
 }
 
-impl Ahead {
-    pub(super) fn of(k: &Kernel) -> Ahead {
+impl ForeignSurvey {
+    pub(super) fn of(k: &Kernel) -> ForeignSurvey {
         let mut defs = vec![None; k.value_count()];
         let mut all = Vec::new();
         let mut open = vec![k.body()];
@@ -182,7 +182,7 @@ impl Ahead {
                 open.extend_from_slice(k.regions(op));
             }
         }
-        let mut a = Ahead {
+        let mut a = ForeignSurvey {
             defs,
             skipped: vec![false; k.value_count()],
             constant: vec![false; k.value_count()],
@@ -373,7 +373,7 @@ impl Emit<'_> {
         id
     }
 
-    /// Before version 1.4 a truth value for each component chooses.
+    /// Before version 1.4 a bool for each component chooses.
     fn choose(&mut self, by: &'static str, ty: Ty, condition: Ty, args: &[u32]) -> u32 {
         let mut c = args[0];
         let whole = self.w.outer.as_ref().is_some_and(|o| o.selects_composites);

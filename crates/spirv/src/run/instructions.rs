@@ -2,16 +2,16 @@
 
 use rspirv::spirv::{GlslStd450Op as G, GroupOperation, Op as S};
 
-use impasto_kernel::exec::{Launch, Executor, Mask, Stop};
+use impasto_kernel::exec::{Executor, Launch, Mask, Stop};
 use impasto_kernel::ir::{OpId, Shape, Value};
 
-use super::memory::{Outside, number};
+use super::memory::{ModuleMemory, number};
 use super::numbers::{self, bits, compute, float};
 use crate::import::foreign::{Foreign, Word};
 use crate::import::{ScalarFormat, pointee};
 
 pub(super) struct Instructions<'a, 'o, 'm> {
-    pub(super) outside: &'a mut Outside<'o>,
+    pub(super) outside: &'a mut ModuleMemory<'o>,
     pub(super) m: &'a mut Executor<'m>,
     pub(super) op: OpId,
     pub(super) code: S,
@@ -314,8 +314,12 @@ impl Instructions<'_, '_, '_> {
             G::PackSnorm4x8 => vec![pack(4, 127.0, -1.0, &v[0])],
             G::PackUnorm2x16 => vec![pack(2, 65535.0, 0.0, &v[0])],
             G::PackSnorm2x16 => vec![pack(2, 32767.0, -1.0, &v[0])],
-            G::PackHalf2x16 => vec![bits(ScalarFormat::Float(16), f(v[0][0])) | bits(ScalarFormat::Float(16), f(v[0][1])) << 16],
-            G::UnpackHalf2x16 => [0, 16].map(|s| bits(words, float(ScalarFormat::Float(16), v[0][0] >> s & 0xFFFF))).to_vec(),
+            G::PackHalf2x16 => {
+                vec![bits(ScalarFormat::Float(16), f(v[0][0])) | bits(ScalarFormat::Float(16), f(v[0][1])) << 16]
+            }
+            G::UnpackHalf2x16 => {
+                [0, 16].map(|s| bits(words, float(ScalarFormat::Float(16), v[0][0] >> s & 0xFFFF))).to_vec()
+            }
             G::UnpackUnorm4x8 => [0, 8, 16, 24].map(|s| bits(words, (v[0][0] >> s & 255) as f64 / 255.0)).to_vec(),
             G::UnpackUnorm2x16 => [0, 16].map(|s| bits(words, (v[0][0] >> s & 65535) as f64 / 65535.0)).to_vec(),
             G::Determinant | G::MatrixInverse | G::Frexp | G::Modf | G::FrexpStruct => return Err(unknown()),

@@ -1,7 +1,7 @@
 //! Kernels on a Vulkan device: lavapipe, which computes on the CPU and is the same everywhere.
 #![allow(dead_code, reason = "each test uses a part of this")]
 
-use impasto_kernel::{BufferData, Kernel, Launch, CompiledModule, param_bytes};
+use impasto_kernel::{BufferData, CompiledModule, Kernel, Launch, param_bytes};
 use impasto_spirv::{Words, interface};
 use impasto_vulkan::{Buffer, Device, Kind, Loader};
 

@@ -30,18 +30,18 @@ pub trait DerivativeOutput<'k, I>: Sized {
 }
 
 /// What a scalar of this type is to a gradient.
-enum Part {
+enum ScalarRole {
     Float,
     Number,
     /// A float that has no gradients.
     Short,
 }
 
-fn part(s: Scalar) -> Part {
+fn role_of(s: Scalar) -> ScalarRole {
     match s {
-        Scalar::F32 => Part::Float,
-        s if s.is_float() => Part::Short,
-        _ => Part::Number,
+        Scalar::F32 => ScalarRole::Float,
+        s if s.is_float() => ScalarRole::Short,
+        _ => ScalarRole::Number,
     }
 }
 
@@ -55,10 +55,10 @@ fn members(kernel: &Kernel, ty: Ty) -> Vec<Ty> {
 
 #[track_caller]
 fn take_apart(k: &Builder, v: Value, ty: Ty, out: &mut Vec<Value>) {
-    match ty.as_scalar().map(part) {
-        Some(Part::Float) => out.push(v),
-        Some(Part::Number) => {}
-        Some(Part::Short) => {
+    match ty.as_scalar().map(role_of) {
+        Some(ScalarRole::Float) => out.push(v),
+        Some(ScalarRole::Number) => {}
+        Some(ScalarRole::Short) => {
             k.fail("a gradient of its own is by f32, and a parameter has floats of 16 bits".to_owned())
         }
         None => {

@@ -184,7 +184,7 @@ comparison!(
     ge Order order Ge
 );
 
-/// A truth value of either stage.
+/// A bool of either stage.
 #[diagnostic::on_unimplemented(message = "`&&` and `||` are of `bool`, not of `{Self}`", label = "this is no `bool`")]
 pub trait Truth<'k>: IntoVal<'k, bool> {
     /// It.
