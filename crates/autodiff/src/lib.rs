@@ -15,7 +15,7 @@
 //! # How
 //!
 //! The kernel is brought to SSA and cleaned, so that nothing is assigned twice. `flatten.rs` takes composites and private arrays apart into scalars
-//! and vectors. `normal.rs` trip_count `break`, `continue` and `return` at depth into values, so that a region has one end to begin at.
+//! and vectors. `normal.rs` turns `break`, `continue` and `return` at depth into values, so that a region has one end to begin at.
 //! `activity.rs` finds what a derivative flows through. `plan.rs` finds what each loop must keep. `reverse.rs` then writes the adjoint by
 //! recursion over regions, each op by the line that `table.rs` has for it, and `forward.rs` the tangents by the same lines.
 //!

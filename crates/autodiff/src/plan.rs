@@ -2,7 +2,7 @@
 //! the derivatives of the body need is looked for, and nothing else is kept:
 //!
 //! 1. A carried value that no derivative needs (a sum) is not kept.
-//! 2. A integer that grows by the same amount each iteration is computed from the number of the iteration.
+//! 2. An integer that grows by the same amount each iteration is computed from the number of the iteration.
 //! 3. Every other one is written to the tape at the start of each iteration.
 //!
 //! Cost: linear, times the depth of loops.
@@ -272,7 +272,7 @@ impl Slice<'_> {
     }
 }
 
-/// The amount by which a carried integer grows each iteration, if it is the same each iteration.
+/// The amount by which a carried integer grows each iteration, if it is always the same.
 fn steps(k: &Kernel, places: &Places, r: RegionId, j: usize) -> Option<Value> {
     let arg = k.region_args(r).nth(j + 1)?;
     matches!(k.ty(arg).as_scalar(), Some(Scalar::U32 | Scalar::I32)).then_some(())?;

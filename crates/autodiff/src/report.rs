@@ -103,7 +103,7 @@ impl fmt::Display for GradReport {
             writeln!(f, "{:1$}{2}", "", 2 * l.depth, l.op)?;
             let what = match l.taped.len() {
                 0 => "nothing on the tape".to_owned(),
-                _ => format!("on the tape {}: {} bytes a iteration and invocation", counted(&l.taped), l.bytes),
+                _ => format!("on the tape {}: {} bytes an iteration and invocation", counted(&l.taped), l.bytes),
             };
             let n = |n: usize, what: &str| if n == 0 { String::new() } else { format!("; {n} {what}") };
             let rest = n(l.counted, "computed from the iteration") + &n(l.unneeded, "not needed");

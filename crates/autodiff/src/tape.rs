@@ -3,7 +3,7 @@
 //! and never multiply.
 //!
 //! An iteration for which there is no room is not written, and a loop of which an iteration was not written is not taken backwards: what was needed
-//! is noted in `status`, which the host reads. There is no way to iteration this off.
+//! is noted in `status`, which the host reads. This cannot be turned off.
 
 use impasto_kernel::ir::{Assembler, Atomic, BinaryOp, Builtin, Compare, MemoryId, OpKind, Scalar, Ty, UnaryOp, Value};
 

@@ -8,7 +8,7 @@ use common::random::Rng;
 use derivatives::gradients::{adjoints, hold, wide};
 use impasto_autodiff::{Chain, Differentiate, Purpose};
 use impasto_kernel::prelude::*;
-use impasto_kernel::{BufferData, Builder, Target, optimise};
+use impasto_kernel::{Builder, BufferData, Target, optimise};
 use impasto_spirv::Words;
 
 #[derive(Clone, Copy, KernelStruct)]
@@ -98,7 +98,7 @@ fn functions_with_a_gradient_of_their_own_agree_with_differences() {
     let launch = wide(2, vec![BufferData::wide(&numbers(11)), BufferData::wide(&[0.0; 8])]);
     let kernel = all().unwrap();
     let grad = hold(&kernel, &launch, 5).unwrap();
-    // And again: the gradients are differentiated in iteration.
+    // And again: the gradients are differentiated in turn.
     let adjoint = grad.launch(&launch, &[(1, BufferData::wide(&numbers(8)))], grad.slots(&launch).unwrap()).unwrap();
     hold(&grad.kernel, &adjoint, 6).unwrap();
     // Optimised first, the gradients are still those that were given.

@@ -14,7 +14,7 @@ use common::programs;
 use derivatives::gradients::{narrow, wide};
 use derivatives::{articulated, cases, differentiable, poses, together};
 use impasto_autodiff::{Differentiate, Purpose};
-use impasto_kernel::{BufferData, Builder, Kernel, Launch, Scalar, execute};
+use impasto_kernel::{Builder, BufferData, Kernel, Launch, Scalar, execute};
 use impasto_vulkan::{Device, Kind};
 use on_device::in_child;
 
@@ -114,8 +114,8 @@ fn buffers_of_structs_have_the_same_derivatives_on_a_device() {
     if !in_child("buffers_of_structs_have_the_same_derivatives_on_a_device") {
         return;
     }
-    let (at, iteration) = ([0.7, -0.3, 1.1, 0.0].repeat(4), [0.4, -0.9, 1.2, 0.6].repeat(2));
-    let buffers = vec![poses::words(&at, &[2, 0, 3, 1], &iteration), poses::words(&[0.0; 16], &[0; 4], &[0.0; 8])];
+    let (at, turn) = ([0.7, -0.3, 1.1, 0.0].repeat(4), [0.4, -0.9, 1.2, 0.6].repeat(2));
+    let buffers = vec![poses::words(&at, &[2, 0, 3, 1], &turn), poses::words(&[0.0; 16], &[0; 4], &[0.0; 8])];
     let launch = Launch::new([1, 1, 1], buffers);
     let given: Vec<f32> = (0..32).map(|i| (i * 7 % 11) as f32 / 8.0 - 0.6).collect();
     let grad = poses::whole().unwrap().grad().unwrap();

@@ -9,7 +9,7 @@ use common::random::Rng;
 use derivatives::gradients::{adjoints, hold, kernel, nothing_changes, wide};
 use derivatives::{cases, differentiable, together};
 use impasto_autodiff::{Differentiate, Grad, Purpose};
-use impasto_kernel::{BufferData, Builder, Kernel, KernelError, Launch, execute};
+use impasto_kernel::{Builder, BufferData, Kernel, KernelError, Launch, execute};
 
 /// The adjoint of random adjoints: its kernel and a launch of it.
 fn adjoint_launch(grad: &Grad, launch: &Launch, seed: u64) -> Launch {
@@ -259,8 +259,7 @@ fn a_nan_comes_through_where_the_value_was_used_and_nowhere_else() {
     });
     let grad = k.grad().unwrap();
     let launch = wide(1, vec![BufferData::wide(&[0.7, -2.0, -0.3]), BufferData::wide(&[0.0; 3])]);
-    let got =
-        grad.execute(&launch, &[(1, BufferData::wide(&[1.0; 3]))]).unwrap().of(0).and_then(BufferData::to_f64).unwrap();
+    let got = grad.execute(&launch, &[(1, BufferData::wide(&[1.0; 3]))]).unwrap().of(0).and_then(BufferData::to_f64).unwrap();
     assert!(got[0].is_finite() && got[1] == 1.0 && got[2].is_nan(), "{got:?}");
 }
 
@@ -271,7 +270,7 @@ fn case(name: &str) -> cases::Case {
 
 #[test]
 fn loops_keep_what_they_must_and_no_more() {
-    // Name, bytes of each loop for a iteration, and slots of the launch.
+    // Name, bytes of each loop for a turn, and slots of the launch.
     let expected: &[(&str, &[u32], [u32; 2])] = &[
         ("sum", &[0], [0, 0]),
         ("sum_of_squares", &[0], [0, 0]),

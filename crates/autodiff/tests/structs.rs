@@ -15,22 +15,22 @@ use impasto_kernel::{BufferData, Launch, execute, optimise};
 fn by_members(
     at: &[Vec3<f32>],
     kind: &[u32],
-    iteration: &[Vec2<f32>],
+    turn: &[Vec2<f32>],
     y: &mut [Vec3<f32>],
     kinds: &mut [u32],
     z: &mut [Vec2<f32>],
 ) {
     let i = global_id(0);
     let j = (i + 1) % 4;
-    let (a, b, c, d, e) = moved(at[j], kind[i], iteration[i].x, iteration[j].y);
+    let (a, b, c, d, e) = moved(at[j], kind[i], turn[i].x, turn[j].y);
     y[i] = vec3(a, b, c);
     kinds[i] = kind[i] + 1;
     z[i] = vec2(d, e);
 }
 
-/// One number for each word, out of those of `at` and `iteration`.
-fn numbers(at: &[f32], iteration: &[f32]) -> Vec<f32> {
-    let each = |i: usize| [&at[4 * i..4 * i + 3], &[0.0], &iteration[2 * i..2 * i + 2], &[0.0; 2]].concat();
+/// One number for each word, out of those of `at` and `turn`.
+fn numbers(at: &[f32], turn: &[f32]) -> Vec<f32> {
+    let each = |i: usize| [&at[4 * i..4 * i + 3], &[0.0], &turn[2 * i..2 * i + 2], &[0.0; 2]].concat();
     (0..4).flat_map(each).collect()
 }
 
@@ -50,19 +50,13 @@ fn near(a: &[f32], b: &[f32]) {
 
 /// The launches of both kernels with the same numbers.
 fn launches(seed: u64) -> (Launch, Launch, [Vec<f32>; 2]) {
-    let (at, iteration, kind) = (random(seed, 16), random(seed + 1, 8), [2u32, 0, 3, 1]);
+    let (at, turn, kind) = (random(seed, 16), random(seed + 1, 8), [2u32, 0, 3, 1]);
     let none = vec![0f32; 16];
-    let whole = Launch::new([1, 1, 1], vec![words(&at, &kind, &iteration), words(&none, &[0; 4], &none)]);
+    let whole = Launch::new([1, 1, 1], vec![words(&at, &kind, &turn), words(&none, &[0; 4], &none)]);
     let of = |x: &[f32]| BufferData::from(x);
-    let buffers = vec![
-        of(&at),
-        BufferData::from(&kind[..]),
-        of(&iteration),
-        of(&none),
-        BufferData::from(&[0u32; 4][..]),
-        of(&none[..8]),
-    ];
-    (whole, Launch::new([1, 1, 1], buffers), [at, iteration])
+    let buffers =
+        vec![of(&at), BufferData::from(&kind[..]), of(&turn), of(&none), BufferData::from(&[0u32; 4][..]), of(&none[..8])];
+    (whole, Launch::new([1, 1, 1], buffers), [at, turn])
 }
 
 #[test]
@@ -70,9 +64,8 @@ fn a_buffer_of_structs_has_the_adjoints_that_buffers_of_its_members_have() {
     let (whole, members) = (whole().unwrap(), by_members().unwrap());
     // Which are those that differences say.
     let (_, narrow, _) = launches(5);
-    let double = |d: &BufferData| {
-        d.to_f32().map_or(d.clone(), |x| BufferData::wide(&x.iter().map(|&x| x.into()).collect::<Vec<_>>()))
-    };
+    let double =
+        |d: &BufferData| d.to_f32().map_or(d.clone(), |x| BufferData::wide(&x.iter().map(|&x| x.into()).collect::<Vec<_>>()));
     hold(&members, &wide(1, narrow.buffers.iter().map(double).collect()), 3).unwrap();
     for whole in [whole.clone(), optimise(&whole).unwrap()] {
         let (a, b, _) = launches(5);
@@ -82,20 +75,13 @@ fn a_buffer_of_structs_has_the_adjoints_that_buffers_of_its_members_have() {
         assert!(grad.purposes.contains(&adjoint(0, false)) && grad.purposes.contains(&adjoint(1, true)));
         assert!(grad.report.to_string().contains("adjoints of x, y"), "{}", grad.report);
         let got = grad.execute(&a, &[(1, BufferData::from(&numbers(&w, &v)[..]))]).unwrap();
-        let expected = members
-            .grad()
-            .unwrap()
-            .execute(&b, &[(3, BufferData::from(&w[..])), (5, BufferData::from(&v[..]))])
-            .unwrap();
+        let expected =
+            members.grad().unwrap().execute(&b, &[(3, BufferData::from(&w[..])), (5, BufferData::from(&v[..]))]).unwrap();
         near(&f32s(got.of(0)), &numbers(&f32s(expected.of(0)), &f32s(expected.of(2))));
 
         let (d, e) = (random(10, 16), random(11, 8));
         let got = whole.jvp().unwrap().execute(&a, &[(0, BufferData::from(&numbers(&d, &e)[..]))]).unwrap();
-        let expected = members
-            .jvp()
-            .unwrap()
-            .execute(&b, &[(0, BufferData::from(&d[..])), (2, BufferData::from(&e[..]))])
-            .unwrap();
+        let expected = members.jvp().unwrap().execute(&b, &[(0, BufferData::from(&d[..])), (2, BufferData::from(&e[..]))]).unwrap();
         near(&f32s(got.of(1)), &numbers(&f32s(expected.of(3)), &f32s(expected.of(5))));
         // The primal is computed as well, with the whole numbers.
         let (mut c, _, _) = launches(5);

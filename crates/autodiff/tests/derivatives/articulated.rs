@@ -169,12 +169,12 @@ fn inertia<'k>(k: &'k Builder) -> M6<'k> {
     m
 }
 
-/// The axis of a hinge, y and z by trip_count.
+/// The axis of a hinge, y and z by turns.
 fn axis<'k>(i: usize) -> V3<'k> {
     if i.is_multiple_of(2) { [Zero, Zero, One] } else { [Zero, One, Zero] }
 }
 
-/// From the frame of the body before a hinge into that end it.
+/// From the frame of the body before a hinge into that behind it.
 fn hinge<'k>(k: &'k Builder, i: usize, angle: F<'k>) -> Frame<'k> {
     let (s, c) = (V(angle.sin()), V(angle.cos()));
     let e = if i.is_multiple_of(2) {
@@ -246,29 +246,29 @@ fn dynamics<'k>(k: &'k Builder, bodies: usize, s: &[F<'k>]) -> (V6<'k>, Vec<F<'k
     }
     let mut ia: Vec<M6<'k>> = (0..bodies).map(|_| inertia(k)).collect();
     let mut pa: Vec<V6<'k>> = Vec::new();
-    let (mut at, mut iteration) = (V(s[2]), rotation(k, &s[3..7])[2]);
+    let (mut at, mut turn) = (V(s[2]), rotation(k, &s[3..7])[2]);
     for i in 0..bodies {
         // v x* (I v), and a little friction of the air.
         let momentum = times6(k, &ia[i], v[i]);
         let ((w, l), (n, p)) = (halves(v[i]), halves(momentum));
         let turned = joined(plus(k, cross(k, w, n), cross(k, l, p)), cross(k, w, p));
         let free = plus(k, turned, scaled(k, v[i], V(k.lit(0.02f32))));
-        // The ground pushes the end of a body up, and rubs. `iteration` is the way up, seen from the body.
+        // The ground pushes the end of a body up, and rubs. `turn` is the way up, seen from the body.
         if i > 0 {
             let back = transposed(&frames[i - 1].e);
-            iteration = [0, 1, 2].map(|j| dot(k, &iteration, &[back[0][j], back[1][j], back[2][j]]));
+            turn = [0, 1, 2].map(|j| dot(k, &turn, &[back[0][j], back[1][j], back[2][j]]));
         }
-        at = at.add(k, iteration[0].times(k, LENGTH));
+        at = at.add(k, turn[0].times(k, LENGTH));
         let arm = [V(k.lit(LENGTH)), Zero, Zero];
         let speed = plus(k, l, cross(k, w, arm));
         let force = [k.var(0f32), k.var(0f32), k.var(0f32)];
         let height = at.val(k);
         k.if_(height.lt(0.0), || {
-            let up = dot(k, &iteration, &speed).val(k);
+            let up = dot(k, &turn, &speed).val(k);
             let push = k.var(height * -200f32);
             k.if_(up.lt(0.0), || push.set(push.get() - up * 2f32));
             for (j, f) in force.iter().enumerate() {
-                f.set(iteration[j].val(k) * push.get() - speed[j].val(k) * 0.5f32);
+                f.set(turn[j].val(k) * push.get() - speed[j].val(k) * 0.5f32);
             }
         });
         let force = force.map(|f| V(-f.get()));
@@ -279,7 +279,7 @@ fn dynamics<'k>(k: &'k Builder, bodies: usize, s: &[F<'k>]) -> (V6<'k>, Vec<F<'k
         let at = if i.is_multiple_of(2) { 2 } else { 1 };
         let u: V6<'k> = std::array::from_fn(|j| ia[i][j][at]);
         let d = u[at].val(k);
-        // A spring in each hinge, much stiffer end its limit.
+        // A spring in each hinge, much stiffer behind its limit.
         let torque = k.var(angle(i) * -0.6f32 - rate(i) * 0.05f32);
         k.if_(angle(i).gt(LIMIT), || torque.set(torque.get() - (angle(i) - LIMIT) * 20f32));
         k.if_(angle(i).lt(-LIMIT), || torque.set(torque.get() - (angle(i) + LIMIT) * 20f32));
@@ -354,21 +354,21 @@ pub fn kernel(bodies: usize) -> Result<Kernel, KernelError> {
         // Where the ends are: from body to body, turning.
         let s: Vec<F<'_>> = state.iter().map(|v| v.get()).collect();
         let out = k.global_id(0) * (3 * (bodies as u32 + 1));
-        let (mut at, mut iteration) = ([V(s[0]), V(s[1]), V(s[2])], rotation(k, &s[3..7]));
+        let (mut at, mut turn) = ([V(s[0]), V(s[1]), V(s[2])], rotation(k, &s[3..7]));
         for i in 0..=bodies {
             for (j, x) in at.iter().enumerate() {
                 y.store(out + (3 * i + j) as u32, x.val(k));
             }
-            at = plus(k, at, times3(k, &iteration, [V(k.lit(LENGTH)), Zero, Zero]));
+            at = plus(k, at, times3(k, &turn, [V(k.lit(LENGTH)), Zero, Zero]));
             if i + 1 < bodies {
                 let back = transposed(&hinge(k, i + 1, s[BASE + i]).e);
-                iteration = iteration.map(|row| [0, 1, 2].map(|j| dot(k, &row, &[back[0][j], back[1][j], back[2][j]])));
+                turn = turn.map(|row| [0, 1, 2].map(|j| dot(k, &row, &[back[0][j], back[1][j], back[2][j]])));
             }
         }
     })
 }
 
-/// A chain that lies along x and trip_count a little.
+/// A chain that lies along x and turns a little.
 pub fn start(bodies: usize) -> Vec<f64> {
     let mut s = vec![0.0; state_len(bodies)];
     (s[2], s[3]) = (1.0, 1.0);

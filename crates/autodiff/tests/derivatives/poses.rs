@@ -7,7 +7,7 @@ use impasto_kernel::prelude::*;
 pub struct Pose {
     at: Vec3<f32>,
     kind: u32,
-    iteration: [f32; 2],
+    turn: [f32; 2],
 }
 
 /// What happens to one pose; both kernels call it.
@@ -25,17 +25,17 @@ pub fn whole(x: &[Pose], y: &mut [Pose]) {
     let i = global_id(0);
     let p = x[(i + 1) % 4];
     let q = x[i];
-    let (a, b, c, d, e) = moved(p.at, q.kind, q.iteration[0], p.iteration[1]);
-    y[i] = Pose { at: vec3(a, b, c), kind: q.kind + 1, iteration: [d, e] };
+    let (a, b, c, d, e) = moved(p.at, q.kind, q.turn[0], p.turn[1]);
+    y[i] = Pose { at: vec3(a, b, c), kind: q.kind + 1, turn: [d, e] };
 }
 
-/// Poses as words: at, kind, iteration, and what fills them up.
-pub fn words(at: &[f32], kind: &[u32], iteration: &[f32]) -> BufferData {
+/// Poses as words: at, kind, turn, and what fills them up.
+pub fn words(at: &[f32], kind: &[u32], turn: &[f32]) -> BufferData {
     let mut all = Vec::new();
     for i in 0..4 {
         all.extend(at[4 * i..4 * i + 3].iter().map(|x| x.to_bits()));
         all.push(kind[i]);
-        all.extend(iteration[2 * i..2 * i + 2].iter().map(|x| x.to_bits()));
+        all.extend(turn[2 * i..2 * i + 2].iter().map(|x| x.to_bits()));
         all.extend([0, 0]);
     }
     BufferData::from(&all[..])

@@ -1,6 +1,6 @@
 //! Random differentiable kernels whose invocations work together: what one reads, in loops and branches, another wrote into memory of the workgroup.
 
-use impasto_kernel::{Buf, BufMut, BufferData, Builder, Kernel, Launch, Val, Var};
+use impasto_kernel::{Buf, BufMut, Builder, BufferData, Kernel, Launch, Val, Var};
 
 use super::gradients::wide;
 use crate::common::random::Rng;
@@ -102,7 +102,7 @@ impl<'k> Writer<'k> {
             _ => {
                 let c = self.uniform().lt(2);
                 let both = self.below(2) == 0;
-                // One writer writes both exits, one after the other.
+                // One writer writes both ways, one after the other.
                 let this = std::cell::RefCell::new(self);
                 k.if_else(
                     c,

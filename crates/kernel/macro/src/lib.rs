@@ -166,7 +166,7 @@ pub fn kernel(args: TokenStream, item: TokenStream) -> TokenStream {
 ///
 /// `#[kernel_fn(grad = gradient)]`: derivatives of the function are what another function says, which is called with the same arguments and gives the derivative
 /// by each of them that is no integer, as a tuple if there are several. Both modes of differentiation use it, and it is differentiated in
-/// iteration where a derivative of a derivative is asked for. A function with several results (a tuple, a vector) has such a gradient for each.
+/// turn where a derivative of a derivative is asked for. A function with several results (a tuple, a vector) has such a gradient for each.
 /// Buffers and `&mut` are no parameters of such a function, since nothing would be said about them.
 ///
 /// ```

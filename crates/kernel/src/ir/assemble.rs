@@ -15,7 +15,7 @@ struct OpenRegion {
     dead: bool,
 }
 
-/// Fills the tables of a kernel. OpenRegion regions are a stack, and an op may be put into any of them: after what stands there, before the
+/// Fills the tables of a kernel. Open regions are a stack, and an op may be put into any of them: after what stands there, before the
 /// op whose region is open above it. So to hoist an op is to add it further down the stack.
 #[derive(Debug)]
 pub struct Assembler {

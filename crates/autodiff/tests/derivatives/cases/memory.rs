@@ -40,12 +40,7 @@ pub(super) fn memory(c: &mut Cases) {
         let i = k.global_id(0);
         y.atomic_sum(i % 2u32, x.load(i) * x.load(i));
     });
-    c.add(
-        "atomic_sum",
-        k,
-        wide(1, vec![BufferData::wide(&X), BufferData::wide(&[0.3, 0.2])]),
-        Some(X.map(|x| 2.0 * x).to_vec()),
-    );
+    c.add("atomic_sum", k, wide(1, vec![BufferData::wide(&X), BufferData::wide(&[0.3, 0.2])]), Some(X.map(|x| 2.0 * x).to_vec()));
     let k = kernel("gather", 6, |k| {
         let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
         let i = k.global_id(0);
@@ -96,7 +91,7 @@ pub(super) fn together(c: &mut Cases) {
             k.barrier();
             for step in [4u32, 2, 1] {
                 if product {
-                    // All read before a barrier, and write end it.
+                    // All read before a barrier, and write behind it.
                     let v = s.load(l) * s.load((l + step) % 8u32) + 0.5f32;
                     k.barrier();
                     s.store(l, v);
