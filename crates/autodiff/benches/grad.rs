@@ -13,14 +13,14 @@ use std::time::Instant;
 
 use derivatives::cases;
 use impasto_autodiff::{Differentiate, Purpose};
-use impasto_kernel::{Data, Kernel, Scalar};
+use impasto_kernel::{BufferData, Kernel, Scalar};
 use impasto_spirv::{Words, compile, interface};
 use impasto_vulkan::{Loader, PhysicalDeviceType, VulkanDevice};
 
 const INVOCATIONS: usize = 1 << 20;
 
 /// Seconds of a launch, the best of five: machines are noisy.
-fn seconds(device: &VulkanDevice, kernel: &Kernel, buffers: &[Data]) -> Result<f64, Box<dyn std::error::Error>> {
+fn seconds(device: &VulkanDevice, kernel: &Kernel, buffers: &[BufferData]) -> Result<f64, Box<dyn std::error::Error>> {
     let module = compile(kernel)?;
     let mut bound = Vec::new();
     for data in buffers {
@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         case.kernel.workgroup = [64, 1, 1];
         let grad = case.kernel.grad()?;
         let x: Vec<f32> = (0..INVOCATIONS).map(|i| (i % 1013) as f32 / 400.0 - 1.2).collect();
-        let (x, zero) = (Data::from(&x[..]), Data::zeros(Scalar::F32, INVOCATIONS));
+        let (x, zero) = (BufferData::from(&x[..]), BufferData::zeros(Scalar::F32, INVOCATIONS));
         let buffers = |_: &Purpose| x.clone();
         let primal = seconds(&device, &case.kernel, &[x.clone(), zero])?;
         let adjoint = seconds(&device, &grad.kernel, &grad.purposes.iter().map(buffers).collect::<Vec<_>>())?;

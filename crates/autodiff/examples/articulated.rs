@@ -9,7 +9,7 @@
 mod articulated;
 
 use impasto_autodiff::Differentiate;
-use impasto_kernel::{Data, Launch, execute};
+use impasto_kernel::{BufferData, Launch, execute};
 
 const BODIES: usize = 8;
 const STEPS: u32 = 60;
@@ -19,7 +19,7 @@ const ROUNDS: usize = 80;
 type Failure = Box<dyn std::error::Error>;
 
 fn launch(start: &[f32], steps: u32) -> Launch {
-    let ends = Data::from(&[0f32; 3 * (BODIES + 1)][..]);
+    let ends = BufferData::from(&[0f32; 3 * (BODIES + 1)][..]);
     Launch::new([1, 1, 1], vec![start.into(), [steps][..].into(), ends])
 }
 
@@ -52,7 +52,7 @@ fn main() -> Result<(), Failure> {
         let mut seed = vec![0f32; y.len()];
         seed[3 * BODIES..].iter_mut().zip(&miss).for_each(|(s, d)| *s = 2.0 * d);
         let adjoints = grad.execute(&launch(&start, STEPS), &[(2, seed[..].into())])?;
-        let slope = adjoints.of(0).and_then(Data::to_f32).ok_or("no adjoint of the state")?;
+        let slope = adjoints.of(0).and_then(BufferData::to_f32).ok_or("no adjoint of the state")?;
         let t = round as i32 + 1;
         for &i in &velocities {
             m[i] = 0.9 * m[i] + 0.1 * slope[i];

@@ -79,7 +79,7 @@ pub(super) struct Activity {
     pub(super) holds: HashSet<OpId>,
 }
 
-/// The edges of derivatives; or, if `numbers` is set, those that pass on whole numbers made of floats.
+/// The edges of derivatives; or, if `numbers` is set, those that pass on integers made of floats.
 fn edges(k: &Kernel, places: &Places, numbers: bool) -> Vec<Edge> {
     let mut all = Vec::new();
     let memory = |m: MemoryId| (k.value_count() + m.index()) as u32;
@@ -178,7 +178,8 @@ impl Activity {
         let values = k.value_count();
         let nodes = values + k.memories().len();
         let edges = edges(k, places, false);
-        let own = |m: &impasto_kernel::ir::Memory| matches!(m.space, Space::Buffer(Access::Read | Access::ReadWrite));
+        let own =
+            |m: &impasto_kernel::ir::MemoryDecl| matches!(m.space, Space::Buffer(Access::Read | Access::ReadWrite));
         let is_float = |ty: impasto_kernel::ir::Ty| ty.lanes().is_some_and(|l| l.0.is_float());
         let inputs = k.memories().iter().enumerate().filter(|(_, m)| own(m) && is_float(m.ty) && wrt(&m.name));
         let params = places.ops.iter().filter_map(|&op| match k.kind(op) {
@@ -269,7 +270,7 @@ impl Activity {
         }
     }
 
-    /// An op that makes a whole number of a float that varies, where that number comes back as a float that is useful or is written.
+    /// An op that makes an integer of a float that varies, where that number comes back as a float that is useful or is written.
     pub(super) fn through_numbers(&self, k: &Kernel, places: &Places) -> Option<OpId> {
         let edges = edges(k, places, true);
         let nodes = self.values + k.memories().len();

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use impasto_kernel::KernelError;
-use impasto_kernel::exec::{Data, Launch, execute};
+use impasto_kernel::exec::{BufferData, Launch, execute};
 use impasto_kernel::ir::{Access, Kernel, Scalar, Space};
 
 use super::clear::clear;
@@ -42,7 +42,7 @@ pub struct Cost {
 ///
 /// ```
 /// use impasto_autodiff::Chain;
-/// use impasto_kernel::{Builder, Data};
+/// use impasto_kernel::{Builder, BufferData};
 /// let twice = Builder::kernel("square", [1, 1, 1], |k| {
 ///     let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
 ///     y.store(0, x.load(0) * x.load(0));
@@ -60,13 +60,13 @@ pub struct Cost {
 #[derive(Debug, Default)]
 pub struct Chain {
     stages: Vec<Stage>,
-    buffers: Vec<Arc<Data>>,
+    buffers: Vec<Arc<BufferData>>,
     steps: Vec<Step>,
     /// Every f32 is computed as an f64, as in [`Launch`].
     pub wide: bool,
 }
 
-type State = Vec<Arc<Data>>;
+type State = Vec<Arc<BufferData>>;
 
 impl Chain {
     /// Nothing yet.
@@ -75,7 +75,7 @@ impl Chain {
     }
 
     /// Adds a buffer with what it holds at the start; gives its number.
-    pub fn buffer(&mut self, data: Data) -> usize {
+    pub fn buffer(&mut self, data: BufferData) -> usize {
         self.buffers.push(Arc::new(data));
         self.buffers.len() - 1
     }
@@ -181,7 +181,11 @@ impl Chain {
 
     /// Runs all launches, then takes them backwards: the buffers at the end, and the adjoints of the buffers at the start, for these adjoints of
     /// buffers at the end. A state is kept every so many launches.
-    pub fn differentiate(&self, given: &[(usize, Data)], every: usize) -> Result<(Vec<Data>, Vec<Data>), KernelError> {
+    pub fn differentiate(
+        &self,
+        given: &[(usize, BufferData)],
+        every: usize,
+    ) -> Result<(Vec<BufferData>, Vec<BufferData>), KernelError> {
         let every = every.max(1);
         let mut state: State = self.buffers.clone();
         let mut kept: Vec<State> = Vec::new();
@@ -195,8 +199,9 @@ impl Chain {
             last.push(state.clone());
             self.run(step, &mut state)?;
         }
-        let values: Vec<Data> = state.iter().map(|d| (**d).clone()).collect();
-        let mut adjoints: Vec<Data> = self.buffers.iter().map(|d| Data::zeros(Scalar::F32, d.bits.len())).collect();
+        let values: Vec<BufferData> = state.iter().map(|d| (**d).clone()).collect();
+        let mut adjoints: Vec<BufferData> =
+            self.buffers.iter().map(|d| BufferData::zeros(Scalar::F32, d.bits.len())).collect();
         for (b, data) in given {
             if let Some(a) = adjoints.get_mut(*b) {
                 *a = data.clone();
@@ -219,7 +224,7 @@ impl Chain {
         Ok((values, adjoints))
     }
 
-    fn back(&self, step: &Step, state: &State, adjoints: &mut [Data]) -> Result<(), KernelError> {
+    fn back(&self, step: &Step, state: &State, adjoints: &mut [BufferData]) -> Result<(), KernelError> {
         let stage = &self.stages[step.stage];
         let primal = self.with_buffers(step, state);
         if let Some(grad) = &stage.grad {
@@ -240,7 +245,7 @@ impl Chain {
     }
 }
 
-fn taken(purposes: &[Purpose], step: &Step, adjoints: &[Data]) -> Vec<(usize, Data)> {
+fn taken(purposes: &[Purpose], step: &Step, adjoints: &[BufferData]) -> Vec<(usize, BufferData)> {
     let of = |r: &Purpose| match *r {
         Purpose::Derivative { of, .. } => Some((of, adjoints[step.buffers[of]].clone())),
         _ => None,
@@ -248,7 +253,7 @@ fn taken(purposes: &[Purpose], step: &Step, adjoints: &[Data]) -> Vec<(usize, Da
     purposes.iter().filter_map(of).collect()
 }
 
-fn put(purposes: &[Purpose], step: &Step, adjoints: &mut [Data], buffers: Vec<Data>) {
+fn put(purposes: &[Purpose], step: &Step, adjoints: &mut [BufferData], buffers: Vec<BufferData>) {
     for (purpose, data) in purposes.iter().zip(buffers) {
         if let Purpose::Derivative { of, read: false } = *purpose {
             adjoints[step.buffers[of]] = data;

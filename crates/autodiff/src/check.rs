@@ -5,7 +5,7 @@ use impasto_kernel::ir::{Access, Atomic, Builtin, Kernel, MemoryId, OpId, OpKind
 
 use super::activity::{Activity, Edge, Places, differentiable, reach};
 use super::flatten::MOST_ELEMENTS;
-use super::normal::Normal;
+use super::normal::NormalForm;
 use super::plan::Plan;
 use super::{Refusal, is_f32};
 
@@ -18,7 +18,7 @@ pub(super) fn says_nothing(e: &KernelError) -> bool {
 }
 
 /// Refuses what would not be right.
-pub(super) fn check(normal: &Normal, places: &Places, activity: &Activity, plan: &Plan) -> Result<(), Refusal> {
+pub(super) fn check(normal: &NormalForm, places: &Places, activity: &Activity, plan: &Plan) -> Result<(), Refusal> {
     let k = &normal.kernel;
     if let Some(op) = activity.through_numbers(k, places) {
         return Err((op, THROUGH_NUMBERS.to_owned()));
@@ -51,7 +51,7 @@ fn shared(k: &Kernel, m: MemoryId) -> bool {
     matches!(k.memory(m).space, Space::Buffer(Access::ReadWrite) | Space::Workgroup(_))
 }
 
-fn refuse_op(normal: &Normal, places: &Places, activity: &Activity, plan: &Plan, op: OpId) -> Result<(), Refusal> {
+fn refuse_op(normal: &NormalForm, places: &Places, activity: &Activity, plan: &Plan, op: OpId) -> Result<(), Refusal> {
     let k = &normal.kernel;
     let kept = is_kept(normal, places, op);
     let refuse = |problem: String| Err((op, problem));
@@ -121,7 +121,7 @@ fn refuse_op(normal: &Normal, places: &Places, activity: &Activity, plan: &Plan,
 
 /// Refuses an atomic that has no derivative, or whose result is needed.
 fn refuse_atomic(
-    normal: &Normal,
+    normal: &NormalForm,
     places: &Places,
     activity: &Activity,
     plan: &Plan,
@@ -164,7 +164,7 @@ fn refuse_atomic(
 }
 
 /// Whether the result of an op can be had again: it stays in sight, or is in the log.
-fn is_kept(normal: &Normal, places: &Places, op: OpId) -> bool {
+fn is_kept(normal: &NormalForm, places: &Places, op: OpId) -> bool {
     places.home[op.index()] == normal.kernel.body() || normal.logged.contains_key(&op)
 }
 

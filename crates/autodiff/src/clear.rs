@@ -7,12 +7,12 @@ use impasto_kernel::passes::rewrite::{Rewrite, Rule};
 use impasto_kernel::verify;
 
 use super::activity::Places;
-use super::parts::{Parts, base};
+use super::parts::{BufferScalars, base};
 use super::write::F32;
 use super::{Purpose, buffer_numbers, declare, derived, is_f32, prepared, refused, trim};
 
 struct Clear {
-    parts: Parts,
+    parts: BufferScalars,
     adjoints: Vec<Option<MemoryId>>,
 }
 

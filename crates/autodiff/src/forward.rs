@@ -9,15 +9,15 @@ use impasto_kernel::ir::{
 use impasto_kernel::verify;
 
 use super::activity::{Activity, Places};
-use super::parts::{Parts, base};
-use super::table::{self, Written};
+use super::parts::{BufferScalars, base};
+use super::table::{self, OpWriter};
 use super::write::{F32, U32};
 use super::{Jvp, Purpose, Refusal, buffer_numbers, check, declare, is_f32, prepared, refused};
 use impasto_kernel::passes::clean;
 
 struct Forward<'a> {
     k: &'a Kernel,
-    parts: &'a Parts,
+    parts: &'a BufferScalars,
     /// What was stored to the scalars of an element, until all are known.
     stored: Vec<Value>,
     places: &'a Places,
@@ -293,7 +293,7 @@ impl Forward<'_> {
         let mut sum = None;
         for (i, v) in k.args(op).iter().enumerate() {
             let Some(t) = self.tangents[v.index()] else { continue };
-            let mut primal = Written { asm: &mut self.asm, args, result, ty };
+            let mut primal = OpWriter { asm: &mut self.asm, args, result, ty };
             let partial = table::partial(&mut primal, kind, i);
             if let Some(more) = partial.times(&mut self.asm, t) {
                 sum = Some(match sum {

@@ -1,7 +1,7 @@
 //! Launching derivatives: which buffers they take, how much tape, and what came out. The executor runs them here; a device takes the same launch.
 
 use impasto_kernel::KernelError;
-use impasto_kernel::exec::{Data, Launch, execute};
+use impasto_kernel::exec::{BufferData, Launch, execute};
 use impasto_kernel::ir::{Access, Kernel, OpKind, Scalar, Space};
 
 use super::{Grad, Jvp, Purpose};
@@ -16,13 +16,13 @@ pub struct Derivatives {
 
 impl Derivatives {
     /// The adjoint of a buffer of the primal, or how it changes; none if no derivative flows through it.
-    pub fn of(&self, buffer: usize) -> Option<&Data> {
+    pub fn of(&self, buffer: usize) -> Option<&BufferData> {
         let at = self.purposes.iter().position(|r| matches!(r, Purpose::Derivative { of, .. } if *of == buffer))?;
         self.launch.buffers.get(at)
     }
 
     /// The adjoints of the parameters.
-    pub fn params(&self) -> Option<&Data> {
+    pub fn params(&self) -> Option<&BufferData> {
         let at = self.purposes.iter().position(|r| *r == Purpose::Params)?;
         self.launch.buffers.get(at)
     }
@@ -38,7 +38,7 @@ pub(super) fn assemble(
     kernel: &Kernel,
     purposes: &[Purpose],
     primal: &Launch,
-    given: &[(usize, Data)],
+    given: &[(usize, BufferData)],
     params: &[u64],
     slots: [u32; 2],
 ) -> Result<Launch, KernelError> {
@@ -65,10 +65,10 @@ pub(super) fn assemble(
                     let (n, m) = (data.bits.len(), like.bits.len());
                     return fail(format!("buffer {of} has {m} scalars, its derivative was given with {n}"));
                 }
-                (None, Some(like)) => Data::zeros(Scalar::F32, like.bits.len()),
+                (None, Some(like)) => BufferData::zeros(Scalar::F32, like.bits.len()),
             },
-            Purpose::Params if params.is_empty() => Data::zeros(Scalar::F32, primal.scalars.len()),
-            Purpose::Params => Data { ty: Scalar::F32, bits: params.to_vec() },
+            Purpose::Params if params.is_empty() => BufferData::zeros(Scalar::F32, primal.scalars.len()),
+            Purpose::Params => BufferData { ty: Scalar::F32, bits: params.to_vec() },
             Purpose::Floats | Purpose::Numbers => {
                 let (tape, ty) = if *purpose == Purpose::Floats { (0, Scalar::F32) } else { (1, Scalar::U32) };
                 let n = u64::from(slots[tape]) * each;
@@ -77,9 +77,9 @@ pub(super) fn assemble(
                         "the tape needs {n} words, more than a buffer has: launch fewer workgroups at once"
                     ));
                 }
-                Data::zeros(ty, n as usize)
+                BufferData::zeros(ty, n as usize)
             }
-            Purpose::Status => Data::zeros(Scalar::U32, 2),
+            Purpose::Status => BufferData::zeros(Scalar::U32, 2),
         });
     }
     Ok(Launch { buffers, ..primal.clone() })
@@ -126,7 +126,12 @@ impl Grad {
     }
 
     /// The launch of the adjoint: `given` has adjoints of buffers of the primal, by number; what is not given is zero.
-    pub fn launch(&self, primal: &Launch, given: &[(usize, Data)], slots: [u32; 2]) -> Result<Launch, KernelError> {
+    pub fn launch(
+        &self,
+        primal: &Launch,
+        given: &[(usize, BufferData)],
+        slots: [u32; 2],
+    ) -> Result<Launch, KernelError> {
         assemble(&self.kernel, &self.purposes, primal, given, &[], slots)
     }
 
@@ -136,7 +141,7 @@ impl Grad {
     }
 
     /// Computes the size of the tape and runs the adjoint on the executor.
-    pub fn execute(&self, primal: &Launch, given: &[(usize, Data)]) -> Result<Derivatives, KernelError> {
+    pub fn execute(&self, primal: &Launch, given: &[(usize, BufferData)]) -> Result<Derivatives, KernelError> {
         let slots = self.slots(primal)?;
         let mut launch = self.launch(primal, given, slots)?;
         execute(&self.kernel, &mut launch)?;
@@ -147,12 +152,17 @@ impl Grad {
 
 impl Jvp {
     /// The launch: `given` has the directions of buffers of the primal, by number; what is not given does not change.
-    pub fn launch(&self, primal: &Launch, given: &[(usize, Data)], params: &[u64]) -> Result<Launch, KernelError> {
+    pub fn launch(
+        &self,
+        primal: &Launch,
+        given: &[(usize, BufferData)],
+        params: &[u64],
+    ) -> Result<Launch, KernelError> {
         assemble(&self.kernel, &self.purposes, primal, given, params, [0; 2])
     }
 
     /// Runs it on the executor, with parameters that do not change.
-    pub fn execute(&self, primal: &Launch, given: &[(usize, Data)]) -> Result<Derivatives, KernelError> {
+    pub fn execute(&self, primal: &Launch, given: &[(usize, BufferData)]) -> Result<Derivatives, KernelError> {
         self.execute_along(primal, given, &[])
     }
 
@@ -160,7 +170,7 @@ impl Jvp {
     pub fn execute_along(
         &self,
         primal: &Launch,
-        given: &[(usize, Data)],
+        given: &[(usize, BufferData)],
         params: &[u64],
     ) -> Result<Derivatives, KernelError> {
         let mut launch = self.launch(primal, given, params)?;

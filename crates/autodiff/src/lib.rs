@@ -32,7 +32,7 @@
 //! # What is refused
 //!
 //! A derivative is right or refused with the op and the reason: a value that is needed, but was read from memory that this launch overwrites;
-//! a float that becomes a whole number and comes back, or is written as one; an unbounded loop on the way; what an atomic returned; an adjoint
+//! a float that becomes an integer and comes back, or is written as one; an unbounded loop on the way; what an atomic returned; an adjoint
 //! that invocations would add to without an atomic (floats of 16 bits), or that they would all take at once.
 //! [`Val::stop_gradient`](impasto_kernel::Val::stop_gradient), [`Val::with_derivatives`](impasto_kernel::Val::with_derivatives) and `#[kernel_fn(grad = ..)]` say what is
 //! meant instead, and [`Kernel::with_gradient`] and `#[kernel(grad = ..)]` give a whole adjoint. A refusal names the place in the source.
@@ -60,15 +60,15 @@ mod write;
 use activity::{Activity, Places};
 pub use chain::{Chain, Cost};
 use impasto_kernel::KernelError;
-use impasto_kernel::ir::{Access, Kernel, Memory, MemoryId, OpId, Scalar, Space, Ty};
+use impasto_kernel::ir::{Access, Kernel, MemoryDecl, MemoryId, OpId, Scalar, Space, Ty};
 use impasto_kernel::passes::{clean, values};
 use impasto_kernel::text::op_text;
 use impasto_kernel::{GradientBuffer, gradient_buffers, verify};
 pub use launch::Derivatives;
-use normal::Normal;
-use parts::Parts;
+use normal::NormalForm;
+use parts::BufferScalars;
 use plan::Plan;
-pub use report::{KeptLoop, Report};
+pub use report::{GradReport, TapedLoop};
 use write::{F32, U32};
 
 /// What a buffer of a derivative is, by its number among the buffers of the primal.
@@ -87,7 +87,7 @@ pub enum Purpose {
     Params,
     /// The tape of floats: as many f32 as the slots that are needed, times the invocations.
     Floats,
-    /// The tape of whole numbers, u32 in the same way.
+    /// The tape of integers, u32 in the same way.
     Numbers,
     /// Two u32, zero before the launch; afterwards, the slots that were lacking.
     Status,
@@ -104,7 +104,7 @@ pub struct Grad {
     /// buffers of the primal. None if there is no tape.
     pub size: Option<(Kernel, Vec<Purpose>)>,
     /// What is kept and what is computed again.
-    pub report: Report,
+    pub report: GradReport,
 }
 
 /// The forward derivative of a kernel.
@@ -127,7 +127,7 @@ fn refused(k: &Kernel, (op, problem): Refusal) -> KernelError {
 ///
 /// ```
 /// use impasto_autodiff::Differentiate;
-/// use impasto_kernel::{Builder, Data, Launch};
+/// use impasto_kernel::{Builder, BufferData, Launch};
 /// // A product over a loop that is as long as a buffer says: y = n-th power of x.
 /// let kernel = Builder::kernel("power", [1, 1, 1], |k| {
 ///     let (n, x, y) = (k.buffer::<u32>("n"), k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
@@ -138,7 +138,7 @@ fn refused(k: &Kernel, (op, problem): Refusal) -> KernelError {
 /// let launch = Launch::new([1, 1, 1], vec![[3u32][..].into(), [2f32][..].into(), [0f32][..].into()]);
 /// let grad = kernel.grad()?;
 /// let adjoints = grad.execute(&launch, &[(2, [1f32][..].into())])?;
-/// assert_eq!(adjoints.of(1).and_then(Data::to_f32), Some(vec![12.0]));
+/// assert_eq!(adjoints.of(1).and_then(BufferData::to_f32), Some(vec![12.0]));
 /// # Ok::<(), impasto_kernel::KernelError>(())
 /// ```
 pub trait Differentiate {
@@ -152,14 +152,14 @@ pub trait Differentiate {
     ///
     /// ```
     /// use impasto_autodiff::Differentiate;
-    /// use impasto_kernel::{Builder, Data, Launch};
+    /// use impasto_kernel::{Builder, BufferData, Launch};
     /// let kernel = Builder::kernel("square", [1, 1, 1], |k| {
     ///     let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
     ///     y.store(0, x.load(0) * x.load(0));
     /// })?;
     /// let launch = Launch::new([1, 1, 1], vec![[3f32][..].into(), [0f32][..].into()]);
     /// let changes = kernel.jvp()?.execute(&launch, &[(0, [1f32][..].into())])?;
-    /// assert_eq!(changes.of(1).and_then(Data::to_f32), Some(vec![6.0]));
+    /// assert_eq!(changes.of(1).and_then(BufferData::to_f32), Some(vec![6.0]));
     /// # Ok::<(), impasto_kernel::KernelError>(())
     /// ```
     fn jvp(&self) -> Result<Jvp, KernelError>;
@@ -203,7 +203,7 @@ impl Differentiate for Kernel {
 fn custom(primal: &Kernel) -> Option<Result<Grad, KernelError>> {
     let backward = primal.gradient()?;
     Some(gradient_buffers(primal, backward).map(|buffers| {
-        let is_buffer = |m: &&Memory| matches!(m.space, Space::Buffer(_));
+        let is_buffer = |m: &&MemoryDecl| matches!(m.space, Space::Buffer(_));
         let names: Vec<&str> = primal.memories().iter().filter(is_buffer).map(|m| m.name.as_str()).collect();
         let (mut purposes, mut adjoints) = (Vec::new(), Vec::new());
         for buffer in buffers {
@@ -216,7 +216,7 @@ fn custom(primal: &Kernel) -> Option<Result<Grad, KernelError>> {
                 GradientBuffer::Params => Purpose::Params,
             });
         }
-        let report = Report { kernel: primal.name.clone(), loops: Vec::new(), adjoints, logged: Vec::new() };
+        let report = GradReport { kernel: primal.name.clone(), loops: Vec::new(), adjoints, logged: Vec::new() };
         Grad { kernel: backward.clone(), purposes, size: None, report }
     }))
 }
@@ -233,7 +233,7 @@ fn known(k: &Kernel, names: &[&str]) -> Result<(), KernelError> {
 }
 
 /// SSA form on scalars and vectors, with what is plainly superfluous taken out.
-fn prepared(k: &Kernel, arrays: bool) -> Result<(Kernel, Parts), KernelError> {
+fn prepared(k: &Kernel, arrays: bool) -> Result<(Kernel, BufferScalars), KernelError> {
     verify(k)?;
     let is_matrix = |op: &OpId| k.kind(*op).is_matrix();
     if let Some(op) = Places::new(k).ops.into_iter().find(is_matrix) {
@@ -258,12 +258,12 @@ fn declare(header: &mut Kernel, name: &str, ty: Ty, space: Space) -> MemoryId {
         number += 1;
         own = format!("{name}_{number}");
     }
-    header.memories_mut().push(Memory { name: own, ty, space });
+    header.memories_mut().push(MemoryDecl { name: own, ty, space });
     MemoryId(header.memories().len() as u32 - 1)
 }
 
 /// The number of each memory among the buffers of the caller.
-fn buffer_numbers(k: &Kernel, parts: &Parts) -> Vec<Option<usize>> {
+fn buffer_numbers(k: &Kernel, parts: &BufferScalars) -> Vec<Option<usize>> {
     let mut numbers: Vec<Option<usize>> = Vec::new();
     let mut n = 0;
     for (i, m) in k.memories().iter().enumerate() {
@@ -281,7 +281,7 @@ fn buffer_numbers(k: &Kernel, parts: &Parts) -> Vec<Option<usize>> {
 }
 
 /// What a kernel begins with that is made of a prepared one: the buffers of the primal, to be read, and their purposes.
-fn derived(k: &Kernel, parts: &Parts, what: &str) -> (Kernel, Vec<Option<Purpose>>) {
+fn derived(k: &Kernel, parts: &BufferScalars, what: &str) -> (Kernel, Vec<Option<Purpose>>) {
     let mut header = parts.header(k);
     header.name = format!("{}_{what}", k.name);
     header.clear_gradient();
@@ -315,7 +315,7 @@ fn gradient(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Grad, KernelE
     let k = &normal.kernel;
     verify(k)?;
     check::check(&normal, &places, &activity, &plan).map_err(|r| refused(k, r))?;
-    let report = Report::new(&normal, &places, &activity, &plan);
+    let report = GradReport::new(&normal, &places, &activity, &plan);
 
     let (mut header, mut purposes) = derived(k, &parts, "grad");
     parts.agree(&mut plan.once, |m| activity.memory(m));
@@ -359,7 +359,7 @@ fn gradient(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Grad, KernelE
     let floats = (words[0] > 0).then(|| buffer("tape", F32, Access::Tape, Purpose::Floats));
     let numbers = (words[1] > 0).then(|| buffer("tape_numbers", U32, Access::Tape, Purpose::Numbers));
     let status = (words != [0; 2]).then(|| buffer("tape_status", U32, Access::Tape, Purpose::Status));
-    let outlets = reverse::Outlets { memories, params, tapes: [floats, numbers], status };
+    let outlets = reverse::AdjointMemories { memories, params, tapes: [floats, numbers], status };
     let written = reverse::reverse(&normal, &parts, &places, &activity, &plan, header, outlets);
     let (mut kernel, purposes) = trim::trim(&clean(&written)?, &purposes);
     kernel.follow_sources(false);
@@ -372,7 +372,7 @@ fn gradient(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Grad, KernelE
     Ok(Grad { kernel, purposes, size, report })
 }
 
-fn sizing(normal: &Normal, parts: &Parts, plan: &Plan) -> Result<(Kernel, Vec<Purpose>), KernelError> {
+fn sizing(normal: &NormalForm, parts: &BufferScalars, plan: &Plan) -> Result<(Kernel, Vec<Purpose>), KernelError> {
     let (mut header, mut purposes) = derived(&normal.kernel, parts, "size");
     let out = declare(&mut header, "slots", U32, Space::Buffer(Access::ReadWrite));
     purposes.push(Some(Purpose::Status));

@@ -6,27 +6,27 @@ use impasto_kernel::hash::Map;
 use impasto_kernel::ir::{Assembler, Atomic, Kernel, OpId, OpKind, RegionId, Space, Value};
 
 use super::activity::Places;
-use super::normal::Normal;
+use super::normal::NormalForm;
 use super::plan::{Plan, words};
-use super::write::{Copied, U32};
+use super::write::{CopyMap, U32};
 
 /// The next free word of the log: a value, and a constant.
 #[derive(Clone, Copy)]
-struct Next {
+struct LogPosition {
     base: Value,
     more: u32,
 }
 
 struct Log<'a> {
-    from: Copied<'a>,
+    from: CopyMap<'a>,
     asm: Assembler,
     reads: Vec<bool>,
-    /// For each op with reads inside: of floats, of whole numbers; and whether a loop among them repeats such.
+    /// For each op with reads inside: of floats, of integers; and whether a loop among them repeats such.
     inside: Map<OpId, [(bool, bool); 2]>,
     /// The logs that each loop carries the place of.
     carried: Map<RegionId, Vec<usize>>,
-    next: [Next; 2],
-    new: Normal,
+    next: [LogPosition; 2],
+    new: NormalForm,
 }
 
 /// The reads that must be written down.
@@ -48,7 +48,7 @@ fn reads(k: &Kernel, places: &Places, plan: &Plan) -> Vec<bool> {
 }
 
 /// The kernel with the places of what must be written down; nothing, if nothing must be.
-pub(super) fn log(normal: &Normal, places: &Places, plan: &Plan) -> Option<Normal> {
+pub(super) fn log(normal: &NormalForm, places: &Places, plan: &Plan) -> Option<NormalForm> {
     let k = &normal.kernel;
     let reads = reads(k, places, plan);
     let mut inside: Map<OpId, [(bool, bool); 2]> = Map::default();
@@ -69,22 +69,22 @@ pub(super) fn log(normal: &Normal, places: &Places, plan: &Plan) -> Option<Norma
     let mut asm = Assembler::new(k.header());
     let zero = asm.number(0);
     let mut l = Log {
-        from: Copied::new(k, zero),
+        from: CopyMap::new(k, zero),
         asm,
         reads,
         inside,
         carried: Map::default(),
-        next: [Next { base: zero, more: 0 }; 2],
-        new: Normal { logged: Map::default(), log_words: words_of, ..Normal::empty() },
+        next: [LogPosition { base: zero, more: 0 }; 2],
+        new: NormalForm { logged: Map::default(), log_words: words_of, ..NormalForm::empty() },
     };
-    l.new.turns.reserve(normal.turns.len());
+    l.new.trip_count.reserve(normal.trip_count.len());
     l.region(normal, k.body(), &[]);
-    Some(Normal { kernel: l.asm.finish(), ..l.new })
+    Some(NormalForm { kernel: l.asm.finish(), ..l.new })
 }
 
 impl Log<'_> {
     fn now(&mut self, log: usize) -> Value {
-        let Next { base, more } = self.next[log];
+        let LogPosition { base, more } = self.next[log];
         if more == 0 {
             return base;
         }
@@ -93,7 +93,7 @@ impl Log<'_> {
     }
 
     /// The ops of a region; `yields` are the logs whose place it gives.
-    fn region(&mut self, normal: &Normal, r: RegionId, yields: &[usize]) {
+    fn region(&mut self, normal: &NormalForm, r: RegionId, yields: &[usize]) {
         let k = self.from.old;
         for &op in k.region_ops(r) {
             self.asm.stands_for(k, op);
@@ -128,7 +128,7 @@ impl Log<'_> {
         }
     }
 
-    fn structure(&mut self, normal: &Normal, op: OpId) {
+    fn structure(&mut self, normal: &NormalForm, op: OpId) {
         let k = self.from.old;
         let repeats = matches!(k.kind(op), OpKind::For(_));
         let inside = self.inside.get(&op).copied().unwrap_or_default();
@@ -151,7 +151,7 @@ impl Log<'_> {
             self.from.bind(k.region_args(r), values.iter().copied());
             if repeats {
                 for (&t, &base) in given.iter().zip(&values[k.region_args(r).len()..]) {
-                    self.next[t] = Next { base, more: 0 };
+                    self.next[t] = LogPosition { base, more: 0 };
                 }
                 self.carried.insert(r, given.clone());
             }
@@ -170,10 +170,10 @@ impl Log<'_> {
         self.from.bind(k.results(op), results.iter().copied());
         self.next = if repeats { before } else { most };
         for (&t, &base) in given.iter().zip(&results[k.results(op).len()..]) {
-            self.next[t] = Next { base, more: 0 };
+            self.next[t] = LogPosition { base, more: 0 };
         }
-        if let Some(&j) = normal.turns.get(&op) {
-            self.new.turns.insert(new, j);
+        if let Some(&j) = normal.trip_count.get(&op) {
+            self.new.trip_count.insert(new, j);
         }
         if let Some(&j) = normal.guards.get(&op) {
             self.new.guards.insert(new, j);

@@ -7,15 +7,15 @@
 //! Cost: linear, plus exits times the values that they take along.
 
 use impasto_kernel::hash::{Map, Set};
-use impasto_kernel::ir::{Assembler, Binary, Compare, Kernel, OpId, OpKind, RegionId, Scalar, Ty, Value};
+use impasto_kernel::ir::{Assembler, BinaryOp, Compare, Kernel, OpId, OpKind, RegionId, Scalar, Ty, Value};
 
-use super::write::{BOOL, Copied, U32};
+use super::write::{BOOL, CopyMap, U32};
 
 /// A kernel in this form.
-pub(super) struct Normal {
+pub(super) struct NormalForm {
     pub(super) kernel: Kernel,
     /// For each `for` that may end early: the carried value that counts its iterations.
-    pub(super) turns: Map<OpId, usize>,
+    pub(super) trip_count: Map<OpId, usize>,
     /// The op in each of those that ends it, and the carried value that it looks at.
     pub(super) guards: Map<OpId, usize>,
     /// Reads that are written down in the log, and where; the words of one of each; where the logs end.
@@ -24,11 +24,11 @@ pub(super) struct Normal {
     pub(super) log_total: [Value; 2],
 }
 
-impl Normal {
-    pub(super) fn empty() -> Normal {
-        Normal {
+impl NormalForm {
+    pub(super) fn empty() -> NormalForm {
+        NormalForm {
             kernel: Kernel::empty("", [1; 3]),
-            turns: Map::default(),
+            trip_count: Map::default(),
             guards: Map::default(),
             logged: Map::default(),
             log_words: [0; 2],
@@ -50,17 +50,17 @@ fn broken(depth: usize) -> u32 {
 
 /// How an op may be left other than by its end: the loops that are continued or broken, by their depth, and whether by return.
 #[derive(Clone, Default)]
-struct Ways {
+struct ExitSet {
     loops: Vec<usize>,
     returns: bool,
 }
 
-impl Ways {
+impl ExitSet {
     fn any(&self) -> bool {
         self.returns || !self.loops.is_empty()
     }
 
-    fn add(&mut self, other: &Ways) {
+    fn add(&mut self, other: &ExitSet) {
         self.returns |= other.returns;
         self.loops.extend_from_slice(&other.loops);
         self.loops.sort_unstable();
@@ -70,7 +70,7 @@ impl Ways {
 
 struct Survey<'a> {
     k: &'a Kernel,
-    ways: Map<OpId, Ways>,
+    exits: Map<OpId, ExitSet>,
     /// The depth of each loop, and whether it is continued only at its end.
     depth: Map<RegionId, usize>,
     plain: Map<OpId, bool>,
@@ -78,9 +78,9 @@ struct Survey<'a> {
 }
 
 impl Survey<'_> {
-    fn region(&mut self, r: RegionId, depth: usize) -> Ways {
+    fn region(&mut self, r: RegionId, depth: usize) -> ExitSet {
         let k = self.k;
-        let mut all = Ways::default();
+        let mut all = ExitSet::default();
         for &op in k.region_ops(r) {
             if let OpKind::Continue(t) = k.kind(op) {
                 self.continued.insert(t);
@@ -90,13 +90,13 @@ impl Survey<'_> {
                 OpKind::Return => all.returns = true,
                 kind if kind.is_structure() => {
                     let repeats = matches!(kind, OpKind::Loop | OpKind::For(_));
-                    let mut own = Ways::default();
+                    let mut own = ExitSet::default();
                     for &inner in k.regions(op) {
                         if repeats {
                             self.depth.insert(inner, depth);
                         }
-                        let ways = self.region(inner, depth + usize::from(repeats));
-                        own.add(&ways);
+                        let exits = self.region(inner, depth + usize::from(repeats));
+                        own.add(&exits);
                     }
                     if repeats {
                         let r = k.regions(op)[0];
@@ -107,7 +107,7 @@ impl Survey<'_> {
                         self.plain.insert(op, !early && !own.any());
                     }
                     all.add(&own);
-                    self.ways.insert(op, own);
+                    self.exits.insert(op, own);
                 }
                 _ => {}
             }
@@ -116,52 +116,52 @@ impl Survey<'_> {
     }
 
     fn leaves(&self, op: OpId, depth: usize) -> bool {
-        self.ways.get(&op).is_some_and(|w| w.loops.contains(&depth))
+        self.exits.get(&op).is_some_and(|w| w.loops.contains(&depth))
     }
 }
 
 /// What a region gives to what stands after it: its own values, how it was left, and what the loops that it leaves take along.
-struct Wants {
+struct RegionResults {
     own: Vec<Ty>,
     loops: Vec<usize>,
 }
 
 struct Exits<'a> {
-    from: Copied<'a>,
+    from: CopyMap<'a>,
     asm: Assembler,
     survey: Survey<'a>,
     /// The types that each loop around carries, outermost first.
     carried: Vec<Vec<Ty>>,
-    turns: Map<OpId, usize>,
+    trip_count: Map<OpId, usize>,
     guards: Map<OpId, usize>,
 }
 
 /// The kernel in the form that can be taken backwards; or the op that cannot, and why.
-pub(super) fn normal(k: &Kernel) -> Result<Normal, (OpId, String)> {
+pub(super) fn normal(k: &Kernel) -> Result<NormalForm, (OpId, String)> {
     let mut survey =
-        Survey { k, ways: Map::default(), depth: Map::default(), plain: Map::default(), continued: Set::default() };
+        Survey { k, exits: Map::default(), depth: Map::default(), plain: Map::default(), continued: Set::default() };
     survey.region(k.body(), 0);
     let mut e = Exits {
-        from: Copied::new(k, Value(u32::MAX)),
+        from: CopyMap::new(k, Value(u32::MAX)),
         asm: Assembler::new(k.header()),
         survey,
         carried: Vec::new(),
-        turns: Map::default(),
+        trip_count: Map::default(),
         guards: Map::default(),
     };
-    e.rest(k.region_ops(k.body()), &Wants { own: Vec::new(), loops: Vec::new() })?;
+    e.rest(k.region_ops(k.body()), &RegionResults { own: Vec::new(), loops: Vec::new() })?;
     e.asm.push(OpKind::Return, &[], &[]);
-    Ok(Normal { kernel: e.asm.finish(), turns: e.turns, guards: e.guards, ..Normal::empty() })
+    Ok(NormalForm { kernel: e.asm.finish(), trip_count: e.trip_count, guards: e.guards, ..NormalForm::empty() })
 }
 
 impl Exits<'_> {
-    fn want_types(&self, wants: &Wants) -> Vec<Ty> {
+    fn want_types(&self, wants: &RegionResults) -> Vec<Ty> {
         let payload = wants.loops.iter().flat_map(|&l| self.carried[l].iter().copied());
         wants.own.iter().copied().chain([U32]).chain(payload).collect()
     }
 
     /// What a region gives that is left this way with these values.
-    fn gives(&mut self, wants: &Wants, how: u32, values: &[Value]) -> Vec<Value> {
+    fn gives(&mut self, wants: &RegionResults, how: u32, values: &[Value]) -> Vec<Value> {
         let mut all = Vec::new();
         for &ty in &wants.own {
             let own = all.len();
@@ -178,7 +178,7 @@ impl Exits<'_> {
     }
 
     /// Ops up to the end of their region, and what the region gives.
-    fn rest(&mut self, ops: &[OpId], wants: &Wants) -> Result<Vec<Value>, (OpId, String)> {
+    fn rest(&mut self, ops: &[OpId], wants: &RegionResults) -> Result<Vec<Value>, (OpId, String)> {
         let old = self.from.old;
         for (i, &op) in ops.iter().enumerate() {
             let kind = old.kind(op);
@@ -196,17 +196,19 @@ impl Exits<'_> {
                 }
                 OpKind::Return | OpKind::Unreachable => return Ok(self.gives(wants, RETURNED, &[])),
                 _ if kind.is_structure() => {
-                    let ways = self.survey.ways.get(&op).cloned().unwrap_or_default();
+                    let exits = self.survey.exits.get(&op).cloned().unwrap_or_default();
                     let left = match kind {
-                        OpKind::Loop if !self.survey.continued.contains(&old.regions(op)[0]) => self.once(op, &ways)?,
+                        OpKind::Loop if !self.survey.continued.contains(&old.regions(op)[0]) => {
+                            self.once(op, &exits)?
+                        }
                         OpKind::Loop => {
-                            self.unbounded(op, &ways)?;
+                            self.unbounded(op, &exits)?;
                             continue;
                         }
-                        _ => self.structure(op, &ways)?,
+                        _ => self.structure(op, &exits)?,
                     };
                     let Some(how) = left.first().copied() else { continue };
-                    return self.guarded(&ops[i + 1..], wants, &ways, how, &left[1..]);
+                    return self.guarded(&ops[i + 1..], wants, &exits, how, &left[1..]);
                 }
                 _ => self.copy(op),
             }
@@ -218,8 +220,8 @@ impl Exits<'_> {
     fn guarded(
         &mut self,
         ops: &[OpId],
-        wants: &Wants,
-        ways: &Ways,
+        wants: &RegionResults,
+        exits: &ExitSet,
         how: Value,
         payload: &[Value],
     ) -> Result<Vec<Value>, (OpId, String)> {
@@ -234,8 +236,8 @@ impl Exits<'_> {
         let mut values: Vec<Value> = wants.own.iter().map(|&t| self.asm.zero(t)).collect();
         values.push(how);
         for &l in &wants.loops {
-            let before: usize = ways.loops.iter().take_while(|&&x| x != l).map(|&x| self.carried[x].len()).sum();
-            let taken = ways.loops.contains(&l);
+            let before: usize = exits.loops.iter().take_while(|&&x| x != l).map(|&x| self.carried[x].len()).sum();
+            let taken = exits.loops.contains(&l);
             for (i, ty) in self.carried[l].clone().into_iter().enumerate() {
                 values.push(if taken { payload[before + i] } else { self.asm.zero(ty) });
             }
@@ -247,26 +249,26 @@ impl Exits<'_> {
     }
 
     /// An `if`, `switch` or `for`. How it was left and what the exits take along; nothing, if it can only be left by its end.
-    fn structure(&mut self, op: OpId, ways: &Ways) -> Result<Vec<Value>, (OpId, String)> {
+    fn structure(&mut self, op: OpId, exits: &ExitSet) -> Result<Vec<Value>, (OpId, String)> {
         let old = self.from.old;
         if let OpKind::For(step) = old.kind(op) {
-            return self.counted(op, step, ways);
+            return self.counted(op, step, exits);
         }
         let args = self.from.args(op);
         let own = self.from.types(old.results(op));
-        let wants = Wants { own, loops: ways.loops.clone() };
+        let wants = RegionResults { own, loops: exits.loops.clone() };
         let mut regions = Vec::new();
         for &r in old.regions(op) {
             self.asm.open(&[]);
             let mut values = self.rest(old.region_ops(r), &wants)?;
-            if !ways.any() {
+            if !exits.any() {
                 values.truncate(wants.own.len());
             }
             self.asm.push(OpKind::Yield, &values, &[]);
             regions.push(self.asm.close());
         }
         let mut types = self.want_types(&wants);
-        if !ways.any() {
+        if !exits.any() {
             types.truncate(wants.own.len());
         }
         let kind = self.asm.kind_of(self.from.old, op, &self.from.targets);
@@ -277,7 +279,7 @@ impl Exits<'_> {
         Ok(results[wants.own.len()..].to_vec())
     }
 
-    fn counted(&mut self, op: OpId, step: u32, ways: &Ways) -> Result<Vec<Value>, (OpId, String)> {
+    fn counted(&mut self, op: OpId, step: u32, exits: &ExitSet) -> Result<Vec<Value>, (OpId, String)> {
         let old = self.from.old;
         let r = old.regions(op)[0];
         let depth = self.carried.len();
@@ -290,9 +292,9 @@ impl Exits<'_> {
         if !plain {
             types.extend([BOOL, U32]);
             args.extend([self.asm.constant(Scalar::Bool, 1), self.asm.number(0)]);
-            if ways.any() {
+            if exits.any() {
                 types.push(U32);
-                types.extend(ways.loops.iter().flat_map(|&l| self.carried[l].iter().copied()));
+                types.extend(exits.loops.iter().flat_map(|&l| self.carried[l].iter().copied()));
                 for &ty in &types[n + 2..] {
                     args.push(self.asm.zero(ty));
                 }
@@ -312,9 +314,9 @@ impl Exits<'_> {
             self.asm.push_structure(OpKind::If, &[values[n + 1]], &[], &[on, off])
         });
         self.carried.push(carried);
-        let mut loops = ways.loops.clone();
+        let mut loops = exits.loops.clone();
         loops.push(depth);
-        let given = self.rest(old.region_ops(r), &Wants { own: Vec::new(), loops: loops.clone() })?;
+        let given = self.rest(old.region_ops(r), &RegionResults { own: Vec::new(), loops: loops.clone() })?;
         self.carried.pop();
         let (how, payload) = (given[0], &given[1..]);
         self.asm.stands_for(old, op);
@@ -325,8 +327,8 @@ impl Exits<'_> {
             let (on, off) = (self.asm.compare(Compare::Eq, how, on), self.asm.compare(Compare::Eq, how, off));
             let one = self.asm.number(1);
             next.extend([on, self.asm.plus(values[n + 2], one)]);
-            if ways.any() {
-                let inside = self.asm.binary(Binary::Or, on, off);
+            if exits.any() {
+                let inside = self.asm.binary(BinaryOp::Or, on, off);
                 let fell = self.asm.number(FELL);
                 next.push(self.asm.select(inside, fell, how));
                 next.extend_from_slice(&payload[..own]);
@@ -338,14 +340,14 @@ impl Exits<'_> {
         let results: Vec<Value> = self.asm.kernel.results(new).collect();
         self.from.bind(old.results(op), results.iter().copied());
         if let Some(guard) = guard {
-            self.turns.insert(new, n + 1);
+            self.trip_count.insert(new, n + 1);
             self.guards.insert(guard, n);
         }
-        Ok(if ways.any() { results[n + 2..].to_vec() } else { Vec::new() })
+        Ok(if exits.any() { results[n + 2..].to_vec() } else { Vec::new() })
     }
 
     /// A loop that runs once: what stands in it, and its breaks as values.
-    fn once(&mut self, op: OpId, ways: &Ways) -> Result<Vec<Value>, (OpId, String)> {
+    fn once(&mut self, op: OpId, exits: &ExitSet) -> Result<Vec<Value>, (OpId, String)> {
         let old = self.from.old;
         let r = old.regions(op)[0];
         let depth = self.carried.len();
@@ -354,14 +356,14 @@ impl Exits<'_> {
         let results = self.from.types(old.results(op));
         let n = results.len();
         self.carried.push(results);
-        let mut loops = ways.loops.clone();
+        let mut loops = exits.loops.clone();
         loops.push(depth);
-        let given = self.rest(old.region_ops(r), &Wants { own: Vec::new(), loops })?;
+        let given = self.rest(old.region_ops(r), &RegionResults { own: Vec::new(), loops })?;
         self.carried.pop();
         let (how, payload) = (given[0], &given[1..]);
         let own = payload.len() - n;
         self.from.bind(old.results(op), payload[own..].iter().copied());
-        if !ways.any() {
+        if !exits.any() {
             return Ok(Vec::new());
         }
         let (off, fell) = (self.asm.number(broken(depth)), self.asm.number(FELL));
@@ -370,8 +372,8 @@ impl Exits<'_> {
         Ok(std::iter::once(how).chain(payload[..own].iter().copied()).collect())
     }
 
-    fn unbounded(&mut self, op: OpId, ways: &Ways) -> Result<(), (OpId, String)> {
-        if ways.any() {
+    fn unbounded(&mut self, op: OpId, exits: &ExitSet) -> Result<(), (OpId, String)> {
+        if exits.any() {
             let why = "it has no bound and is left by `return`, or to a loop around it: state a bound with `while_bounded`, or \
                        a `for` that breaks";
             return Err((op, why.to_owned()));

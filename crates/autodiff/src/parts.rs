@@ -2,7 +2,7 @@
 //! and vectors only. Memory of the workgroup and of an invocation stays so. A buffer is the caller's: what is written in the end reads it
 //! and stores to it as it was, and has one adjoint for it, with an f32 for each word of its layout. Cost: linear in scalars.
 
-use impasto_kernel::ir::{Assembler, Kernel, Memory, MemoryId, OpId, OpKind, Space, Ty, Value};
+use impasto_kernel::ir::{Assembler, Kernel, MemoryDecl, MemoryId, OpId, OpKind, Space, Ty, Value};
 use impasto_kernel::passes::rewrite::{Rewrite, Rule};
 
 use super::stride;
@@ -10,7 +10,7 @@ use super::write::F32;
 
 /// A scalar of the elements of a buffer.
 #[derive(Clone, Debug)]
-struct Part {
+struct BufferScalar {
     of: MemoryId,
     /// The members that lead to it.
     path: Vec<u32>,
@@ -24,10 +24,10 @@ struct Part {
 
 /// Which memories are scalars of buffers.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Parts {
+pub(super) struct BufferScalars {
     /// The number of the first of them; after it there are no others.
     first: usize,
-    list: Vec<Part>,
+    list: Vec<BufferScalar>,
 }
 
 /// The name of a memory without the number of its part.
@@ -99,23 +99,23 @@ impl Rule for Split {
 }
 
 /// The kernel on memories of scalars and vectors, and which of them are parts of buffers.
-pub(super) fn split(k: &Kernel) -> (Kernel, Parts) {
-    let composite = |m: &Memory| m.ty.lanes().is_none();
+pub(super) fn split(k: &Kernel) -> (Kernel, BufferScalars) {
+    let composite = |m: &MemoryDecl| m.ty.lanes().is_none();
     if !k.memories().iter().any(composite) {
-        return (k.clone(), Parts::none(k));
+        return (k.clone(), BufferScalars::none(k));
     }
     let mut header = k.header();
     let n = k.memories().len();
     let mut s = Split { parts: vec![Vec::new(); n], paths: vec![Vec::new(); n] };
-    let mut parts = Parts::default();
-    let buffer = |m: &Memory| matches!(m.space, Space::Buffer(_));
+    let mut parts = BufferScalars::default();
+    let buffer = |m: &MemoryDecl| matches!(m.space, Space::Buffer(_));
     for buffers in [false, true] {
         parts.first = header.memories().len();
         for (i, m) in k.memories().iter().enumerate().filter(|(_, m)| composite(m) && buffer(m) == buffers) {
             paths(k, m.ty, &mut Vec::new(), &mut s.paths[i]);
             let layout = k.lay_out(m.ty);
             for (number, (path, ty)) in s.paths[i].iter().enumerate() {
-                let own = Memory { name: format!("{}.{number}", m.name), ty: *ty, space: m.space };
+                let own = MemoryDecl { name: format!("{}.{number}", m.name), ty: *ty, space: m.space };
                 // The first takes the place of what is the kernel's alone.
                 if number == 0 && !buffers {
                     header.memories_mut()[i] = own;
@@ -127,7 +127,7 @@ pub(super) fn split(k: &Kernel) -> (Kernel, Parts) {
                 if buffers {
                     let (of, count) = (MemoryId(i as u32), s.paths[i].len());
                     let (stride, word) = (layout.stride() / 4, layout.scalars[number].0 / 4);
-                    parts.list.push(Part { of, path: path.clone(), number, count, stride, word });
+                    parts.list.push(BufferScalar { of, path: path.clone(), number, count, stride, word });
                 }
             }
         }
@@ -135,12 +135,12 @@ pub(super) fn split(k: &Kernel) -> (Kernel, Parts) {
     (Rewrite::run_with(k, header, &mut s), parts)
 }
 
-impl Parts {
-    fn none(k: &Kernel) -> Parts {
-        Parts { first: k.memories().len(), list: Vec::new() }
+impl BufferScalars {
+    fn none(k: &Kernel) -> BufferScalars {
+        BufferScalars { first: k.memories().len(), list: Vec::new() }
     }
 
-    fn get(&self, m: MemoryId) -> Option<&Part> {
+    fn get(&self, m: MemoryId) -> Option<&BufferScalar> {
         self.list.get(m.index().checked_sub(self.first)?)
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use impasto_kernel::ir::{Binary, Kernel, MemoryId, OpId, OpKind, RegionId, Value};
+use impasto_kernel::ir::{BinaryOp, Kernel, MemoryId, OpId, OpKind, RegionId, Value};
 
 use super::activity::Places;
 
@@ -44,13 +44,13 @@ fn sum(k: &Kernel, places: &Places, v: Value, depth: usize) -> Sum {
     };
     match k.kind(op) {
         OpKind::Const(c) => Sum { parts: Vec::new(), constant: k.const_bits(c) as u32 },
-        OpKind::Binary(f @ (Binary::Add | Binary::Sub)) => {
+        OpKind::Binary(f @ (BinaryOp::Add | BinaryOp::Sub)) => {
             let mut all = sum(k, places, args[0], depth + 1);
-            let by = if f == Binary::Add { 1 } else { u32::MAX };
+            let by = if f == BinaryOp::Add { 1 } else { u32::MAX };
             all.add(&sum(k, places, args[1], depth + 1), by);
             if all.parts.len() > MOST_PARTS { whole } else { all }
         }
-        OpKind::Binary(Binary::Mul) => match (constant(args[0]), constant(args[1])) {
+        OpKind::Binary(BinaryOp::Mul) => match (constant(args[0]), constant(args[1])) {
             (_, Some(c)) | (Some(c), _) => {
                 let other = if constant(args[1]).is_some() { args[0] } else { args[1] };
                 let mut all = Sum::default();
@@ -87,9 +87,9 @@ fn turns_differ(k: &Kernel, places: &Places, op: OpId, index: &Sum) -> bool {
                     return false;
                 }
                 let args = k.args(owner);
-                let turns = constant(args[0]).zip(constant(args[1]));
-                let turns = turns.map(|(a, b)| (b - a).max(0).unsigned_abs().div_ceil(u64::from(step)));
-                moves.push((u64::from(by).saturating_mul(u64::from(step)), turns));
+                let trip_count = constant(args[0]).zip(constant(args[1]));
+                let trip_count = trip_count.map(|(a, b)| (b - a).max(0).unsigned_abs().div_ceil(u64::from(step)));
+                moves.push((u64::from(by).saturating_mul(u64::from(step)), trip_count));
             }
             OpKind::Loop => return false,
             _ => {}
@@ -97,11 +97,11 @@ fn turns_differ(k: &Kernel, places: &Places, op: OpId, index: &Sum) -> bool {
     }
     moves.sort_unstable();
     let mut reach = 0u64;
-    for (i, &(by, turns)) in moves.iter().enumerate() {
+    for (i, &(by, trip_count)) in moves.iter().enumerate() {
         if by <= reach {
             return false;
         }
-        match turns {
+        match trip_count {
             Some(n) => reach = reach.saturating_add(by.saturating_mul(n.saturating_sub(1))),
             None if i + 1 < moves.len() => return false,
             None => {}

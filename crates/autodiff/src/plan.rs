@@ -2,7 +2,7 @@
 //! the derivatives of the body need is looked for, and nothing else is kept:
 //!
 //! 1. A carried value that no derivative needs (a sum) is not kept.
-//! 2. A whole number that grows by the same amount each iteration is computed from the number of the iteration.
+//! 2. An integer that grows by the same amount each iteration is computed from the number of the iteration.
 //! 3. Every other one is written to the tape at the start of each iteration.
 //!
 //! Cost: linear, times the depth of loops.
@@ -11,21 +11,21 @@ use std::collections::HashSet;
 
 use impasto_kernel::hash::Map;
 use impasto_kernel::ir::{
-    Access, Binary, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space, Subgroup, Ty, Value,
+    Access, BinaryOp, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space, Subgroup, Ty, Value,
 };
 
 use super::activity::{Activity, Places};
-use super::normal::Normal;
+use super::normal::NormalForm;
 use super::table;
 
 /// How a carried value is had again.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Keep {
+pub(super) enum Restore {
     /// Nothing needs it.
     Nothing,
     /// It is the first value, plus this for each iteration.
     Steps(Value),
-    /// It is on the tape: the first of its words, among floats or among whole numbers.
+    /// It is on the tape: the first of its words, among floats or among integers.
     Tape { first: u32 },
 }
 
@@ -33,8 +33,8 @@ pub(super) enum Keep {
 #[derive(Clone, Debug)]
 pub(super) struct LoopPlan {
     /// For each carried value.
-    pub(super) keep: Vec<Keep>,
-    /// Words on the tape of floats, and on that of whole numbers.
+    pub(super) keep: Vec<Restore>,
+    /// Words on the tape of floats, and on that of integers.
     pub(super) words: [u32; 2],
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Plan {
     log_words: [u32; 2],
 }
 
-/// The tape of a value, floats or whole numbers, and its words there.
+/// The tape of a value, floats or integers, and its words there.
 pub(super) fn words(ty: Ty) -> (usize, u32) {
     match ty.lanes() {
         Some((s, n)) if s.is_float() => (0, n),
@@ -66,7 +66,7 @@ pub(super) fn words(ty: Ty) -> (usize, u32) {
 struct Slice<'a> {
     k: &'a Kernel,
     places: &'a Places,
-    normal: &'a Normal,
+    normal: &'a NormalForm,
     /// Where it stops: the arguments of this region are given.
     root: RegionId,
     seen: Vec<bool>,
@@ -117,9 +117,9 @@ impl Slice<'_> {
         match k.kind(op) {
             OpKind::For(_) => {
                 self.all(&k.args(op)[..2]);
-                if let Some(&turns) = self.normal.turns.get(&op) {
+                if let Some(&trip_count) = self.normal.trip_count.get(&op) {
                     // Whether it runs is carried before the number of iterations.
-                    for j in [turns - 1, turns] {
+                    for j in [trip_count - 1, trip_count] {
                         self.carried(op, j);
                     }
                 }
@@ -272,12 +272,12 @@ impl Slice<'_> {
     }
 }
 
-/// The amount by which a carried whole number grows each iteration, if it is the same each iteration.
+/// The amount by which a carried integer grows each iteration, if it is always the same.
 fn steps(k: &Kernel, places: &Places, r: RegionId, j: usize) -> Option<Value> {
     let arg = k.region_args(r).nth(j + 1)?;
     matches!(k.ty(arg).as_scalar(), Some(Scalar::U32 | Scalar::I32)).then_some(())?;
     let next = k.args(k.terminator(r)?)[j];
-    let op = places.def[next.index()].filter(|&op| k.kind(op) == OpKind::Binary(Binary::Add))?;
+    let op = places.def[next.index()].filter(|&op| k.kind(op) == OpKind::Binary(BinaryOp::Add))?;
     let by = match *k.args(op) {
         [a, b] if a == arg => b,
         [a, b] if b == arg => a,
@@ -288,7 +288,7 @@ fn steps(k: &Kernel, places: &Places, r: RegionId, j: usize) -> Option<Value> {
 }
 
 impl Plan {
-    pub(super) fn new(normal: &Normal, places: &Places, activity: &Activity) -> Plan {
+    pub(super) fn new(normal: &NormalForm, places: &Places, activity: &Activity) -> Plan {
         let k = &normal.kernel;
         let mut writes: Map<MemoryId, Vec<OpId>> = Map::default();
         for &op in &places.ops {
@@ -365,21 +365,21 @@ impl Plan {
     }
 }
 
-fn loop_plan(normal: &Normal, places: &Places, op: OpId, seen: &[bool]) -> LoopPlan {
+fn loop_plan(normal: &NormalForm, places: &Places, op: OpId, seen: &[bool]) -> LoopPlan {
     let k = &normal.kernel;
     let r = k.regions(op)[0];
     let mut plan = LoopPlan { keep: Vec::new(), words: [0; 2] };
     for (j, arg) in k.region_args(r).skip(1).enumerate() {
         // An iteration that is taken back was run.
-        let runs = normal.turns.get(&op).is_some_and(|&turns| j + 1 == turns);
+        let runs = normal.trip_count.get(&op).is_some_and(|&trip_count| j + 1 == trip_count);
         let keep = if !seen[arg.index()] || runs {
-            Keep::Nothing
+            Restore::Nothing
         } else if let Some(by) = steps(k, places, r, j) {
-            Keep::Steps(by)
+            Restore::Steps(by)
         } else {
             let (tape, n) = words(k.ty(arg));
             plan.words[tape] += n;
-            Keep::Tape { first: plan.words[tape] - n }
+            Restore::Tape { first: plan.words[tape] - n }
         };
         plan.keep.push(keep);
     }

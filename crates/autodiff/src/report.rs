@@ -6,13 +6,13 @@ use impasto_kernel::ir::{Kernel, OpId, OpKind};
 use impasto_kernel::text::{op_text, type_text};
 
 use super::activity::{Activity, Places};
-use super::normal::Normal;
+use super::normal::NormalForm;
 use super::parts::base;
-use super::plan::{Keep, Plan};
+use super::plan::{Plan, Restore};
 
 /// What a loop keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeptLoop {
+pub struct TapedLoop {
     /// Its number among the loops that a derivative flows through, and its bounds, as the textual form of the prepared kernel shows them.
     pub op: String,
     /// Loops around it.
@@ -29,32 +29,32 @@ pub struct KeptLoop {
 
 /// What is kept and what is computed again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct GradReport {
     /// The kernel that is differentiated.
     pub kernel: String,
     /// The loops that a derivative flows through, in order.
-    pub loops: Vec<KeptLoop>,
+    pub loops: Vec<TapedLoop>,
     /// Buffers and arrays that have adjoints.
     pub adjoints: Vec<String>,
     /// The types of what is read from memory of the workgroup, in loops and branches, and put on the tape each time.
     pub logged: Vec<String>,
 }
 
-impl Report {
-    pub(super) fn new(normal: &Normal, places: &Places, activity: &Activity, plan: &Plan) -> Report {
+impl GradReport {
+    pub(super) fn new(normal: &NormalForm, places: &Places, activity: &Activity, plan: &Plan) -> GradReport {
         let k = &normal.kernel;
         let mut loops = Vec::new();
         for &op in &places.ops {
             let Some(p) = plan.loops.get(&op) else { continue };
             let inner = k.region_args(k.regions(op)[0]).skip(1);
-            let taped = p.keep.iter().zip(inner).filter(|(keep, _)| matches!(keep, Keep::Tape { .. }));
+            let taped = p.keep.iter().zip(inner).filter(|(keep, _)| matches!(keep, Restore::Tape { .. }));
             let around = places.around(places.home[op.index()]).filter_map(|r| places.owner[r.index()]);
-            loops.push(KeptLoop {
+            loops.push(TapedLoop {
                 op: bounds(k, op, loops.len()),
                 depth: around.filter(|&o| matches!(k.kind(o), OpKind::For(_) | OpKind::Loop)).count(),
                 taped: taped.map(|(_, v)| type_text(k, k.ty(v))).collect(),
-                counted: p.keep.iter().filter(|keep| matches!(keep, Keep::Steps(_))).count(),
-                unneeded: p.keep.iter().filter(|keep| **keep == Keep::Nothing).count(),
+                counted: p.keep.iter().filter(|keep| matches!(keep, Restore::Steps(_))).count(),
+                unneeded: p.keep.iter().filter(|keep| **keep == Restore::Nothing).count(),
                 bytes: 4 * (p.words[0] + p.words[1]),
             });
         }
@@ -64,7 +64,7 @@ impl Report {
         adjoints.dedup();
         let logged = places.ops.iter().filter(|op| normal.logged.contains_key(op));
         let logged = logged.map(|&op| type_text(k, k.ty(k.result(op)))).collect();
-        Report { kernel: k.name.clone(), loops, adjoints, logged }
+        GradReport { kernel: k.name.clone(), loops, adjoints, logged }
     }
 }
 
@@ -89,7 +89,7 @@ fn counted(types: &[String]) -> String {
     groups.iter().map(|(n, t)| if *n == 1 { (*t).clone() } else { format!("{n} {t}") }).collect::<Vec<_>>().join(", ")
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for GradReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "kernel '{}': adjoints of {}", self.kernel, self.adjoints.join(", "))?;
         if self.loops.iter().all(|l| l.bytes == 0) && self.logged.is_empty() {
@@ -103,10 +103,10 @@ impl fmt::Display for Report {
             writeln!(f, "{:1$}{2}", "", 2 * l.depth, l.op)?;
             let what = match l.taped.len() {
                 0 => "nothing on the tape".to_owned(),
-                _ => format!("on the tape {}: {} bytes a turn and invocation", counted(&l.taped), l.bytes),
+                _ => format!("on the tape {}: {} bytes an iteration and invocation", counted(&l.taped), l.bytes),
             };
             let n = |n: usize, what: &str| if n == 0 { String::new() } else { format!("; {n} {what}") };
-            let rest = n(l.counted, "computed from the turn") + &n(l.unneeded, "not needed");
+            let rest = n(l.counted, "computed from the iteration") + &n(l.unneeded, "not needed");
             writeln!(f, "{:1$}  {what}{rest}; the body is run again", "", 2 * l.depth)?;
         }
         Ok(())

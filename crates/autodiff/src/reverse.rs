@@ -13,30 +13,30 @@ mod replay;
 
 use impasto_kernel::hash::Map;
 use impasto_kernel::ir::{
-    Access, Assembler, Atomic, Binary, Builtin, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space,
+    Access, Assembler, Atomic, BinaryOp, Builtin, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space,
     Subgroup, Ty, Value,
 };
 
 use super::activity::{Activity, Places};
-use super::normal::Normal;
-use super::parts::Parts;
-use super::plan::{Keep, LoopPlan, Plan};
-use super::table::{self, Written};
+use super::normal::NormalForm;
+use super::parts::BufferScalars;
+use super::plan::{LoopPlan, Plan, Restore};
+use super::table::{self, OpWriter};
 use super::tape::{Record, Tape};
 use super::write::{BOOL, F32, U32};
 
 /// A loop that was run forward where it will be taken backwards.
 #[derive(Clone, Copy)]
-struct Ran {
+struct ForwardLoop {
     record: Option<Record>,
-    /// Turns to take back.
-    turns: Value,
+    /// Iterations to take back.
+    trip_count: Value,
 }
 
 pub(super) struct Reverse<'a> {
     pub(super) k: &'a Kernel,
-    pub(super) normal: &'a Normal,
-    pub(super) parts: &'a Parts,
+    pub(super) normal: &'a NormalForm,
+    pub(super) parts: &'a BufferScalars,
     pub(super) places: &'a Places,
     pub(super) activity: &'a Activity,
     pub(super) plan: &'a Plan,
@@ -53,11 +53,11 @@ pub(super) struct Reverse<'a> {
     tape: Option<Tape>,
     /// The first free slots.
     top: [Value; 2],
-    ran: Map<OpId, Ran>,
+    ran: Map<OpId, ForwardLoop>,
 }
 
 /// The adjoint memories and tapes of a kernel to be written.
-pub(super) struct Outlets {
+pub(super) struct AdjointMemories {
     pub(super) memories: Vec<Option<MemoryId>>,
     pub(super) params: Option<MemoryId>,
     pub(super) tapes: [Option<MemoryId>; 2],
@@ -66,13 +66,13 @@ pub(super) struct Outlets {
 
 /// The adjoint of a kernel, into one with this header.
 pub(super) fn reverse(
-    normal: &Normal,
-    parts: &Parts,
+    normal: &NormalForm,
+    parts: &BufferScalars,
     places: &Places,
     activity: &Activity,
     plan: &Plan,
     header: Kernel,
-    outlets: Outlets,
+    outlets: AdjointMemories,
 ) -> Kernel {
     let k = &normal.kernel;
     let mut replayed = vec![false; k.memories().len()];
@@ -241,7 +241,7 @@ impl Reverse<'_> {
                     if !self.activity.value(v) {
                         continue;
                     }
-                    let mut primal = Written { asm: &mut self.asm, args: &values, result, ty };
+                    let mut primal = OpWriter { asm: &mut self.asm, args: &values, result, ty };
                     let partial = table::partial(&mut primal, kind, i);
                     if let Some(more) = partial.times(&mut self.asm, g) {
                         self.give(v, more);
@@ -334,8 +334,8 @@ impl Reverse<'_> {
             Subgroup::ExclusiveAdd => {
                 // What all lanes get, without this one and those before it.
                 let (all, before) = (together(asm, Subgroup::Add, g), together(asm, f, g));
-                let behind = asm.binary(Binary::Sub, all, before);
-                asm.binary(Binary::Sub, behind, g)
+                let end = asm.binary(BinaryOp::Sub, all, before);
+                asm.binary(BinaryOp::Sub, end, g)
             }
             Subgroup::BroadcastFirst => {
                 let lane = asm.value(OpKind::Builtin(Builtin::SubgroupLane, 0), &[], U32);
@@ -353,7 +353,7 @@ impl Reverse<'_> {
                 let before = together(asm, Subgroup::ExclusiveAdd, count);
                 let zero = asm.number(0);
                 let first = asm.compare(Compare::Eq, before, zero);
-                let here = asm.value(OpKind::Binary(Binary::And), &[has, first], BOOL);
+                let here = asm.value(OpKind::Binary(BinaryOp::And), &[has, first], BOOL);
                 let all = together(asm, Subgroup::Add, g);
                 let zero = asm.zero(ty);
                 asm.select(here, all, zero)
@@ -412,12 +412,12 @@ impl Reverse<'_> {
         let types: Vec<Ty> = init.iter().map(|&v| self.asm.kernel.ty(v)).collect();
         let args = self.args(op);
         let one = self.asm.number(1);
-        let last = self.asm.binary(Binary::Sub, ran.turns, one);
+        let last = self.asm.binary(BinaryOp::Sub, ran.trip_count, one);
 
         let region = self.asm.open(&std::iter::once(U32).chain(types.iter().copied()).collect::<Vec<_>>());
         let given: Vec<Value> = self.asm.kernel.region_args(region).collect();
-        let turn = self.asm.binary(Binary::Sub, last, given[0]);
-        self.restore(op, step, turn, &args, &plan, ran.record.as_ref());
+        let iteration = self.asm.binary(BinaryOp::Sub, last, given[0]);
+        self.restore(op, step, iteration, &args, &plan, ran.record.as_ref());
         self.forward(r, true, false);
         inner.iter().for_each(|v| self.adjoints[v.index()] = None);
         touched.iter().zip(&given[1 + active.len()..]).for_each(|(v, &a)| self.adjoints[v.index()] = Some(a));
@@ -433,7 +433,7 @@ impl Reverse<'_> {
         self.asm.close();
 
         let zero = self.asm.number(0);
-        let all: Vec<Value> = [zero, ran.turns].into_iter().chain(init).collect();
+        let all: Vec<Value> = [zero, ran.trip_count].into_iter().chain(init).collect();
         let new = self.asm.push_structure(OpKind::For(1), &all, &types, &[region]);
         let after: Vec<Value> = self.asm.kernel.results(new).collect();
         touched.iter().zip(&after[active.len()..]).for_each(|(v, &a)| self.adjoints[v.index()] = Some(a));
@@ -443,15 +443,23 @@ impl Reverse<'_> {
     }
 
     /// The index and the carried values as they were when an iteration began.
-    fn restore(&mut self, op: OpId, step: u32, turn: Value, args: &[Value], plan: &LoopPlan, record: Option<&Record>) {
+    fn restore(
+        &mut self,
+        op: OpId,
+        step: u32,
+        iteration: Value,
+        args: &[Value],
+        plan: &LoopPlan,
+        record: Option<&Record>,
+    ) {
         let k = self.k;
         let r = k.regions(op)[0];
         let inner: Vec<Value> = k.region_args(r).collect();
         let s = k.ty(inner[0]);
         let times = |asm: &mut Assembler, by: Value| {
             let ty = asm.kernel.ty(by);
-            let turn = asm.value(OpKind::Convert, &[turn], ty);
-            asm.times(turn, by)
+            let iteration = asm.value(OpKind::Convert, &[iteration], ty);
+            asm.times(iteration, by)
         };
         let by = self.asm.constant(s.as_scalar().unwrap_or(Scalar::U32), step.into());
         let distance = times(&mut self.asm, by);
@@ -459,9 +467,9 @@ impl Reverse<'_> {
         for (j, keep) in plan.keep.iter().enumerate() {
             let v = inner[j + 1];
             self.map[v.index()] = match *keep {
-                Keep::Nothing if k.ty(v) == BOOL => self.asm.constant(Scalar::Bool, 1),
-                Keep::Nothing => self.asm.zero(k.ty(v)),
-                Keep::Steps(by) => {
+                Restore::Nothing if k.ty(v) == BOOL => self.asm.constant(Scalar::Bool, 1),
+                Restore::Nothing => self.asm.zero(k.ty(v)),
+                Restore::Steps(by) => {
                     let by = match self.places.def[by.index()].map(|d| k.kind(d)) {
                         Some(OpKind::Const(c)) => {
                             let s = k.ty(by).as_scalar().unwrap_or(Scalar::U32);
@@ -472,8 +480,8 @@ impl Reverse<'_> {
                     let distance = times(&mut self.asm, by);
                     self.asm.plus(args[2 + j], distance)
                 }
-                Keep::Tape { first } => match (record, self.tape) {
-                    (Some(record), Some(tape)) => tape.take(&mut self.asm, record, turn, first, k.ty(v)),
+                Restore::Tape { first } => match (record, self.tape) {
+                    (Some(record), Some(tape)) => tape.take(&mut self.asm, record, iteration, first, k.ty(v)),
                     _ => self.asm.zero(k.ty(v)),
                 },
             };

@@ -3,19 +3,19 @@
 
 use impasto_kernel::hash::Map;
 use impasto_kernel::ir::{
-    Access, Assembler, Atomic, Binary, Kernel, MemoryId, OpId, OpKind, RegionId, Space, Ty, Value,
+    Access, Assembler, Atomic, BinaryOp, Kernel, MemoryId, OpId, OpKind, RegionId, Space, Ty, Value,
 };
 
-use super::normal::Normal;
-use super::parts::Parts;
+use super::normal::NormalForm;
+use super::parts::BufferScalars;
 use super::plan::Plan;
 use super::tape;
 use super::write::U32;
 
 struct Size<'a> {
     k: &'a Kernel,
-    normal: &'a Normal,
-    parts: &'a Parts,
+    normal: &'a NormalForm,
+    parts: &'a BufferScalars,
     plan: &'a Plan,
     asm: Assembler,
     map: Vec<Value>,
@@ -26,13 +26,13 @@ struct Size<'a> {
 
 /// What a region takes: its loops together, and at most what is inside of one of its ops; in slots of each tape.
 #[derive(Clone, Copy)]
-struct Taken {
+struct TapeUse {
     own: [Value; 2],
     inside: [Value; 2],
 }
 
 /// The kernel, into one with this header; it writes to `out`.
-pub(super) fn size(normal: &Normal, parts: &Parts, plan: &Plan, header: Kernel, out: MemoryId) -> Kernel {
+pub(super) fn size(normal: &NormalForm, parts: &BufferScalars, plan: &Plan, header: Kernel, out: MemoryId) -> Kernel {
     let k = &normal.kernel;
     let mut asm = Assembler::new(header);
     let zero = asm.number(0);
@@ -105,7 +105,7 @@ impl Size<'_> {
     fn region(&mut self, r: RegionId) -> [Value; 2] {
         let k = self.k;
         let zero = self.asm.number(0);
-        let mut taken = Taken { own: [zero; 2], inside: [zero; 2] };
+        let mut taken = TapeUse { own: [zero; 2], inside: [zero; 2] };
         for &op in k.region_ops(r) {
             let kind = k.kind(op);
             if kind.is_terminator() {
@@ -138,7 +138,7 @@ impl Size<'_> {
         [0, 1].map(|t| tape::saturating_plus(&mut self.asm, taken.own[t], taken.inside[t]))
     }
 
-    fn structure(&mut self, op: OpId, taken: &mut Taken) {
+    fn structure(&mut self, op: OpId, taken: &mut TapeUse) {
         let k = self.k;
         let takes = self.takes.contains_key(&op);
         let repeats = matches!(k.kind(op), OpKind::For(_));
@@ -165,7 +165,7 @@ impl Size<'_> {
                 let mut values = self.args(end);
                 if takes && matches!(k.kind(end), OpKind::Yield | OpKind::Continue(_)) {
                     for (t, &inner) in inner.iter().enumerate() {
-                        let peak = most.get(t).map(|&m| self.asm.binary(Binary::Max, m, inner));
+                        let peak = most.get(t).map(|&m| self.asm.binary(BinaryOp::Max, m, inner));
                         values.push(peak.unwrap_or(inner));
                     }
                 }
@@ -186,18 +186,18 @@ impl Size<'_> {
         let inner = &results[results.len() - 2..];
         let words = self.words(op);
         if words != [0; 2] {
-            let turns = match (self.normal.turns.get(&op), k.kind(op)) {
+            let trip_count = match (self.normal.trip_count.get(&op), k.kind(op)) {
                 (Some(&j), _) => results[j],
-                (None, OpKind::For(step)) => tape::turns(&mut self.asm, args[0], args[1], step),
+                (None, OpKind::For(step)) => tape::trip_count(&mut self.asm, args[0], args[1], step),
                 _ => self.asm.number(0),
             };
             for (own, &words) in taken.own.iter_mut().zip(&words) {
-                let size = tape::saturating_times(&mut self.asm, turns, words);
+                let size = tape::saturating_times(&mut self.asm, trip_count, words);
                 *own = tape::saturating_plus(&mut self.asm, *own, size);
             }
         }
         for (inside, &inner) in taken.inside.iter_mut().zip(inner) {
-            *inside = self.asm.binary(Binary::Max, *inside, inner);
+            *inside = self.asm.binary(BinaryOp::Max, *inside, inner);
         }
     }
 

@@ -4,7 +4,7 @@
 //! The table is written against [`Primal`], so that the same lines write ops and, before that, say which values they will need.
 //! Where a function has a kink, a masked derivative takes one side of it; a mask is a select, so that what it hides may be NaN.
 
-use impasto_kernel::ir::{Assembler, Binary, Compare, OpKind, Ty, Unary, Value};
+use impasto_kernel::ir::{Assembler, BinaryOp, Compare, OpKind, Ty, UnaryOp, Value};
 
 /// A derivative by one operand.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,8 +27,8 @@ pub(super) trait Primal {
     fn arg(&mut self, i: usize) -> Self::V;
     fn result(&mut self) -> Self::V;
     fn number(&mut self, x: f32) -> Self::V;
-    fn unary(&mut self, f: Unary, a: Self::V) -> Self::V;
-    fn binary(&mut self, f: Binary, a: Self::V, b: Self::V) -> Self::V;
+    fn unary(&mut self, f: UnaryOp, a: Self::V) -> Self::V;
+    fn binary(&mut self, f: BinaryOp, a: Self::V, b: Self::V) -> Self::V;
     fn compare(&mut self, c: Compare, a: Self::V, b: Self::V) -> Self::V;
     fn select(&mut self, c: Self::V, a: Self::V, b: Self::V) -> Self::V;
 }
@@ -39,35 +39,35 @@ pub(super) fn partial<P: Primal>(p: &mut P, kind: OpKind, i: usize) -> Partial<P
     match kind {
         OpKind::Unary(f) => unary(p, f),
         OpKind::Binary(f) => match (f, i) {
-            (Binary::Add, _) | (Binary::Sub, 0) => One,
-            (Binary::Sub, _) => MinusOne,
-            (Binary::Mul, _) => Times(p.arg(1 - i)),
-            (Binary::Div, 0) => Over(p.arg(1)),
-            (Binary::Div, _) => {
+            (BinaryOp::Add, _) | (BinaryOp::Sub, 0) => One,
+            (BinaryOp::Sub, _) => MinusOne,
+            (BinaryOp::Mul, _) => Times(p.arg(1 - i)),
+            (BinaryOp::Div, 0) => Over(p.arg(1)),
+            (BinaryOp::Div, _) => {
                 let (r, b) = (p.result(), p.arg(1));
-                let q = p.binary(Binary::Div, r, b);
-                Times(p.unary(Unary::Neg, q))
+                let q = p.binary(BinaryOp::Div, r, b);
+                Times(p.unary(UnaryOp::Neg, q))
             }
-            (Binary::Min | Binary::Max, _) => {
+            (BinaryOp::Min | BinaryOp::Max, _) => {
                 let (a, b) = (p.arg(0), p.arg(1));
-                let (a, b) = if f == Binary::Min { (b, a) } else { (a, b) };
+                let (a, b) = if f == BinaryOp::Min { (b, a) } else { (a, b) };
                 let second = p.compare(Compare::Lt, a, b);
                 if i == 1 { Where(second) } else { Unless(second) }
             }
-            (Binary::Pow, 0) => {
+            (BinaryOp::Pow, 0) => {
                 // b a^(b-1), and 0 where b is: a^-1 may be infinite.
                 let (a, b, one, zero) = (p.arg(0), p.arg(1), p.number(1.0), p.number(0.0));
-                let less = p.binary(Binary::Sub, b, one);
-                let power = p.binary(Binary::Pow, a, less);
-                let d = p.binary(Binary::Mul, b, power);
+                let less = p.binary(BinaryOp::Sub, b, one);
+                let power = p.binary(BinaryOp::Pow, a, less);
+                let d = p.binary(BinaryOp::Mul, b, power);
                 let constant = p.compare(Compare::Eq, b, zero);
                 Times(p.select(constant, zero, d))
             }
-            (Binary::Pow, _) => {
+            (BinaryOp::Pow, _) => {
                 // a^b log a; at a = 0 the limit for positive b.
                 let (a, r, zero) = (p.arg(0), p.result(), p.number(0.0));
-                let log = p.unary(Unary::Log, a);
-                let d = p.binary(Binary::Mul, r, log);
+                let log = p.unary(UnaryOp::Log, a);
+                let d = p.binary(BinaryOp::Mul, r, log);
                 let is_zero = p.compare(Compare::Eq, a, zero);
                 Times(p.select(is_zero, zero, d))
             }
@@ -82,58 +82,58 @@ pub(super) fn partial<P: Primal>(p: &mut P, kind: OpKind, i: usize) -> Partial<P
     }
 }
 
-fn unary<P: Primal>(p: &mut P, f: Unary) -> Partial<P::V> {
+fn unary<P: Primal>(p: &mut P, f: UnaryOp) -> Partial<P::V> {
     use Partial::{MinusOne, Over, Times, Zero};
     match f {
-        Unary::Neg => MinusOne,
-        Unary::Abs => {
+        UnaryOp::Neg => MinusOne,
+        UnaryOp::Abs => {
             // The sign, 0 at 0.
             let (x, zero, one, minus) = (p.arg(0), p.number(0.0), p.number(1.0), p.number(-1.0));
             let (above, below) = (p.compare(Compare::Gt, x, zero), p.compare(Compare::Lt, x, zero));
             let sign = p.select(below, minus, zero);
             Times(p.select(above, one, sign))
         }
-        Unary::Sqrt => {
+        UnaryOp::Sqrt => {
             let r = p.result();
-            Over(p.binary(Binary::Add, r, r))
+            Over(p.binary(BinaryOp::Add, r, r))
         }
-        Unary::InverseSqrt => {
+        UnaryOp::InverseSqrt => {
             let (r, half) = (p.result(), p.number(-0.5));
-            let square = p.binary(Binary::Mul, r, r);
-            let cube = p.binary(Binary::Mul, square, r);
-            Times(p.binary(Binary::Mul, cube, half))
+            let square = p.binary(BinaryOp::Mul, r, r);
+            let cube = p.binary(BinaryOp::Mul, square, r);
+            Times(p.binary(BinaryOp::Mul, cube, half))
         }
-        Unary::Exp => Times(p.result()),
-        Unary::Log => Over(p.arg(0)),
-        Unary::Sin => {
+        UnaryOp::Exp => Times(p.result()),
+        UnaryOp::Log => Over(p.arg(0)),
+        UnaryOp::Sin => {
             let x = p.arg(0);
-            Times(p.unary(Unary::Cos, x))
+            Times(p.unary(UnaryOp::Cos, x))
         }
-        Unary::Cos => {
+        UnaryOp::Cos => {
             let x = p.arg(0);
-            let sin = p.unary(Unary::Sin, x);
-            Times(p.unary(Unary::Neg, sin))
+            let sin = p.unary(UnaryOp::Sin, x);
+            Times(p.unary(UnaryOp::Neg, sin))
         }
-        Unary::Tanh => {
+        UnaryOp::Tanh => {
             let (r, one) = (p.result(), p.number(1.0));
-            let square = p.binary(Binary::Mul, r, r);
-            Times(p.binary(Binary::Sub, one, square))
+            let square = p.binary(BinaryOp::Mul, r, r);
+            Times(p.binary(BinaryOp::Sub, one, square))
         }
         // Steps: flat wherever they have a derivative.
-        Unary::Floor | Unary::Ceil | Unary::Trunc | Unary::RoundEven => Zero,
-        Unary::Not | Unary::CountOnes | Unary::ReverseBits => Zero,
+        UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Trunc | UnaryOp::RoundEven => Zero,
+        UnaryOp::Not | UnaryOp::CountOnes | UnaryOp::ReverseBits => Zero,
     }
 }
 
 /// Writes the ops of the table.
-pub(super) struct Written<'a> {
+pub(super) struct OpWriter<'a> {
     pub(super) asm: &'a mut Assembler,
     pub(super) args: &'a [Value],
     pub(super) result: Value,
     pub(super) ty: Ty,
 }
 
-impl Primal for Written<'_> {
+impl Primal for OpWriter<'_> {
     type V = Value;
 
     fn arg(&mut self, i: usize) -> Value {
@@ -145,10 +145,10 @@ impl Primal for Written<'_> {
     fn number(&mut self, x: f32) -> Value {
         self.asm.float(x, self.ty)
     }
-    fn unary(&mut self, f: Unary, a: Value) -> Value {
+    fn unary(&mut self, f: UnaryOp, a: Value) -> Value {
         self.asm.value(OpKind::Unary(f), &[a], self.ty)
     }
-    fn binary(&mut self, f: Binary, a: Value, b: Value) -> Value {
+    fn binary(&mut self, f: BinaryOp, a: Value, b: Value) -> Value {
         self.asm.binary(f, a, b)
     }
     fn compare(&mut self, c: Compare, a: Value, b: Value) -> Value {
@@ -166,9 +166,9 @@ impl Partial<Value> {
         match self {
             Partial::Zero => None,
             Partial::One => Some(x),
-            Partial::MinusOne => Some(asm.value(OpKind::Unary(Unary::Neg), &[x], ty)),
+            Partial::MinusOne => Some(asm.value(OpKind::Unary(UnaryOp::Neg), &[x], ty)),
             Partial::Times(d) => Some(asm.times(x, d)),
-            Partial::Over(d) => Some(asm.binary(Binary::Div, x, d)),
+            Partial::Over(d) => Some(asm.binary(BinaryOp::Div, x, d)),
             Partial::Where(c) => {
                 let zero = asm.zero(ty);
                 Some(asm.select(c, x, zero))
@@ -189,9 +189,9 @@ pub(super) struct Needs {
     pub(super) result: bool,
 }
 
-struct Recorded(Needs);
+struct RecordNeeds(Needs);
 
-impl Primal for Recorded {
+impl Primal for RecordNeeds {
     type V = ();
 
     fn arg(&mut self, i: usize) {
@@ -201,15 +201,15 @@ impl Primal for Recorded {
         self.0.result = true;
     }
     fn number(&mut self, _: f32) {}
-    fn unary(&mut self, _: Unary, (): ()) {}
-    fn binary(&mut self, _: Binary, (): (), (): ()) {}
+    fn unary(&mut self, _: UnaryOp, (): ()) {}
+    fn binary(&mut self, _: BinaryOp, (): (), (): ()) {}
     fn compare(&mut self, _: Compare, (): (), (): ()) {}
     fn select(&mut self, (): (), (): (), (): ()) {}
 }
 
 /// What the derivative by an operand needs; none, if it is always zero.
 pub(super) fn needs(kind: OpKind, i: usize) -> Option<Needs> {
-    let mut recorded = Recorded(Needs::default());
+    let mut recorded = RecordNeeds(Needs::default());
     match partial(&mut recorded, kind, i) {
         Partial::Zero => None,
         _ => Some(recorded.0),

@@ -1,11 +1,11 @@
-//! The tape: one buffer of floats and one of whole numbers, in which each invocation has slots. A loop takes as many as its words times its
+//! The tape: one buffer of floats and one of integers, in which each invocation has slots. A loop takes as many as its words times its
 //! iterations, above those of the loops beside it and around it, and gives them back when what is around it was taken backwards: so nested loops add up
 //! and never multiply.
 //!
 //! An iteration for which there is no room is not written, and a loop of which an iteration was not written is not taken backwards: what was needed
-//! is noted in `status`, which the host reads. There is no way to turn this off.
+//! is noted in `status`, which the host reads. This cannot be turned off.
 
-use impasto_kernel::ir::{Assembler, Atomic, Binary, Builtin, Compare, MemoryId, OpKind, Scalar, Ty, Unary, Value};
+use impasto_kernel::ir::{Assembler, Atomic, BinaryOp, Builtin, Compare, MemoryId, OpKind, Scalar, Ty, UnaryOp, Value};
 
 use super::write::{F32, U32};
 
@@ -65,7 +65,7 @@ impl Tape {
         let limits = memories.map(|m| match m {
             Some(m) => {
                 let length = asm.value(OpKind::Len(m), &[], U32);
-                asm.binary(Binary::Div, length, count)
+                asm.binary(BinaryOp::Div, length, count)
             }
             None => asm.number(0),
         });
@@ -76,17 +76,17 @@ impl Tape {
     pub(super) fn record(&self, asm: &mut Assembler, base: [Value; 2], words: [u32; 2]) -> Record {
         let mut room = asm.number(u32::MAX);
         for t in (0..2).filter(|&t| words[t] > 0) {
-            let free = asm.binary(Binary::Sub, self.limits[t], base[t]);
+            let free = asm.binary(BinaryOp::Sub, self.limits[t], base[t]);
             let words = asm.number(words[t]);
-            let turns = asm.binary(Binary::Div, free, words);
-            room = asm.binary(Binary::Min, room, turns);
+            let trip_count = asm.binary(BinaryOp::Div, free, words);
+            room = asm.binary(BinaryOp::Min, room, trip_count);
         }
         Record { base, room, words }
     }
 
-    fn element(&self, asm: &mut Assembler, record: &Record, tape: usize, turn: Value, word: u32) -> Value {
+    fn element(&self, asm: &mut Assembler, record: &Record, tape: usize, iteration: Value, word: u32) -> Value {
         let words = asm.number(record.words[tape]);
-        let row = asm.times(turn, words);
+        let row = asm.times(iteration, words);
         let slot = asm.plus(record.base[tape], row);
         let word = asm.number(word);
         let slot = asm.plus(slot, word);
@@ -95,8 +95,8 @@ impl Tape {
     }
 
     /// Writes a value of an iteration.
-    pub(super) fn put(&self, asm: &mut Assembler, record: &Record, turn: Value, first: u32, v: Value) {
-        self.write(asm, v, |asm, tape, word| self.element(asm, record, tape, turn, first + word));
+    pub(super) fn put(&self, asm: &mut Assembler, record: &Record, iteration: Value, first: u32, v: Value) {
+        self.write(asm, v, |asm, tape, word| self.element(asm, record, tape, iteration, first + word));
     }
 
     /// Writes the words of a value, each where `at` says.
@@ -117,15 +117,15 @@ impl Tape {
     }
 
     /// Reads a value of an iteration.
-    pub(super) fn take(&self, asm: &mut Assembler, record: &Record, turn: Value, first: u32, ty: Ty) -> Value {
-        self.read(asm, ty, |asm, tape, word| self.element(asm, record, tape, turn, first + word))
+    pub(super) fn take(&self, asm: &mut Assembler, record: &Record, iteration: Value, first: u32, ty: Ty) -> Value {
+        self.read(asm, ty, |asm, tape, word| self.element(asm, record, tape, iteration, first + word))
     }
 
     /// The log grows from the other end of the tapes: the element of a word of it.
     fn log_element(&self, asm: &mut Assembler, end: Value, at: Value, word: u32) -> Value {
         let word = asm.number(word + 1);
         let slot = asm.plus(at, word);
-        let slot = asm.binary(Binary::Sub, end, slot);
+        let slot = asm.binary(BinaryOp::Sub, end, slot);
         let first = asm.times(slot, self.count);
         asm.plus(first, self.place)
     }
@@ -134,8 +134,8 @@ impl Tape {
     pub(super) fn put_log(&self, asm: &mut Assembler, at: Value, v: Value) {
         let (tape, n) = super::plan::words(asm.kernel.ty(v));
         let n = asm.number(n);
-        let behind = saturating_plus(asm, at, n);
-        let fits = asm.compare(Compare::Le, behind, self.limits[tape]);
+        let end = saturating_plus(asm, at, n);
+        let fits = asm.compare(Compare::Le, end, self.limits[tape]);
         asm.when(fits, |asm| self.write(asm, v, |asm, tape, word| self.log_element(asm, self.limits[tape], at, word)));
     }
 
@@ -161,14 +161,14 @@ impl Tape {
         for t in (0..2).filter(|&t| self.memories[t].is_some()) {
             let needed = saturating_plus(asm, total[t], top[t]);
             let fits = asm.compare(Compare::Le, needed, ends[t]);
-            whole = asm.binary(Binary::And, whole, fits);
+            whole = asm.binary(BinaryOp::And, whole, fits);
             if let Some(status) = self.status {
                 let (zero, at) = (asm.number(0), asm.number(t as u32));
                 let lacking = asm.select(fits, zero, needed);
                 asm.value(OpKind::Atomic(status, Atomic::Max), &[at, lacking], U32);
             }
             // Where there was no room for both, there is none for more.
-            let rest = asm.binary(Binary::Sub, ends[t], total[t]);
+            let rest = asm.binary(BinaryOp::Sub, ends[t], total[t]);
             self.limits[t] = asm.select(fits, rest, top[t]);
         }
         self.log = Some((ends, whole));
@@ -197,20 +197,20 @@ impl Tape {
     }
 
     /// The iterations of a loop that can be taken backwards: all or none. Notes what would have been needed.
-    pub(super) fn settle(&self, asm: &mut Assembler, record: &Record, turns: Value) -> (Value, [Value; 2]) {
-        let fits = asm.compare(Compare::Le, turns, record.room);
+    pub(super) fn settle(&self, asm: &mut Assembler, record: &Record, trip_count: Value) -> (Value, [Value; 2]) {
+        let fits = asm.compare(Compare::Le, trip_count, record.room);
         let zero = asm.number(0);
-        let back = asm.select(fits, turns, zero);
+        let back = asm.select(fits, trip_count, zero);
         if let Some(status) = self.status {
-            let over = asm.value(OpKind::Unary(Unary::Not), &[fits], Ty::scalar(Scalar::Bool));
+            let over = asm.value(OpKind::Unary(UnaryOp::Not), &[fits], Ty::scalar(Scalar::Bool));
             asm.when(over, |asm| {
                 for t in (0..2).filter(|&t| record.words[t] > 0) {
-                    let size = saturating_times(asm, turns, record.words[t]);
+                    let size = saturating_times(asm, trip_count, record.words[t]);
                     let needed = saturating_plus(asm, record.base[t], size);
                     let lacks = asm.compare(Compare::Gt, needed, self.limits[t]);
                     let needed = match self.log {
                         Some((ends, _)) => {
-                            let log = asm.binary(Binary::Sub, ends[t], self.limits[t]);
+                            let log = asm.binary(BinaryOp::Sub, ends[t], self.limits[t]);
                             saturating_plus(asm, needed, log)
                         }
                         None => needed,
@@ -232,23 +232,23 @@ impl Tape {
 }
 
 /// The iterations of a `for`.
-pub(super) fn turns(asm: &mut Assembler, from: Value, to: Value, step: u32) -> Value {
+pub(super) fn trip_count(asm: &mut Assembler, from: Value, to: Value, step: u32) -> Value {
     let some = asm.compare(Compare::Lt, from, to);
-    let distance = asm.binary(Binary::Sub, to, from);
+    let distance = asm.binary(BinaryOp::Sub, to, from);
     let distance = asm.value(OpKind::Convert, &[distance], U32);
     let (one, zero, step) = (asm.number(1), asm.number(0), asm.number(step));
-    let last = asm.binary(Binary::Sub, distance, one);
-    let last = asm.binary(Binary::Div, last, step);
+    let last = asm.binary(BinaryOp::Sub, distance, one);
+    let last = asm.binary(BinaryOp::Div, last, step);
     let n = asm.plus(last, one);
     asm.select(some, n, zero)
 }
 
 /// The number of an iteration, from 0.
-pub(super) fn turn(asm: &mut Assembler, index: Value, from: Value, step: u32) -> Value {
-    let distance = asm.binary(Binary::Sub, index, from);
+pub(super) fn iteration(asm: &mut Assembler, index: Value, from: Value, step: u32) -> Value {
+    let distance = asm.binary(BinaryOp::Sub, index, from);
     let distance = asm.value(OpKind::Convert, &[distance], U32);
     let step = asm.number(step);
-    asm.binary(Binary::Div, distance, step)
+    asm.binary(BinaryOp::Div, distance, step)
 }
 
 pub(super) fn saturating_plus(asm: &mut Assembler, a: Value, b: Value) -> Value {
@@ -265,7 +265,7 @@ pub(super) fn saturating_times(asm: &mut Assembler, a: Value, n: u32) -> Value {
     asm.select(over, most, product)
 }
 
-/// A scalar as words: floats as f32, whole numbers as u32.
+/// A scalar as words: floats as f32, integers as u32.
 fn halves(asm: &mut Assembler, s: Scalar, x: Value) -> Vec<Value> {
     match s {
         Scalar::F32 | Scalar::U32 => vec![x],
@@ -274,7 +274,7 @@ fn halves(asm: &mut Assembler, s: Scalar, x: Value) -> Vec<Value> {
         Scalar::I64 | Scalar::U64 => {
             let low = asm.value(OpKind::Convert, &[x], U32);
             let by = asm.constant(s, 32);
-            let high = asm.binary(Binary::Shr, x, by);
+            let high = asm.binary(BinaryOp::Shr, x, by);
             vec![low, asm.value(OpKind::Convert, &[high], U32)]
         }
     }
@@ -290,8 +290,8 @@ fn joined(asm: &mut Assembler, s: Scalar, parts: &[Value]) -> Value {
         (_, &[low, high]) => {
             let (low, high) = (asm.value(OpKind::Convert, &[low], ty), asm.value(OpKind::Convert, &[high], ty));
             let by = asm.constant(s, 32);
-            let high = asm.binary(Binary::Shl, high, by);
-            asm.binary(Binary::Or, low, high)
+            let high = asm.binary(BinaryOp::Shl, high, by);
+            asm.binary(BinaryOp::Or, low, high)
         }
         (Scalar::F32 | Scalar::U32, &[x, ..]) => x,
         (_, &[x, ..]) => asm.value(OpKind::Convert, &[x], ty),

@@ -7,17 +7,17 @@ pub(crate) const BOOL: Ty = Ty::scalar(Scalar::Bool);
 pub(crate) const F32: Ty = Ty::scalar(Scalar::F32);
 
 /// A kernel that another one is written from: what stands there for its values and its loops.
-pub(crate) struct Copied<'a> {
+pub(crate) struct CopyMap<'a> {
     pub(crate) old: &'a Kernel,
     pub(crate) map: Vec<Value>,
     pub(crate) targets: Vec<RegionId>,
 }
 
-impl<'a> Copied<'a> {
+impl<'a> CopyMap<'a> {
     /// Each value is this one at first.
-    pub(crate) fn new(old: &'a Kernel, first: Value) -> Copied<'a> {
+    pub(crate) fn new(old: &'a Kernel, first: Value) -> CopyMap<'a> {
         let targets = vec![RegionId(u32::MAX); old.region_count()];
-        Copied { old, map: vec![first; old.value_count()], targets }
+        CopyMap { old, map: vec![first; old.value_count()], targets }
     }
 
     /// What stands for the operands of an op.

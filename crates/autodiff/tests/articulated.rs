@@ -7,10 +7,13 @@ mod derivatives;
 use derivatives::articulated;
 use derivatives::gradients::wide;
 use impasto_autodiff::Differentiate;
-use impasto_kernel::{Data, Launch, execute};
+use impasto_kernel::{BufferData, Launch, execute};
 
 fn launch(bodies: usize, steps: u32, start: &[f64]) -> Launch {
-    wide(1, vec![Data::wide(start), Data::from(&[steps][..]), Data::wide(&vec![0.0; 3 * (bodies + 1)])])
+    wide(
+        1,
+        vec![BufferData::wide(start), BufferData::from(&[steps][..]), BufferData::wide(&vec![0.0; 3 * (bodies + 1)])],
+    )
 }
 
 /// Where the bodies' middles are on average, by height, after some steps.
@@ -40,8 +43,8 @@ fn the_gradient_of_a_chain_is_that_of_differences() {
         let start = articulated::start(bodies);
         let n = 3 * (bodies + 1);
         let w: Vec<f64> = (0..n).map(|i| (i * 5 % 7) as f64 / 4.0 - 0.8).collect();
-        let got = grad.execute(&launch(bodies, steps, &start), &[(2, Data::wide(&w))]).unwrap();
-        let got = got.of(0).and_then(Data::to_f64).unwrap();
+        let got = grad.execute(&launch(bodies, steps, &start), &[(2, BufferData::wide(&w))]).unwrap();
+        let got = got.of(0).and_then(BufferData::to_f64).unwrap();
         let loss = |s: &[f64]| {
             let mut l = launch(bodies, steps, s);
             execute(&kernel, &mut l).unwrap();

@@ -6,7 +6,7 @@ mod derivatives;
 
 use derivatives::gradients::kernel;
 use impasto_autodiff::{Chain, Cost};
-use impasto_kernel::{Data, Kernel};
+use impasto_kernel::{BufferData, Kernel};
 
 const PARTICLES: u32 = 4;
 
@@ -43,8 +43,8 @@ const STEPS: usize = 13;
 fn chain(start: &[f64]) -> Chain {
     let mut c = Chain::new();
     c.wide = true;
-    let (a, b) = (c.buffer(Data::wide(start)), c.buffer(Data::wide(&[0.3; 8])));
-    let e = c.buffer(Data::wide(&[0.0; 2]));
+    let (a, b) = (c.buffer(BufferData::wide(start)), c.buffer(BufferData::wide(&[0.3; 8])));
+    let e = c.buffer(BufferData::wide(&[0.0; 2]));
     let (springs, zero, energy) =
         (c.kernel(&springs()).unwrap(), c.kernel(&zero()).unwrap(), c.kernel(&energy()).unwrap());
     for i in 0..STEPS {
@@ -72,7 +72,7 @@ fn loss(start: &[f64]) -> f64 {
 fn a_simulation_has_the_derivatives_that_differences_say_however_often_states_are_kept() {
     let mut first: Option<Vec<f64>> = None;
     for every in [1, 2, 3, 5, 7, 19, 100] {
-        let (_, adjoints) = chain(&START).differentiate(&[(2, Data::wide(&WEIGHTS))], every).unwrap();
+        let (_, adjoints) = chain(&START).differentiate(&[(2, BufferData::wide(&WEIGHTS))], every).unwrap();
         let got = adjoints[0].to_f64().unwrap();
         assert_eq!(first.get_or_insert_with(|| got.clone()), &got, "every {every}");
         // What buffer b held at the start is overwritten.
@@ -92,7 +92,7 @@ fn a_simulation_has_the_derivatives_that_differences_say_however_often_states_ar
 #[test]
 fn what_it_takes_is_said_in_advance() {
     let mut c = Chain::new();
-    let (a, b) = (c.buffer(Data::from(&[0.5f32; 8][..])), c.buffer(Data::from(&[0f32; 8][..])));
+    let (a, b) = (c.buffer(BufferData::from(&[0.5f32; 8][..])), c.buffer(BufferData::from(&[0f32; 8][..])));
     let springs = c.kernel(&springs()).unwrap();
     for i in 0..12 {
         c.launch(springs, [1; 3], &[], &if i % 2 == 0 { [a, b] } else { [b, a] }).unwrap();
@@ -106,7 +106,7 @@ fn what_it_takes_is_said_in_advance() {
 #[test]
 fn mistakes_are_errors() {
     let mut c = Chain::new();
-    let a = c.buffer(Data::from(&[0.5f32; 8][..]));
+    let a = c.buffer(BufferData::from(&[0.5f32; 8][..]));
     let springs = c.kernel(&springs()).unwrap();
     for (kernel, buffers) in [(7, vec![a, a]), (springs, vec![a]), (springs, vec![a, 9]), (springs, vec![a, a])] {
         assert!(c.launch(kernel, [1; 3], &[], &buffers).is_err(), "{buffers:?}");

@@ -8,7 +8,7 @@ use common::random::Rng;
 use derivatives::gradients::{adjoints, hold, wide};
 use impasto_autodiff::{Chain, Differentiate, Purpose};
 use impasto_kernel::prelude::*;
-use impasto_kernel::{Builder, Data, Target, optimise};
+use impasto_kernel::{BufferData, Builder, Target, optimise};
 use impasto_spirv::Words;
 
 #[derive(Clone, Copy, KernelStruct)]
@@ -95,11 +95,11 @@ fn numbers(n: usize) -> Vec<f64> {
 
 #[test]
 fn functions_with_a_gradient_of_their_own_agree_with_differences() {
-    let launch = wide(2, vec![Data::wide(&numbers(11)), Data::wide(&[0.0; 8])]);
+    let launch = wide(2, vec![BufferData::wide(&numbers(11)), BufferData::wide(&[0.0; 8])]);
     let kernel = all().unwrap();
     let grad = hold(&kernel, &launch, 5).unwrap();
     // And again: the gradients are differentiated in turn.
-    let adjoint = grad.launch(&launch, &[(1, Data::wide(&numbers(8)))], grad.slots(&launch).unwrap()).unwrap();
+    let adjoint = grad.launch(&launch, &[(1, BufferData::wide(&numbers(8)))], grad.slots(&launch).unwrap()).unwrap();
     hold(&grad.kernel, &adjoint, 6).unwrap();
     // Optimised first, the gradients are still those that were given.
     hold(&optimise(&kernel).unwrap(), &launch, 5).unwrap();
@@ -123,13 +123,13 @@ fn steps(x: &[f32], y: &mut [f32]) {
 
 #[test]
 fn a_gradient_that_is_not_the_derivative_is_what_counts_and_costs_the_primal_nothing() {
-    let launch = wide(1, vec![Data::wide(&[-0.5, 0.5]), Data::wide(&[0.0; 2])]);
+    let launch = wide(1, vec![BufferData::wide(&[-0.5, 0.5]), BufferData::wide(&[0.0; 2])]);
     let kernel = steps().unwrap();
     for kernel in [kernel.clone(), optimise(&kernel).unwrap()] {
         let got = adjoints(&kernel.grad().unwrap(), &launch, &[(1, vec![1.0, 2.0])]).unwrap();
         assert_eq!(got[0], Some(vec![5.0, 10.0]));
-        let along = kernel.jvp().unwrap().execute(&launch, &[(0, Data::wide(&[1.0, 2.0]))]).unwrap();
-        assert_eq!(along.of(1).and_then(Data::to_f64), Some(vec![5.0, 10.0]));
+        let along = kernel.jvp().unwrap().execute(&launch, &[(0, BufferData::wide(&[1.0, 2.0]))]).unwrap();
+        assert_eq!(along.of(1).and_then(BufferData::to_f64), Some(vec![5.0, 10.0]));
     }
     let text = impasto_spirv::compiler(Target::ANY).compile(&[kernel]).unwrap().disassemble().unwrap();
     assert!(!text.contains("OpFSub") && !text.contains("OpFAdd"), "{text}");
@@ -175,7 +175,7 @@ fn a_kernel_with_a_gradient_of_its_own_gives_that_one() {
     assert_eq!((own.kernel.name.as_str(), own.size.is_none()), ("squares_back", true));
     let made: Kernel = kernel.to_string().parse().unwrap();
     assert_eq!(made.grad().unwrap().kernel.name, "squares_grad");
-    let mut launch = wide(1, vec![Data::wide(&numbers(48)), Data::wide(&[0.0; 4])]);
+    let mut launch = wide(1, vec![BufferData::wide(&numbers(48)), BufferData::wide(&[0.0; 4])]);
     launch.scalars = vec![0.7f64.to_bits()];
     let w = [(1, numbers(4))];
     let (a, b) =
@@ -199,11 +199,11 @@ fn chains_of_kernels_use_the_gradients_that_they_were_given() {
     let differentiate = |kernel: &Kernel| {
         let mut chain = Chain::new();
         chain.wide = true;
-        let x = [chain.buffer(Data::wide(&numbers(16))), chain.buffer(Data::wide(&numbers(4)))];
+        let x = [chain.buffer(BufferData::wide(&numbers(16))), chain.buffer(BufferData::wide(&numbers(4)))];
         let number = chain.kernel(kernel).unwrap();
         chain.launch(number, [1, 1, 1], &[0.5f64.to_bits()], &x).unwrap();
         chain.launch(number, [1, 1, 1], &[0.3f64.to_bits()], &x).unwrap();
-        let (_, adjoints) = chain.differentiate(&[(x[1], Data::wide(&numbers(4)))], 1).unwrap();
+        let (_, adjoints) = chain.differentiate(&[(x[1], BufferData::wide(&numbers(4)))], 1).unwrap();
         adjoints.iter().flat_map(|d| d.to_f64().unwrap()).collect::<Vec<f64>>()
     };
     let (a, b) = (differentiate(&squares(1).unwrap()), differentiate(&plain));

@@ -14,7 +14,7 @@ use common::programs;
 use derivatives::gradients::{narrow, wide};
 use derivatives::{articulated, cases, differentiable, poses, together};
 use impasto_autodiff::{Differentiate, Purpose};
-use impasto_kernel::{Builder, Data, Kernel, Launch, Scalar, execute};
+use impasto_kernel::{BufferData, Builder, Kernel, Launch, Scalar, execute};
 use impasto_vulkan::{PhysicalDeviceType, VulkanDevice};
 use on_device::in_child;
 
@@ -36,7 +36,7 @@ fn run(device: &VulkanDevice, kernel: &Kernel, launch: &mut Launch, optimised: b
 
 fn subgroup_size(device: &VulkanDevice) -> u32 {
     let kernel = Builder::kernel("size", [1, 1, 1], |k| k.buffer_mut::<u32>("y").store(0, k.subgroup_size())).unwrap();
-    let mut launch = Launch::new([1, 1, 1], vec![Data::zeros(Scalar::U32, 1)]);
+    let mut launch = Launch::new([1, 1, 1], vec![BufferData::zeros(Scalar::U32, 1)]);
     run(device, &kernel, &mut launch, true);
     launch.buffers[0].bits[0] as u32
 }
@@ -45,11 +45,11 @@ fn subgroup_size(device: &VulkanDevice) -> u32 {
 fn compare(device: &VulkanDevice, what: &str, kernel: &Kernel, wide: &Launch, error: f64) {
     let grad = kernel.grad().unwrap_or_else(|e| panic!("{what}: {e}"));
     let weights = |n: usize| (0..n).map(|i| (i * 7 % 11) as f64 / 8.0 - 0.6).collect::<Vec<_>>();
-    let given: Vec<(usize, Data)> = grad
+    let given: Vec<(usize, BufferData)> = grad
         .purposes
         .iter()
         .filter_map(|r| match *r {
-            Purpose::Derivative { of, .. } => Some((of, Data::wide(&weights(wide.buffers[of].bits.len())))),
+            Purpose::Derivative { of, .. } => Some((of, BufferData::wide(&weights(wide.buffers[of].bits.len())))),
             _ => None,
         })
         .collect();
@@ -59,7 +59,7 @@ fn compare(device: &VulkanDevice, what: &str, kernel: &Kernel, wide: &Launch, er
     if let Some((size, purposes)) = &grad.size {
         let pick = |r: &Purpose| match *r {
             Purpose::Primal(n) => launch.buffers[n].clone(),
-            _ => Data::zeros(Scalar::U32, 2),
+            _ => BufferData::zeros(Scalar::U32, 2),
         };
         let mut sizing = Launch { buffers: purposes.iter().map(pick).collect(), ..launch.clone() };
         run(device, size, &mut sizing, true);
@@ -67,9 +67,9 @@ fn compare(device: &VulkanDevice, what: &str, kernel: &Kernel, wide: &Launch, er
         slots = [out[0] as u32, out[1] as u32];
         assert_eq!(slots, grad.slots(wide).unwrap(), "{what}: slots");
     }
-    let given: Vec<(usize, Data)> = given
+    let given: Vec<(usize, BufferData)> = given
         .iter()
-        .map(|(b, d)| (*b, Data::from(&d.to_f64().unwrap().iter().map(|&x| x as f32).collect::<Vec<_>>()[..])))
+        .map(|(b, d)| (*b, BufferData::from(&d.to_f64().unwrap().iter().map(|&x| x as f32).collect::<Vec<_>>()[..])))
         .collect();
     for optimised in [true, false] {
         let mut now = grad.launch(&launch, &given, slots).unwrap();
@@ -120,7 +120,7 @@ fn buffers_of_structs_have_the_same_derivatives_on_a_device() {
     let given: Vec<f32> = (0..32).map(|i| (i * 7 % 11) as f32 / 8.0 - 0.6).collect();
     let grad = poses::whole().unwrap().grad().unwrap();
     let slots = grad.slots(&launch).unwrap();
-    let mut expected = grad.launch(&launch, &[(1, Data::from(&given[..]))], slots).unwrap();
+    let mut expected = grad.launch(&launch, &[(1, BufferData::from(&given[..]))], slots).unwrap();
     let mut now = expected.clone();
     execute(&grad.kernel, &mut expected).unwrap();
     run(&open(), &grad.kernel, &mut now, true);
@@ -138,8 +138,8 @@ fn a_chain_of_bodies_has_the_same_gradient_on_a_device() {
     // Lavapipe takes minutes to compile more.
     let bodies = if on_any_device() { 8 } else { 2 };
     let (kernel, start) = (articulated::kernel(bodies).unwrap(), articulated::start(bodies));
-    let steps = Data::from(&[30u32][..]);
-    let launch = wide(1, vec![Data::wide(&start), steps, Data::wide(&vec![0.0; 3 * bodies + 3])]);
+    let steps = BufferData::from(&[30u32][..]);
+    let launch = wide(1, vec![BufferData::wide(&start), steps, BufferData::wide(&vec![0.0; 3 * bodies + 3])]);
     compare(&open(), "the chain", &kernel, &launch, 1e-3);
 }
 
@@ -179,7 +179,7 @@ fn a_tape_that_is_too_small_is_an_error_on_a_device_and_the_next_launch_is_right
     let grad = case.kernel.grad().unwrap();
     let launch = narrow(&case.launch, &case.kernel);
     let slots = grad.slots(&launch).unwrap();
-    let given = [(2, Data::from(&[1f32][..]))];
+    let given = [(2, BufferData::from(&[1f32][..]))];
     let mut enough = grad.launch(&launch, &given, slots).unwrap();
     let mut small = grad.launch(&launch, &given, [slots[0] - 1, slots[1]]).unwrap();
     run(&device, &grad.kernel, &mut small, true);

@@ -9,7 +9,7 @@ use common::random::Rng;
 use derivatives::gradients::{adjoints, hold, kernel, nothing_changes, wide};
 use derivatives::{cases, differentiable, together};
 use impasto_autodiff::{Differentiate, Grad, Purpose};
-use impasto_kernel::{Builder, Data, Kernel, KernelError, Launch, execute};
+use impasto_kernel::{BufferData, Builder, Kernel, KernelError, Launch, execute};
 
 /// The adjoint of random adjoints: its kernel and a launch of it.
 fn adjoint_launch(grad: &Grad, launch: &Launch, seed: u64) -> Launch {
@@ -19,7 +19,7 @@ fn adjoint_launch(grad: &Grad, launch: &Launch, seed: u64) -> Launch {
         if let Purpose::Derivative { of, .. } = *purpose {
             let n = launch.buffers[of].bits.len();
             let w: Vec<f64> = (0..n).map(|_| (rng.below(2001) as f64 - 1000.0) / 900.0).collect();
-            given.push((of, Data::wide(&w)));
+            given.push((of, BufferData::wide(&w)));
         }
     }
     let slots = grad.slots(launch).unwrap();
@@ -85,7 +85,7 @@ fn random_kernels_that_work_together_have_the_derivatives_that_differences_say()
         for t in (0..2).filter(|&t| slots[t] > 0) {
             let mut less = slots;
             less[t] -= 1;
-            let mut small = grad.launch(&launch, &[(2, Data::wide(&[1.0; 8]))], less).unwrap();
+            let mut small = grad.launch(&launch, &[(2, BufferData::wide(&[1.0; 8]))], less).unwrap();
             execute(&grad.kernel, &mut small).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
             let error = grad.check(&small, less).unwrap_err().to_string();
             assert!(error.contains(&format!("{} are needed", slots[t])), "seed {seed}: {error}");
@@ -238,13 +238,13 @@ fn a_stopped_gradient_and_a_constant_buffer_have_no_derivative() {
         let a = x.load(0);
         y.store(0, a * a.stop_gradient() * c.load(0) + c.load(0).sin());
     });
-    let launch = wide(1, vec![Data::wide(&[3.0]), Data::wide(&[2.0]), Data::wide(&[0.0])]);
+    let launch = wide(1, vec![BufferData::wide(&[3.0]), BufferData::wide(&[2.0]), BufferData::wide(&[0.0])]);
     let grad = k.grad_of(&["x"]).unwrap();
-    let got = grad.execute(&launch, &[(2, Data::wide(&[1.0]))]).unwrap();
-    assert_eq!(got.of(0).and_then(Data::to_f64), Some(vec![6.0]));
+    let got = grad.execute(&launch, &[(2, BufferData::wide(&[1.0]))]).unwrap();
+    assert_eq!(got.of(0).and_then(BufferData::to_f64), Some(vec![6.0]));
     assert!(got.of(1).is_none());
-    let along = k.jvp_of(&["x"]).unwrap().execute(&launch, &[(0, Data::wide(&[1.0]))]).unwrap();
-    assert_eq!(along.of(2).and_then(Data::to_f64), Some(vec![6.0]));
+    let along = k.jvp_of(&["x"]).unwrap().execute(&launch, &[(0, BufferData::wide(&[1.0]))]).unwrap();
+    assert_eq!(along.of(2).and_then(BufferData::to_f64), Some(vec![6.0]));
 }
 
 #[test]
@@ -258,8 +258,9 @@ fn a_nan_comes_through_where_the_value_was_used_and_nowhere_else() {
         y.store(i, s.get());
     });
     let grad = k.grad().unwrap();
-    let launch = wide(1, vec![Data::wide(&[0.7, -2.0, -0.3]), Data::wide(&[0.0; 3])]);
-    let got = grad.execute(&launch, &[(1, Data::wide(&[1.0; 3]))]).unwrap().of(0).and_then(Data::to_f64).unwrap();
+    let launch = wide(1, vec![BufferData::wide(&[0.7, -2.0, -0.3]), BufferData::wide(&[0.0; 3])]);
+    let got =
+        grad.execute(&launch, &[(1, BufferData::wide(&[1.0; 3]))]).unwrap().of(0).and_then(BufferData::to_f64).unwrap();
     assert!(got[0].is_finite() && got[1] == 1.0 && got[2].is_nan(), "{got:?}");
 }
 
@@ -305,7 +306,7 @@ fn a_tape_that_is_too_small_is_an_error_and_the_next_launch_is_right() {
         let case = case(name);
         let grad = case.kernel.grad().unwrap();
         let slots = grad.slots(&case.launch).unwrap();
-        let given = [(2, Data::wide(&[1.0]))];
+        let given = [(2, BufferData::wide(&[1.0]))];
         for tape in (0..2).filter(|&t| slots[t] > 0) {
             for lack in [1, slots[tape]] {
                 let mut less = slots;
@@ -322,7 +323,7 @@ fn a_tape_that_is_too_small_is_an_error_and_the_next_launch_is_right() {
             }
         }
         let again = grad.execute(&case.launch, &given).unwrap();
-        assert!(again.of(0).and_then(Data::to_f64).unwrap().iter().any(|&d| d != 0.0), "{name}");
+        assert!(again.of(0).and_then(BufferData::to_f64).unwrap().iter().any(|&d| d != 0.0), "{name}");
     }
 }
 
@@ -359,8 +360,8 @@ mod written_as_rust {
 #[test]
 fn kernels_written_as_rust_have_derivatives() {
     let kernel = written_as_rust::chain().unwrap_or_else(|e| panic!("{e}"));
-    let x = Data::wide(&[0.3, -1.1, 0.9, 1.7]);
-    let launch = wide(1, vec![Data::from(&[7u32][..]), x, Data::wide(&[0.0; 4])]);
+    let x = BufferData::wide(&[0.3, -1.1, 0.9, 1.7]);
+    let launch = wide(1, vec![BufferData::from(&[7u32][..]), x, BufferData::wide(&[0.0; 4])]);
     hold(&kernel, &launch, 5).unwrap_or_else(|e| panic!("{e}\n{kernel}"));
 }
 
@@ -380,8 +381,8 @@ fn forward_mode_follows_what_only_a_break_makes_vary() {
         y.store(0, given.get());
         y.store(1, other.get());
     });
-    let launch = wide(1, vec![Data::wide(&[3.0, 2.0]), Data::wide(&[0.0; 2])]);
-    let along = k.jvp().unwrap().execute(&launch, &[(0, Data::wide(&[0.0, 1.0]))]).unwrap();
-    assert_eq!(along.of(1).and_then(Data::to_f64), Some(vec![4.0, 0.0]));
+    let launch = wide(1, vec![BufferData::wide(&[3.0, 2.0]), BufferData::wide(&[0.0; 2])]);
+    let along = k.jvp().unwrap().execute(&launch, &[(0, BufferData::wide(&[0.0, 1.0]))]).unwrap();
+    assert_eq!(along.of(1).and_then(BufferData::to_f64), Some(vec![4.0, 0.0]));
     hold(&k, &launch, 1).unwrap_or_else(|e| panic!("{e}"));
 }

@@ -9,7 +9,7 @@ use derivatives::gradients::{adjoints, hold, kernel, wide};
 use derivatives::poses::{moved, whole, words};
 use impasto_autodiff::{Chain, Differentiate, Purpose};
 use impasto_kernel::prelude::*;
-use impasto_kernel::{Data, Launch, execute, optimise};
+use impasto_kernel::{BufferData, Launch, execute, optimise};
 
 #[kernel(workgroup = 4)]
 fn by_members(
@@ -39,8 +39,8 @@ fn random(seed: u64, n: usize) -> Vec<f32> {
     (0..n).map(|_| (rng.below(2001) as f32 - 1000.0) / 700.0).collect()
 }
 
-fn f32s(d: Option<&Data>) -> Vec<f32> {
-    d.and_then(Data::to_f32).expect("an adjoint of f32")
+fn f32s(d: Option<&BufferData>) -> Vec<f32> {
+    d.and_then(BufferData::to_f32).expect("an adjoint of f32")
 }
 
 fn near(a: &[f32], b: &[f32]) {
@@ -53,9 +53,15 @@ fn launches(seed: u64) -> (Launch, Launch, [Vec<f32>; 2]) {
     let (at, turn, kind) = (random(seed, 16), random(seed + 1, 8), [2u32, 0, 3, 1]);
     let none = vec![0f32; 16];
     let whole = Launch::new([1, 1, 1], vec![words(&at, &kind, &turn), words(&none, &[0; 4], &none)]);
-    let of = |x: &[f32]| Data::from(x);
-    let buffers =
-        vec![of(&at), Data::from(&kind[..]), of(&turn), of(&none), Data::from(&[0u32; 4][..]), of(&none[..8])];
+    let of = |x: &[f32]| BufferData::from(x);
+    let buffers = vec![
+        of(&at),
+        BufferData::from(&kind[..]),
+        of(&turn),
+        of(&none),
+        BufferData::from(&[0u32; 4][..]),
+        of(&none[..8]),
+    ];
     (whole, Launch::new([1, 1, 1], buffers), [at, turn])
 }
 
@@ -64,8 +70,9 @@ fn a_buffer_of_structs_has_the_adjoints_that_buffers_of_its_members_have() {
     let (whole, members) = (whole().unwrap(), by_members().unwrap());
     // Which are those that differences say.
     let (_, narrow, _) = launches(5);
-    let double =
-        |d: &Data| d.to_f32().map_or(d.clone(), |x| Data::wide(&x.iter().map(|&x| x.into()).collect::<Vec<_>>()));
+    let double = |d: &BufferData| {
+        d.to_f32().map_or(d.clone(), |x| BufferData::wide(&x.iter().map(|&x| x.into()).collect::<Vec<_>>()))
+    };
     hold(&members, &wide(1, narrow.buffers.iter().map(double).collect()), 3).unwrap();
     for whole in [whole.clone(), optimise(&whole).unwrap()] {
         let (a, b, _) = launches(5);
@@ -74,14 +81,21 @@ fn a_buffer_of_structs_has_the_adjoints_that_buffers_of_its_members_have() {
         let adjoint = |of, read| Purpose::Derivative { of, read };
         assert!(grad.purposes.contains(&adjoint(0, false)) && grad.purposes.contains(&adjoint(1, true)));
         assert!(grad.report.to_string().contains("adjoints of x, y"), "{}", grad.report);
-        let got = grad.execute(&a, &[(1, Data::from(&numbers(&w, &v)[..]))]).unwrap();
-        let expected =
-            members.grad().unwrap().execute(&b, &[(3, Data::from(&w[..])), (5, Data::from(&v[..]))]).unwrap();
+        let got = grad.execute(&a, &[(1, BufferData::from(&numbers(&w, &v)[..]))]).unwrap();
+        let expected = members
+            .grad()
+            .unwrap()
+            .execute(&b, &[(3, BufferData::from(&w[..])), (5, BufferData::from(&v[..]))])
+            .unwrap();
         near(&f32s(got.of(0)), &numbers(&f32s(expected.of(0)), &f32s(expected.of(2))));
 
         let (d, e) = (random(10, 16), random(11, 8));
-        let got = whole.jvp().unwrap().execute(&a, &[(0, Data::from(&numbers(&d, &e)[..]))]).unwrap();
-        let expected = members.jvp().unwrap().execute(&b, &[(0, Data::from(&d[..])), (2, Data::from(&e[..]))]).unwrap();
+        let got = whole.jvp().unwrap().execute(&a, &[(0, BufferData::from(&numbers(&d, &e)[..]))]).unwrap();
+        let expected = members
+            .jvp()
+            .unwrap()
+            .execute(&b, &[(0, BufferData::from(&d[..])), (2, BufferData::from(&e[..]))])
+            .unwrap();
         near(&f32s(got.of(1)), &numbers(&f32s(expected.of(3)), &f32s(expected.of(5))));
         // The primal is computed as well, with the whole numbers.
         let (mut c, _, _) = launches(5);
@@ -94,7 +108,7 @@ fn a_buffer_of_structs_has_the_adjoints_that_buffers_of_its_members_have() {
 fn a_chain_of_launches_on_structs_has_the_adjoints_of_its_members() {
     let (w, v) = (random(8, 16), random(9, 8));
     let (a, b, _) = launches(7);
-    let run = |kernel: &Kernel, launch: Launch, given: Vec<(usize, Data)>, step: &[usize], back: &[usize]| {
+    let run = |kernel: &Kernel, launch: Launch, given: Vec<(usize, BufferData)>, step: &[usize], back: &[usize]| {
         let mut chain = Chain::new();
         let numbers: Vec<usize> = launch.buffers.into_iter().map(|d| chain.buffer(d)).collect();
         let of = |order: &[usize]| order.iter().map(|&i| numbers[i]).collect::<Vec<_>>();
@@ -104,8 +118,8 @@ fn a_chain_of_launches_on_structs_has_the_adjoints_of_its_members() {
         }
         chain.differentiate(&given, 2).unwrap().1
     };
-    let got = run(&whole().unwrap(), a, vec![(1, Data::from(&numbers(&w, &v)[..]))], &[0, 1], &[1, 0]);
-    let given = vec![(3, Data::from(&w[..])), (5, Data::from(&v[..]))];
+    let got = run(&whole().unwrap(), a, vec![(1, BufferData::from(&numbers(&w, &v)[..]))], &[0, 1], &[1, 0]);
+    let given = vec![(3, BufferData::from(&w[..])), (5, BufferData::from(&v[..]))];
     let expected = run(&by_members().unwrap(), b, given, &[0, 1, 2, 3, 4, 5], &[3, 4, 5, 0, 1, 2]);
     near(&f32s(Some(&got[0])), &numbers(&f32s(Some(&expected[0])), &f32s(Some(&expected[2]))));
     assert!(f32s(Some(&got[0])).iter().any(|x| *x != 0.0));
@@ -137,7 +151,7 @@ fn complex(x: &[Vec2<f32>], y: &mut [f32]) {
 #[test]
 fn structs_in_memory_of_the_workgroup_have_the_derivatives_that_differences_say() {
     let x: Vec<f64> = random(3, 8).into_iter().map(f64::from).collect();
-    let launch = wide(1, vec![Data::wide(&x), Data::wide(&[0.0; 8])]);
+    let launch = wide(1, vec![BufferData::wide(&x), BufferData::wide(&[0.0; 8])]);
     let grad = hold(&complex().unwrap(), &launch, 4).unwrap();
     assert!(adjoints(&grad, &launch, &[(1, vec![1.0; 8])]).unwrap()[0].is_some());
 }
@@ -155,5 +169,5 @@ fn arrays_of_structs_of_an_invocation_have_the_derivatives_that_differences_say(
         k.for_(0u32, 6u32, |_, i| y.store(i, a.load(i).first()));
     });
     let x: Vec<f64> = random(4, 6).into_iter().map(f64::from).collect();
-    hold(&k, &wide(1, vec![Data::wide(&x), Data::wide(&[0.0; 6])]), 4).unwrap();
+    hold(&k, &wide(1, vec![BufferData::wide(&x), BufferData::wide(&[0.0; 6])]), 4).unwrap();
 }

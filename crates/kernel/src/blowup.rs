@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{Builder, Data, Kernel, KernelError, Launch, Scalar};
+use crate::{BufferData, Builder, Kernel, KernelError, Launch, Scalar};
 
 /// Invocations that run one of these kernels; each works on elements of its own.
 const INVOCATIONS: u32 = 2;
@@ -76,7 +76,7 @@ impl Case {
 
     /// Inputs for it: factors near one, half of them negative.
     pub fn launch(self) -> Launch {
-        let mut data = Data::zeros(Scalar::F32, (self.elements() * INVOCATIONS) as usize);
+        let mut data = BufferData::zeros(Scalar::F32, (self.elements() * INVOCATIONS) as usize);
         for (i, b) in data.bits.iter_mut().enumerate() {
             let x = (1.0 + (i % 97) as f32 / 1024.0) * if i * 7 % 13 < 6 { -1.0 } else { 1.0 };
             *b = x.to_bits().into();

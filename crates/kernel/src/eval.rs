@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 
-use crate::ir::{Binary, Compare, OpKind, Scalar, Unary};
+use crate::ir::{BinaryOp, Compare, OpKind, Scalar, UnaryOp};
 
 fn to_f32(s: Scalar, a: u64) -> f32 {
     match s {
@@ -31,49 +31,49 @@ pub fn to_int(s: Scalar, a: u64) -> i128 {
 }
 
 /// `f(a)` on floats. The sums and products of f16 are rounded from f32, which is exact: f32 has more than twice the bits.
-fn unary_float(f: Unary, s: Scalar, a: u64) -> u64 {
+fn unary_float(f: UnaryOp, s: Scalar, a: u64) -> u64 {
     let sign = 1u64 << (s.bits() - 1);
     let x = to_f32(s, a);
     let y = match f {
-        Unary::Neg => return a ^ sign,
-        Unary::Abs => return a & !sign,
-        Unary::Floor => x.floor(),
-        Unary::Ceil => x.ceil(),
-        Unary::Trunc => x.trunc(),
-        Unary::RoundEven => x.round_ties_even(),
-        Unary::Sqrt => x.sqrt(),
-        Unary::InverseSqrt => (1.0 / f64::from(x).sqrt()) as f32,
-        Unary::Exp => f64::from(x).exp() as f32,
-        Unary::Log => f64::from(x).ln() as f32,
-        Unary::Sin => f64::from(x).sin() as f32,
-        Unary::Cos => f64::from(x).cos() as f32,
-        Unary::Tanh => f64::from(x).tanh() as f32,
-        Unary::Not | Unary::CountOnes | Unary::ReverseBits => x,
+        UnaryOp::Neg => return a ^ sign,
+        UnaryOp::Abs => return a & !sign,
+        UnaryOp::Floor => x.floor(),
+        UnaryOp::Ceil => x.ceil(),
+        UnaryOp::Trunc => x.trunc(),
+        UnaryOp::RoundEven => x.round_ties_even(),
+        UnaryOp::Sqrt => x.sqrt(),
+        UnaryOp::InverseSqrt => (1.0 / f64::from(x).sqrt()) as f32,
+        UnaryOp::Exp => f64::from(x).exp() as f32,
+        UnaryOp::Log => f64::from(x).ln() as f32,
+        UnaryOp::Sin => f64::from(x).sin() as f32,
+        UnaryOp::Cos => f64::from(x).cos() as f32,
+        UnaryOp::Tanh => f64::from(x).tanh() as f32,
+        UnaryOp::Not | UnaryOp::CountOnes | UnaryOp::ReverseBits => x,
     };
     from_f32(s, y)
 }
 
 /// A function of one number.
-pub fn unary(f: Unary, s: Scalar, a: u64) -> u64 {
+pub fn unary(f: UnaryOp, s: Scalar, a: u64) -> u64 {
     if s.is_float() {
         return unary_float(f, s, a);
     }
     let y = match f {
-        Unary::Neg => a.wrapping_neg(),
-        Unary::Not => !a,
-        Unary::Abs => to_int(s, a).unsigned_abs() as u64,
-        Unary::CountOnes => a.count_ones().into(),
-        Unary::ReverseBits => (a as u32).reverse_bits().into(),
+        UnaryOp::Neg => a.wrapping_neg(),
+        UnaryOp::Not => !a,
+        UnaryOp::Abs => to_int(s, a).unsigned_abs() as u64,
+        UnaryOp::CountOnes => a.count_ones().into(),
+        UnaryOp::ReverseBits => (a as u32).reverse_bits().into(),
         _ => a,
     };
     y & s.mask()
 }
 
 /// A function of two numbers.
-pub fn binary(f: Binary, s: Scalar, a: u64, b: u64) -> u64 {
+pub fn binary(f: BinaryOp, s: Scalar, a: u64, b: u64) -> u64 {
     match f {
-        Binary::Min => return if compare(Compare::Lt, s, b, a) { b } else { a },
-        Binary::Max => return if compare(Compare::Lt, s, a, b) { b } else { a },
+        BinaryOp::Min => return if compare(Compare::Lt, s, b, a) { b } else { a },
+        BinaryOp::Max => return if compare(Compare::Lt, s, a, b) { b } else { a },
         _ => {}
     }
     if s.is_float() {
@@ -81,11 +81,11 @@ pub fn binary(f: Binary, s: Scalar, a: u64, b: u64) -> u64 {
         return from_f32(
             s,
             match f {
-                Binary::Add => x + y,
-                Binary::Sub => x - y,
-                Binary::Mul => x * y,
-                Binary::Div => x / y,
-                Binary::Pow => f64::from(x).powf(f64::from(y)) as f32,
+                BinaryOp::Add => x + y,
+                BinaryOp::Sub => x - y,
+                BinaryOp::Mul => x * y,
+                BinaryOp::Div => x / y,
+                BinaryOp::Pow => f64::from(x).powf(f64::from(y)) as f32,
                 _ => x,
             },
         );
@@ -93,19 +93,19 @@ pub fn binary(f: Binary, s: Scalar, a: u64, b: u64) -> u64 {
     let shift = (b % u64::from(s.bits())) as u32;
     let (x, y) = (to_int(s, a), to_int(s, b));
     let z = match f {
-        Binary::Add => a.wrapping_add(b),
-        Binary::Sub => a.wrapping_sub(b),
-        Binary::Mul => a.wrapping_mul(b),
-        Binary::Div if y == 0 => a,
-        Binary::Rem if y == 0 => 0,
-        Binary::Div => (x / y) as u64,
-        Binary::Rem => (x % y) as u64,
-        Binary::And => a & b,
-        Binary::Or => a | b,
-        Binary::Xor => a ^ b,
-        Binary::Shl => a << shift,
-        Binary::Shr => (x >> shift) as u64,
-        Binary::Min | Binary::Max | Binary::Pow => a,
+        BinaryOp::Add => a.wrapping_add(b),
+        BinaryOp::Sub => a.wrapping_sub(b),
+        BinaryOp::Mul => a.wrapping_mul(b),
+        BinaryOp::Div if y == 0 => a,
+        BinaryOp::Rem if y == 0 => 0,
+        BinaryOp::Div => (x / y) as u64,
+        BinaryOp::Rem => (x % y) as u64,
+        BinaryOp::And => a & b,
+        BinaryOp::Or => a | b,
+        BinaryOp::Xor => a ^ b,
+        BinaryOp::Shl => a << shift,
+        BinaryOp::Shr => (x >> shift) as u64,
+        BinaryOp::Min | BinaryOp::Max | BinaryOp::Pow => a,
     };
     z & s.mask()
 }
@@ -158,7 +158,7 @@ pub fn convert(from: Scalar, to: Scalar, a: u64) -> u64 {
 }
 
 /// How often a `for` with these ends and this step runs.
-pub fn turns(s: Scalar, from: u64, to: u64, step: u32) -> u64 {
+pub fn trip_count(s: Scalar, from: u64, to: u64, step: u32) -> u64 {
     u64::try_from(to_int(s, to) - to_int(s, from)).unwrap_or(0).div_ceil(step.max(1).into())
 }
 
@@ -187,18 +187,18 @@ mod tests {
     fn what_others_leave_undefined_has_the_values_of_the_table() {
         let min = i32::MIN as u32 as u64;
         let minus_one = u64::from(u32::MAX);
-        assert_eq!(binary(Binary::Div, Scalar::I32, 7, 0), 7);
-        assert_eq!(binary(Binary::Rem, Scalar::U32, 7, 0), 0);
-        assert_eq!(binary(Binary::Div, Scalar::I32, min, minus_one), min);
-        assert_eq!(binary(Binary::Rem, Scalar::I32, min, minus_one), 0);
-        assert_eq!(binary(Binary::Div, Scalar::I64, 1 << 63, u64::MAX), 1 << 63);
-        assert_eq!(binary(Binary::Shl, Scalar::U32, 1, 33), 2);
-        assert_eq!(binary(Binary::Shr, Scalar::I32, min, 31), minus_one);
-        assert_eq!(unary(Unary::Abs, Scalar::I32, min), min);
+        assert_eq!(binary(BinaryOp::Div, Scalar::I32, 7, 0), 7);
+        assert_eq!(binary(BinaryOp::Rem, Scalar::U32, 7, 0), 0);
+        assert_eq!(binary(BinaryOp::Div, Scalar::I32, min, minus_one), min);
+        assert_eq!(binary(BinaryOp::Rem, Scalar::I32, min, minus_one), 0);
+        assert_eq!(binary(BinaryOp::Div, Scalar::I64, 1 << 63, u64::MAX), 1 << 63);
+        assert_eq!(binary(BinaryOp::Shl, Scalar::U32, 1, 33), 2);
+        assert_eq!(binary(BinaryOp::Shr, Scalar::I32, min, 31), minus_one);
+        assert_eq!(unary(UnaryOp::Abs, Scalar::I32, min), min);
         let nan = u64::from(f32::NAN.to_bits());
         let one = u64::from(1f32.to_bits());
-        assert_eq!(binary(Binary::Min, Scalar::F32, one, nan), one);
-        assert_eq!(binary(Binary::Min, Scalar::F32, nan, one), nan);
+        assert_eq!(binary(BinaryOp::Min, Scalar::F32, one, nan), one);
+        assert_eq!(binary(BinaryOp::Min, Scalar::F32, nan, one), nan);
         assert_eq!(convert(Scalar::F32, Scalar::I32, nan), 0);
         assert_eq!(convert(Scalar::F32, Scalar::U32, u64::from((-1f32).to_bits())), 0);
         assert_eq!(convert(Scalar::F32, Scalar::I32, u64::from(1e20f32.to_bits())), i32::MAX as u64);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::KernelError;
-use crate::ir::{Access, Kernel, Memory, MemoryId, OpKind, RegionId, Scalar, Space, Ty};
+use crate::ir::{Access, Kernel, MemoryDecl, MemoryId, OpKind, RegionId, Scalar, Space, Ty};
 use crate::text::type_text;
 
 /// What a buffer of a custom gradient is, by its number among the buffers of the primal.
@@ -68,7 +68,7 @@ impl Kernel {
     }
 }
 
-fn buffers(k: &Kernel) -> impl Iterator<Item = &Memory> {
+fn buffers(k: &Kernel) -> impl Iterator<Item = &MemoryDecl> {
     k.memories().iter().filter(|m| matches!(m.space, Space::Buffer(_)))
 }
 
@@ -110,7 +110,7 @@ pub fn gradient_buffers(primal: &Kernel, backward: &Kernel) -> Result<Vec<Gradie
             list(primal)
         ));
     }
-    let all: Vec<&Memory> = buffers(primal).collect();
+    let all: Vec<&MemoryDecl> = buffers(primal).collect();
     let find = |name: &str| all.iter().position(|m| m.name == name);
     let mut found = Vec::new();
     for m in buffers(backward) {

@@ -5,16 +5,16 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// A map by small numbers.
-pub type Map<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
+pub type Map<K, V> = HashMap<K, V, BuildHasherDefault<MixHasher>>;
 
 /// A set of small numbers.
-pub type Set<K> = HashSet<K, BuildHasherDefault<Mix>>;
+pub type Set<K> = HashSet<K, BuildHasherDefault<MixHasher>>;
 
 /// The hasher of these maps and sets.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Mix(u64);
+pub struct MixHasher(u64);
 
-impl Mix {
+impl MixHasher {
     fn add(&mut self, x: u64) {
         // An odd multiplier spreads every bit upwards; the fold brings the upper half back down. The turn keeps equal neighbours apart.
         let wide = u128::from(self.0.rotate_left(23) ^ x) * 0x9E37_79B9_7F4A_7C15;
@@ -22,7 +22,7 @@ impl Mix {
     }
 }
 
-impl Hasher for Mix {
+impl Hasher for MixHasher {
     fn finish(&self) -> u64 {
         self.0
     }

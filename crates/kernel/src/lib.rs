@@ -35,7 +35,7 @@
 //! - `return` ends the invocation, at any depth.
 //!
 //! ```
-//! use impasto_kernel::{Data, Kernel, Launch, execute};
+//! use impasto_kernel::{BufferData, Kernel, Launch, execute};
 //! // The greatest common divisor, as passes see it: nothing is assigned twice.
 //! let kernel: Kernel = "kernel gcd(1, 1, 1) {
 //!   buffer x: u32 write
@@ -56,7 +56,7 @@
 //!   store x[%0], %4
 //!   return
 //! }".parse()?;
-//! let mut launch = Launch::new([1, 1, 1], vec![Data::from(&[48u32, 36][..])]);
+//! let mut launch = Launch::new([1, 1, 1], vec![BufferData::from(&[48u32, 36][..])]);
 //! execute(&kernel, &mut launch)?;
 //! assert_eq!(launch.buffers[0].to_u32().unwrap()[0], 12);
 //! # Ok::<(), impasto_kernel::KernelError>(())
@@ -86,7 +86,7 @@
 //! # The way through
 //!
 //! `#[kernel]`, [`Builder`] or text, [`verify`], [`optimise`], a module; [`execute`] runs a kernel at any stage. The one way to a module is the
-//! [`Compiler`]: it takes the kernels, an [`Emitter`] for the format and the [`Target`] that a device is, and gives a [`Module`] or an error that
+//! [`Compiler`]: it takes the kernels, an [`Emitter`] for the format and the [`Target`] that a device is, and gives a [`CompiledModule`] or an error that
 //! names the kernel at fault, never less than all of them. It can dump every stage and cache modules between runs.
 //!
 //! The crate `spirv` has the emitter for Vulkan, and reads modules of others; their instructions that the op table lacks stand in it as foreign
@@ -112,19 +112,19 @@ mod verify;
 pub use builder::lang;
 pub use builder::{
     Accumulator, Arms, Array, Buf, BufMut, Builder, Elements, Equal, Factor, Float, Int, IntoVal, Lit, Logic, Loop,
-    MatrixA, MatrixB, MatrixOf, MatrixType, Num, Role, RoleA, RoleAccumulator, RoleB, Shared32, Stored, StoredMut,
-    Type, Val, Var, Vec2, Vec3, Vec4, Vector,
+    MatrixA, MatrixB, MatrixOf, MatrixType, Num, Role, RoleA, RoleAccumulator, RoleB, Shared32, StoredBuf,
+    StoredBufMut, Type, Val, Var, Vec2, Vec3, Vec4, Vector,
 };
-pub use compiler::{Compiler, Emitter, Entry, MAX_OPS, Messages, Module, ModuleKind};
+pub use compiler::{CompiledModule, Compiler, Emitter, Entry, MAX_OPS, Messages, ModuleKind};
 pub use error::{Contributors, KernelError};
-pub use exec::{Data, Launch, execute};
+pub use exec::{BufferData, Launch, execute};
 pub use gradient::{GradientBuffer, gradient_buffers};
 pub use hash::digest;
 pub use impasto_kernel_macro::{KernelStruct, kernel, kernel_fn};
 pub use ir::{
-    Access, Atomic, Binary, Builtin, Compare, Effect, Kernel, Layout, Matrix, MatrixLayout, MatrixShape, MatrixUse,
-    Members, Memory, MemoryId, Op, OpId, OpKind, Region, RegionId, Scalar, ScalarParam, Shape, Space, Subgroup, Ty,
-    Unary, Value, VarId,
+    Access, Atomic, BinaryOp, Builtin, Compare, DataLayout, Effect, Kernel, Matrix, MatrixLayout, MatrixShape,
+    MatrixUse, Members, MemoryDecl, MemoryId, OpId, OpKind, OpRecord, Region, RegionId, Scalar, ScalarParam, Shape,
+    Space, Subgroup, Ty, UnaryOp, Value, VarId,
 };
 pub use params::{param_bytes, param_offsets, param_size};
 pub use passes::{PASSES, Pass, construct, lower_matrices, optimise, optimise_seen, specialise};

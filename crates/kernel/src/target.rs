@@ -169,7 +169,7 @@ impl Target {
             k.workgroup.iter().map(|&n| u64::from(n)).product(),
             limits.invocations,
         )?;
-        let shared = |m: &crate::ir::Memory| match m.space {
+        let shared = |m: &crate::ir::MemoryDecl| match m.space {
             Space::Workgroup(n) => u64::from(n) * u64::from(k.lay_out(m.ty).stride()),
             _ => 0,
         };

@@ -2,8 +2,8 @@
 
 use crate::error::KernelError;
 use crate::ir::{
-    Access, Atomic, Binary, Kernel, MAX_SCALARS, Matrix, MatrixShape, MemoryId, OpId, OpKind, RegionId, Scalar, Shape,
-    Space, Subgroup, Ty, Unary,
+    Access, Atomic, BinaryOp, Kernel, MAX_SCALARS, Matrix, MatrixShape, MemoryId, OpId, OpKind, RegionId, Scalar,
+    Shape, Space, Subgroup, Ty, UnaryOp,
 };
 use crate::text::op_text;
 use crate::uniform;
@@ -424,7 +424,7 @@ fn types(k: &Kernel, op: OpId, args: &[Ty]) -> Result<(), String> {
             count(2)?;
             let m = k.matrix(results[0]).ok_or("the result is a matrix")?;
             need(args[0] == results[0] && args[1] == Ty::scalar(m.scalar), "a matrix, and an element to scale by")?;
-            matrix_arithmetic(Binary::Mul, m.scalar)
+            matrix_arithmetic(BinaryOp::Mul, m.scalar)
         }
         OpKind::MatrixMulAdd => {
             count(3)?;
@@ -492,8 +492,11 @@ fn matrix_place(k: &Kernel, m: MemoryId, args: &[Ty], matrix: Ty) -> Result<(), 
     need(held == Some(scalar), "the elements of the memory must be those of the matrix, or vectors of them")
 }
 
-fn matrix_arithmetic(f: Binary, s: Scalar) -> Result<(), String> {
-    need(matches!(f, Binary::Add | Binary::Sub | Binary::Mul), "matrices can be added, subtracted and multiplied")?;
+fn matrix_arithmetic(f: BinaryOp, s: Scalar) -> Result<(), String> {
+    need(
+        matches!(f, BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul),
+        "matrices can be added, subtracted and multiplied",
+    )?;
     need(s.is_arithmetic(), "it works on f16 and f32; convert bf16 to f32")
 }
 
@@ -501,25 +504,25 @@ fn float(ty: Ty) -> Result<(), String> {
     need(matches!(ty.lanes(), Some((Scalar::F16 | Scalar::F32, _))), "it works on f16 and f32")
 }
 
-fn unary_type(f: Unary, ty: Ty) -> Result<(), String> {
+fn unary_type(f: UnaryOp, ty: Ty) -> Result<(), String> {
     let s = ty.lanes().ok_or("arithmetic is on scalars and vectors")?.0;
     match f {
-        Unary::Neg => need(s.is_arithmetic(), "it works on numbers; convert bf16 to f32"),
-        Unary::Not => need(s.is_int() || s == Scalar::Bool, "it works on integers and bool"),
-        Unary::Abs => need(s.is_signed() || (s.is_float() && s.is_arithmetic()), "it works on signed numbers"),
-        Unary::CountOnes | Unary::ReverseBits => need(s.is_int() && s.bits() == 32, "it works on i32 and u32"),
+        UnaryOp::Neg => need(s.is_arithmetic(), "it works on numbers; convert bf16 to f32"),
+        UnaryOp::Not => need(s.is_int() || s == Scalar::Bool, "it works on integers and bool"),
+        UnaryOp::Abs => need(s.is_signed() || (s.is_float() && s.is_arithmetic()), "it works on signed numbers"),
+        UnaryOp::CountOnes | UnaryOp::ReverseBits => need(s.is_int() && s.bits() == 32, "it works on i32 and u32"),
         _ => float(ty),
     }
 }
 
-fn binary_type(f: Binary, ty: Ty) -> Result<(), String> {
+fn binary_type(f: BinaryOp, ty: Ty) -> Result<(), String> {
     let s = ty.lanes().ok_or("arithmetic is on scalars and vectors")?.0;
     match f {
-        Binary::Rem | Binary::Shl | Binary::Shr => need(s.is_int(), "it works on integers"),
-        Binary::And | Binary::Or | Binary::Xor => {
+        BinaryOp::Rem | BinaryOp::Shl | BinaryOp::Shr => need(s.is_int(), "it works on integers"),
+        BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => {
             need(s.is_int() || s == Scalar::Bool, "it works on integers and bool")
         }
-        Binary::Pow => float(ty),
+        BinaryOp::Pow => float(ty),
         _ => need(s.is_arithmetic(), "it works on numbers; convert bf16 to f32"),
     }
 }

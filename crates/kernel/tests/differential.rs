@@ -5,10 +5,10 @@
 mod common;
 
 use common::{members, outputs_of, programs, random, same};
-use impasto_kernel::{Data, Kernel, Launch, PASSES, Pass, construct, optimise, verify};
+use impasto_kernel::{BufferData, Kernel, Launch, PASSES, Pass, construct, optimise, verify};
 
 /// A kernel of each kind, with what it is run on and what it computes as it was written.
-fn kernels(seed: u64, size: usize) -> Vec<(Kernel, Launch, Vec<Data>)> {
+fn kernels(seed: u64, size: usize) -> Vec<(Kernel, Launch, Vec<BufferData>)> {
     let all =
         [(random::kernel(seed, size), random::launch(seed)), (members::kernel(seed, size), members::launch(seed))];
     let with_results = |(kernel, launch): (Kernel, Launch)| {
@@ -19,7 +19,7 @@ fn kernels(seed: u64, size: usize) -> Vec<(Kernel, Launch, Vec<Data>)> {
 }
 
 /// The kernel after a pass, valid and with the same results.
-fn apply(pass: Pass, kernel: &Kernel, launch: &Launch, seed: u64, expected: &[Data], after: &str) -> Kernel {
+fn apply(pass: Pass, kernel: &Kernel, launch: &Launch, seed: u64, expected: &[BufferData], after: &str) -> Kernel {
     let fail = |e: String| -> ! { panic!("seed {seed}, '{}' after '{after}': {e}\n{kernel}", pass.name) };
     let made = pass.run(kernel).unwrap_or_else(|e| fail(e.to_string()));
     verify(&made).unwrap_or_else(|e| fail(e.to_string()));

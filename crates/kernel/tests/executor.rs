@@ -1,8 +1,8 @@
 //! The reference executor. If it is wrong, every differential test judges wrongly.
 
-use impasto_kernel::{Builder, Data, Kernel, Launch, Scalar, execute};
+use impasto_kernel::{BufferData, Builder, Kernel, Launch, Scalar, execute};
 
-fn run(kernel: &Kernel, groups: u32, buffers: Vec<Data>) -> Result<Vec<Data>, String> {
+fn run(kernel: &Kernel, groups: u32, buffers: Vec<BufferData>) -> Result<Vec<BufferData>, String> {
     let mut launch = Launch::new([groups, 1, 1], buffers);
     launch.subgroup = 4;
     launch.max_ops = 1_000_000;
@@ -31,7 +31,7 @@ fn a_workgroup_reduces_through_shared_memory() {
     })
     .unwrap();
     let x: Vec<f32> = (0..16).map(|i| i as f32).collect();
-    let out = run(&kernel, 2, vec![Data::from(&x[..]), Data::zeros(Scalar::F32, 2)]).unwrap();
+    let out = run(&kernel, 2, vec![BufferData::from(&x[..]), BufferData::zeros(Scalar::F32, 2)]).unwrap();
     assert_eq!(out[1].to_f32().unwrap(), [28.0, 92.0]);
 }
 
@@ -56,7 +56,7 @@ fn subgroups_see_their_active_invocations_only() {
         );
     })
     .unwrap();
-    let out = run(&kernel, 1, vec![Data::zeros(Scalar::U32, 16)]).unwrap();
+    let out = run(&kernel, 1, vec![BufferData::zeros(Scalar::U32, 16)]).unwrap();
     // Subgroups of 4: even lanes (0 2) (4 6), odd lanes (1 3) (5 7).
     assert_eq!(out[0].to_u32().unwrap(), [2, 1 + 3, 2, 1 + 1, 10, 5 + 7, 10, 5 + 5, 0, 0, 0, 0, 0, 3, 4, 3]);
 }
@@ -81,14 +81,14 @@ fn loops_leave_at_any_depth_and_atomics_return_what_was() {
         y.store(l + 5u32, y.atomic_max(9, l));
     })
     .unwrap();
-    let out = run(&kernel, 1, vec![Data::zeros(Scalar::U32, 10)]).unwrap();
+    let out = run(&kernel, 1, vec![BufferData::zeros(Scalar::U32, 10)]).unwrap();
     assert_eq!(out[0].to_u32().unwrap(), [16, 16, 16, 16, 3, 0, 0, 0, 1, 3]);
 }
 
 #[test]
 fn what_a_program_must_not_do_is_an_error_that_names_the_op() {
     let kernel = |body: &dyn Fn(&Builder)| Builder::kernel("bad", [4, 1, 1], |k| body(k)).unwrap();
-    let y = || vec![Data::zeros(Scalar::U32, 4)];
+    let y = || vec![BufferData::zeros(Scalar::U32, 4)];
     let outside = kernel(&|k| k.buffer_mut::<u32>("y").store(k.local_index() + 1u32, 0));
     let e = run(&outside, 1, y()).unwrap_err();
     assert!(e.contains("invocation 3: index 4 is outside of 'y', which has 4 elements"), "{e}");
@@ -120,8 +120,8 @@ fn small_floats_round_as_they_are_stored() {
     })
     .unwrap();
     let (x, y, z) = (f16::from_f32(1.2345), f16::from_f32(7.0), bf16::from_f32(0.1));
-    let h = Data { ty: Scalar::F16, bits: vec![x.to_bits().into(), y.to_bits().into()] };
-    let b = Data { ty: Scalar::Bf16, bits: vec![z.to_bits().into()] };
+    let h = BufferData { ty: Scalar::F16, bits: vec![x.to_bits().into(), y.to_bits().into()] };
+    let b = BufferData { ty: Scalar::Bf16, bits: vec![z.to_bits().into()] };
     let out = run(&kernel, 1, vec![h, b]).unwrap();
     assert_eq!(out[0].bits[0], u64::from((x * y + f16::ONE).to_bits()));
     assert_eq!(out[1].bits[0], u64::from(bf16::from_f32(z.to_f32() * 3.0).to_bits()));

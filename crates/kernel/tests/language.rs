@@ -5,7 +5,7 @@ mod common;
 mod twins;
 
 use impasto_kernel::prelude::*;
-use impasto_kernel::{Data, Launch, Scalar, execute, optimise};
+use impasto_kernel::{BufferData, Launch, Scalar, execute, optimise};
 
 #[test]
 fn a_kernel_computes_what_the_same_rust_computes() {
@@ -35,7 +35,7 @@ fn gives(kernel: Result<Kernel, KernelError>, launch: Launch, want: &[u32]) -> K
 }
 
 fn zeros(n: usize) -> Launch {
-    Launch::new([1, 1, 1], vec![Data::zeros(Scalar::U32, n)])
+    Launch::new([1, 1, 1], vec![BufferData::zeros(Scalar::U32, n)])
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -155,7 +155,7 @@ fn optional(#[comptime] has_bias: bool, #[comptime] mode: u32, bias: &[u32], y: 
 #[test]
 fn literals_are_of_the_stage_of_the_other_arm() {
     for (has_bias, mode, want) in [(true, 0, 117), (true, 1, 197), (true, 2, 137), (false, 0, 210), (false, 1, 220)] {
-        let launch = Launch::new([1, 1, 1], vec![Data::from(&[7u32, 3][..]), Data::zeros(Scalar::U32, 1)]);
+        let launch = Launch::new([1, 1, 1], vec![BufferData::from(&[7u32, 3][..]), BufferData::zeros(Scalar::U32, 1)]);
         gives(optional(has_bias, mode), launch, &[want]);
     }
 }
@@ -201,7 +201,7 @@ fn invocations_work_together() {
     let x: Vec<u32> = (0..32).map(|i| i * 7 % 50).collect();
     let (sum, even) = (x.iter().sum::<u32>(), x.iter().filter(|x| *x % 2 == 0).count() as u32);
     let want: Vec<u32> = (0..32).map(|i| sum + x[..i].iter().sum::<u32>() + x[i ^ 1] + even * 1000).collect();
-    let launch = Launch::new([1, 1, 1], vec![Data::from(&x[..]), Data::zeros(Scalar::U32, 32)]);
+    let launch = Launch::new([1, 1, 1], vec![BufferData::from(&x[..]), BufferData::zeros(Scalar::U32, 32)]);
     gives(together(), launch, &want);
 }
 
@@ -227,10 +227,11 @@ fn types<T: Float + Lit>(x: &[T], b: &mut [bf16], v: &mut [Vec2<u32>], y: &mut [
 
 #[test]
 fn kernels_are_generic_over_types() {
-    let data = |ty, bits: [u64; 4]| Data { ty, bits: bits.to_vec() };
+    let data = |ty, bits: [u64; 4]| BufferData { ty, bits: bits.to_vec() };
     let halves = data(Scalar::F16, [1.0, 2.0, 8.0, 33.0].map(|x| f16::from_f64(x).to_bits().into()));
     let floats = data(Scalar::F32, [1.0f32, 2.0, 8.0, 33.0].map(|x| x.to_bits().into()));
-    let rest = [Data::zeros(Scalar::Bf16, 1), Data::zeros(Scalar::U32, 4), Data::zeros(Scalar::U32, 2)];
+    let rest =
+        [BufferData::zeros(Scalar::Bf16, 1), BufferData::zeros(Scalar::U32, 4), BufferData::zeros(Scalar::U32, 2)];
     for (kernel, x) in [(types::<f16>(), halves), (types::<f32>(), floats)] {
         let launch = Launch::new([1, 1, 1], [x].into_iter().chain(rest.clone()).collect());
         gives(kernel, launch, &[107, 1]);
@@ -246,14 +247,14 @@ fn added_twice(#[comptime] types: [Scalar; 2], #[stored(types[0])] x: &[f32], #[
 #[test]
 fn a_buffer_may_be_stored_as_a_type_that_is_chosen_when_the_kernel_is_written() {
     // Numbers that every type holds.
-    fn data(ty: Scalar, x: [f32; 3]) -> Data {
+    fn data(ty: Scalar, x: [f32; 3]) -> BufferData {
         let bits = |x: f32| match ty {
             Scalar::F16 => Lit::bits(f16::from_f32(x)),
             Scalar::Bf16 => Lit::bits(bf16::from_f32(x)),
             Scalar::I32 => Lit::bits(x as i32),
             _ => Lit::bits(x),
         };
-        Data { ty, bits: x.map(bits).to_vec() }
+        BufferData { ty, bits: x.map(bits).to_vec() }
     }
     for from in [Scalar::F32, Scalar::F16, Scalar::Bf16, Scalar::I32] {
         for to in [Scalar::F32, Scalar::F16, Scalar::Bf16, Scalar::I32] {

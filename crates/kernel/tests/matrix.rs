@@ -6,11 +6,11 @@ mod common;
 use common::{gemm, programs, random::Rng, same};
 use half::f16;
 use impasto_kernel::{
-    Builder, Data, Kernel, KernelError, Launch, MatrixA, MatrixLayout, PASSES, Scalar, Val, construct, execute,
+    BufferData, Builder, Kernel, KernelError, Launch, MatrixA, MatrixLayout, PASSES, Scalar, Val, construct, execute,
     lower_matrices, optimise, verify,
 };
 
-fn run(kernel: &Kernel, case: &gemm::Case) -> Result<Vec<Data>, String> {
+fn run(kernel: &Kernel, case: &gemm::Case) -> Result<Vec<BufferData>, String> {
     let mut launch = gemm::launch(case);
     execute(kernel, &mut launch).map_err(|e| e.to_string())?;
     Ok(launch.buffers)
@@ -122,7 +122,7 @@ fn the_executor_stops_at_what_cannot_be_seen_before() {
     type A = MatrixA<f16, 16, 16>;
     let stops = |body: &dyn Fn(&Builder), subgroup: u32| {
         let kernel = with(body).unwrap();
-        let mut launch = Launch::new([1, 1, 1], vec![Data::zeros(Scalar::F16, 4096)]);
+        let mut launch = Launch::new([1, 1, 1], vec![BufferData::zeros(Scalar::F16, 4096)]);
         launch.subgroup = subgroup;
         execute(&kernel, &mut launch).unwrap_err().to_string()
     };
@@ -190,7 +190,7 @@ fn matrices_can_be_written_in_the_language() {
         (0..32 * n).map(number).collect::<Vec<f16>>()
     };
     let (x, y) = (data(5), data(11));
-    let bits = |v: &[f16]| Data { ty: Scalar::F16, bits: v.iter().map(|h| h.to_bits().into()).collect() };
+    let bits = |v: &[f16]| BufferData { ty: Scalar::F16, bits: v.iter().map(|h| h.to_bits().into()).collect() };
     let mut expected = vec![0f32; 32 * 32];
     for row in 0..32 {
         for column in 0..16 {
@@ -205,7 +205,7 @@ fn matrices_can_be_written_in_the_language() {
         }
     }
     for kernel in [optimise(&kernel).unwrap(), optimise(&lower_matrices(&kernel, 16).unwrap()).unwrap(), kernel] {
-        let mut launch = Launch::new([2, 1, 1], vec![bits(&x), bits(&y), Data::zeros(Scalar::F32, 32 * 32)]);
+        let mut launch = Launch::new([2, 1, 1], vec![bits(&x), bits(&y), BufferData::zeros(Scalar::F32, 32 * 32)]);
         launch.scalars = vec![n as u64];
         execute(&kernel, &mut launch).unwrap_or_else(|e| panic!("{e}\n{kernel}"));
         assert_eq!(launch.buffers[2].to_f32().unwrap(), expected);

@@ -27,7 +27,7 @@ enum Class {
 }
 
 /// A use that is looked at when everything is defined.
-enum Later {
+enum DeferredUse {
     Any(u32),
     Label(u32),
     Value { id: u32, ty: u32 },
@@ -41,7 +41,7 @@ struct Check<'a> {
     function: u32,
     in_function: bool,
     in_block: bool,
-    later: Vec<(usize, u32, Later)>,
+    later: Vec<(usize, u32, DeferredUse)>,
 }
 
 type Checked<T = ()> = Result<T, String>;
@@ -175,17 +175,17 @@ impl Check<'_> {
         }
     }
 
-    fn look(&self, use_: Later) -> Checked {
+    fn look(&self, use_: DeferredUse) -> Checked {
         match use_ {
-            Later::Any(id) => {
+            DeferredUse::Any(id) => {
                 self.defs.get(id as usize).filter(|d| d.at != 0).map(drop).ok_or(format!("there is no id {id}"))
             }
-            Later::Label(id) => need(matches!(self.made(id)?, (S::Label, _)), "a branch leads to no block"),
-            Later::Value { id, ty } => self.is(id, ty),
+            DeferredUse::Label(id) => need(matches!(self.made(id)?, (S::Label, _)), "a branch leads to no block"),
+            DeferredUse::Value { id, ty } => self.is(id, ty),
         }
     }
 
-    fn later(&mut self, use_: Later) {
+    fn later(&mut self, use_: DeferredUse) {
         self.later.push((self.at, self.function, use_));
     }
 
@@ -195,7 +195,7 @@ impl Check<'_> {
         args.iter().try_for_each(|&a| self.is(a, ty))
     }
 
-    /// A truth value for each component of two operands of one type.
+    /// A bool for each component of two operands of one type.
     fn compares(&self, class: Class, ty: u32, args: &[u32]) -> Checked {
         let &[a, b] = args else { return Err("it takes two operands".to_owned()) };
         let of = self.ty(a)?;
@@ -218,11 +218,11 @@ impl Check<'_> {
         match (op, w) {
             (S::Capability | S::Extension | S::MemoryModel, _) => Ok(()),
             (S::EntryPoint, &[_, main, ..]) | (S::ExecutionMode, &[main, ..]) => {
-                self.later(Later::Any(main));
+                self.later(DeferredUse::Any(main));
                 Ok(())
             }
             (S::Decorate | S::MemberDecorate, &[id, ..]) => {
-                self.later(Later::Any(id));
+                self.later(DeferredUse::Any(id));
                 Ok(())
             }
             (S::ExtInstImport | S::TypeVoid | S::TypeBool | S::TypeInt | S::TypeFloat, &[id, ..]) => self.define(id, 0),
@@ -260,12 +260,12 @@ impl Check<'_> {
                 self.define(id, 0)
             }
             (S::SelectionMerge, &[merge, _]) => {
-                self.later(Later::Label(merge));
+                self.later(DeferredUse::Label(merge));
                 Ok(())
             }
             (S::LoopMerge, &[merge, next, _]) => {
-                self.later(Later::Label(merge));
-                self.later(Later::Label(next));
+                self.later(DeferredUse::Label(merge));
+                self.later(DeferredUse::Label(next));
                 Ok(())
             }
             (S::Return | S::Unreachable | S::Branch | S::BranchConditional | S::Switch, _) => self.terminator(op, w),
@@ -290,11 +290,11 @@ impl Check<'_> {
         self.in_block = false;
         match (op, w) {
             (S::Return | S::Unreachable, []) => {}
-            (S::Branch, &[to]) => self.later(Later::Label(to)),
+            (S::Branch, &[to]) => self.later(DeferredUse::Label(to)),
             (S::BranchConditional, &[c, yes, no]) => {
                 need(self.lanes(self.ty(c)?)? == (Class::Bool, 1, 1), "the condition is no bool")?;
-                self.later(Later::Label(yes));
-                self.later(Later::Label(no));
+                self.later(DeferredUse::Label(yes));
+                self.later(DeferredUse::Label(no));
             }
             (S::Switch, &[selector, default, ref cases @ ..]) => {
                 let (class, bits, n) = self.lanes(self.ty(selector)?)?;
@@ -302,8 +302,8 @@ impl Check<'_> {
                     (class, bits, n) == (Class::Int, 32, 1) && cases.len().is_multiple_of(2),
                     "it has no word to look at",
                 )?;
-                self.later(Later::Label(default));
-                cases.chunks_exact(2).for_each(|case| self.later(Later::Label(case[1])));
+                self.later(DeferredUse::Label(default));
+                cases.chunks_exact(2).for_each(|case| self.later(DeferredUse::Label(case[1])));
             }
             _ => return Err("it has other operands".to_owned()),
         }
@@ -367,8 +367,8 @@ impl Check<'_> {
             (S::Phi, from) => {
                 need(from.len().is_multiple_of(2) && !from.is_empty(), "a value has no block")?;
                 for one in from.chunks_exact(2) {
-                    self.later(Later::Value { id: one[0], ty });
-                    self.later(Later::Label(one[1]));
+                    self.later(DeferredUse::Value { id: one[0], ty });
+                    self.later(DeferredUse::Label(one[1]));
                 }
                 Ok(())
             }

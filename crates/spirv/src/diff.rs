@@ -5,7 +5,7 @@ use std::fmt;
 use half::f16;
 use impasto_vulkan::{Buffer, Interface, VulkanDevice, VulkanError};
 
-use crate::import::{BlockLayout, ImportError, ModuleInterface, Number, reflect};
+use crate::import::{BlockLayout, ImportError, ModuleInterface, ScalarFormat, reflect};
 use crate::run::{ModuleLaunch, execute_words, rebind};
 
 /// How far floats may be apart that a device computed: it may fuse a product and a sum in one module and not in the other, and what
@@ -30,7 +30,7 @@ pub enum DiffError {
     Interface(String),
     /// A device could not run a module.
     #[error("{module}: the device says: {cause}")]
-    Device {
+    VulkanDevice {
         /// Which of both: A or B.
         module: &'static str,
         /// What.
@@ -70,7 +70,7 @@ impl fmt::Display for Difference {
 
 /// What a comparison found.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Compared {
+pub struct Comparison {
     /// Scalars that were compared.
     pub scalars: usize,
     /// Scalars that the first module changed: a comparison of nothing proves nothing.
@@ -123,10 +123,10 @@ impl Random {
     }
 
     /// A number that programs compute with: floats that are neither huge nor tiny; integers that are mostly small, in constants always.
-    fn number(&mut self, n: Number, constant: bool) -> u64 {
+    fn number(&mut self, n: ScalarFormat, constant: bool) -> u64 {
         let r = self.next();
         match n {
-            Number::Float(bits) => {
+            ScalarFormat::Float(bits) => {
                 let x = (r >> 11) as f64 / (1u64 << 53) as f64 * 16.0 - 8.0;
                 match bits {
                     16 => f16::from_f64(x).to_bits().into(),
@@ -134,8 +134,8 @@ impl Random {
                     _ => x.to_bits(),
                 }
             }
-            Number::Int { .. } if constant => 1 + r % 200,
-            Number::Int { .. } => match r % 4 {
+            ScalarFormat::Int { .. } if constant => 1 + r % 200,
+            ScalarFormat::Int { .. } => match r % 4 {
                 0 => r >> 2,
                 1 => (r >> 2) % 256,
                 _ => (r >> 2) % 65_536,
@@ -149,7 +149,7 @@ fn fill(layout: &BlockLayout, elements: u32, random: &mut Random, constant: bool
     let end = array.map_or(0, |(at, stride, _)| u64::from(*at) + u64::from(*stride) * u64::from(elements));
     let size = end.max(layout.size.into()).next_multiple_of(16).clamp(16, MOST_BYTES) as usize;
     let mut bytes = vec![0u8; size];
-    let mut put = |at: usize, n: Number| {
+    let mut put = |at: usize, n: ScalarFormat| {
         let x = random.number(n, constant).to_le_bytes();
         if let Some(to) = bytes.get_mut(at..at + n.bytes() as usize) {
             to.copy_from_slice(&x[..to.len()]);
@@ -216,7 +216,7 @@ impl<'a> Diff<'a> {
     }
 
     /// Compares both on the executor, bit by bit; one NaN is as good as another.
-    pub fn on_cpu(&self, entry: &str) -> Result<Compared, DiffError> {
+    pub fn on_cpu(&self, entry: &str) -> Result<Comparison, DiffError> {
         let (mut results, mut strayed) = (Vec::new(), false);
         for (module, words) in ["A", "B"].into_iter().zip(self.modules) {
             let mut launch = self.launch(entry);
@@ -224,7 +224,7 @@ impl<'a> Diff<'a> {
             strayed |= launch.strayed;
             results.push(launch.buffers);
         }
-        Ok(Compared { strayed, ..self.compare(entry, &results[0], &results[1], 0.0) })
+        Ok(Comparison { strayed, ..self.compare(entry, &results[0], &results[1], 0.0) })
     }
 
     /// Compares both on a device. Floats may differ as a device rounds.
@@ -232,11 +232,11 @@ impl<'a> Diff<'a> {
     /// # Safety
     ///
     /// Both modules must be valid for this device, which is not checked here, and stay inside of their buffers.
-    pub unsafe fn on_device(&self, device: &VulkanDevice, entry: &str) -> Result<Compared, DiffError> {
+    pub unsafe fn on_device(&self, device: &VulkanDevice, entry: &str) -> Result<Comparison, DiffError> {
         let mut results = Vec::new();
         for ((module, words), interface) in ["A", "B"].into_iter().zip(self.modules).zip(&self.interfaces) {
             let wrong = |cause| DiffError::Module { module, cause };
-            let failed = |cause| DiffError::Device { module, cause };
+            let failed = |cause| DiffError::VulkanDevice { module, cause };
             let words = rebind(words, interface).map_err(wrong)?;
             // SAFETY: as the caller says.
             let after = unsafe { self.run(device, &words, interface, entry) }.map_err(failed)?;
@@ -279,12 +279,12 @@ impl<'a> Diff<'a> {
         Ok(after)
     }
 
-    fn compare(&self, entry: &str, a: &[Vec<u8>], b: &[Vec<u8>], rounding: f64) -> Compared {
-        let mut found = Compared::default();
+    fn compare(&self, entry: &str, a: &[Vec<u8>], b: &[Vec<u8>], rounding: f64) -> Comparison {
+        let mut found = Comparison::default();
         let before = self.launch(entry).buffers;
         for (i, buffer) in self.interfaces[0].buffers.iter().enumerate() {
             let (x, y) = (&a[i], &b[i]);
-            let mut one = |at: usize, n: Number, element: Option<usize>| {
+            let mut one = |at: usize, n: ScalarFormat, element: Option<usize>| {
                 let (Some(p), Some(q)) = (scalar(x, at, n), scalar(y, at, n)) else { return };
                 found.scalars += 1;
                 found.changed += usize::from(scalar(&before[i], at, n) != Some(p));
@@ -318,22 +318,22 @@ impl<'a> Diff<'a> {
     }
 }
 
-fn scalar(bytes: &[u8], at: usize, n: Number) -> Option<u64> {
+fn scalar(bytes: &[u8], at: usize, n: ScalarFormat) -> Option<u64> {
     let found = bytes.get(at..at + n.bytes() as usize)?;
     Some(found.iter().rev().fold(0, |a, &b| a << 8 | u64::from(b)))
 }
 
-fn float(n: Number, bits: u64) -> Option<f64> {
+fn float(n: ScalarFormat, bits: u64) -> Option<f64> {
     match n {
-        Number::Float(16) => Some(f16::from_bits(bits as u16).to_f64()),
-        Number::Float(32) => Some(f32::from_bits(bits as u32).into()),
-        Number::Float(_) => Some(f64::from_bits(bits)),
-        Number::Int { .. } => None,
+        ScalarFormat::Float(16) => Some(f16::from_bits(bits as u16).to_f64()),
+        ScalarFormat::Float(32) => Some(f32::from_bits(bits as u32).into()),
+        ScalarFormat::Float(_) => Some(f64::from_bits(bits)),
+        ScalarFormat::Int { .. } => None,
     }
 }
 
 /// How far two scalars are apart that differ.
-fn apart(n: Number, p: u64, q: u64) -> Option<f64> {
+fn apart(n: ScalarFormat, p: u64, q: u64) -> Option<f64> {
     if p == q {
         return None;
     }
@@ -344,10 +344,10 @@ fn apart(n: Number, p: u64, q: u64) -> Option<f64> {
     }
 }
 
-fn shown(n: Number, bits: u64) -> String {
+fn shown(n: ScalarFormat, bits: u64) -> String {
     match (n, float(n, bits)) {
         (_, Some(x)) => format!("{x:?} ({bits:#x})"),
-        (Number::Int { bits: width, signed: true }, _) => {
+        (ScalarFormat::Int { bits: width, signed: true }, _) => {
             let unused = 64 - width.min(64);
             format!("{}", ((bits << unused) as i64) >> unused)
         }

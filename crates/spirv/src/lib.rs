@@ -30,14 +30,14 @@ mod run;
 mod target;
 
 use impasto_kernel::passes::{FLOAT_ATOMICS, MULTI_LEVEL_EXITS, Pass};
-use impasto_kernel::{Compiler, Emitter, Entry, Kernel, KernelError, Module, ModuleKind, Target};
+use impasto_kernel::{CompiledModule, Compiler, Emitter, Entry, Kernel, KernelError, ModuleKind, Target};
 use impasto_vulkan::{Interface, VulkanFeatures};
 
-pub use diff::{Compared, Diff, DiffError, DiffOptions, Difference, ROUNDING};
+pub use diff::{Comparison, Diff, DiffError, DiffOptions, Difference, ROUNDING};
 pub use emit::ID_LIMIT;
 pub use import::{
-    BlockLayout, BoundBuffer, Environment, ImportError, LastArray, ModuleEntry, ModuleInterface, ModuleOptions, Number,
-    OptimisedModule, Passed, count_instructions, optimise_words, optimise_words_seen, reflect,
+    BlockLayout, BoundBuffer, Environment, ImportError, LastArray, ModuleEntry, ModuleInterface, ModuleOptions,
+    OptimisedModule, PassedThrough, ScalarFormat, count_instructions, optimise_words, optimise_words_seen, reflect,
 };
 pub use module::Words;
 pub use run::{ModuleLaunch, execute_words, rebind};
@@ -109,7 +109,7 @@ pub fn compiler_for(device: &VulkanFeatures) -> Compiler {
 /// assert_eq!(impasto_spirv::compile(&kernel)?.entries[0].name, "twice");
 /// # Ok::<(), impasto_kernel::KernelError>(())
 /// ```
-pub fn compile(kernel: &Kernel) -> Result<Module, KernelError> {
+pub fn compile(kernel: &Kernel) -> Result<CompiledModule, KernelError> {
     compile_for(kernel, Target::ANY)
 }
 
@@ -127,12 +127,12 @@ pub fn compile(kernel: &Kernel) -> Result<Module, KernelError> {
 /// assert!(compile_for(&kernel, Target::LEAST.with(Feature::I64)).is_ok());
 /// # Ok::<(), impasto_kernel::KernelError>(())
 /// ```
-pub fn compile_for(kernel: &Kernel, target: Target) -> Result<Module, KernelError> {
+pub fn compile_for(kernel: &Kernel, target: Target) -> Result<CompiledModule, KernelError> {
     compiler(target).compile(std::slice::from_ref(kernel))
 }
 
 /// Writes the words of a kernel as it was written: what other optimisers are measured on.
-pub fn compile_unoptimised(kernel: &Kernel) -> Result<Module, KernelError> {
+pub fn compile_unoptimised(kernel: &Kernel) -> Result<CompiledModule, KernelError> {
     compiler(Target::ANY).unoptimised().compile(std::slice::from_ref(kernel))
 }
 

@@ -1,6 +1,6 @@
 //! Compiled modules as words.
 
-use impasto_kernel::Module;
+use impasto_kernel::CompiledModule;
 use rspirv::binary::Disassemble;
 
 /// SPIR-V modules as the words that they are.
@@ -15,7 +15,7 @@ pub trait Words {
     fn disassemble(&self) -> Result<String, String>;
 }
 
-impl Words for Module {
+impl Words for CompiledModule {
     fn words(&self) -> Vec<u32> {
         from_bytes(&self.bytes)
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use common::{programs, random};
-use impasto_kernel::{Builder, Compiler, Feature, Kernel, Messages, Module, Target};
+use impasto_kernel::{Builder, CompiledModule, Compiler, Feature, Kernel, Messages, Target};
 use impasto_spirv::Words;
 use support::{dense, valid};
 
@@ -151,7 +151,7 @@ fn messages_that_repeat_are_said_once_with_their_count() {
 }
 
 /// A cache with one entry: the compiler, the entry, its kernel and words.
-fn cached(folder: &Path) -> (Compiler, PathBuf, Kernel, Module) {
+fn cached(folder: &Path) -> (Compiler, PathBuf, Kernel, CompiledModule) {
     let (compiler, kernel) = (impasto_spirv::compiler(Target::LEAST).cache_in(folder), scaled("kept", 2.0));
     let module = compiler.compile(std::slice::from_ref(&kernel)).unwrap();
     let entry = folder.join(&names(folder)[0]);
@@ -159,7 +159,7 @@ fn cached(folder: &Path) -> (Compiler, PathBuf, Kernel, Module) {
 }
 
 /// Whether a compilation took its words from an entry: then the entry is new again.
-fn is_hit(compiler: &Compiler, entry: &Path, kernel: &Kernel, want: &Module) -> bool {
+fn is_hit(compiler: &Compiler, entry: &Path, kernel: &Kernel, want: &CompiledModule) -> bool {
     let old = SystemTime::now() - Duration::from_secs(100_000);
     let file = fs::File::options().append(true).open(entry).unwrap();
     file.set_modified(old).unwrap();
@@ -229,7 +229,7 @@ fn whatever_words_depend_on_is_in_the_name_of_an_entry() {
 #[test]
 fn writers_at_the_same_time_do_not_disturb_each_other() {
     let kernels: Vec<Kernel> = (0..6).map(|i| scaled(&format!("k{i}"), i as f32)).collect();
-    let want: Vec<Module> = kernels.iter().map(|k| compile_in(None, k)).collect();
+    let want: Vec<CompiledModule> = kernels.iter().map(|k| compile_in(None, k)).collect();
     if let Some(folder) = std::env::var_os("IMPASTO_CACHE_TEST") {
         for _ in 0..10 {
             kernels.iter().zip(&want).for_each(|(k, w)| assert_eq!(compile_in(Some(Path::new(&folder)), k), *w));
@@ -268,7 +268,7 @@ fn writers_at_the_same_time_do_not_disturb_each_other() {
     assert!(left.len() == kernels.len() && left.iter().all(|n| n.starts_with("kernel-")), "{left:?}");
 }
 
-fn compile_in(folder: Option<&Path>, kernel: &Kernel) -> Module {
+fn compile_in(folder: Option<&Path>, kernel: &Kernel) -> CompiledModule {
     let compiler = impasto_spirv::compiler(Target::LEAST);
     let compiler = folder.map_or(compiler.clone(), |f| compiler.cache_in(f));
     compiler.compile(std::slice::from_ref(kernel)).unwrap()

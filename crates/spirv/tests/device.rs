@@ -10,13 +10,13 @@ mod support;
 mod twins;
 
 use common::{gemm, kernels, programs, random, same};
-use impasto_kernel::{Data, Kernel, KernelError, Launch, Module, Scalar, execute, lower_matrices};
+use impasto_kernel::{BufferData, CompiledModule, Kernel, KernelError, Launch, Scalar, execute, lower_matrices};
 use impasto_spirv::compile_for;
 use impasto_vulkan::{Loader, VulkanDevice};
 use support::on_device::{in_child, open, run};
 
 /// The module of a kernel for this device, optimised and not.
-fn both(device: &VulkanDevice, kernel: &Kernel) -> [(Result<Module, KernelError>, &'static str); 2] {
+fn both(device: &VulkanDevice, kernel: &Kernel) -> [(Result<CompiledModule, KernelError>, &'static str); 2] {
     let (target, one) = (impasto_spirv::target(device.features()), std::slice::from_ref(kernel));
     [
         (impasto_spirv::compiler(target.clone()).compile(one), "optimised"),
@@ -36,11 +36,11 @@ fn compare(device: &VulkanDevice, kernel: &Kernel, launch: &Launch, what: &str) 
 
 /// Zeros without their sign: lavapipe computes a product with the constant 0 as 0, also of negative numbers and in spite of the module's
 /// wish. The random kernels do not divide, so nothing else depends on that sign.
-fn unsigned(buffers: &[Data]) -> Vec<Data> {
-    let plain = |d: &Data| {
+fn unsigned(buffers: &[BufferData]) -> Vec<BufferData> {
+    let plain = |d: &BufferData| {
         let sign = 1 << (d.ty.bits() - 1);
         let positive = |&b: &u64| if d.ty.is_float() && b == sign { 0 } else { b };
-        Data { ty: d.ty, bits: d.bits.iter().map(positive).collect() }
+        BufferData { ty: d.ty, bits: d.bits.iter().map(positive).collect() }
     };
     buffers.iter().map(plain).collect()
 }
@@ -148,11 +148,11 @@ fn what_others_leave_undefined_is_defined_on_a_device() {
     })
     .unwrap();
     let buffers = vec![
-        Data::from(&ints[..]),
-        Data::zeros(Scalar::I32, 3000),
-        Data::from(&floats[..]),
-        Data::zeros(Scalar::F32, 15 * 256),
-        Data::zeros(Scalar::I64, 2000),
+        BufferData::from(&ints[..]),
+        BufferData::zeros(Scalar::I32, 3000),
+        BufferData::from(&floats[..]),
+        BufferData::zeros(Scalar::F32, 15 * 256),
+        BufferData::zeros(Scalar::I64, 2000),
     ];
     compare(&device, &kernel, &Launch::new([1, 1, 1], buffers), "edges");
 }
@@ -223,11 +223,11 @@ fn small_floats_round_and_lie_on_a_device_as_they_do_here() {
     let launch = Launch::new(
         [1, 1, 1],
         vec![
-            Data { ty: Scalar::F32, bits: words.iter().map(|&w| w.into()).collect() },
-            Data::zeros(Scalar::Bf16, 4 * n),
-            Data::zeros(Scalar::F16, 4 * n),
-            Data { ty: Scalar::U32, bits: (0..48 * n).map(|_| word(&mut rng)).collect() },
-            Data { ty: Scalar::F32, bits: vec![9; 4 * n] },
+            BufferData { ty: Scalar::F32, bits: words.iter().map(|&w| w.into()).collect() },
+            BufferData::zeros(Scalar::Bf16, 4 * n),
+            BufferData::zeros(Scalar::F16, 4 * n),
+            BufferData { ty: Scalar::U32, bits: (0..48 * n).map(|_| word(&mut rng)).collect() },
+            BufferData { ty: Scalar::F32, bits: vec![9; 4 * n] },
         ],
     );
     let mut here = launch.clone();

@@ -6,13 +6,13 @@ mod support;
 
 use common::{gemm, programs, same};
 use impasto_kernel::{
-    Accumulator, Builder, Data, Feature, Kernel, KernelError, Launch, MatrixA, MatrixB, MatrixLayout, MatrixShape,
-    Module, Scalar, Target, execute, lower_matrices, optimise,
+    Accumulator, BufferData, Builder, CompiledModule, Feature, Kernel, KernelError, Launch, MatrixA, MatrixB,
+    MatrixLayout, MatrixShape, Scalar, Target, execute, lower_matrices, optimise,
 };
 use impasto_spirv::{ModuleOptions, Words, compile, compile_for, optimise_words};
 use support::{dense, valid_by};
 
-fn unoptimised(kernel: &Kernel, target: Target) -> Result<Module, KernelError> {
+fn unoptimised(kernel: &Kernel, target: Target) -> Result<CompiledModule, KernelError> {
     impasto_spirv::compiler(target).unoptimised().compile(std::slice::from_ref(kernel))
 }
 
@@ -90,9 +90,9 @@ fn every_op_on_bf16_and_f32_matrices_is_a_module_and_can_be_lowered() {
             valid_by(&validator, &module.words()).unwrap();
         }
     }
-    let mut input = Data::zeros(Scalar::Bf16, 256);
+    let mut input = BufferData::zeros(Scalar::Bf16, 256);
     input.bits.iter_mut().enumerate().for_each(|(i, b)| *b = bf16::from_f32(i as f32 / 37.0 - 3.0).to_bits().into());
-    let buffers = vec![input, Data::zeros(Scalar::F32, 256), Data::zeros(Scalar::U32, 1)];
+    let buffers = vec![input, BufferData::zeros(Scalar::F32, 256), BufferData::zeros(Scalar::U32, 1)];
     let mut runs = [kernel.clone(), optimise(&lower_matrices(&kernel, 32).unwrap()).unwrap()].map(|k| {
         let mut launch = Launch::new([1, 1, 1], buffers.clone());
         execute(&k, &mut launch).unwrap();

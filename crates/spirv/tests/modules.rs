@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use impasto_kernel::blowup::Case;
 use impasto_spirv::{
-    Compared, Diff, DiffOptions, Environment, ImportError, ModuleOptions, Words, compile_unoptimised,
+    Comparison, Diff, DiffOptions, Environment, ImportError, ModuleOptions, Words, compile_unoptimised,
     count_instructions, optimise_words, reflect,
 };
 use support::modules;
@@ -23,7 +23,7 @@ fn optimised(name: &str, words: &[u32]) -> Vec<u32> {
 fn same(name: &str, a: &[u32], b: &[u32], options: DiffOptions) {
     let diff = Diff::new(a, b, options).unwrap_or_else(|e| panic!("{name}: {e}"));
     for entry in diff.entries() {
-        let Compared { changed, first, .. } = diff.on_cpu(entry).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let Comparison { changed, first, .. } = diff.on_cpu(entry).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert!(first.is_none(), "{name}: {}", first.unwrap());
         assert!(changed > 0, "{name}: nothing was computed, so nothing is compared");
     }

@@ -5,7 +5,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use impasto_spirv::{
-    Compared, Diff, DiffError, DiffOptions, ImportError, ModuleOptions, count_instructions, optimise_words, reflect,
+    Comparison, Diff, DiffError, DiffOptions, ImportError, ModuleOptions, count_instructions, optimise_words, reflect,
 };
 use support::{modules, valid_for};
 
@@ -99,10 +99,12 @@ impl Judged {
         };
         for entry in diff.entries() {
             match diff.on_cpu(entry) {
-                Ok(Compared { first: None, .. }) => self.equal += 1,
+                Ok(Comparison { first: None, .. }) => self.equal += 1,
                 // Of what lies outside of its memory nothing is promised.
-                Ok(Compared { strayed: true, .. }) => {}
-                Ok(Compared { first: Some(first), .. }) => return Err(format!("it computes something else: {first}")),
+                Ok(Comparison { strayed: true, .. }) => {}
+                Ok(Comparison { first: Some(first), .. }) => {
+                    return Err(format!("it computes something else: {first}"));
+                }
                 // It leaves its buffers, or does not end, or cannot be run.
                 Err(DiffError::Module { module: "A", .. }) => {}
                 Err(e) => return Err(e.to_string()),

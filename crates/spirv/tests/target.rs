@@ -4,7 +4,7 @@
 mod support;
 
 use half::{bf16, f16};
-use impasto_kernel::{Array, Builder, Compiler, Feature, Kernel, KernelError, Module, Target, Vector};
+use impasto_kernel::{Array, Builder, CompiledModule, Compiler, Feature, Kernel, KernelError, Target, Vector};
 use impasto_spirv::{SpirV, Words, compile_for};
 use support::valid;
 
@@ -217,7 +217,7 @@ fn cases() -> Vec<Case> {
 }
 
 /// The capabilities and extensions of a module: the number of the instruction, and all of its words.
-fn asks(module: &Module) -> Vec<Vec<u32>> {
+fn asks(module: &CompiledModule) -> Vec<Vec<u32>> {
     let words = module.words();
     let mut found = Vec::new();
     let mut at = 5;
@@ -230,7 +230,7 @@ fn asks(module: &Module) -> Vec<Vec<u32>> {
 }
 
 /// Without any of what it asks for, a module is not valid any more.
-fn asks_no_more_than_it_needs(module: &Module) -> Result<(), String> {
+fn asks_no_more_than_it_needs(module: &CompiledModule) -> Result<(), String> {
     let words = module.words();
     valid(&words)?;
     // The validator looks for this one only in modules that do not compute with 16 bits; drivers look always.

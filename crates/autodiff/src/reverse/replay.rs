@@ -1,8 +1,8 @@
 //! Running the primal forward in its adjoint: the values that going backwards needs, where they are needed, and what its loops leave on the tape.
 
-use super::super::plan::{Keep, LoopPlan};
+use super::super::plan::{LoopPlan, Restore};
 use super::super::tape::{self, Record};
-use super::{Ran, Reverse};
+use super::{ForwardLoop, Reverse};
 use impasto_kernel::ir::{Access, Compare, OpId, OpKind, RegionId, Space, Ty, Value};
 
 impl Reverse<'_> {
@@ -52,10 +52,10 @@ impl Reverse<'_> {
         let total = self.normal.log_total.map(|v| self.map[v.index()]);
         let whole = tape.end_log(&mut self.asm, total, self.top);
         let zero = self.asm.number(0);
-        let mut ran: Vec<&mut Ran> = self.ran.iter_mut().map(|(_, r)| r).collect();
-        ran.sort_unstable_by_key(|r| r.turns);
+        let mut ran: Vec<&mut ForwardLoop> = self.ran.iter_mut().map(|(_, r)| r).collect();
+        ran.sort_unstable_by_key(|r| r.trip_count);
         for ran in ran {
-            ran.turns = self.asm.select(whole, ran.turns, zero);
+            ran.trip_count = self.asm.select(whole, ran.trip_count, zero);
         }
     }
 
@@ -150,13 +150,13 @@ impl Reverse<'_> {
         if !taping {
             return;
         }
-        let turns = match self.normal.turns.get(&op).and_then(|&j| k.results(op).nth(j)) {
+        let trip_count = match self.normal.trip_count.get(&op).and_then(|&j| k.results(op).nth(j)) {
             Some(counted) => self.get(counted),
-            None => tape::turns(&mut self.asm, args[0], args[1], step),
+            None => tape::trip_count(&mut self.asm, args[0], args[1], step),
         };
-        let mut ran = Ran { record, turns };
+        let mut ran = ForwardLoop { record, trip_count };
         if let (Some(record), Some(tape)) = (record, self.tape) {
-            (ran.turns, self.top) = tape.settle(&mut self.asm, &record, turns);
+            (ran.trip_count, self.top) = tape.settle(&mut self.asm, &record, trip_count);
         }
         self.ran.insert(op, ran);
     }
@@ -164,12 +164,12 @@ impl Reverse<'_> {
     fn write_turn(&mut self, r: RegionId, record: &Record, plan: &LoopPlan, from: Value, step: u32) {
         let Some(tape) = self.tape else { return };
         let values: Vec<Value> = self.k.region_args(r).map(|v| self.get(v)).collect();
-        let turn = tape::turn(&mut self.asm, values[0], from, step);
-        let fits = self.asm.compare(Compare::Lt, turn, record.room);
+        let iteration = tape::iteration(&mut self.asm, values[0], from, step);
+        let fits = self.asm.compare(Compare::Lt, iteration, record.room);
         self.asm.when(fits, |asm| {
             for (keep, &v) in plan.keep.iter().zip(&values[1..]) {
-                if let Keep::Tape { first } = *keep {
-                    tape.put(asm, record, turn, first, v);
+                if let Restore::Tape { first } = *keep {
+                    tape.put(asm, record, iteration, first, v);
                 }
             }
         });

@@ -1,11 +1,11 @@
 //! Kernels with derivatives, by kind, and how a derivative is held to differences, to forward mode and to the closed form.
 
 use impasto_autodiff::{Differentiate, Grad};
-use impasto_kernel::{Builder, Data, Kernel, Launch, Scalar, execute, optimise};
+use impasto_kernel::{BufferData, Builder, Kernel, Launch, Scalar, execute, optimise};
 
 use crate::common::random::Rng;
 
-pub fn wide(groups: u32, buffers: Vec<Data>) -> Launch {
+pub fn wide(groups: u32, buffers: Vec<BufferData>) -> Launch {
     let mut launch = Launch::new([groups, 1, 1], buffers);
     launch.wide = true;
     launch.subgroup = 4;
@@ -13,7 +13,7 @@ pub fn wide(groups: u32, buffers: Vec<Data>) -> Launch {
     launch
 }
 
-fn floats(data: &Data) -> Vec<f64> {
+fn floats(data: &BufferData) -> Vec<f64> {
     data.to_f64().unwrap_or_default()
 }
 
@@ -21,7 +21,7 @@ fn floats(data: &Data) -> Vec<f64> {
 fn written(kernel: &Kernel) -> Vec<usize> {
     use impasto_kernel::{Access, Space};
     let buffers = kernel.memories().iter().filter(|m| matches!(m.space, Space::Buffer(_)));
-    let is = |m: &impasto_kernel::Memory| {
+    let is = |m: &impasto_kernel::MemoryDecl| {
         m.space == Space::Buffer(Access::ReadWrite) && matches!(m.ty.lanes(), Some((Scalar::F32, _)))
     };
     buffers.enumerate().filter(|(_, m)| is(m)).map(|(i, _)| i).collect()
@@ -52,7 +52,7 @@ fn weighted(kernel: &Kernel, launch: &Launch, w: &[(usize, Vec<f64>)]) -> Result
 fn moved(launch: &Launch, buffer: usize, direction: &[f64], by: f64) -> Launch {
     let mut l = launch.clone();
     let x: Vec<f64> = floats(&l.buffers[buffer]).iter().zip(direction).map(|(x, d)| x + by * d).collect();
-    l.buffers[buffer] = Data::wide(&x);
+    l.buffers[buffer] = BufferData::wide(&x);
     l
 }
 
@@ -61,7 +61,8 @@ pub fn adjoints(grad: &Grad, launch: &Launch, w: &[(usize, Vec<f64>)]) -> Result
     let flows = |b: usize| {
         grad.purposes.iter().any(|r| matches!(r, impasto_autodiff::Purpose::Derivative { of, .. } if *of == b))
     };
-    let given: Vec<(usize, Data)> = w.iter().filter(|x| flows(x.0)).map(|(b, w)| (*b, Data::wide(w))).collect();
+    let given: Vec<(usize, BufferData)> =
+        w.iter().filter(|x| flows(x.0)).map(|(b, w)| (*b, BufferData::wide(w))).collect();
     let got = grad.execute(launch, &given).map_err(|e| e.to_string())?;
     let buffers = (0..launch.buffers.len()).map(|b| got.of(b).map(floats));
     Ok(buffers.chain([got.params().map(floats)]).collect())
@@ -142,8 +143,8 @@ pub fn hold(kernel: &Kernel, launch: &Launch, seed: u64) -> Result<Grad, String>
     // <w, J v> = <J' w, v>; not to all bits, since constants are folded as f32, and differently.
     let jvp = kernel.jvp().map_err(|e| e.to_string())?;
     let inputs: Vec<usize> = (0..launch.buffers.len()).filter(|&b| got[b].is_some() && !read(b)).collect();
-    let v: Vec<(usize, Data)> =
-        inputs.iter().map(|&b| (b, Data::wide(&weights(&mut rng, launch.buffers[b].bits.len())))).collect();
+    let v: Vec<(usize, BufferData)> =
+        inputs.iter().map(|&b| (b, BufferData::wide(&weights(&mut rng, launch.buffers[b].bits.len())))).collect();
     let changes = jvp.execute(launch, &v).map_err(|e| format!("{e}\n{}", jvp.kernel))?;
     let left: f64 = w.iter().map(|(b, w)| changes.of(*b).map_or(0.0, |d| dot(w, &floats(d)))).sum();
     let right: f64 = v.iter().map(|(b, v)| dot(got[*b].as_deref().unwrap_or(&[]), &floats(v))).sum();

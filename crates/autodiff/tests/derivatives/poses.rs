@@ -1,6 +1,6 @@
 //! A kernel on a buffer of structs, and its contents.
 
-use impasto_kernel::Data;
+use impasto_kernel::BufferData;
 use impasto_kernel::prelude::*;
 
 #[derive(Clone, Copy, KernelStruct)]
@@ -30,7 +30,7 @@ pub fn whole(x: &[Pose], y: &mut [Pose]) {
 }
 
 /// Poses as words: at, kind, turn, and what fills them up.
-pub fn words(at: &[f32], kind: &[u32], turn: &[f32]) -> Data {
+pub fn words(at: &[f32], kind: &[u32], turn: &[f32]) -> BufferData {
     let mut all = Vec::new();
     for i in 0..4 {
         all.extend(at[4 * i..4 * i + 3].iter().map(|x| x.to_bits()));
@@ -38,5 +38,5 @@ pub fn words(at: &[f32], kind: &[u32], turn: &[f32]) -> Data {
         all.extend(turn[2 * i..2 * i + 2].iter().map(|x| x.to_bits()));
         all.extend([0, 0]);
     }
-    Data::from(&all[..])
+    BufferData::from(&all[..])
 }

@@ -1,6 +1,6 @@
 //! Random differentiable kernels whose invocations work together: what one reads, in loops and branches, another wrote into memory of the workgroup.
 
-use impasto_kernel::{Buf, BufMut, Builder, Data, Kernel, Launch, Val, Var};
+use impasto_kernel::{Buf, BufMut, BufferData, Builder, Kernel, Launch, Val, Var};
 
 use super::gradients::wide;
 use crate::common::random::Rng;
@@ -138,5 +138,5 @@ pub fn launch(seed: u64) -> Launch {
     let mut rng = Rng::new(seed);
     let x: Vec<f64> = (0..6).map(|_| (rng.below(2001) as f64 - 1000.0) / 900.0).collect();
     let n: Vec<u32> = (0..6).map(|_| rng.below(6) as u32).collect();
-    wide(2, vec![Data::wide(&x), Data::from(&n[..]), Data::wide(&[0.0; 2 * N as usize])])
+    wide(2, vec![BufferData::wide(&x), BufferData::from(&n[..]), BufferData::wide(&[0.0; 2 * N as usize])])
 }

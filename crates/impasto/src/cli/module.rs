@@ -267,7 +267,7 @@ pub fn diff(args: &KernelDiff) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn found(place: &str, entry: &str, compared: Result<impasto::spirv::Compared, impasto::spirv::DiffError>) -> Found {
+fn found(place: &str, entry: &str, compared: Result<impasto::spirv::Comparison, impasto::spirv::DiffError>) -> Found {
     let (place, entry) = (place.to_owned(), entry.to_owned());
     match compared {
         Ok(c) => Found {

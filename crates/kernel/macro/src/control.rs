@@ -6,12 +6,12 @@ use syn::spanned::Spanned;
 use syn::{Block, Expr, Label, Lit, Pat, RangeLimits, Stmt};
 
 use crate::flow;
-use crate::scope::{Around, LoopKind, Returns, Rewriter, Want, name_at};
+use crate::scope::{BlockValue, EnclosingLoop, LoopKind, Returns, Rewriter, name_at};
 
 impl Rewriter {
     /// What an arm contains, and its end. `mixed` says that some arms give literals and others do not.
-    fn arm(&mut self, branch: &Ident, body: &Expr, want: Want, mixed: bool) -> TokenStream {
-        if want == Want::Unit || flow::diverges(body) {
+    fn arm(&mut self, branch: &Ident, body: &Expr, want: BlockValue, mixed: bool) -> TokenStream {
+        if want == BlockValue::Unit || flow::diverges(body) {
             let (span, body) = (body.span(), self.statement(body));
             return quote_spanned!(span=> { #body #branch.leave(); });
         }
@@ -21,27 +21,27 @@ impl Rewriter {
     }
 
     /// The beginning and the end of a branch whose arms are these.
-    fn branch(&mut self, want: Want, bodies: &[&Expr], from: &Expr) -> (TokenStream, TokenStream) {
+    fn branch(&mut self, want: BlockValue, bodies: &[&Expr], from: &Expr) -> (TokenStream, TokenStream) {
         let k = self.k.clone();
         let leaving = bodies.iter().filter(|b| flow::diverges(b)).count();
         match want {
-            Want::Unit => (quote_spanned!(from.span()=> ::<_, ()>), quote_spanned!(from.span()=> end();)),
+            BlockValue::Unit => (quote_spanned!(from.span()=> ::<_, ()>), quote_spanned!(from.span()=> end();)),
             // Nobody gives, so there is nothing to have.
-            Want::Value if leaving == bodies.len() => (
+            BlockValue::Value if leaving == bodies.len() => (
                 quote_spanned!(from.span()=> ::<_, ()>),
                 quote_spanned!(from.span()=> end(); ::impasto_kernel::lang::dead(#k)),
             ),
-            Want::Value if leaving > 0 => (TokenStream::new(), quote!(finish_some())),
-            Want::Value => (TokenStream::new(), quote!(finish())),
+            BlockValue::Value if leaving > 0 => (TokenStream::new(), quote!(finish_some())),
+            BlockValue::Value => (TokenStream::new(), quote!(finish())),
         }
     }
 
-    pub(crate) fn if_(&mut self, i: &syn::ExprIf, want: Want) -> TokenStream {
+    pub(crate) fn if_(&mut self, i: &syn::ExprIf, want: BlockValue) -> TokenStream {
         if self.comptime(&i.attrs) {
             return self.comptime_if(i, want);
         }
         let k = self.k.clone();
-        let want = if i.else_branch.is_none() { Want::Unit } else { want };
+        let want = if i.else_branch.is_none() { BlockValue::Unit } else { want };
         let condition = self.expr(&i.cond);
         let branch = self.fresh("branch", i.cond.span());
         let then_body = Expr::Block(syn::ExprBlock { attrs: Vec::new(), label: None, block: i.then_branch.clone() });
@@ -63,19 +63,19 @@ impl Rewriter {
     }
 
     /// A body in a branch of Rust's own.
-    fn plain_arm(&mut self, body: &Expr, want: Want) -> TokenStream {
+    fn plain_arm(&mut self, body: &Expr, want: BlockValue) -> TokenStream {
         let k = self.k.clone();
         match want {
-            Want::Value if !flow::diverges(body) => self.expr(body),
-            Want::Value => {
+            BlockValue::Value if !flow::diverges(body) => self.expr(body),
+            BlockValue::Value => {
                 let body = self.statement(body);
                 quote!({ #body ::impasto_kernel::lang::dead(#k) })
             }
-            Want::Unit => self.statement(body),
+            BlockValue::Unit => self.statement(body),
         }
     }
 
-    fn comptime_if(&mut self, i: &syn::ExprIf, want: Want) -> TokenStream {
+    fn comptime_if(&mut self, i: &syn::ExprIf, want: BlockValue) -> TokenStream {
         let condition = &i.cond;
         self.open();
         if let Expr::Let(l) = &**condition {
@@ -94,7 +94,7 @@ impl Rewriter {
         quote_spanned!(i.span()=> if #condition { #then } #otherwise)
     }
 
-    pub(crate) fn match_(&mut self, m: &syn::ExprMatch, want: Want) -> TokenStream {
+    pub(crate) fn match_(&mut self, m: &syn::ExprMatch, want: BlockValue) -> TokenStream {
         if self.comptime(&m.attrs) {
             let on = &m.expr;
             let mut arms = TokenStream::new();
@@ -187,13 +187,13 @@ impl Rewriter {
 
     /// The body of a loop.
     fn body(&mut self, label: Option<&Label>, kind: LoopKind, body: &Block) -> TokenStream {
-        self.loops.push(Around { label: label.map(|l| l.name.ident.to_string()), kind });
-        let tokens = self.block(body, Want::Unit);
+        self.loops.push(EnclosingLoop { label: label.map(|l| l.name.ident.to_string()), kind });
+        let tokens = self.block(body, BlockValue::Unit);
         self.loops.pop();
         tokens
     }
 
-    pub(crate) fn loop_(&mut self, l: &syn::ExprLoop, want: Want) -> TokenStream {
+    pub(crate) fn loop_(&mut self, l: &syn::ExprLoop, want: BlockValue) -> TokenStream {
         if self.comptime(&l.attrs) {
             return self.unrolled(l.label.as_ref(), &l.body, |body| quote!(loop { #body }));
         }
@@ -201,11 +201,11 @@ impl Rewriter {
         let (k, repeat) = (self.k.clone(), self.fresh("repeat", span));
         let uses = flow::uses(l.label.as_ref(), &l.body);
         let body = self.body(l.label.as_ref(), LoopKind::Runs(repeat.clone()), &l.body);
-        let unit = (want == Want::Unit || !uses.break_value).then(|| quote!(::<()>));
+        let unit = (want == BlockValue::Unit || !uses.break_value).then(|| quote!(::<()>));
         let end = match want {
-            Want::Unit => quote_spanned!(span=> #repeat.end();),
-            Want::Value if !uses.breaks => quote_spanned!(span=> #repeat.end(); ::impasto_kernel::lang::dead(#k)),
-            Want::Value => quote_spanned!(span=> #repeat.end()),
+            BlockValue::Unit => quote_spanned!(span=> #repeat.end();),
+            BlockValue::Value if !uses.breaks => quote_spanned!(span=> #repeat.end(); ::impasto_kernel::lang::dead(#k)),
+            BlockValue::Value => quote_spanned!(span=> #repeat.end()),
         };
         quote_spanned!(span=> {
             let #repeat = ::impasto_kernel::lang::Repeat #unit::begin(#k);
@@ -307,9 +307,9 @@ impl Rewriter {
     ) -> TokenStream {
         let k = self.k.clone();
         let span = body.span();
-        let (all, turn) = (self.fresh("repeat", span), self.fresh("repeat", span));
+        let (all, iteration) = (self.fresh("repeat", span), self.fresh("repeat", span));
         let uses = flow::uses(label, body);
-        let mut body = self.body(label, LoopKind::Unrolled { all: all.clone(), turn: turn.clone() }, body);
+        let mut body = self.body(label, LoopKind::Unrolled { all: all.clone(), iteration: iteration.clone() }, body);
         let once = |name: &Ident, tokens: TokenStream| {
             quote! {
                 let #name = ::impasto_kernel::lang::Repeat::<()>::begin(#k);
@@ -319,7 +319,7 @@ impl Rewriter {
             }
         };
         if uses.continues {
-            body = once(&turn, body);
+            body = once(&iteration, body);
         }
         let tokens = repeat(quote!(#body if #k.ended() { break; }));
         let tokens = if uses.breaks { once(&all, tokens) } else { tokens };
@@ -353,7 +353,7 @@ impl Rewriter {
             }
             Expr::Continue(c) => match self.target(c.label.as_ref()) {
                 Some(LoopKind::Runs(repeat)) => quote_spanned!(c.span()=> #repeat.next();),
-                Some(LoopKind::Unrolled { turn, .. }) => quote_spanned!(c.span()=> #turn.leave();),
+                Some(LoopKind::Unrolled { iteration, .. }) => quote_spanned!(c.span()=> #iteration.leave();),
                 None => self.fail(c, "there is no such loop around this"),
             },
             _ => TokenStream::new(),
@@ -366,7 +366,7 @@ impl Rewriter {
     }
 }
 
-/// Whether this is a number or a truth value as it is written.
+/// Whether this is a number or a bool as it is written.
 fn literal(e: &Expr) -> bool {
     match e {
         Expr::Lit(_) => true,

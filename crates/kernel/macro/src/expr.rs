@@ -6,7 +6,7 @@ use syn::spanned::Spanned;
 use syn::{BinOp, Expr, Lit, Member, Path, Type, UnOp};
 
 use crate::flow;
-use crate::scope::{Binding, Rewriter, Want};
+use crate::scope::{Binding, BlockValue, Rewriter};
 
 /// Whether the path leads through a type (`f16::from_f32`) or names a constructor (`Some`): then a call is plain Rust.
 fn plain_call(path: &Path) -> bool {
@@ -113,14 +113,14 @@ impl Rewriter {
             Expr::Struct(s) => self.structure(s),
             Expr::Reference(r) => self.reference(r),
             Expr::Macro(m) => self.comptime_macro(&m.mac),
-            Expr::If(i) => self.if_(i, Want::Value),
-            Expr::Match(m) => self.match_(m, Want::Value),
-            Expr::Loop(l) => self.loop_(l, Want::Value),
+            Expr::If(i) => self.if_(i, BlockValue::Value),
+            Expr::Match(m) => self.match_(m, BlockValue::Value),
+            Expr::Loop(l) => self.loop_(l, BlockValue::Value),
             Expr::While(_) | Expr::ForLoop(_) | Expr::Return(_) | Expr::Break(_) | Expr::Continue(_) => {
                 let statement = self.statement(e);
                 quote_spanned!(span=> { #statement })
             }
-            Expr::Block(b) if b.label.is_none() => self.block(&b.block, Want::Value),
+            Expr::Block(b) if b.label.is_none() => self.block(&b.block, BlockValue::Value),
             Expr::Block(b) => {
                 self.fail(&b.label, "a block has no label here; write a `#[kernel_fn]` and return from it")
             }

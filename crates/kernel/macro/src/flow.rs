@@ -4,7 +4,7 @@ use syn::visit::{self, Visit};
 use syn::{BinOp, Block, Expr, Lifetime, Stmt};
 
 #[derive(Default)]
-struct Leaving {
+struct ExitFinder {
     /// The loops inside of what is looked at.
     inside: Vec<Option<String>>,
     returns: bool,
@@ -18,7 +18,7 @@ struct Exit {
     value: bool,
 }
 
-impl Leaving {
+impl ExitFinder {
     fn is_inside(&self, label: Option<&Lifetime>) -> bool {
         match label {
             None => !self.inside.is_empty(),
@@ -33,7 +33,7 @@ impl Leaving {
     }
 }
 
-impl<'a> Visit<'a> for Leaving {
+impl<'a> Visit<'a> for ExitFinder {
     fn visit_expr_return(&mut self, e: &'a syn::ExprReturn) {
         self.returns = true;
         visit::visit_expr_return(self, e);
@@ -66,14 +66,14 @@ impl<'a> Visit<'a> for Leaving {
 
 /// Whether control may go elsewhere than to what follows this statement.
 pub(crate) fn may_leave(stmt: &Stmt) -> bool {
-    let mut l = Leaving::default();
+    let mut l = ExitFinder::default();
     l.visit_stmt(stmt);
     l.returns || !l.exits.is_empty()
 }
 
 /// Whether a `return` stands in here.
 pub(crate) fn returns(block: &Block) -> bool {
-    let mut l = Leaving::default();
+    let mut l = ExitFinder::default();
     l.visit_block(block);
     l.returns
 }
@@ -86,7 +86,7 @@ pub(crate) struct Uses {
 }
 
 pub(crate) fn uses(label: Option<&syn::Label>, body: &Block) -> Uses {
-    let mut l = Leaving::default();
+    let mut l = ExitFinder::default();
     l.visit_block(body);
     let name = label.map(|l| l.name.ident.to_string());
     let own: Vec<&Exit> = l.exits.iter().filter(|e| e.label.is_none() || e.label == name).collect();

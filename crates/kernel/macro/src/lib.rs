@@ -165,7 +165,7 @@ pub fn kernel(args: TokenStream, item: TokenStream) -> TokenStream {
 /// `#[comptime]` values. Recursion must end while the kernel is written, so by a comptime parameter.
 ///
 /// `#[kernel_fn(grad = gradient)]`: derivatives of the function are what another function says, which is called with the same arguments and gives the derivative
-/// by each of them that is no whole number, as a tuple if there are several. Both modes of differentiation use it, and it is differentiated in
+/// by each of them that is no integer, as a tuple if there are several. Both modes of differentiation use it, and it is differentiated in
 /// turn where a derivative of a derivative is asked for. A function with several results (a tuple, a vector) has such a gradient for each.
 /// Buffers and `&mut` are no parameters of such a function, since nothing would be said about them.
 ///

@@ -21,7 +21,7 @@ pub(crate) enum Binding {
 }
 
 /// A loop around what is rewritten.
-pub(crate) struct Around {
+pub(crate) struct EnclosingLoop {
     pub(crate) label: Option<String>,
     pub(crate) kind: LoopKind,
 }
@@ -30,7 +30,7 @@ pub(crate) enum LoopKind {
     /// A loop of the kernel, by its handle.
     Runs(Ident),
     /// A loop of Rust. What `break` and `continue` leave are loops of the kernel that run once.
-    Unrolled { all: Ident, turn: Ident },
+    Unrolled { all: Ident, iteration: Ident },
 }
 
 /// Where `return` goes.
@@ -44,7 +44,7 @@ pub(crate) enum Returns {
 /// One function that is being rewritten.
 pub(crate) struct Rewriter {
     frames: Vec<HashMap<String, Binding>>,
-    pub(crate) loops: Vec<Around>,
+    pub(crate) loops: Vec<EnclosingLoop>,
     pub(crate) returns: Returns,
     /// The builder.
     pub(crate) k: Ident,
@@ -54,7 +54,7 @@ pub(crate) struct Rewriter {
 
 /// Whether a rewritten block or branch must have a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Want {
+pub(crate) enum BlockValue {
     Unit,
     Value,
 }

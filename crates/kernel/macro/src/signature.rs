@@ -9,7 +9,7 @@ use syn::{Expr, FnArg, ItemFn, Lifetime, Meta, Pat, ReturnType, Token, Type};
 
 use crate::expr::value_type;
 use crate::flow;
-use crate::scope::{Binding, Returns, Rewriter, Want, hidden, name_at};
+use crate::scope::{Binding, BlockValue, Returns, Rewriter, hidden, name_at};
 
 /// Lints that are about the user's habits, not about what is generated from them.
 const QUIET: &str = "#[allow(unused_braces, unused_parens, unused_labels, clippy::all, clippy::pedantic)]";
@@ -193,7 +193,7 @@ pub(crate) fn kernel(args: TokenStream, item: TokenStream) -> syn::Result<TokenS
             lets.extend(quote_spanned!(span=> let #name = #k.var(#name);));
         }
     }
-    let body = rw.block(&f.block, Want::Unit);
+    let body = rw.block(&f.block, BlockValue::Unit);
     rw.finish()?;
     let (attrs, vis, name, quiet) = (&f.attrs, &f.vis, &f.sig.ident, quiet()?);
     let (generics, _, clause) = split(&f.sig.generics);
@@ -334,7 +334,7 @@ fn function_body(f: &ItemFn, rw: &mut Rewriter, returned: &Ident, result: &Type,
     let k = rw.k.clone();
     let is_unit = matches!(result, Type::Tuple(t) if t.elems.is_empty());
     let diverges = flow::block_diverges(&f.block);
-    let body = rw.block(&f.block, if is_unit || diverges { Want::Unit } else { Want::Value });
+    let body = rw.block(&f.block, if is_unit || diverges { BlockValue::Unit } else { BlockValue::Value });
     let span = match f.block.stmts.last() {
         Some(syn::Stmt::Expr(e, None)) => e.span(),
         _ => result.span(),

@@ -6,12 +6,12 @@ use syn::spanned::Spanned;
 use syn::{Block, Expr, Item, Lifetime, Local, Pat, Stmt, Type};
 
 use crate::flow;
-use crate::scope::{Binding, Rewriter, Want};
+use crate::scope::{Binding, BlockValue, Rewriter};
 use crate::signature::kernel_type;
 
 impl Rewriter {
     /// A block, with its braces.
-    pub(crate) fn block(&mut self, b: &Block, want: Want) -> TokenStream {
+    pub(crate) fn block(&mut self, b: &Block, want: BlockValue) -> TokenStream {
         self.open();
         let body = self.statements(&b.stmts, want);
         self.close();
@@ -19,7 +19,7 @@ impl Rewriter {
     }
 
     /// Statements as a block; the caller opens the scope.
-    pub(crate) fn statements(&mut self, stmts: &[Stmt], want: Want) -> TokenStream {
+    pub(crate) fn statements(&mut self, stmts: &[Stmt], want: BlockValue) -> TokenStream {
         let k = self.k.clone();
         let (mut out, mut label) = (TokenStream::new(), None);
         for (i, stmt) in stmts.iter().enumerate() {
@@ -28,12 +28,12 @@ impl Rewriter {
                 Stmt::Local(l) => self.local(l),
                 Stmt::Item(item @ (Item::Const(_) | Item::Use(_))) => quote!(#item),
                 Stmt::Item(item) => self.fail(item, "declare this outside of the kernel"),
-                Stmt::Expr(e, None) if last && want == Want::Value => self.expr(e),
+                Stmt::Expr(e, None) if last && want == BlockValue::Value => self.expr(e),
                 Stmt::Expr(e, _) => self.statement(e),
                 Stmt::Macro(m) => {
                     let tokens = self.comptime_macro(&m.mac);
                     match m.semi_token {
-                        None if last && want == Want::Value => tokens,
+                        None if last && want == BlockValue::Value => tokens,
                         _ => quote_spanned!(m.span()=> #tokens;),
                     }
                 }
@@ -43,8 +43,8 @@ impl Rewriter {
             if !last && flow::may_leave(stmt) {
                 let label = label.get_or_insert_with(|| self.fresh_label());
                 out.extend(match want {
-                    Want::Unit => quote!(if #k.ended() { break #label; }),
-                    Want::Value => quote!(if #k.ended() { break #label ::impasto_kernel::lang::dead(#k); }),
+                    BlockValue::Unit => quote!(if #k.ended() { break #label; }),
+                    BlockValue::Value => quote!(if #k.ended() { break #label ::impasto_kernel::lang::dead(#k); }),
                 });
             }
         }
@@ -57,12 +57,12 @@ impl Rewriter {
     /// An expression whose value does not count.
     pub(crate) fn statement(&mut self, e: &Expr) -> TokenStream {
         match e {
-            Expr::If(i) => self.if_(i, Want::Unit),
-            Expr::Match(m) => self.match_(m, Want::Unit),
-            Expr::Loop(l) => self.loop_(l, Want::Unit),
+            Expr::If(i) => self.if_(i, BlockValue::Unit),
+            Expr::Match(m) => self.match_(m, BlockValue::Unit),
+            Expr::Loop(l) => self.loop_(l, BlockValue::Unit),
             Expr::While(w) => self.while_(w),
             Expr::ForLoop(f) => self.for_(f),
-            Expr::Block(b) if b.label.is_none() => self.block(&b.block, Want::Unit),
+            Expr::Block(b) if b.label.is_none() => self.block(&b.block, BlockValue::Unit),
             Expr::Assign(a) => self.assign(&a.left, None, &a.right),
             Expr::Binary(b) if flow::assigns(&b.op) => self.assign(&b.left, Some(&b.op), &b.right),
             Expr::Return(_) | Expr::Break(_) | Expr::Continue(_) => self.leave(e),

@@ -10,7 +10,7 @@ use half::{bf16, f16};
 
 use super::types::{Float, IntoVal, Lit, Type, Vector};
 use super::{Buf, BufMut, Builder, Val};
-use crate::ir::{Binary, Kernel, Matrix, MatrixLayout, MatrixUse, MemoryId, OpKind, Shape, Ty};
+use crate::ir::{BinaryOp, Kernel, Matrix, MatrixLayout, MatrixUse, MemoryId, OpKind, Shape, Ty};
 
 /// What a matrix may be in a product, as a type.
 pub trait Role: Copy + std::fmt::Debug + 'static {
@@ -165,26 +165,26 @@ impl<'k, U: Role, T: Lit, const ROWS: usize, const COLUMNS: usize> Val<'k, Matri
 // Methods and no operators: more types with `+` would make rustc guess the types of literals otherwise in kernels without matrices.
 impl<'k, U: Role, T: Lit + Float, const ROWS: usize, const COLUMNS: usize> Val<'k, MatrixOf<U, T, ROWS, COLUMNS>> {
     #[track_caller]
-    fn by_elements(self, f: Binary, other: Self) -> Self {
+    fn by_elements(self, f: BinaryOp, other: Self) -> Self {
         self.k.emit(OpKind::Binary(f), &[self.id, other.id])
     }
 
     /// The sum, element by element.
     #[track_caller]
     pub fn plus(self, other: Self) -> Self {
-        self.by_elements(Binary::Add, other)
+        self.by_elements(BinaryOp::Add, other)
     }
 
     /// The difference, element by element.
     #[track_caller]
     pub fn minus(self, other: Self) -> Self {
-        self.by_elements(Binary::Sub, other)
+        self.by_elements(BinaryOp::Sub, other)
     }
 
     /// The product, element by element.
     #[track_caller]
     pub fn times(self, other: Self) -> Self {
-        self.by_elements(Binary::Mul, other)
+        self.by_elements(BinaryOp::Mul, other)
     }
 
     /// Each element times a number.

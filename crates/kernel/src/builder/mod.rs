@@ -18,7 +18,7 @@ use std::panic::Location;
 use crate::error::KernelError;
 use crate::hash::Map;
 use crate::ir::{
-    Access, Assembler, Builtin, Kernel, Memory, MemoryId, OpId, OpKind, RegionId, ScalarParam, Sources, Space, Ty,
+    Access, Assembler, Builtin, Kernel, MemoryDecl, MemoryId, OpId, OpKind, RegionId, ScalarParam, Sources, Space, Ty,
     Value, VarId,
 };
 use crate::verify::verify;
@@ -26,7 +26,7 @@ pub use control::{Arms, Loop};
 pub use matrix::{
     Accumulator, Elements, Factor, MatrixA, MatrixB, MatrixOf, MatrixType, Role, RoleA, RoleAccumulator, RoleB,
 };
-pub use stored::{Stored, StoredMut};
+pub use stored::{StoredBuf, StoredBufMut};
 pub use types::{Array, Equal, Float, Int, IntoVal, Lit, Logic, Num, Shared32, Type, Vec2, Vec3, Vec4, Vector};
 
 /// Writes one kernel.
@@ -191,7 +191,7 @@ impl Builder {
     fn memory_of(&self, name: &str, ty: Ty, space: Space) -> MemoryId {
         self.name(name);
         let memories = &mut self.state.borrow_mut().asm.kernel.memories;
-        memories.push(Memory { name: name.to_owned(), ty, space });
+        memories.push(MemoryDecl { name: name.to_owned(), ty, space });
         MemoryId(memories.len() as u32 - 1)
     }
 

@@ -9,7 +9,7 @@ use crate::ir::{Access, MemoryId, OpKind, Scalar, Space, Ty};
 
 /// A buffer that is read as `T`.
 #[derive(Clone, Copy, Debug)]
-pub struct Stored<'k, T> {
+pub struct StoredBuf<'k, T> {
     k: &'k Builder,
     id: MemoryId,
     scalar: Scalar,
@@ -18,23 +18,23 @@ pub struct Stored<'k, T> {
 
 /// A buffer that is read and written as `T`.
 #[derive(Clone, Copy, Debug)]
-pub struct StoredMut<'k, T>(Stored<'k, T>);
+pub struct StoredBufMut<'k, T>(StoredBuf<'k, T>);
 
 impl Builder {
     /// A buffer of elements of type `scalar` that is read as `T`.
-    pub fn stored<T: Lit>(&self, name: &str, scalar: Scalar) -> Stored<'_, T> {
+    pub fn stored<T: Lit>(&self, name: &str, scalar: Scalar) -> StoredBuf<'_, T> {
         let id = self.memory_of(name, Ty::scalar(scalar), Space::Buffer(Access::Read));
-        Stored { k: self, id, scalar, ty: PhantomData }
+        StoredBuf { k: self, id, scalar, ty: PhantomData }
     }
 
     /// A buffer of elements of type `scalar` that is read and written as `T`.
-    pub fn stored_mut<T: Lit>(&self, name: &str, scalar: Scalar) -> StoredMut<'_, T> {
+    pub fn stored_mut<T: Lit>(&self, name: &str, scalar: Scalar) -> StoredBufMut<'_, T> {
         let id = self.memory_of(name, Ty::scalar(scalar), Space::Buffer(Access::ReadWrite));
-        StoredMut(Stored { k: self, id, scalar, ty: PhantomData })
+        StoredBufMut(StoredBuf { k: self, id, scalar, ty: PhantomData })
     }
 }
 
-impl<'k, T: Lit> Stored<'k, T> {
+impl<'k, T: Lit> StoredBuf<'k, T> {
     /// The element at an index.
     #[track_caller]
     pub fn load(self, i: impl IntoVal<'k, u32>) -> Val<'k, T> {
@@ -47,7 +47,7 @@ impl<'k, T: Lit> Stored<'k, T> {
     }
 }
 
-impl<'k, T: Lit> StoredMut<'k, T> {
+impl<'k, T: Lit> StoredBufMut<'k, T> {
     /// The element at an index.
     #[track_caller]
     pub fn load(self, i: impl IntoVal<'k, u32>) -> Val<'k, T> {
@@ -57,7 +57,7 @@ impl<'k, T: Lit> StoredMut<'k, T> {
     /// Writes the element at an index.
     #[track_caller]
     pub fn store(self, i: impl IntoVal<'k, u32>, x: impl IntoVal<'k, T>) {
-        let Stored { k, id, scalar, .. } = self.0;
+        let StoredBuf { k, id, scalar, .. } = self.0;
         let (i, x) = (i.into_val(k), x.into_val(k));
         let kept =
             if scalar == T::SCALAR { x.id } else { k.here().asm.value(OpKind::Convert, &[x.id], Ty::scalar(scalar)) };

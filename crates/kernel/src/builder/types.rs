@@ -7,7 +7,7 @@ use crate::ir::{Kernel, Scalar, Shape, Ty};
 
 /// A type that values can have.
 pub trait Type: Copy + 'static {
-    /// What a comparison of it gives: a truth value, or one for each component.
+    /// What a comparison of it gives: a bool, or one for each component.
     type Bool: Type;
     /// The type in the table of a kernel.
     fn ty(kernel: &mut Kernel) -> Ty;
@@ -33,13 +33,10 @@ impl Equal for bool {}
 pub trait Int: Num {}
 /// Floats that can be computed with, and vectors of them.
 pub trait Float: Num {}
-/// Whole numbers and truth values, and vectors of them: `& | ^ !`.
+/// Whole numbers and bools, and vectors of them: `& | ^ !`.
 pub trait Logic: Type {}
 /// Whole numbers of 32 bits, which count loops and have atomics.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is no whole number of 32 bits",
-    note = "this works on `u32` and `i32`"
-)]
+#[diagnostic::on_unimplemented(message = "`{Self}` is no integer of 32 bits", note = "this works on `u32` and `i32`")]
 pub trait Shared32: Lit {}
 
 /// What can stand for a value: the value, or a constant of Rust.

@@ -6,16 +6,16 @@ use half::f16;
 
 use super::types::{Array, Equal, Float, Int, IntoVal, Lit, Logic, Num, Shared32, Type, Vector};
 use super::{Buf, BufMut, Val, Var};
-use crate::ir::{Atomic, Binary, Compare, OpKind, Subgroup, Unary};
+use crate::ir::{Atomic, BinaryOp, Compare, OpKind, Subgroup, UnaryOp};
 
 impl<'k, T: Type> Val<'k, T> {
     #[track_caller]
-    fn unary(self, f: Unary) -> Val<'k, T> {
+    fn unary(self, f: UnaryOp) -> Val<'k, T> {
         self.k.emit(OpKind::Unary(f), &[self.id])
     }
 
     #[track_caller]
-    fn binary(self, f: Binary, other: impl IntoVal<'k, T>) -> Val<'k, T> {
+    fn binary(self, f: BinaryOp, other: impl IntoVal<'k, T>) -> Val<'k, T> {
         let other = other.into_val(self.k);
         self.k.emit(OpKind::Binary(f), &[self.id, other.id])
     }
@@ -39,14 +39,14 @@ macro_rules! binary {
             type Output = Val<'k, T>;
             #[track_caller]
             fn $method(self, other: R) -> Val<'k, T> {
-                self.binary(Binary::$op, other)
+                self.binary(BinaryOp::$op, other)
             }
         }
         $(impl<'k> $trait<Val<'k, $lit>> for $lit {
             type Output = Val<'k, $lit>;
             #[track_caller]
             fn $method(self, other: Val<'k, $lit>) -> Val<'k, $lit> {
-                other.k.lit(self).binary(Binary::$op, other)
+                other.k.lit(self).binary(BinaryOp::$op, other)
             }
         })*
     };
@@ -67,7 +67,7 @@ impl<'k, T: Num> Neg for Val<'k, T> {
     type Output = Val<'k, T>;
     #[track_caller]
     fn neg(self) -> Val<'k, T> {
-        self.unary(Unary::Neg)
+        self.unary(UnaryOp::Neg)
     }
 }
 
@@ -75,15 +75,15 @@ impl<'k, T: Logic> Not for Val<'k, T> {
     type Output = Val<'k, T>;
     #[track_caller]
     fn not(self) -> Val<'k, T> {
-        self.unary(Unary::Not)
+        self.unary(UnaryOp::Not)
     }
 }
 
 macro_rules! methods {
     ($bound:ident, unary: $($(#[$d1:meta])* $u:ident $uop:ident),*; binary: $($(#[$d2:meta])* $b:ident $bop:ident),*; compare: $($(#[$d3:meta])* $c:ident $cop:ident),*) => {
         impl<'k, T: $bound> Val<'k, T> {
-            $($(#[$d1])* #[track_caller] pub fn $u(self) -> Val<'k, T> { self.unary(Unary::$uop) })*
-            $($(#[$d2])* #[track_caller] pub fn $b(self, other: impl IntoVal<'k, T>) -> Val<'k, T> { self.binary(Binary::$bop, other) })*
+            $($(#[$d1])* #[track_caller] pub fn $u(self) -> Val<'k, T> { self.unary(UnaryOp::$uop) })*
+            $($(#[$d2])* #[track_caller] pub fn $b(self, other: impl IntoVal<'k, T>) -> Val<'k, T> { self.binary(BinaryOp::$bop, other) })*
             $($(#[$d3])* #[track_caller] pub fn $c(self, other: impl IntoVal<'k, T>) -> Val<'k, T::Bool> { self.compare(Compare::$cop, other) })*
         }
     };
@@ -188,13 +188,13 @@ impl<'k, T: Shared32> Val<'k, T> {
     /// Bits that are set.
     #[track_caller]
     pub fn count_ones(self) -> Val<'k, T> {
-        self.unary(Unary::CountOnes)
+        self.unary(UnaryOp::CountOnes)
     }
 
     /// The bits in the other order.
     #[track_caller]
     pub fn reverse_bits(self) -> Val<'k, T> {
-        self.unary(Unary::ReverseBits)
+        self.unary(UnaryOp::ReverseBits)
     }
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{Messages, Module};
+use super::{CompiledModule, Messages};
 use crate::error::KernelError;
 use crate::ir::Kernel;
 
@@ -55,7 +55,7 @@ impl<'a> Dump<'a> {
     }
 
     /// How it ended.
-    pub(super) fn end(mut self, made: &Result<Module, KernelError>) {
+    pub(super) fn end(mut self, made: &Result<CompiledModule, KernelError>) {
         match made {
             Ok(module) => self.write(&format!("shipped.{}", module.kind.extension()), &module.bytes),
             Err(error) => self.write("FAILED", format!("{error}\n").as_bytes()),

@@ -26,7 +26,7 @@ impl ModuleKind {
 
 /// A compiled module: bytes in the format that a driver takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Module {
+pub struct CompiledModule {
     /// The format of the bytes.
     pub kind: ModuleKind,
     /// What the driver is given.

@@ -14,17 +14,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// assert_eq!(messages.to_string(), "the folder is full (2 times)\nthe device is old\n");
 /// ```
 #[derive(Debug, Default)]
-pub struct Messages(Mutex<Counted>);
+pub struct Messages(Mutex<MessageCounts>);
 
 #[derive(Debug, Default)]
-struct Counted {
+struct MessageCounts {
     /// In the order in which they came first.
     list: Vec<(String, u64)>,
     places: HashMap<String, usize>,
 }
 
 impl Messages {
-    fn counted(&self) -> MutexGuard<'_, Counted> {
+    fn counted(&self) -> MutexGuard<'_, MessageCounts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -16,7 +16,7 @@ use crate::target::Target;
 use crate::verify::verify;
 use cache::{Cache, Name};
 use dump::Dump;
-pub use emitter::{Emitter, Entry, Module, ModuleKind};
+pub use emitter::{CompiledModule, Emitter, Entry, ModuleKind};
 pub use messages::Messages;
 
 /// The variable that names a folder for dumps.
@@ -74,14 +74,14 @@ impl Compiler {
     }
 
     /// A module with an entry point for each kernel: all of them, or an error that names the one at fault.
-    pub fn compile(&self, kernels: &[Kernel]) -> Result<Module, KernelError> {
+    pub fn compile(&self, kernels: &[Kernel]) -> Result<CompiledModule, KernelError> {
         let mut dump = Dump::begin(self.dump.as_deref(), kernels, &self.messages);
         let made = self.make(kernels, &mut dump);
         dump.end(&made);
         made
     }
 
-    fn make(&self, kernels: &[Kernel], dump: &mut Dump<'_>) -> Result<Module, KernelError> {
+    fn make(&self, kernels: &[Kernel], dump: &mut Dump<'_>) -> Result<CompiledModule, KernelError> {
         go_together(kernels)?;
         check_size(kernels, MAX_OPS)?;
         if !self.optimise {
@@ -90,8 +90,11 @@ impl Compiler {
                 self.messages.say(format!("kernel '{}' is shipped unoptimised, as was asked for", k.name));
             }
         }
-        let module =
-            |bytes| Module { kind: self.emitter.kind(), bytes, entries: kernels.iter().map(Entry::of).collect() };
+        let module = |bytes| CompiledModule {
+            kind: self.emitter.kind(),
+            bytes,
+            entries: kernels.iter().map(Entry::of).collect(),
+        };
         let name = || Name::of(&*self.emitter, kernels, &self.target, self.optimise);
         let cache = self.cache.as_ref().map(|cache| (cache, name()));
         let found = cache.as_ref().filter(|_| !dump.is_on()).and_then(|(cache, name)| cache.get(*name));

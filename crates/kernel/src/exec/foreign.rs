@@ -1,13 +1,13 @@
 //! How foreign ops get their meaning on the executor.
 
-use super::{Launch, Machine, Mask, Stop};
+use super::{Executor, Launch, Mask, Stop};
 use crate::ir::OpId;
 
 /// Runs the foreign ops of an imported kernel, and its loads and stores, which go through pointers of the importer's own.
-pub trait ForeignMachine {
+pub trait ForeignExecutor {
     /// Begins a workgroup with so many invocations: nothing is left of the last one. The error names what cannot be run.
     fn begin_workgroup(&mut self, lanes: usize) -> Result<(), String>;
 
     /// Runs one op for all active invocations.
-    fn run(&mut self, machine: &mut Machine<'_>, op: OpId, active: Mask, launch: &Launch) -> Result<(), Stop>;
+    fn run(&mut self, machine: &mut Executor<'_>, op: OpId, active: Mask, launch: &Launch) -> Result<(), Stop>;
 }

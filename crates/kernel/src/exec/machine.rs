@@ -1,13 +1,13 @@
 //! One workgroup in lockstep. Registers are columns: for each scalar of each value, one number for each invocation.
 
-use super::data::{Data, Places};
+use super::data::{BufferData, ScalarOffsets};
 use super::mask::Mask;
 use super::wide::Arithmetic;
-use super::{ForeignMachine, Launch};
+use super::{ForeignExecutor, Launch};
 use crate::error::KernelError;
 use crate::eval;
 use crate::ir::{
-    Atomic, Binary, Builtin, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space, Subgroup, Ty, Value,
+    Atomic, BinaryOp, Builtin, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space, Subgroup, Ty, Value,
 };
 use crate::text::op_text;
 
@@ -20,7 +20,7 @@ struct Frame {
 }
 
 /// One workgroup of a kernel that runs.
-pub struct Machine<'a> {
+pub struct Executor<'a> {
     pub(super) k: &'a Kernel,
     pub(super) lanes: usize,
     /// The first column of each value, and of each variable.
@@ -32,13 +32,13 @@ pub struct Machine<'a> {
     /// The number of each memory among the buffers, scalars of its elements, and where they lie in a buffer.
     buffers: Vec<usize>,
     widths: Vec<usize>,
-    places: Vec<Places>,
+    places: Vec<ScalarOffsets>,
     frames: Vec<Frame>,
     group: [u32; 3],
     ops: u64,
     arithmetic: Arithmetic,
     /// What runs the foreign ops of an imported kernel.
-    pub(super) foreign: Option<&'a mut dyn ForeignMachine>,
+    pub(super) foreign: Option<&'a mut dyn ForeignExecutor>,
 }
 
 /// The op and the invocation that stopped the run, and why.
@@ -50,8 +50,8 @@ pub(super) fn leaves(k: &Kernel, ty: Ty) -> u32 {
     k.scalars(ty) as u32
 }
 
-impl<'a> Machine<'a> {
-    pub(super) fn new(k: &'a Kernel, wide: bool) -> Machine<'a> {
+impl<'a> Executor<'a> {
+    pub(super) fn new(k: &'a Kernel, wide: bool) -> Executor<'a> {
         let lanes = k.workgroup.iter().product::<u32>() as usize;
         let mut next = 0u32;
         let mut take = |ty: Ty| {
@@ -70,7 +70,7 @@ impl<'a> Machine<'a> {
                 n.saturating_sub(1)
             })
             .collect();
-        Machine {
+        Executor {
             k,
             lanes,
             columns,
@@ -79,7 +79,7 @@ impl<'a> Machine<'a> {
             arrays: vec![Vec::new(); k.memories.len()],
             buffers,
             widths: k.memories.iter().map(|m| leaves(k, m.ty) as usize).collect(),
-            places: k.memories.iter().map(|m| Places::new(k, m.ty, wide)).collect(),
+            places: k.memories.iter().map(|m| ScalarOffsets::new(k, m.ty, wide)).collect(),
             frames: Vec::new(),
             group: [0; 3],
             ops: 0,
@@ -258,8 +258,8 @@ impl<'a> Machine<'a> {
         self.frames.push(Frame { region, op, next: mask, out: Mask::default() });
         let depth = self.frames.len() - 1;
         while !self.frames[depth].next.is_empty() {
-            let turn = std::mem::take(&mut self.frames[depth].next);
-            self.region(region, turn, None, launch)?;
+            let iteration = std::mem::take(&mut self.frames[depth].next);
+            self.region(region, iteration, None, launch)?;
         }
         Ok(self.frames.pop().map(|f| f.out).unwrap_or_default())
     }
@@ -271,10 +271,10 @@ impl<'a> Machine<'a> {
         let s = k.ty(args[0]).as_scalar().unwrap_or(Scalar::U32);
         let inner: Vec<Value> = k.region_args(region).collect();
         // The number of iterations is known at the start, so the index cannot run past the end of its type.
-        let mut turns = vec![0i128; self.lanes];
+        let mut trips = vec![0i128; self.lanes];
         for lane in mask.lanes() {
             let (from, to) = (eval::to_int(s, self.get(args[0], lane)), eval::to_int(s, self.get(args[1], lane)));
-            turns[lane] = (to - from + i128::from(step) - 1).max(0) / i128::from(step);
+            trips[lane] = (to - from + i128::from(step) - 1).max(0) / i128::from(step);
             let from = self.get(args[0], lane);
             self.set(inner[0], lane, from);
         }
@@ -283,18 +283,18 @@ impl<'a> Machine<'a> {
         let depth = self.frames.len() - 1;
         let mut here = mask;
         loop {
-            let (mut turn, mut done) = (Mask::default(), Mask::default());
-            here.lanes().for_each(|l| if turns[l] > 0 { turn.set(l) } else { done.set(l) });
+            let (mut iteration, mut done) = (Mask::default(), Mask::default());
+            here.lanes().for_each(|l| if trips[l] > 0 { iteration.set(l) } else { done.set(l) });
             self.transfer(&inner[1..], k.results(op), done);
             self.frames[depth].out.or(done);
-            if turn.is_empty() {
+            if iteration.is_empty() {
                 break;
             }
-            self.region(region, turn, None, launch)?;
+            self.region(region, iteration, None, launch)?;
             here = std::mem::take(&mut self.frames[depth].next);
             for lane in here.lanes() {
-                turns[lane] -= 1;
-                let i = self.arithmetic.binary(Binary::Add, s, self.get(inner[0], lane), step.into());
+                trips[lane] -= 1;
+                let i = self.arithmetic.binary(BinaryOp::Add, s, self.get(inner[0], lane), step.into());
                 self.set(inner[0], lane, i);
             }
         }
@@ -445,12 +445,18 @@ impl<'a> Machine<'a> {
     }
 
     /// The element that an op names, if it exists.
-    fn element(&self, op: OpId, m: MemoryId, lane: usize, buffers: &[Data]) -> Result<usize, String> {
+    fn element(&self, op: OpId, m: MemoryId, lane: usize, buffers: &[BufferData]) -> Result<usize, String> {
         self.place(m, self.get(self.k.args(op)[0], lane) as usize, lane, buffers)
     }
 
     /// An element that exists: its index in a buffer, or where its first scalar stands in an array.
-    pub(super) fn place(&self, m: MemoryId, index: usize, lane: usize, buffers: &[Data]) -> Result<usize, String> {
+    pub(super) fn place(
+        &self,
+        m: MemoryId,
+        index: usize,
+        lane: usize,
+        buffers: &[BufferData],
+    ) -> Result<usize, String> {
         let mem = self.k.memory(m);
         let width = self.widths[m.index()];
         let (n, at) = match mem.space {
@@ -511,9 +517,9 @@ impl<'a> Machine<'a> {
         let s = self.k.memory(m).ty.as_scalar().unwrap_or(Scalar::U32);
         let (old, x) = (self.get(self.k.result(op), lane), self.get(args[1], lane));
         let new = match f {
-            Atomic::Add => self.arithmetic.binary(Binary::Add, s, old, x),
-            Atomic::Min => self.arithmetic.binary(Binary::Min, s, old, x),
-            Atomic::Max => self.arithmetic.binary(Binary::Max, s, old, x),
+            Atomic::Add => self.arithmetic.binary(BinaryOp::Add, s, old, x),
+            Atomic::Min => self.arithmetic.binary(BinaryOp::Min, s, old, x),
+            Atomic::Max => self.arithmetic.binary(BinaryOp::Max, s, old, x),
             Atomic::And => old & x,
             Atomic::Or => old | x,
             Atomic::Xor => old ^ x,
@@ -534,16 +540,16 @@ impl<'a> Machine<'a> {
         for first in (0..self.lanes).step_by(width) {
             let active: Vec<usize> = (first..(first + width).min(self.lanes)).filter(|&l| mask.has(l)).collect();
             let values: Vec<u64> = active.iter().map(|&l| self.get(args[0], l)).collect();
-            let fold = |f: Binary| values.iter().copied().reduce(|a, b| arithmetic.binary(f, s, a, b)).unwrap_or(0);
+            let fold = |f: BinaryOp| values.iter().copied().reduce(|a, b| arithmetic.binary(f, s, a, b)).unwrap_or(0);
             let mut before = 0;
             for (i, &lane) in active.iter().enumerate() {
                 let bits = match f {
-                    Subgroup::Add => fold(Binary::Add),
-                    Subgroup::Min => fold(Binary::Min),
-                    Subgroup::Max => fold(Binary::Max),
+                    Subgroup::Add => fold(BinaryOp::Add),
+                    Subgroup::Min => fold(BinaryOp::Min),
+                    Subgroup::Max => fold(BinaryOp::Max),
                     Subgroup::ExclusiveAdd => {
                         let own = before;
-                        before = self.arithmetic.binary(Binary::Add, s, before, values[i]);
+                        before = self.arithmetic.binary(BinaryOp::Add, s, before, values[i]);
                         own
                     }
                     Subgroup::BroadcastFirst => values[0],

@@ -3,17 +3,17 @@
 use std::ops::Range;
 
 use super::Launch;
-use super::machine::{Machine, Stop};
+use super::machine::{Executor, Stop};
 use super::mask::Mask;
 use crate::eval;
-use crate::ir::{Binary, Matrix, MatrixLayout, MemoryId, OpId, OpKind, Scalar, Value};
+use crate::ir::{BinaryOp, Matrix, MatrixLayout, MemoryId, OpId, OpKind, Scalar, Value};
 
 /// A multiple of this many elements is aligned as devices need it: 16 bytes, or all that lies together.
 fn alignment(m: Matrix, layout: MatrixLayout) -> u32 {
     (16 / m.scalar.bytes()).min(m.run(layout))
 }
 
-impl Machine<'_> {
+impl Executor<'_> {
     /// The subgroups that are active, which must be whole: every lane there is, and none missing.
     pub(super) fn whole_subgroups(&self, op: OpId, mask: Mask, launch: &Launch) -> Result<Vec<Range<usize>>, Stop> {
         let width = launch.subgroup as usize;
@@ -62,7 +62,11 @@ impl Machine<'_> {
                 OpKind::MatrixScale => {
                     let s = k.scalar_of(k.ty(args[1])).unwrap_or(Scalar::F32);
                     let by = self.get(args[1], first);
-                    Ok(self.elements(args[0], first).into_iter().map(|x| eval::binary(Binary::Mul, s, x, by)).collect())
+                    Ok(self
+                        .elements(args[0], first)
+                        .into_iter()
+                        .map(|x| eval::binary(BinaryOp::Mul, s, x, by))
+                        .collect())
                 }
                 OpKind::MatrixMulAdd => Ok(self.mul_add(args, first)),
                 _ => {
@@ -128,8 +132,8 @@ impl Machine<'_> {
                 let mut sum = z[row * c.columns as usize + column];
                 for i in 0..a.columns as usize {
                     let (p, q) = (x[row * a.columns as usize + i], y[i * b.columns as usize + column]);
-                    let product = eval::binary(Binary::Mul, Scalar::F32, p, q);
-                    sum = eval::binary(Binary::Add, Scalar::F32, sum, product);
+                    let product = eval::binary(BinaryOp::Mul, Scalar::F32, p, q);
+                    sum = eval::binary(BinaryOp::Add, Scalar::F32, sum, product);
                 }
                 made.push(eval::convert(Scalar::F32, c.scalar, sum));
             }

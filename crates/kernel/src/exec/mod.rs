@@ -12,11 +12,11 @@ mod matrix;
 mod wide;
 
 use crate::error::KernelError;
-use crate::ir::{Kernel, Memory, Scalar, Space, Value};
+use crate::ir::{Kernel, MemoryDecl, Scalar, Space, Value};
 use crate::verify::verify;
-pub use data::Data;
-pub use foreign::ForeignMachine;
-pub use machine::{Machine, Stop};
+pub use data::BufferData;
+pub use foreign::ForeignExecutor;
+pub use machine::{Executor, Stop};
 pub use mask::Mask;
 
 /// Registers of a workgroup; more would not fit into the memory of a small machine.
@@ -30,7 +30,7 @@ pub struct Launch {
     /// The bits of the scalar parameters, in order.
     pub scalars: Vec<u64>,
     /// The buffers, in order; they hold the results afterwards.
-    pub buffers: Vec<Data>,
+    pub buffers: Vec<BufferData>,
     /// Invocations in a subgroup: a power of two up to 128.
     pub subgroup: u32,
     /// A run that takes more ops than this is stopped with an error.
@@ -41,7 +41,7 @@ pub struct Launch {
 
 impl Launch {
     /// A launch of so many workgroups with these buffers, no parameters, and subgroups of 32.
-    pub fn new(groups: [u32; 3], buffers: Vec<Data>) -> Launch {
+    pub fn new(groups: [u32; 3], buffers: Vec<BufferData>) -> Launch {
         Launch { groups, scalars: Vec::new(), buffers, subgroup: 32, max_ops: 1 << 32, wide: false }
     }
 }
@@ -49,7 +49,7 @@ impl Launch {
 /// Runs a kernel, with or without variables.
 ///
 /// ```
-/// use impasto_kernel::{Data, Kernel, Launch, execute};
+/// use impasto_kernel::{BufferData, Kernel, Launch, execute};
 /// let kernel: Kernel = "kernel twice(4, 1, 1) {
 ///   buffer x: f32 write
 ///   %0 = global_id.x : u32
@@ -58,7 +58,7 @@ impl Launch {
 ///   store x[%0], %2
 ///   return
 /// }".parse()?;
-/// let mut launch = Launch::new([1, 1, 1], vec![Data::from(&[1f32, 2.0, 3.0, 4.0][..])]);
+/// let mut launch = Launch::new([1, 1, 1], vec![BufferData::from(&[1f32, 2.0, 3.0, 4.0][..])]);
 /// execute(&kernel, &mut launch)?;
 /// assert_eq!(launch.buffers[0].to_f32().unwrap(), [2.0, 4.0, 6.0, 8.0]);
 /// # Ok::<(), impasto_kernel::KernelError>(())
@@ -66,14 +66,14 @@ impl Launch {
 pub fn execute(kernel: &Kernel, launch: &mut Launch) -> Result<(), KernelError> {
     verify(kernel)?;
     check(kernel, launch).map_err(|problem| KernelError::Launch { kernel: kernel.name.clone(), problem })?;
-    run_workgroups(&mut machine::Machine::new(kernel, launch.wide), launch)
+    run_workgroups(&mut machine::Executor::new(kernel, launch.wide), launch)
 }
 
 /// Runs an imported kernel. Its memory and the meaning of its foreign ops are those of `foreign`; the launch has no buffers and parameters.
 pub fn execute_foreign(
     kernel: &Kernel,
     launch: &mut Launch,
-    foreign: &mut dyn ForeignMachine,
+    foreign: &mut dyn ForeignExecutor,
 ) -> Result<(), KernelError> {
     verify(kernel)?;
     let refuse = |problem: String| KernelError::Launch { kernel: kernel.name.clone(), problem };
@@ -83,13 +83,13 @@ pub fn execute_foreign(
     if columns.sum::<u64>().saturating_mul(lanes.into()) > MAX_REGISTERS {
         return Err(refuse("its values are too many to run here".to_owned()));
     }
-    let mut machine = machine::Machine::new(kernel, false);
+    let mut machine = machine::Executor::new(kernel, false);
     machine.foreign = Some(foreign);
     run_workgroups(&mut machine, launch)
 }
 
 /// Runs all workgroups of a launch, one after the other.
-fn run_workgroups(machine: &mut Machine<'_>, launch: &mut Launch) -> Result<(), KernelError> {
+fn run_workgroups(machine: &mut Executor<'_>, launch: &mut Launch) -> Result<(), KernelError> {
     let [nx, ny, nz] = launch.groups;
     for z in 0..nz {
         for y in 0..ny {
@@ -140,7 +140,7 @@ fn check(kernel: &Kernel, launch: &Launch) -> Result<(), String> {
             kernel.workgroup
         ));
     }
-    let private = |m: &Memory| match m.space {
+    let private = |m: &MemoryDecl| match m.space {
         Space::Private(n) => u64::from(n) * u64::from(machine::leaves(kernel, m.ty)),
         _ => 0,
     };

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use crate::eval;
-use crate::ir::{Binary, Compare, Scalar, Unary};
+use crate::ir::{BinaryOp, Compare, Scalar, UnaryOp};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arithmetic {
@@ -23,43 +23,43 @@ impl Arithmetic {
         if self.is_wide(s) { f64::from(f32::from_bits(bits as u32)).to_bits() } else { bits }
     }
 
-    pub(super) fn unary(self, f: Unary, s: Scalar, a: u64) -> u64 {
+    pub(super) fn unary(self, f: UnaryOp, s: Scalar, a: u64) -> u64 {
         if !self.is_wide(s) {
             return eval::unary(f, s, a);
         }
         let x = of(a);
         let y = match f {
-            Unary::Neg => -x,
-            Unary::Abs => x.abs(),
-            Unary::Floor => x.floor(),
-            Unary::Ceil => x.ceil(),
-            Unary::Trunc => x.trunc(),
-            Unary::RoundEven => x.round_ties_even(),
-            Unary::Sqrt => x.sqrt(),
-            Unary::InverseSqrt => 1.0 / x.sqrt(),
-            Unary::Exp => x.exp(),
-            Unary::Log => x.ln(),
-            Unary::Sin => x.sin(),
-            Unary::Cos => x.cos(),
-            Unary::Tanh => x.tanh(),
-            Unary::Not | Unary::CountOnes | Unary::ReverseBits => x,
+            UnaryOp::Neg => -x,
+            UnaryOp::Abs => x.abs(),
+            UnaryOp::Floor => x.floor(),
+            UnaryOp::Ceil => x.ceil(),
+            UnaryOp::Trunc => x.trunc(),
+            UnaryOp::RoundEven => x.round_ties_even(),
+            UnaryOp::Sqrt => x.sqrt(),
+            UnaryOp::InverseSqrt => 1.0 / x.sqrt(),
+            UnaryOp::Exp => x.exp(),
+            UnaryOp::Log => x.ln(),
+            UnaryOp::Sin => x.sin(),
+            UnaryOp::Cos => x.cos(),
+            UnaryOp::Tanh => x.tanh(),
+            UnaryOp::Not | UnaryOp::CountOnes | UnaryOp::ReverseBits => x,
         };
         y.to_bits()
     }
 
-    pub(super) fn binary(self, f: Binary, s: Scalar, a: u64, b: u64) -> u64 {
+    pub(super) fn binary(self, f: BinaryOp, s: Scalar, a: u64, b: u64) -> u64 {
         if !self.is_wide(s) {
             return eval::binary(f, s, a, b);
         }
         let (x, y) = (of(a), of(b));
         let z = match f {
-            Binary::Add => x + y,
-            Binary::Sub => x - y,
-            Binary::Mul => x * y,
-            Binary::Div => x / y,
-            Binary::Pow => x.powf(y),
-            Binary::Min if y < x => y,
-            Binary::Max if x < y => y,
+            BinaryOp::Add => x + y,
+            BinaryOp::Sub => x - y,
+            BinaryOp::Mul => x * y,
+            BinaryOp::Div => x / y,
+            BinaryOp::Pow => x.powf(y),
+            BinaryOp::Min if y < x => y,
+            BinaryOp::Max if x < y => y,
             _ => x,
         };
         z.to_bits()

@@ -2,12 +2,12 @@
 
 use std::panic::Location;
 
-use super::kernel::{Kernel, Op, OpId, Region, RegionId, Value};
+use super::kernel::{Kernel, OpId, OpRecord, Region, RegionId, Value};
 use super::op::OpKind;
 use super::types::{Scalar, Ty};
 
 #[derive(Debug, Default)]
-struct Open {
+struct OpenRegion {
     region: u32,
     ops: Vec<OpId>,
     ended: bool,
@@ -21,7 +21,7 @@ struct Open {
 pub struct Assembler {
     /// The kernel as far as it is written.
     pub kernel: Kernel,
-    open: Vec<Open>,
+    open: Vec<OpenRegion>,
     spare: Vec<Vec<OpId>>,
     broken: Vec<bool>,
     /// The op that gives each value; region arguments have none.
@@ -50,7 +50,7 @@ impl Assembler {
         k.regions.push(Region { args: first, n_args: args.len() as u32, ops: 0, n_ops: 0 });
         self.broken.push(false);
         let dead = self.open.last().is_some_and(|o| o.ended || o.dead);
-        self.open.push(Open { region, ops: self.spare.pop().unwrap_or_default(), ended: false, dead });
+        self.open.push(OpenRegion { region, ops: self.spare.pop().unwrap_or_default(), ended: false, dead });
         RegionId(region)
     }
 
@@ -111,7 +111,7 @@ impl Assembler {
         let (operands, values) = (k.operands.len(), k.values.len());
         k.operands.extend(args);
         k.values.extend(results);
-        k.ops.push(Op {
+        k.ops.push(OpRecord {
             kind,
             args: operands as u32,
             n_args: (k.operands.len() - operands) as u32,

@@ -6,7 +6,7 @@
 use std::any::Any;
 use std::fmt;
 
-/// The table behind the foreign ops, constants and types of a kernel.
+/// The table of the foreign ops, constants and types of a kernel.
 pub trait ForeignTable: Any + fmt::Debug + Send + Sync {
     /// The text of [`OpKind::Foreign`](super::OpKind::Foreign) with this number, without its operands.
     fn op_text(&self, number: u32) -> String;

@@ -80,7 +80,7 @@ pub enum Space {
 
 /// Elements of one type that ops read and write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Memory {
+pub struct MemoryDecl {
     /// The name in messages and in the textual form.
     pub name: String,
     /// The type of an element.
@@ -100,7 +100,7 @@ pub struct ScalarParam {
 
 /// An operation, with where its operands, results and regions stand in the tables.
 #[derive(Clone, Copy, Debug)]
-pub struct Op {
+pub struct OpRecord {
     /// What it does.
     pub kind: OpKind,
     pub(super) args: u32,
@@ -128,14 +128,14 @@ pub struct Kernel {
     /// Invocations in a workgroup: x, y, z.
     pub workgroup: [u32; 3],
     pub(crate) params: Vec<ScalarParam>,
-    pub(crate) memories: Vec<Memory>,
+    pub(crate) memories: Vec<MemoryDecl>,
     pub(crate) vars: Vec<Ty>,
     pub(super) shapes: Vec<Shape>,
     pub(super) shape_numbers: HashMap<Shape, Ty>,
     pub(super) consts: Vec<u64>,
     pub(super) const_numbers: Map<u64, u32>,
     pub(super) cases: Vec<Vec<(u64, u32)>>,
-    pub(super) ops: Vec<Op>,
+    pub(super) ops: Vec<OpRecord>,
     pub(super) operands: Vec<Value>,
     pub(super) values: Vec<Ty>,
     pub(super) regions: Vec<Region>,
@@ -209,17 +209,17 @@ impl Kernel {
     }
 
     /// Buffers and arrays. Buffers are bound in this order.
-    pub fn memories(&self) -> &[Memory] {
+    pub fn memories(&self) -> &[MemoryDecl] {
         &self.memories
     }
 
     /// One buffer or array.
-    pub fn memory(&self, m: MemoryId) -> &Memory {
+    pub fn memory(&self, m: MemoryId) -> &MemoryDecl {
         &self.memories[m.index()]
     }
 
     /// Buffers and arrays, to add to them or to change them. What no longer fits the ops is refused by the verifier.
-    pub fn memories_mut(&mut self) -> &mut Vec<Memory> {
+    pub fn memories_mut(&mut self) -> &mut Vec<MemoryDecl> {
         &mut self.memories
     }
 
@@ -234,12 +234,12 @@ impl Kernel {
         VarId(self.vars.len() as u32 - 1)
     }
 
-    /// The table behind the foreign ops of an imported kernel.
+    /// The table of the foreign ops of an imported kernel.
     pub fn foreign(&self) -> Option<&Arc<dyn ForeignTable>> {
         self.foreign.as_ref()
     }
 
-    /// Makes this an imported kernel, with the table behind its foreign ops.
+    /// Makes this an imported kernel, with the table of its foreign ops.
     pub fn set_foreign(&mut self, table: Arc<dyn ForeignTable>) {
         self.foreign = Some(table);
     }
@@ -255,7 +255,7 @@ impl Kernel {
     }
 
     /// One op.
-    pub fn op(&self, op: OpId) -> Op {
+    pub fn op(&self, op: OpId) -> OpRecord {
         self.ops[op.index()]
     }
 
@@ -441,7 +441,7 @@ impl Kernel {
 
     /// Bytes of the tables.
     pub fn bytes(&self) -> usize {
-        size_of::<Op>() * self.ops.capacity()
+        size_of::<OpRecord>() * self.ops.capacity()
             + 4 * (self.operands.capacity() + self.values.capacity() + self.nested.capacity() + self.lists.capacity())
             + size_of::<Region>() * self.regions.capacity()
             + self.sources.bytes()

@@ -24,7 +24,7 @@ pub(crate) const MAX_SCALARS: u64 = 256;
 /// # Ok::<(), impasto_kernel::KernelError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct DataLayout {
     /// An element begins at a multiple of this many bytes.
     pub align: u32,
     /// Bytes from its first to after its last scalar.
@@ -33,7 +33,7 @@ pub struct Layout {
     pub scalars: Vec<(u32, Scalar)>,
 }
 
-impl Layout {
+impl DataLayout {
     /// Bytes from one element to the next.
     pub fn stride(&self) -> u32 {
         self.size.next_multiple_of(self.align)
@@ -45,7 +45,7 @@ impl Layout {
     }
 }
 
-/// Bytes of a scalar in memory. A truth value has no place in a buffer; elsewhere it counts as a word.
+/// Bytes of a scalar in memory. A bool has no place in a buffer; elsewhere it counts as a word.
 fn bytes(s: Scalar) -> u32 {
     if s == Scalar::Bool { 4 } else { s.bytes() }
 }
@@ -53,7 +53,7 @@ fn bytes(s: Scalar) -> u32 {
 impl Kernel {
     /// Where the scalars of an element of this type lie in a buffer. There is no place for a bool, nor for more scalars than a value
     /// may have.
-    pub fn layout(&self, ty: Ty) -> Option<Layout> {
+    pub fn layout(&self, ty: Ty) -> Option<DataLayout> {
         let fits = self.scalars(ty) <= MAX_SCALARS && !self.any_scalar(ty, |s| s == Scalar::Bool);
         fits.then(|| self.lay_out(ty))
     }
@@ -77,28 +77,28 @@ impl Kernel {
     }
 
     /// The layout of a type that is known to be small.
-    pub fn lay_out(&self, ty: Ty) -> Layout {
+    pub fn lay_out(&self, ty: Ty) -> DataLayout {
         match self.shape(ty) {
-            Shape::Scalar(s) => Layout { align: bytes(s), size: bytes(s), scalars: vec![(0, s)] },
+            Shape::Scalar(s) => DataLayout { align: bytes(s), size: bytes(s), scalars: vec![(0, s)] },
             // A matrix lies in memory by its elements, and is no element of any.
             Shape::Matrix(m) => self.lay_out(Ty::scalar(m.scalar)),
             // Imported modules say themselves where their members lie.
-            Shape::Foreign(..) => Layout { align: 1, size: 1, scalars: Vec::new() },
-            Shape::Vector(s, n) => Layout {
+            Shape::Foreign(..) => DataLayout { align: 1, size: 1, scalars: Vec::new() },
+            Shape::Vector(s, n) => DataLayout {
                 align: bytes(s) * n.next_power_of_two(),
                 size: bytes(s) * n,
                 scalars: (0..n).map(|i| (i * bytes(s), s)).collect(),
             },
             Shape::Array(of, n) => {
                 let of = self.lay_out(of);
-                let mut all = Layout { align: of.align, size: of.stride() * n, scalars: Vec::new() };
+                let mut all = DataLayout { align: of.align, size: of.stride() * n, scalars: Vec::new() };
                 for i in 0..n {
                     all.scalars.extend(of.scalars.iter().map(|&(at, s)| (at + i * of.stride(), s)));
                 }
                 all
             }
             Shape::Struct(members) => {
-                let mut all = Layout { align: 1, size: 0, scalars: Vec::new() };
+                let mut all = DataLayout { align: 1, size: 0, scalars: Vec::new() };
                 for (member, at) in members.iter().zip(self.member_offsets(&members)) {
                     let one = self.lay_out(*member);
                     all.align = all.align.max(one.align);

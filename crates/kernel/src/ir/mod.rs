@@ -11,9 +11,11 @@ mod types;
 
 pub use assemble::Assembler;
 pub use foreign::ForeignTable;
-pub use kernel::{Access, Kernel, Memory, MemoryId, Op, OpId, Region, RegionId, ScalarParam, Space, Value, VarId};
-pub use layout::Layout;
+pub use kernel::{
+    Access, Kernel, MemoryDecl, MemoryId, OpId, OpRecord, Region, RegionId, ScalarParam, Space, Value, VarId,
+};
+pub use layout::DataLayout;
 pub(crate) use layout::MAX_SCALARS;
-pub use op::{Atomic, Binary, Builtin, Compare, Effect, MatrixLayout, OpKind, Subgroup, Unary};
+pub use op::{Atomic, BinaryOp, Builtin, Compare, Effect, MatrixLayout, OpKind, Subgroup, UnaryOp};
 pub(crate) use sources::Sources;
 pub use types::{Matrix, MatrixShape, MatrixUse, Members, Scalar, Shape, Ty};

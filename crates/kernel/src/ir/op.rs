@@ -8,7 +8,7 @@ use super::kernel::{MemoryId, RegionId, VarId};
 /// A function of one number, applied to each component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the variants are the functions' names")]
-pub enum Unary {
+pub enum UnaryOp {
     // Integers wrap; floats flip the sign bit.
     Neg,
     // Truth values, and all bits of integers.
@@ -36,7 +36,7 @@ pub enum Unary {
 /// A function of two numbers, applied to each pair of components.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the variants are the functions' names")]
-pub enum Binary {
+pub enum BinaryOp {
     // Integers wrap. Floats round to the nearest, ties to even; nothing is contracted or reassociated.
     Add,
     Sub,
@@ -47,7 +47,7 @@ pub enum Binary {
     // min(a, b) = if b < a { b } else { a }, max(a, b) = if a < b { b } else { a }: also for NaN and for zeros.
     Min,
     Max,
-    // Integers and truth values.
+    // Integers and bools.
     And,
     Or,
     Xor,
@@ -116,7 +116,7 @@ pub enum Subgroup {
     BroadcastFirst,
     // The value of lane (own lane xor the second operand, a u32); an inactive lane has none, which is an error in the executor.
     ShuffleXor,
-    // Of truth values.
+    // Of bools.
     All,
     Any,
 }
@@ -144,16 +144,16 @@ pub enum OpKind {
 
     // Arithmetic: pure, total, on scalars and component by component on vectors.
     /// `f(a)`.
-    Unary(Unary),
+    Unary(UnaryOp),
     /// `f(a, b)`, both of the type of the result. Of matrices: Add, Sub and Mul, element by element, of f16 and f32.
-    Binary(Binary),
+    Binary(BinaryOp),
     /// `a < b` and so on.
     Compare(Compare),
     /// `a * b + c`, rounded once or twice as the device likes (so within the device's bounds); floats.
     Fma,
-    /// `if c { a } else { b }` for each component, or for the whole of any type when `c` is one truth value.
+    /// `if c { a } else { b }` for each component, or for the whole of any type when `c` is one bool.
     Select,
-    /// To the scalar of the result: floats to integers saturate, NaN gives 0; integers to integers keep the low bits; truth values are 0 and 1.
+    /// To the scalar of the result: floats to integers saturate, NaN gives 0; integers to integers keep the low bits; bools are 0 and 1.
     /// Of matrices: between floats, element by element.
     Convert,
     /// The same bits as another type of the same size.
@@ -278,12 +278,12 @@ macro_rules! names {
     };
 }
 
-names!(Unary {
+names!(UnaryOp {
     Neg "neg", Not "not", Abs "abs", Floor "floor", Ceil "ceil", Trunc "trunc", RoundEven "round_even", Sqrt "sqrt",
     InverseSqrt "inverse_sqrt", Exp "exp", Log "log", Sin "sin", Cos "cos", Tanh "tanh", CountOnes "count_ones",
     ReverseBits "reverse_bits",
 });
-names!(Binary {
+names!(BinaryOp {
     Add "add", Sub "sub", Mul "mul", Div "div", Rem "rem", Min "min", Max "max", And "and", Or "or", Xor "xor", Shl "shl",
     Shr "shr", Pow "pow",
 });
@@ -309,20 +309,26 @@ impl Builtin {
     }
 }
 
-impl Unary {
+impl UnaryOp {
     /// Whether every device computes the same bits.
     pub fn is_exact(self) -> bool {
         !matches!(
             self,
-            Unary::Sqrt | Unary::InverseSqrt | Unary::Exp | Unary::Log | Unary::Sin | Unary::Cos | Unary::Tanh
+            UnaryOp::Sqrt
+                | UnaryOp::InverseSqrt
+                | UnaryOp::Exp
+                | UnaryOp::Log
+                | UnaryOp::Sin
+                | UnaryOp::Cos
+                | UnaryOp::Tanh
         )
     }
 }
 
-impl Binary {
+impl BinaryOp {
     /// Whether the operands may change places without changing a bit.
     pub fn commutes(self) -> bool {
-        matches!(self, Binary::Add | Binary::Mul | Binary::And | Binary::Or | Binary::Xor)
+        matches!(self, BinaryOp::Add | BinaryOp::Mul | BinaryOp::And | BinaryOp::Or | BinaryOp::Xor)
     }
 }
 

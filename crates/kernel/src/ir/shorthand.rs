@@ -1,6 +1,6 @@
 //! Short forms of what passes and other writers of kernels write most.
 
-use super::{Assembler, Binary, Compare, Kernel, OpId, OpKind, RegionId, Scalar, Shape, Ty, Value};
+use super::{Assembler, BinaryOp, Compare, Kernel, OpId, OpKind, RegionId, Scalar, Shape, Ty, Value};
 
 impl Assembler {
     /// Zero of any type.
@@ -48,19 +48,19 @@ impl Assembler {
     }
 
     /// A binary op of the type of its first operand.
-    pub fn binary(&mut self, f: Binary, a: Value, b: Value) -> Value {
+    pub fn binary(&mut self, f: BinaryOp, a: Value, b: Value) -> Value {
         let ty = self.kernel.ty(a);
         self.value(OpKind::Binary(f), &[a, b], ty)
     }
 
     /// `a + b`.
     pub fn plus(&mut self, a: Value, b: Value) -> Value {
-        self.binary(Binary::Add, a, b)
+        self.binary(BinaryOp::Add, a, b)
     }
 
     /// `a * b`.
     pub fn times(&mut self, a: Value, b: Value) -> Value {
-        self.binary(Binary::Mul, a, b)
+        self.binary(BinaryOp::Mul, a, b)
     }
 
     /// A comparison, component by component.

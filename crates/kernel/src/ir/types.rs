@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::op::MatrixLayout;
 
-/// A number or a truth value.
+/// A number or a bool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "the variants are the types' names")]
 #[repr(u8)]
@@ -30,22 +30,22 @@ impl Scalar {
         ["bool", "i32", "u32", "i64", "u64", "f16", "bf16", "f32"][self as usize]
     }
 
-    /// Bits of a number of this type; a truth value has one.
+    /// Bits of a number of this type; a bool has one.
     pub fn bits(self) -> u32 {
         [1, 32, 32, 64, 64, 16, 16, 32][self as usize]
     }
 
-    /// Bytes in a buffer. A truth value has no place in one.
+    /// Bytes in a buffer. A bool has no place in one.
     pub fn bytes(self) -> u32 {
         self.bits() / 8
     }
 
-    /// Whether this is a whole number.
+    /// Whether this is an integer.
     pub fn is_int(self) -> bool {
         matches!(self, Scalar::I32 | Scalar::U32 | Scalar::I64 | Scalar::U64)
     }
 
-    /// Whether this is a whole number with a sign.
+    /// Whether this is an integer with a sign.
     pub fn is_signed(self) -> bool {
         matches!(self, Scalar::I32 | Scalar::I64)
     }

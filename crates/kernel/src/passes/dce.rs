@@ -18,12 +18,12 @@ struct Exits {
     continues: Vec<OpId>,
 }
 
-enum Work {
+enum WorkItem {
     Op(OpId),
     Value(Value),
 }
 
-struct Needs<'a> {
+struct Liveness<'a> {
     k: &'a Kernel,
     defs: Vec<Def>,
     exits: Map<RegionId, Exits>,
@@ -33,10 +33,10 @@ struct Needs<'a> {
     loaded: Vec<bool>,
     ops: Vec<bool>,
     values: Vec<bool>,
-    work: Vec<Work>,
+    work: Vec<WorkItem>,
 }
 
-impl Needs<'_> {
+impl Liveness<'_> {
     /// Notes definitions and effects; gives whether the region acts, and the outermost loop that it leaves.
     fn survey(&mut self, r: RegionId, loops: &mut Vec<RegionId>) -> (bool, usize) {
         let k = self.k;
@@ -96,21 +96,21 @@ impl Needs<'_> {
         self.region(self.k.body());
         while let Some(work) = self.work.pop() {
             match work {
-                Work::Op(op) => self.inputs(op),
-                Work::Value(v) => self.sources(v),
+                WorkItem::Op(op) => self.inputs(op),
+                WorkItem::Value(v) => self.sources(v),
             }
         }
     }
 
     fn need(&mut self, v: Value) {
         if !std::mem::replace(&mut self.values[v.index()], true) {
-            self.work.push(Work::Value(v));
+            self.work.push(WorkItem::Value(v));
         }
     }
 
     fn need_op(&mut self, op: OpId) {
         if !std::mem::replace(&mut self.ops[op.index()], true) {
-            self.work.push(Work::Op(op));
+            self.work.push(WorkItem::Op(op));
         }
     }
 
@@ -169,7 +169,7 @@ impl Needs<'_> {
 }
 
 struct Dce<'a> {
-    needs: Needs<'a>,
+    needs: Liveness<'a>,
     /// The op of each region, to find what a terminator gives its values to.
     owner: Map<RegionId, OpId>,
     around: Vec<OpId>,
@@ -256,7 +256,7 @@ pub(super) fn run(k: &Kernel) -> Option<Kernel> {
             }
         }
     }
-    let mut needs = Needs {
+    let mut needs = Liveness {
         k,
         defs: vec![Def::Result(OpId(0), 0); k.value_count()],
         exits: Map::default(),

@@ -1,7 +1,7 @@
 //! Lowers atomic sums of floats to compare-and-exchange loops on their bits, for formats without them. Cost: linear.
 
 use super::rewrite::{Rewrite, Rule};
-use crate::ir::{Atomic, Binary, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Ty, Value};
+use crate::ir::{Atomic, BinaryOp, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Ty, Value};
 
 const BITS: Ty = Ty::scalar(Scalar::U32);
 const FLOAT: Ty = Ty::scalar(Scalar::F32);
@@ -21,7 +21,7 @@ impl FloatAtomics {
         let region = rw.asm.open(&[BITS]);
         let old = rw.asm.kernel.region_args(region).next().unwrap_or(seen);
         let float = rw.asm.value(OpKind::Bitcast, &[old], FLOAT);
-        let sum = rw.asm.value(OpKind::Binary(Binary::Add), &[float, x], FLOAT);
+        let sum = rw.asm.value(OpKind::Binary(BinaryOp::Add), &[float, x], FLOAT);
         let new = rw.asm.value(OpKind::Bitcast, &[sum], BITS);
         let found = rw.asm.value(OpKind::Atomic(m, Atomic::CompareExchange), &[index, old, new], BITS);
         let done = rw.asm.value(OpKind::Compare(Compare::Eq), &[found, old], Ty::scalar(Scalar::Bool));

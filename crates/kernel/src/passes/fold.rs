@@ -5,7 +5,7 @@
 
 use super::rewrite::{Rewrite, Rule};
 use crate::eval;
-use crate::ir::{Assembler, Binary, Compare, Kernel, OpId, OpKind, Scalar, Ty, Unary, Value};
+use crate::ir::{Assembler, BinaryOp, Compare, Kernel, OpId, OpKind, Scalar, Ty, UnaryOp, Value};
 
 struct Fold {
     /// For each loop of the old kernel, the ops that end it or begin its next iteration.
@@ -13,7 +13,7 @@ struct Fold {
 }
 
 /// What an op without regions comes to.
-enum Came {
+enum Folded {
     Value(Value),
     Const(u64),
     Op(OpKind, Vec<Value>),
@@ -98,12 +98,12 @@ impl Rule for Fold {
                 let mut args = [Value(u32::MAX); 3];
                 args.iter_mut().zip(old.args(op)).for_each(|(a, &v)| *a = rw.get(v));
                 match simplify(&rw.asm, kind, &args[..old.args(op).len().min(3)], ty) {
-                    Some(Came::Value(v)) => rw.replace(op, v),
-                    Some(Came::Const(bits)) => {
+                    Some(Folded::Value(v)) => rw.replace(op, v),
+                    Some(Folded::Const(bits)) => {
                         let v = rw.asm.constant(ty.as_scalar().unwrap_or(Scalar::U64), bits);
                         rw.replace(op, v);
                     }
-                    Some(Came::Op(kind, args)) => {
+                    Some(Folded::Op(kind, args)) => {
                         let v = rw.asm.value(kind, &args, ty);
                         rw.replace(op, v);
                     }
@@ -125,17 +125,19 @@ impl Fold {
     }
 }
 
-fn simplify(asm: &Assembler, kind: OpKind, args: &[Value], ty: Ty) -> Option<Came> {
+fn simplify(asm: &Assembler, kind: OpKind, args: &[Value], ty: Ty) -> Option<Folded> {
     let c = |i: usize| asm.as_const(args[i]);
     let arg_ty = |i: usize| asm.kernel.ty(args[i]).as_scalar();
     match kind {
         OpKind::Unary(f) => {
             if let (Some(s), Some(a)) = (ty.as_scalar(), c(0)) {
-                return Some(Came::Const(eval::unary(f, s, a)));
+                return Some(Folded::Const(eval::unary(f, s, a)));
             }
             match (f, asm.made_by(args[0])) {
-                (Unary::Neg | Unary::Not, Some((OpKind::Unary(g), inner))) if f == g => Some(Came::Value(inner[0])),
-                (Unary::Not, Some((OpKind::Compare(x), inner))) => {
+                (UnaryOp::Neg | UnaryOp::Not, Some((OpKind::Unary(g), inner))) if f == g => {
+                    Some(Folded::Value(inner[0]))
+                }
+                (UnaryOp::Not, Some((OpKind::Compare(x), inner))) => {
                     let float = asm.kernel.ty(inner[0]).lanes().is_some_and(|l| l.0.is_float());
                     let other = match x {
                         Compare::Eq => Compare::Ne,
@@ -146,7 +148,7 @@ fn simplify(asm: &Assembler, kind: OpKind, args: &[Value], ty: Ty) -> Option<Cam
                         Compare::Gt => Compare::Le,
                         Compare::Le => Compare::Gt,
                     };
-                    Some(Came::Op(OpKind::Compare(other), inner.to_vec()))
+                    Some(Folded::Op(OpKind::Compare(other), inner.to_vec()))
                 }
                 _ => None,
             }
@@ -155,22 +157,22 @@ fn simplify(asm: &Assembler, kind: OpKind, args: &[Value], ty: Ty) -> Option<Cam
         OpKind::Compare(x) => {
             let s = arg_ty(0)?;
             match (c(0), c(1)) {
-                (Some(a), Some(b)) => Some(Came::Const(eval::compare(x, s, a, b).into())),
-                _ if args[0] == args[1] && !s.is_float() => Some(Came::Const(eval::compare(x, s, 0, 0).into())),
-                (_, Some(b)) if s == Scalar::Bool && (b == 1) == (x == Compare::Eq) => Some(Came::Value(args[0])),
+                (Some(a), Some(b)) => Some(Folded::Const(eval::compare(x, s, a, b).into())),
+                _ if args[0] == args[1] && !s.is_float() => Some(Folded::Const(eval::compare(x, s, 0, 0).into())),
+                (_, Some(b)) if s == Scalar::Bool && (b == 1) == (x == Compare::Eq) => Some(Folded::Value(args[0])),
                 _ => None,
             }
         }
         OpKind::Fma => match (ty.as_scalar(), c(0), c(1), c(2)) {
-            (Some(s), Some(a), Some(b), Some(d)) => Some(Came::Const(eval::fma(s, a, b, d))),
+            (Some(s), Some(a), Some(b), Some(d)) => Some(Folded::Const(eval::fma(s, a, b, d))),
             _ => None,
         },
         OpKind::Select => match c(0) {
-            Some(x) => Some(Came::Value(if x != 0 { args[1] } else { args[2] })),
-            None if args[1] == args[2] => Some(Came::Value(args[1])),
+            Some(x) => Some(Folded::Value(if x != 0 { args[1] } else { args[2] })),
+            None if args[1] == args[2] => Some(Folded::Value(args[1])),
             None if ty == Ty::scalar(Scalar::Bool) && arg_ty(0).is_some() => match (c(1), c(2)) {
-                (Some(1), Some(0)) => Some(Came::Value(args[0])),
-                (Some(0), Some(1)) => Some(Came::Op(OpKind::Unary(Unary::Not), vec![args[0]])),
+                (Some(1), Some(0)) => Some(Folded::Value(args[0])),
+                (Some(0), Some(1)) => Some(Folded::Op(OpKind::Unary(UnaryOp::Not), vec![args[0]])),
                 _ => None,
             },
             None => None,
@@ -178,16 +180,16 @@ fn simplify(asm: &Assembler, kind: OpKind, args: &[Value], ty: Ty) -> Option<Cam
         OpKind::Convert => {
             let from = arg_ty(0)?;
             match (ty.as_scalar(), c(0)) {
-                (Some(to), _) if to == from => Some(Came::Value(args[0])),
-                (Some(to), Some(a)) => Some(Came::Const(eval::convert(from, to, a))),
+                (Some(to), _) if to == from => Some(Folded::Value(args[0])),
+                (Some(to), Some(a)) => Some(Folded::Const(eval::convert(from, to, a))),
                 _ => None,
             }
         }
         OpKind::Bitcast => match c(0) {
-            _ if asm.kernel.ty(args[0]) == ty => Some(Came::Value(args[0])),
-            Some(a) => Some(Came::Const(a)),
+            _ if asm.kernel.ty(args[0]) == ty => Some(Folded::Value(args[0])),
+            Some(a) => Some(Folded::Const(a)),
             None => match asm.made_by(args[0]) {
-                Some((OpKind::Bitcast, inner)) if asm.kernel.ty(inner[0]) == ty => Some(Came::Value(inner[0])),
+                Some((OpKind::Bitcast, inner)) if asm.kernel.ty(inner[0]) == ty => Some(Folded::Value(inner[0])),
                 _ => None,
             },
         },
@@ -195,51 +197,53 @@ fn simplify(asm: &Assembler, kind: OpKind, args: &[Value], ty: Ty) -> Option<Cam
     }
 }
 
-fn binary(asm: &Assembler, f: Binary, args: &[Value], ty: Ty) -> Option<Came> {
+fn binary(asm: &Assembler, f: BinaryOp, args: &[Value], ty: Ty) -> Option<Folded> {
     let s = ty.as_scalar()?;
     let (a, b) = (args[0], args[1]);
     let (ca, cb) = (asm.as_const(a), asm.as_const(b));
     if let (Some(x), Some(y)) = (ca, cb) {
-        return Some(Came::Const(eval::binary(f, s, x, y)));
+        return Some(Folded::Const(eval::binary(f, s, x, y)));
     }
     // The constant of an operation whose operands may change places stands second.
     if ca.is_some() && f.commutes() {
-        return binary(asm, f, &[b, a], ty).or_else(|| Some(Came::Op(OpKind::Binary(f), vec![b, a])));
+        return binary(asm, f, &[b, a], ty).or_else(|| Some(Folded::Op(OpKind::Binary(f), vec![b, a])));
     }
     if s.is_float() {
         let sign = 1u64 << (s.bits() - 1);
         let one = eval::convert(Scalar::U32, s, 1);
         return match (f, cb) {
-            (Binary::Mul | Binary::Div, Some(y)) if y == one => Some(Came::Value(a)),
-            (Binary::Sub, Some(0)) => Some(Came::Value(a)),
-            (Binary::Add, Some(y)) if y == sign => Some(Came::Value(a)),
-            (Binary::Min | Binary::Max, _) if a == b => Some(Came::Value(a)),
+            (BinaryOp::Mul | BinaryOp::Div, Some(y)) if y == one => Some(Folded::Value(a)),
+            (BinaryOp::Sub, Some(0)) => Some(Folded::Value(a)),
+            (BinaryOp::Add, Some(y)) if y == sign => Some(Folded::Value(a)),
+            (BinaryOp::Min | BinaryOp::Max, _) if a == b => Some(Folded::Value(a)),
             _ => None,
         };
     }
     let all = s.mask();
     if a == b {
         match f {
-            Binary::And | Binary::Or | Binary::Min | Binary::Max => return Some(Came::Value(a)),
-            Binary::Xor | Binary::Sub => return Some(Came::Const(0)),
+            BinaryOp::And | BinaryOp::Or | BinaryOp::Min | BinaryOp::Max => return Some(Folded::Value(a)),
+            BinaryOp::Xor | BinaryOp::Sub => return Some(Folded::Const(0)),
             _ => {}
         }
     }
     match (f, cb?) {
-        (Binary::Add | Binary::Sub | Binary::Or | Binary::Xor | Binary::Shl | Binary::Shr, 0) => Some(Came::Value(a)),
-        (Binary::Mul | Binary::And | Binary::Rem, 0) => Some(Came::Const(0)),
-        (Binary::Mul | Binary::Div, 1) => Some(Came::Value(a)),
-        (Binary::Div, 0) => Some(Came::Value(a)),
-        (Binary::Rem, 1) => Some(Came::Const(0)),
-        (Binary::And, y) if y == all => Some(Came::Value(a)),
-        (Binary::Or, y) if y == all => Some(Came::Const(all)),
+        (BinaryOp::Add | BinaryOp::Sub | BinaryOp::Or | BinaryOp::Xor | BinaryOp::Shl | BinaryOp::Shr, 0) => {
+            Some(Folded::Value(a))
+        }
+        (BinaryOp::Mul | BinaryOp::And | BinaryOp::Rem, 0) => Some(Folded::Const(0)),
+        (BinaryOp::Mul | BinaryOp::Div, 1) => Some(Folded::Value(a)),
+        (BinaryOp::Div, 0) => Some(Folded::Value(a)),
+        (BinaryOp::Rem, 1) => Some(Folded::Const(0)),
+        (BinaryOp::And, y) if y == all => Some(Folded::Value(a)),
+        (BinaryOp::Or, y) if y == all => Some(Folded::Const(all)),
         // (x + p) + q: integers wrap, so the order does not matter.
-        (Binary::Add, q) => match asm.made_by(a) {
-            Some((OpKind::Binary(Binary::Add), inner)) => {
+        (BinaryOp::Add, q) => match asm.made_by(a) {
+            Some((OpKind::Binary(BinaryOp::Add), inner)) => {
                 let p = asm.as_const(inner[1])?;
-                let sum = eval::binary(Binary::Add, s, p, q);
+                let sum = eval::binary(BinaryOp::Add, s, p, q);
                 // The new constant would need a place of its own; only a sum that vanishes is folded here.
-                (sum == 0).then_some(Came::Value(inner[0]))
+                (sum == 0).then_some(Folded::Value(inner[0]))
             }
             _ => None,
         },

@@ -1,7 +1,7 @@
 //! If-conversion: an `if` whose regions only compute, and little, becomes selects, which means fewer joins and no divergence. Cost: linear.
 
 use super::rewrite::{Rewrite, Rule};
-use crate::ir::{Effect, Kernel, OpId, OpKind, RegionId, Unary};
+use crate::ir::{Effect, Kernel, OpId, OpKind, RegionId, UnaryOp};
 
 /// What both regions together may cost, in simple instructions; a branch costs a device about as much.
 const CHEAP: u32 = 6;
@@ -18,8 +18,8 @@ fn cost(k: &Kernel, r: RegionId) -> Option<u32> {
     for &op in k.region_ops(r) {
         sum += match k.kind(op) {
             OpKind::Yield | OpKind::Const(_) | OpKind::ForeignConst(_) | OpKind::Undef => 0,
-            OpKind::Unary(u) if !u.is_exact() && u != Unary::Sqrt => CHEAP,
-            OpKind::Binary(crate::ir::Binary::Div | crate::ir::Binary::Rem | crate::ir::Binary::Pow) => CHEAP / 2,
+            OpKind::Unary(u) if !u.is_exact() && u != UnaryOp::Sqrt => CHEAP,
+            OpKind::Binary(crate::ir::BinaryOp::Div | crate::ir::BinaryOp::Rem | crate::ir::BinaryOp::Pow) => CHEAP / 2,
             kind if kind.effect() == Effect::Pure => 1,
             _ => return None,
         };

@@ -12,29 +12,29 @@ use crate::ir::{Kernel, OpId, OpKind, RegionId, Value};
 
 /// A result, by the ways to it that were met.
 #[derive(Clone, Copy, PartialEq)]
-enum Met {
+enum Lattice {
     Nothing,
     One(Value),
     Several,
 }
 
-impl Met {
+impl Lattice {
     fn meet(&mut self, v: Value) {
         *self = match *self {
-            Met::Nothing => Met::One(v),
-            Met::One(w) if w == v => Met::One(v),
-            _ => Met::Several,
+            Lattice::Nothing => Lattice::One(v),
+            Lattice::One(w) if w == v => Lattice::One(v),
+            _ => Lattice::Several,
         };
     }
 }
 
 /// A loop around.
-struct Around {
+struct EnclosingLoop {
     region: RegionId,
     op: OpId,
     /// Whether each carried value is another one in some iteration.
     changes: Vec<bool>,
-    results: Vec<Met>,
+    results: Vec<Lattice>,
 }
 
 struct InvariantCarries<'a> {
@@ -44,7 +44,7 @@ struct InvariantCarries<'a> {
     /// When each value was met. What is used in a region and was met before it stands outside.
     born: Vec<u32>,
     time: u32,
-    around: Vec<Around>,
+    around: Vec<EnclosingLoop>,
     found: bool,
 }
 
@@ -93,7 +93,7 @@ impl InvariantCarries<'_> {
         let begun = self.time;
         k.regions(op).iter().for_each(|&r| self.region(r));
         for (i, result) in k.results(op).enumerate() {
-            let mut met = Met::Nothing;
+            let mut met = Lattice::Nothing;
             for &r in k.regions(op) {
                 if let Some(t) = k.terminator(r).filter(|&t| k.kind(t) == OpKind::Yield) {
                     met.meet(self.find(k.args(t)[i]));
@@ -104,8 +104,8 @@ impl InvariantCarries<'_> {
     }
 
     /// A result that is one value from outside.
-    fn settle(&mut self, result: Value, met: Met, begun: u32) {
-        if let Met::One(v) = met {
+    fn settle(&mut self, result: Value, met: Lattice, begun: u32) {
+        if let Lattice::One(v) = met {
             let v = self.find(v);
             if self.born[v.index()] < begun {
                 self.is(result, v);
@@ -126,7 +126,7 @@ impl InvariantCarries<'_> {
                 if goes_on {
                     to.changes[i] |= other;
                 } else if other {
-                    to.results[i] = Met::Several;
+                    to.results[i] = Lattice::Several;
                 }
             }
         } else {
@@ -141,8 +141,8 @@ impl InvariantCarries<'_> {
         let k = self.k;
         let begun = self.time;
         let &[region] = k.regions(op) else { return };
-        let (n, results) = (self.carried(op).count(), vec![Met::Nothing; k.results(op).len()]);
-        self.around.push(Around { region, op, changes: vec![false; n], results });
+        let (n, results) = (self.carried(op).count(), vec![Lattice::Nothing; k.results(op).len()]);
+        self.around.push(EnclosingLoop { region, op, changes: vec![false; n], results });
         self.region(region);
         let Some(around) = self.around.pop() else { return };
         let carried: Vec<(Value, Value)> = self.carried(op).collect();
@@ -153,7 +153,7 @@ impl InvariantCarries<'_> {
         for (i, (result, met)) in k.results(op).zip(around.results).enumerate() {
             if !counts {
                 self.settle(result, met, begun);
-            } else if !around.changes[i] && met == Met::Nothing {
+            } else if !around.changes[i] && met == Lattice::Nothing {
                 self.is(result, self.find(carried[i].1));
             }
         }

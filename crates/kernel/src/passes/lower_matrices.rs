@@ -12,8 +12,8 @@ use super::rewrite::{Rewrite, Rule};
 use crate::error::KernelError;
 use crate::hash::Map;
 use crate::ir::{
-    Binary, Builtin, Compare, Kernel, MAX_SCALARS, Matrix, MatrixLayout, Memory, MemoryId, OpId, OpKind, RegionId,
-    Scalar, Shape, Space, Ty, Value,
+    BinaryOp, Builtin, Compare, Kernel, MAX_SCALARS, Matrix, MatrixLayout, MemoryDecl, MemoryId, OpId, OpKind,
+    RegionId, Scalar, Shape, Space, Ty, Value,
 };
 use crate::verify::verify;
 
@@ -43,7 +43,7 @@ fn share(m: Matrix, smallest: u32) -> u32 {
     m.elements().div_ceil(smallest)
 }
 
-fn binary(rw: &mut Rewrite<'_>, f: Binary, ty: Ty, a: Value, b: Value) -> Value {
+fn binary(rw: &mut Rewrite<'_>, f: BinaryOp, ty: Ty, a: Value, b: Value) -> Value {
     rw.asm.value(OpKind::Binary(f), &[a, b], ty)
 }
 
@@ -53,8 +53,8 @@ fn number(rw: &mut Rewrite<'_>, x: u32) -> Value {
 
 /// `x * y + z` of indices.
 fn index(rw: &mut Rewrite<'_>, x: Value, y: Value, z: Value) -> Value {
-    let product = binary(rw, Binary::Mul, U32, x, y);
-    binary(rw, Binary::Add, U32, product, z)
+    let product = binary(rw, BinaryOp::Mul, U32, x, y);
+    binary(rw, BinaryOp::Add, U32, product, z)
 }
 
 /// `if condition { .. }`
@@ -86,8 +86,8 @@ fn scalar_at(rw: &mut Rewrite<'_>, m: MemoryId, held: u32, at: Value) -> Value {
         return rw.asm.value(OpKind::Load(m), &[at], ty);
     }
     let lanes = number(rw, held);
-    let place = binary(rw, Binary::Div, U32, at, lanes);
-    let lane = binary(rw, Binary::Rem, U32, at, lanes);
+    let place = binary(rw, BinaryOp::Div, U32, at, lanes);
+    let lane = binary(rw, BinaryOp::Rem, U32, at, lanes);
     let vector = rw.asm.value(OpKind::Load(m), &[place], ty);
     let of = ty.lanes().map_or(F32, |(s, _)| Ty::scalar(s));
     let mut found = rw.asm.value(OpKind::Extract(0), &[vector], of);
@@ -114,12 +114,12 @@ impl Matrices {
             let columns = number(rw, m.columns);
             let mut elements = Vec::new();
             for i in 0..share(m, smallest) {
-                let turn = number(rw, i);
-                let raw = index(rw, turn, size, lane);
+                let iteration = number(rw, i);
+                let raw = index(rw, iteration, size, lane);
                 let exists = rw.asm.value(OpKind::Compare(Compare::Lt), &[raw, end], BOOL);
-                let number = binary(rw, Binary::Min, U32, raw, last);
-                let row = binary(rw, Binary::Div, U32, number, columns);
-                let column = binary(rw, Binary::Rem, U32, number, columns);
+                let number = binary(rw, BinaryOp::Min, U32, raw, last);
+                let row = binary(rw, BinaryOp::Div, U32, number, columns);
+                let column = binary(rw, BinaryOp::Rem, U32, number, columns);
                 elements.push(Element { number, exists, row, column });
             }
             self.shares.insert((m.rows, m.columns), elements);
@@ -142,7 +142,7 @@ impl Matrices {
         for e in self.share(m) {
             let (strides, rest) = if layout == MatrixLayout::Row { (e.row, e.column) } else { (e.column, e.row) };
             let begin = index(rw, strides, stride, from);
-            places.push(binary(rw, Binary::Add, U32, begin, rest));
+            places.push(binary(rw, BinaryOp::Add, U32, begin, rest));
         }
         places
     }
@@ -151,7 +151,7 @@ impl Matrices {
     fn lay_out(&self, rw: &mut Rewrite<'_>, m: Matrix, v: Value, to: MemoryId, begin: Value) {
         for (e, x) in self.share(m).iter().zip(self.take(rw, m, v)) {
             let x = convert(rw, x, m.scalar, Scalar::F32);
-            let at = binary(rw, Binary::Add, U32, begin, e.number);
+            let at = binary(rw, BinaryOp::Add, U32, begin, e.number);
             when(rw, e.exists, |rw| {
                 rw.asm.push(OpKind::Store(to), &[at, x], &[]);
             });
@@ -162,11 +162,11 @@ impl Matrices {
         let Some((scratch, begin)) = self.scratch else { return Vec::new() };
         let [a, b, c] = shapes;
         let (size, zero) = (number(rw, a.elements()), number(rw, 0));
-        let behind = binary(rw, Binary::Add, U32, begin, size);
+        let b_begin = binary(rw, BinaryOp::Add, U32, begin, size);
         // Nobody may still be reading the factors of the product before.
         rw.asm.push(OpKind::SubgroupBarrier, &[], &[]);
         self.lay_out(rw, a, args[0], scratch, begin);
-        self.lay_out(rw, b, args[1], scratch, behind);
+        self.lay_out(rw, b, args[1], scratch, b_begin);
         rw.asm.push(OpKind::SubgroupBarrier, &[], &[]);
         let (length, columns) = (number(rw, a.columns), number(rw, b.columns));
         let rows: Vec<Value> = self.share(c).iter().map(|e| index(rw, e.row, length, begin)).collect();
@@ -176,15 +176,15 @@ impl Matrices {
         let types = vec![F32; rows.len()];
         let region = rw.asm.open(&[&[U32][..], &types].concat());
         let inner: Vec<Value> = rw.asm.kernel.region_args(region).collect();
-        let line = index(rw, inner[0], columns, behind);
+        let line = index(rw, inner[0], columns, b_begin);
         let mut next = Vec::new();
         for ((e, row), &sum) in self.share(c).iter().zip(rows).zip(&inner[1..]) {
-            let left = binary(rw, Binary::Add, U32, row, inner[0]);
-            let right = binary(rw, Binary::Add, U32, line, e.column);
+            let left = binary(rw, BinaryOp::Add, U32, row, inner[0]);
+            let right = binary(rw, BinaryOp::Add, U32, line, e.column);
             let x = rw.asm.value(OpKind::Load(scratch), &[left], F32);
             let y = rw.asm.value(OpKind::Load(scratch), &[right], F32);
-            let product = binary(rw, Binary::Mul, F32, x, y);
-            next.push(binary(rw, Binary::Add, F32, sum, product));
+            let product = binary(rw, BinaryOp::Mul, F32, x, y);
+            next.push(binary(rw, BinaryOp::Add, F32, sum, product));
         }
         rw.asm.push(OpKind::Continue(region), &next, &[]);
         rw.asm.close();
@@ -206,7 +206,7 @@ impl Matrices {
                     1 => v,
                     _ => {
                         let by = number(rw, held);
-                        binary(rw, Binary::Mul, U32, v, by)
+                        binary(rw, BinaryOp::Mul, U32, v, by)
                     }
                 });
                 let places = self.places(rw, of, layout, from, stride);
@@ -222,7 +222,7 @@ impl Matrices {
                 let x = self.take(rw, of, args[0]);
                 let (f, y) = match kind {
                     OpKind::Binary(f) => (f, self.take(rw, of, args[1])),
-                    _ => (Binary::Mul, vec![args[1]; x.len()]),
+                    _ => (BinaryOp::Mul, vec![args[1]; x.len()]),
                 };
                 x.into_iter().zip(y).map(|(x, y)| binary(rw, f, element, x, y)).collect()
             }
@@ -320,11 +320,11 @@ pub fn lower_matrices(kernel: &Kernel, smallest: u32) -> Result<Kernel, KernelEr
         let names = (0..).map(|i| if i == 0 { "factors".to_owned() } else { format!("factors_{i}") });
         let name = names.into_iter().find(|n| !taken(n)).unwrap_or_default();
         let memories = &mut rw.asm.kernel.memories;
-        memories.push(Memory { name, ty: F32, space: Space::Workgroup(subgroups.saturating_mul(each)) });
+        memories.push(MemoryDecl { name, ty: F32, space: Space::Workgroup(subgroups.saturating_mul(each)) });
         let memory = MemoryId(memories.len() as u32 - 1);
         let id = rw.asm.value(OpKind::Builtin(Builtin::SubgroupId, 0), &[], U32);
         let each = number(&mut rw, each);
-        rule.scratch = Some((memory, binary(&mut rw, Binary::Mul, U32, id, each)));
+        rule.scratch = Some((memory, binary(&mut rw, BinaryOp::Mul, U32, id, each)));
     }
     rw.region(&mut rule, kernel.body());
     let mut made = rw.asm.finish();

@@ -6,7 +6,7 @@ use crate::hash::Map;
 
 use super::rewrite::{Rewrite, Rule};
 use crate::eval;
-use crate::ir::{Binary, Compare, Kernel, OpId, OpKind, RegionId, Scalar, Ty, Value};
+use crate::ir::{BinaryOp, Compare, Kernel, OpId, OpKind, RegionId, Scalar, Ty, Value};
 
 /// An exit from a loop to another around it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -76,7 +76,7 @@ impl Exits {
         if here == exit.target && !exit.breaks {
             if let Some(&counter) = self.counters.get(&here) {
                 let one = rw.asm.constant(Scalar::U32, 1);
-                let next = rw.asm.value(OpKind::Binary(Binary::Add), &[counter, one], Ty::scalar(Scalar::U32));
+                let next = rw.asm.value(OpKind::Binary(BinaryOp::Add), &[counter, one], Ty::scalar(Scalar::U32));
                 values.insert(0, next);
             }
             let kind = OpKind::Continue(rw.target(here));
@@ -115,19 +115,19 @@ impl Exits {
         let old = rw.old;
         let r = old.regions(op)[0];
         let u32_ty = Ty::scalar(Scalar::U32);
-        // turns = if from < to { (to - from - 1) / step + 1 } else { 0 }, all modulo 2^32.
+        // trip_count = if from < to { (to - from - 1) / step + 1 } else { 0 }, all modulo 2^32.
         let s = old.ty(old.args(op)[0]).as_scalar().unwrap_or(Scalar::U32);
         let bin = |rw: &mut Rewrite<'_>, f, a, b| rw.asm.value(OpKind::Binary(f), &[a, b], u32_ty);
         let from = rw.asm.value(OpKind::Convert, &[args[0]], u32_ty);
         let to = rw.asm.value(OpKind::Convert, &[args[1]], u32_ty);
         let (one, none) = (rw.asm.constant(Scalar::U32, 1), rw.asm.constant(Scalar::U32, 0));
         let step_value = rw.asm.constant(Scalar::U32, step.into());
-        let distance = bin(rw, Binary::Sub, to, from);
-        let before = bin(rw, Binary::Sub, distance, one);
-        let steps = bin(rw, Binary::Div, before, step_value);
-        let some = bin(rw, Binary::Add, steps, one);
+        let distance = bin(rw, BinaryOp::Sub, to, from);
+        let before = bin(rw, BinaryOp::Sub, distance, one);
+        let steps = bin(rw, BinaryOp::Div, before, step_value);
+        let some = bin(rw, BinaryOp::Add, steps, one);
         let any = rw.asm.value(OpKind::Compare(Compare::Lt), &args[..2], Ty::scalar(Scalar::Bool));
-        let turns = rw.asm.value(OpKind::Select, &[any, some, none], u32_ty);
+        let trip_count = rw.asm.value(OpKind::Select, &[any, some, none], u32_ty);
         let mut inner: Vec<Ty> = old.region_args(r).map(|v| old.ty(v)).collect();
         inner[0] = u32_ty;
         let new = rw.asm.open(&inner);
@@ -136,7 +136,7 @@ impl Exits {
         old.region_args(r).zip(&values).skip(1).for_each(|(a, &b)| rw.set(a, b));
         self.around.push(r);
         self.counters.insert(r, values[0]);
-        let done = rw.asm.value(OpKind::Compare(Compare::Ge), &[values[0], turns], Ty::scalar(Scalar::Bool));
+        let done = rw.asm.value(OpKind::Compare(Compare::Ge), &[values[0], trip_count], Ty::scalar(Scalar::Bool));
         rw.asm.open(&[]);
         self.leave(rw, Exit { breaks: true, target: r }, values[1..].to_vec());
         let over = rw.asm.close();
@@ -144,8 +144,8 @@ impl Exits {
         rw.asm.push(OpKind::Yield, &[], &[]);
         let on = rw.asm.close();
         rw.asm.push_structure(OpKind::If, &[done], &[], &[over, on]);
-        let offset = bin(rw, Binary::Mul, values[0], step_value);
-        let place = bin(rw, Binary::Add, from, offset);
+        let offset = bin(rw, BinaryOp::Mul, values[0], step_value);
+        let place = bin(rw, BinaryOp::Add, from, offset);
         let index = rw.asm.value(OpKind::Convert, &[place], Ty::scalar(s));
         old.region_args(r).take(1).for_each(|a| rw.set(a, index));
         std::iter::once(none).chain(args[2..].iter().copied()).collect()

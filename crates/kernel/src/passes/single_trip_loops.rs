@@ -71,7 +71,7 @@ impl SingleTripLoops {
         Some(level)
     }
 
-    /// Writes ops up to where they break the loop, and gives what it breaks with; nothing if they leave another way. Behind a `yield`
+    /// Writes ops up to where they break the loop, and gives what it breaks with; nothing if they leave another way. After a `yield`
     /// come the ops after the branch that it ends, the innermost branch last.
     fn write<'a>(
         &mut self,
@@ -79,7 +79,7 @@ impl SingleTripLoops {
         ops: &'a [OpId],
         target: RegionId,
         types: &[Ty],
-        behind: &mut Vec<(OpId, &'a [OpId])>,
+        continuations: &mut Vec<(OpId, &'a [OpId])>,
     ) -> Option<Vec<Value>> {
         let old = rw.old;
         for (i, &op) in ops.iter().enumerate() {
@@ -89,26 +89,26 @@ impl SingleTripLoops {
             match old.kind(op) {
                 OpKind::Break(r) if r == target => return Some(rw.args(op)),
                 OpKind::Yield => {
-                    let (branch, rest) = behind.pop()?;
+                    let (branch, rest) = continuations.pop()?;
                     for (result, &v) in old.results(branch).zip(old.args(op)) {
                         rw.set(result, rw.get(v));
                     }
-                    let given = self.write(rw, rest, target, types, behind);
-                    behind.push((branch, rest));
+                    let given = self.write(rw, rest, target, types, continuations);
+                    continuations.push((branch, rest));
                     return given;
                 }
                 OpKind::If | OpKind::Switch(_) if self.breaks.contains(&(op, target)) => {
                     let args = rw.args(op);
-                    behind.push((op, &ops[i + 1..]));
+                    continuations.push((op, &ops[i + 1..]));
                     let mut regions = Vec::new();
                     for &r in old.regions(op) {
                         rw.asm.open(&[]);
-                        if let Some(values) = self.write(rw, old.region_ops(r), target, types, behind) {
+                        if let Some(values) = self.write(rw, old.region_ops(r), target, types, continuations) {
                             rw.asm.push(OpKind::Yield, &values, &[]);
                         }
                         regions.push(rw.asm.close());
                     }
-                    behind.pop();
+                    continuations.pop();
                     let kind = rw.kind(op);
                     rw.asm.stands_for(old, op);
                     let new = rw.asm.push_structure(kind, &args, types, &regions);

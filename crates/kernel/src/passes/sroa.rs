@@ -12,7 +12,7 @@ const LEVELS: usize = 8;
 
 /// What a value is, of those that matter here.
 #[derive(Clone, Copy)]
-enum Is {
+enum ValueKind {
     Other,
     /// A variable of a composite, read at some time.
     Read(VarId, u32),
@@ -27,7 +27,7 @@ struct Uses<'a> {
     composite: Vec<bool>,
     /// By value: its uses, what it is, and whether a read is needed as a whole.
     count: Vec<u32>,
-    is: Vec<Is>,
+    is: Vec<ValueKind>,
     whole: Vec<bool>,
     time: u32,
     /// When each variable was last assigned, and when control last branched or joined.
@@ -46,7 +46,7 @@ impl Uses<'_> {
     /// The variable, if it still has the value that was read.
     fn current(&self, v: Value) -> Option<VarId> {
         match self.is[v.index()] {
-            Is::Read(var, time) if self.assigned[var.index()] < time && self.joined < time => Some(var),
+            ValueKind::Read(var, time) if self.assigned[var.index()] < time && self.joined < time => Some(var),
             _ => None,
         }
     }
@@ -58,25 +58,26 @@ impl Uses<'_> {
             let (kind, args) = (k.kind(op), k.args(op));
             for (i, a) in args.iter().enumerate() {
                 match self.is[a.index()] {
-                    Is::Other => {}
-                    Is::Read(..) => {
+                    ValueKind::Other => {}
+                    ValueKind::Read(..) => {
                         let member =
                             matches!(kind, OpKind::Extract(_)) || (matches!(kind, OpKind::Insert(_)) && i == 0);
                         self.whole[a.index()] |= !(member && self.current(*a).is_some());
                     }
-                    Is::Change(insert) | Is::OnlyMember(insert) => {
+                    ValueKind::Change(insert) | ValueKind::OnlyMember(insert) => {
                         let set = |var| kind == OpKind::Set(var) && self.count[a.index()] == 1;
                         let only_member = self.current(k.args(insert)[0]).is_some_and(set);
-                        self.is[a.index()] = if only_member { Is::OnlyMember(insert) } else { Is::Change(insert) };
+                        self.is[a.index()] =
+                            if only_member { ValueKind::OnlyMember(insert) } else { ValueKind::Change(insert) };
                     }
                 }
             }
             match kind {
                 OpKind::Get(var) if self.composite[var.index()] => {
-                    self.is[k.result(op).index()] = Is::Read(var, self.time);
+                    self.is[k.result(op).index()] = ValueKind::Read(var, self.time);
                 }
-                OpKind::Insert(_) if matches!(self.is[args[0].index()], Is::Read(..)) => {
-                    self.is[k.result(op).index()] = Is::Change(op);
+                OpKind::Insert(_) if matches!(self.is[args[0].index()], ValueKind::Read(..)) => {
+                    self.is[k.result(op).index()] = ValueKind::Change(op);
                 }
                 OpKind::Set(var) => self.assigned[var.index()] = self.time,
                 _ => {}
@@ -97,7 +98,7 @@ impl Uses<'_> {
 struct Sroa {
     /// By variable that is split: the variables of its members.
     members: Vec<Option<Range<u32>>>,
-    is: Vec<Is>,
+    is: Vec<ValueKind>,
     whole: Vec<bool>,
 }
 
@@ -107,7 +108,7 @@ impl Rule for Sroa {
         let vars = match kind {
             OpKind::Var(v) | OpKind::Set(v) | OpKind::Get(v) => self.members[v.index()].clone(),
             OpKind::Extract(_) if !self.whole[args[0].index()] => match self.is[args[0].index()] {
-                Is::Read(v, _) => self.members[v.index()].clone(),
+                ValueKind::Read(v, _) => self.members[v.index()].clone(),
                 _ => None,
             },
             _ => None,
@@ -115,7 +116,7 @@ impl Rule for Sroa {
         match (kind, vars) {
             (OpKind::Var(_), Some(vars)) => give(rw, vars, OpKind::Var, args[0]),
             (OpKind::Set(_), Some(vars)) => match self.is[args[0].index()] {
-                Is::OnlyMember(insert) => {
+                ValueKind::OnlyMember(insert) => {
                     let OpKind::Insert(member) = rw.old.kind(insert) else { return };
                     let x = rw.get(rw.old.args(insert)[1]);
                     rw.asm.push(OpKind::Set(VarId(vars.start + member)), &[x], &[]);
@@ -134,7 +135,7 @@ impl Rule for Sroa {
                 let v = read(rw, VarId(vars.start + i));
                 rw.replace(op, v);
             }
-            (OpKind::Insert(_), _) if matches!(self.is[rw.old.result(op).index()], Is::OnlyMember(_)) => {}
+            (OpKind::Insert(_), _) if matches!(self.is[rw.old.result(op).index()], ValueKind::OnlyMember(_)) => {}
             _ => rw.copy(self, op),
         }
     }
@@ -180,7 +181,7 @@ fn level(k: &Kernel) -> Kernel {
         k,
         composite: k.vars.iter().map(|&ty| is_composite(k, ty)).collect(),
         count: vec![0; k.value_count()],
-        is: vec![Is::Other; k.value_count()],
+        is: vec![ValueKind::Other; k.value_count()],
         whole: vec![false; k.value_count()],
         time: 0,
         assigned: vec![0; k.vars.len()],
@@ -189,7 +190,7 @@ fn level(k: &Kernel) -> Kernel {
     uses.count(k.body());
     uses.region(k.body());
     for is in &uses.is {
-        if let Is::Change(insert) = *is {
+        if let ValueKind::Change(insert) = *is {
             uses.whole[k.args(insert)[0].index()] = true;
         }
     }

@@ -93,13 +93,13 @@ impl Analysis<'_> {
                     here.retain(|v| self.declared[v.index()] < span.start);
                     let mut joins = Joins::default();
                     for &v in &here {
-                        let behind = self.read_after(v, span);
-                        let carries = repeats && (behind || self.read_in(v, span));
+                        let read_later = self.read_after(v, span);
+                        let carries = repeats && (read_later || self.read_in(v, span));
                         if carries {
                             joins.carried.push(v);
                         }
                         // The results of a `for` are its carried values.
-                        if behind || (carries && matches!(kind, OpKind::For(_))) {
+                        if read_later || (carries && matches!(kind, OpKind::For(_))) {
                             joins.out.push(v);
                         }
                     }

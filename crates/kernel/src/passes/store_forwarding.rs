@@ -26,7 +26,7 @@ impl Set {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Age {
+struct MemoryVersion {
     constant: u32,
     computed: u32,
 }
@@ -34,7 +34,7 @@ struct Age {
 struct StoreForwarding {
     known: Map<(MemoryId, Index), (Value, u32)>,
     /// What is known of a memory is valid while its age has not changed.
-    ages: Vec<Age>,
+    ages: Vec<MemoryVersion>,
     scopes: Vec<Vec<(MemoryId, Index)>>,
     /// What each loop writes.
     writes: Map<OpId, Set>,
@@ -156,6 +156,6 @@ pub(super) fn run(k: &Kernel) -> Option<Kernel> {
     }
     let mut loops = Map::default();
     writes(k, k.body(), &mut loops);
-    let ages = vec![Age::default(); k.memories().len()];
+    let ages = vec![MemoryVersion::default(); k.memories().len()];
     Some(Rewrite::run(k, &mut StoreForwarding { known: Map::default(), ages, scopes: vec![Vec::new()], writes: loops }))
 }

@@ -13,14 +13,14 @@ const MOST: u64 = 256;
 
 struct Unroll {
     /// The iterations of the loops that are written out.
-    turns: Vec<u64>,
+    trip_counts: Vec<u64>,
 }
 
 struct Sizes<'a> {
     k: &'a Kernel,
     consts: Vec<Option<u64>>,
     exits: Vec<u32>,
-    turns: Vec<u64>,
+    trip_counts: Vec<u64>,
 }
 
 impl Sizes<'_> {
@@ -42,9 +42,9 @@ impl Sizes<'_> {
             let inner: u64 = k.regions(op).iter().map(|&r| self.region(r)).sum();
             let mut size = inner + 1;
             let most = if k.regions(op).iter().any(|&r| self.private(r)) { MOST } else { SMALL };
-            if let Some(turns) = self.turns_of(op).filter(|t| t.saturating_mul(inner) <= most) {
-                self.turns[op.index()] = turns;
-                size = turns * inner;
+            if let Some(trips) = self.trip_count(op).filter(|t| t.saturating_mul(inner) <= most) {
+                self.trip_counts[op.index()] = trips;
+                size = trips * inner;
             }
             sum += size;
         }
@@ -60,31 +60,31 @@ impl Sizes<'_> {
     }
 
     /// The iterations of a `for` that nothing leaves early.
-    fn turns_of(&self, op: OpId) -> Option<u64> {
+    fn trip_count(&self, op: OpId) -> Option<u64> {
         let k = self.k;
         let OpKind::For(step) = k.kind(op) else { return None };
         let r = k.regions(op)[0];
         let whole = self.exits[r.index()] == 1 && k.terminator(r).map(|t| k.kind(t)) == Some(OpKind::Continue(r));
         let s = k.ty(k.args(op)[0]).as_scalar()?;
         let (a, b) = (self.consts[k.args(op)[0].index()]?, self.consts[k.args(op)[1].index()]?);
-        whole.then_some(eval::turns(s, a, b, step)).filter(|&t| t > 0)
+        whole.then_some(eval::trip_count(s, a, b, step)).filter(|&t| t > 0)
     }
 }
 
 impl Rule for Unroll {
     fn op(&mut self, rw: &mut Rewrite<'_>, op: OpId) {
         let old = rw.old;
-        let turns = self.turns[op.index()];
+        let trips = self.trip_counts[op.index()];
         let OpKind::For(step) = old.kind(op) else { return rw.copy(self, op) };
         let from = rw.get(old.args(op)[0]);
-        let (Some(first), true) = (rw.asm.as_const(from), turns > 0) else { return rw.copy(self, op) };
+        let (Some(first), true) = (rw.asm.as_const(from), trips > 0) else { return rw.copy(self, op) };
         let s = old.ty(old.args(op)[0]).as_scalar().unwrap_or(Scalar::U32);
         let r = old.regions(op)[0];
         let ops = old.region_ops(r);
         let Some((&last, body)) = ops.split_last() else { return };
         let mut carried: Vec<Value> = rw.args(op).split_off(2);
-        for turn in 0..turns {
-            let i = rw.asm.constant(s, first.wrapping_add(turn * u64::from(step)));
+        for iteration in 0..trips {
+            let i = rw.asm.constant(s, first.wrapping_add(iteration * u64::from(step)));
             old.region_args(r).zip(std::iter::once(&i).chain(&carried)).for_each(|(a, &v)| rw.set(a, v));
             for &inner in body {
                 if rw.asm.ended() {
@@ -109,9 +109,9 @@ pub(super) fn run(k: &Kernel) -> Option<Kernel> {
         k,
         consts: vec![None; k.value_count()],
         exits: vec![0; k.region_count()],
-        turns: vec![0; k.op_count()],
+        trip_counts: vec![0; k.op_count()],
     };
     s.scan(k.body());
     s.region(k.body());
-    s.turns.iter().any(|&t| t > 0).then(|| Rewrite::run(k, &mut Unroll { turns: s.turns }))
+    s.trip_counts.iter().any(|&t| t > 0).then(|| Rewrite::run(k, &mut Unroll { trip_counts: s.trip_counts }))
 }

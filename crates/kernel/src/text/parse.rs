@@ -8,8 +8,8 @@ use half::{bf16, f16};
 use super::lex::{Token, lex};
 use crate::error::KernelError;
 use crate::ir::{
-    Access, Assembler, Atomic, Binary, Builtin, Compare, Kernel, Matrix, MatrixLayout, MatrixUse, Memory, MemoryId,
-    OpKind, RegionId, Scalar, ScalarParam, Shape, Space, Subgroup, Ty, Unary, Value, VarId,
+    Access, Assembler, Atomic, BinaryOp, Builtin, Compare, Kernel, Matrix, MatrixLayout, MatrixUse, MemoryDecl,
+    MemoryId, OpKind, RegionId, Scalar, ScalarParam, Shape, Space, Subgroup, Ty, UnaryOp, Value, VarId,
 };
 use crate::verify::MAX_DEPTH;
 
@@ -151,7 +151,7 @@ impl<'a> Parser<'a> {
             }
         };
         self.memories.insert(name, MemoryId(self.asm.kernel.memories.len() as u32));
-        self.asm.kernel.memories.push(Memory { name: name.to_owned(), ty, space });
+        self.asm.kernel.memories.push(MemoryDecl { name: name.to_owned(), ty, space });
         Ok(())
     }
 
@@ -552,8 +552,8 @@ fn plain_op(name: &str) -> Option<OpKind> {
         _ => None,
     };
     fixed
-        .or_else(|| find(Unary::ALL, name).map(OpKind::Unary))
-        .or_else(|| find(Binary::ALL, name).map(OpKind::Binary))
+        .or_else(|| find(UnaryOp::ALL, name).map(OpKind::Unary))
+        .or_else(|| find(BinaryOp::ALL, name).map(OpKind::Binary))
         .or_else(|| find(Compare::ALL, name).map(OpKind::Compare))
         .or_else(|| find(Subgroup::ALL, name).map(OpKind::Subgroup))
         .or_else(|| find(Builtin::ALL, name).map(|b| OpKind::Builtin(b, 0)))

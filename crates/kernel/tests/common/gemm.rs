@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use impasto_kernel::{
-    Accumulator, Buf, Builder, Data, Factor, Float, IntoVal, Kernel, Launch, Lit, MatrixA, MatrixB, MatrixLayout,
+    Accumulator, Buf, BufferData, Builder, Factor, Float, IntoVal, Kernel, Launch, Lit, MatrixA, MatrixB, MatrixLayout,
     MatrixShape, MatrixType, Scalar, Target, Val, Vec4,
 };
 
@@ -246,7 +246,7 @@ pub fn launch(case: &Case) -> Launch {
     let (m, n, k) = sizes(case);
     let mut rng = Rng::new(!case.seed);
     let mut fill = |s: Scalar, n: u32, random: bool| {
-        let mut data = Data::zeros(s, n as usize);
+        let mut data = BufferData::zeros(s, n as usize);
         if random {
             data.bits.iter_mut().for_each(|b| *b = bits(s, (rng.below(4001) as f32 - 2000.0) / 700.0));
         }
@@ -265,7 +265,7 @@ pub fn launch(case: &Case) -> Launch {
 }
 
 /// What plain Rust computes, in the order that the op table gives.
-pub fn expected(case: &Case) -> Data {
+pub fn expected(case: &Case) -> BufferData {
     let (m, n, k) = sizes(case);
     let launch = launch(case);
     let (from, to) = (case.shape.factor, case.shape.result);
@@ -297,7 +297,7 @@ pub fn expected(case: &Case) -> Data {
 }
 
 /// The largest difference, as a part of what another order of adding up and a rounding of each sum may cause.
-pub fn error(case: &Case, a: &Data, b: &Data) -> f32 {
+pub fn error(case: &Case, a: &BufferData, b: &BufferData) -> f32 {
     let s = case.shape.result;
     let step = if s == Scalar::F16 || case.ending == Ending::Rounded { 1.0 / 1024.0 } else { f32::EPSILON };
     // Factors are below 3 in size, and the ending squares sums.

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 
-use impasto_kernel::{Array, Buf, Builder, Data, Kernel, Launch, Val, Var};
+use impasto_kernel::{Array, Buf, BufferData, Builder, Kernel, Launch, Val, Var};
 
 use super::random::Rng;
 
@@ -230,7 +230,8 @@ pub fn launch(seed: u64) -> Launch {
     let x = (0..8).map(|_| (rng.below(2001) as f32 - 1000.0) / 900.0).collect::<Vec<_>>();
     let n = (0..6).map(|_| rng.below(5) as u32).collect::<Vec<_>>();
     let y = vec![0.0f32; (2 * N * OUT) as usize];
-    let mut launch = Launch::new([2, 1, 1], vec![Data::from(&x[..]), Data::from(&n[..]), Data::from(&y[..])]);
+    let mut launch =
+        Launch::new([2, 1, 1], vec![BufferData::from(&x[..]), BufferData::from(&n[..]), BufferData::from(&y[..])]);
     launch.max_ops = 20_000_000;
     launch
 }

@@ -6,22 +6,22 @@ pub mod kernels;
 pub mod members;
 pub mod random;
 
-use impasto_kernel::{Builder, Data, Kernel, Launch, Scalar, execute};
+use impasto_kernel::{BufferData, Builder, Kernel, Launch, Scalar, execute};
 
 /// Runs a kernel of [`random`] on the inputs of its seed, and gives what it wrote.
-pub fn outputs(kernel: &Kernel, seed: u64) -> Result<Vec<Data>, String> {
+pub fn outputs(kernel: &Kernel, seed: u64) -> Result<Vec<BufferData>, String> {
     outputs_of(kernel, &random::launch(seed))
 }
 
 /// Runs a kernel on these inputs, and gives what it wrote.
-pub fn outputs_of(kernel: &Kernel, launch: &Launch) -> Result<Vec<Data>, String> {
+pub fn outputs_of(kernel: &Kernel, launch: &Launch) -> Result<Vec<BufferData>, String> {
     let mut launch = launch.clone();
     execute(kernel, &mut launch).map_err(|e| e.to_string())?;
     Ok(launch.buffers)
 }
 
 /// Bit-equal, but one NaN is as good as another: devices choose its bits.
-pub fn same(a: &[Data], b: &[Data]) -> Result<(), String> {
+pub fn same(a: &[BufferData], b: &[BufferData]) -> Result<(), String> {
     for (i, (x, y)) in a.iter().zip(b).enumerate() {
         for (j, (&p, &q)) in x.bits.iter().zip(&y.bits).enumerate() {
             let nan = |b: u64| match x.ty {

@@ -6,7 +6,7 @@
 mod values;
 
 use half::{bf16, f16};
-use impasto_kernel::{Array, BufMut, Builder, Data, Kernel, Launch, Loop, Scalar, Val, Var, Vector};
+use impasto_kernel::{Array, BufMut, BufferData, Builder, Kernel, Launch, Loop, Scalar, Val, Var, Vector};
 
 pub const WORKGROUP: [u32; 3] = [4, 2, 1];
 pub const GROUPS: [u32; 3] = [2, 1, 1];
@@ -50,16 +50,16 @@ pub fn launch(seed: u64) -> Launch {
     let n = (INVOCATIONS * OWN) as usize;
     let few = (INVOCATIONS * FEW) as usize;
     let float = |rng: &mut Rng| (rng.below(2001) as f32 - 1000.0) / 64.0;
-    let data = |ty, n, mut bits: Box<dyn FnMut() -> u64>| Data { ty, bits: (0..n).map(|_| bits()).collect() };
+    let data = |ty, n, mut bits: Box<dyn FnMut() -> u64>| BufferData { ty, bits: (0..n).map(|_| bits()).collect() };
     let mut other =
         [Rng::new(seed ^ 1), Rng::new(seed ^ 2), Rng::new(seed ^ 3), Rng::new(seed ^ 4), Rng::new(seed ^ 5)];
     let [a, b, c, d, e] = &mut other;
     let buffers = vec![
-        Data::from(&ints[..]),
-        Data::from(&floats[..]),
-        Data::zeros(Scalar::U32, n),
-        Data::zeros(Scalar::F32, n),
-        Data::zeros(Scalar::U32, 8),
+        BufferData::from(&ints[..]),
+        BufferData::from(&floats[..]),
+        BufferData::zeros(Scalar::U32, n),
+        BufferData::zeros(Scalar::F32, n),
+        BufferData::zeros(Scalar::U32, 8),
         data(Scalar::F16, few, Box::new(move || f16::from_f32(float(a)).to_bits().into())),
         data(Scalar::Bf16, few, Box::new(move || bf16::from_f32(float(b)).to_bits().into())),
         data(Scalar::I64, few, Box::new(move || c.bits() >> (c.below(4) * 16))),

@@ -3,7 +3,7 @@
 //! Each takes a `u32` below 1,000, an `i32` between -500 and 500, an `f32`, and 16 numbers each of two slices; so nothing overflows, which
 //! plain Rust would not forgive.
 
-use impasto_kernel::{Data, Kernel, KernelError, KernelStruct, Launch, Scalar};
+use impasto_kernel::{BufferData, Kernel, KernelError, KernelStruct, Launch, Scalar};
 
 use crate::common::random::Rng;
 
@@ -142,12 +142,12 @@ impl Twin {
         let f: Vec<f32> = (0..16).map(|_| float(rng)).collect();
         let want = (0..n).map(|i| (self.plain)(a[i], b[i], c[i], &u, &f)).collect();
         let buffers = vec![
-            Data::from(&a[..]),
-            Data::from(&b[..]),
-            Data::from(&c[..]),
-            Data::from(&u[..]),
-            Data::from(&f[..]),
-            Data::zeros(self.result, n),
+            BufferData::from(&a[..]),
+            BufferData::from(&b[..]),
+            BufferData::from(&c[..]),
+            BufferData::from(&u[..]),
+            BufferData::from(&f[..]),
+            BufferData::zeros(self.result, n),
         ];
         (Launch::new([INVOCATIONS / 16, 1, 1], buffers), want)
     }

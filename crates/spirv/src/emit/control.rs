@@ -5,7 +5,7 @@ use impasto_kernel::hash::Map;
 
 use rspirv::spirv;
 
-use super::foreign::Ahead;
+use super::foreign::ForeignSurvey;
 use super::words::Words;
 use crate::import::foreign::Foreign;
 use impasto_kernel::ir::{Builtin, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space, Value};
@@ -38,7 +38,7 @@ pub(super) struct Emit<'a> {
     pub(super) inputs: [u32; Builtin::ALL.len()],
     /// Of imported kernels.
     pub(super) foreign: Option<&'a Foreign>,
-    pub(super) ahead: Ahead,
+    pub(super) ahead: ForeignSurvey,
 }
 
 impl<'a> Emit<'a> {
@@ -65,7 +65,7 @@ impl<'a> Emit<'a> {
             block: 0,
             inputs: [0; Builtin::ALL.len()],
             foreign: Foreign::of(k),
-            ahead: if k.foreign().is_some() { Ahead::of(k) } else { Ahead::default() },
+            ahead: if k.foreign().is_some() { ForeignSurvey::of(k) } else { ForeignSurvey::default() },
         };
         e.function();
         e.w

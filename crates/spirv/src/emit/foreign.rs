@@ -7,22 +7,22 @@ use super::ops::compare;
 use super::words::{Global, Mode, Words};
 use crate::import::foreign::{Constant, Word};
 use impasto_kernel::hash::Map;
-use impasto_kernel::ir::{Binary, Kernel, OpId, OpKind, Scalar, Ty, Unary, Value};
+use impasto_kernel::ir::{BinaryOp, Kernel, OpId, OpKind, Scalar, Ty, UnaryOp, Value};
 
 /// The module that imported kernels came from: which of its ids have which new ones, in the order in which they were asked for.
 #[derive(Default)]
-pub(crate) struct Outer {
+pub(crate) struct SourceIds {
     new: Vec<u32>,
     pub(crate) order: Vec<u32>,
     /// Types and constants that the module has, by what they are.
     known: Map<Global, u32>,
-    /// Whether a truth value chooses between composites.
+    /// Whether a bool chooses between composites.
     pub(crate) selects_composites: bool,
 }
 
-impl Outer {
-    pub(crate) fn new(bound: u32) -> Outer {
-        Outer { new: vec![0; bound as usize], ..Outer::default() }
+impl SourceIds {
+    pub(crate) fn new(bound: u32) -> SourceIds {
+        SourceIds { new: vec![0; bound as usize], ..SourceIds::default() }
     }
 
     /// Says which id of the module is a scalar type.
@@ -41,19 +41,19 @@ impl Outer {
 }
 
 /// What was written of imported kernels.
-pub(crate) struct Written {
+pub(crate) struct ForeignWriter {
     words: Words,
 }
 
-impl Written {
+impl ForeignWriter {
     /// The functions of these kernels.
-    pub(crate) fn of<'a>(kernels: impl Iterator<Item = &'a Kernel>, outer: Outer) -> Written {
+    pub(crate) fn of<'a>(kernels: impl Iterator<Item = &'a Kernel>, outer: SourceIds) -> ForeignWriter {
         let mut words = Words::new(Mode::Write);
         words.outer = Some(outer);
         for k in kernels {
             words = Emit::run(k, words);
         }
-        Written { words }
+        ForeignWriter { words }
     }
 
     /// The new id of one of the module.
@@ -121,27 +121,27 @@ pub(crate) fn opcode(kind: OpKind, s: Scalar, to: Scalar) -> Option<S> {
     };
     let (bool_, float) = (s == Scalar::Bool, s.is_float());
     Some(match kind {
-        OpKind::Unary(Unary::Neg) => pick(S::FNegate, S::SNegate, S::SNegate),
-        OpKind::Unary(Unary::Not) if bool_ => S::LogicalNot,
-        OpKind::Unary(Unary::Not) => S::Not,
-        OpKind::Unary(Unary::CountOnes) => S::BitCount,
-        OpKind::Unary(Unary::ReverseBits) => S::BitReverse,
+        OpKind::Unary(UnaryOp::Neg) => pick(S::FNegate, S::SNegate, S::SNegate),
+        OpKind::Unary(UnaryOp::Not) if bool_ => S::LogicalNot,
+        OpKind::Unary(UnaryOp::Not) => S::Not,
+        OpKind::Unary(UnaryOp::CountOnes) => S::BitCount,
+        OpKind::Unary(UnaryOp::ReverseBits) => S::BitReverse,
         OpKind::Binary(f) => match f {
-            Binary::And if bool_ => S::LogicalAnd,
-            Binary::Or if bool_ => S::LogicalOr,
-            Binary::Xor if bool_ => S::LogicalNotEqual,
-            Binary::Add => pick(S::FAdd, S::IAdd, S::IAdd),
-            Binary::Sub => pick(S::FSub, S::ISub, S::ISub),
-            Binary::Mul => pick(S::FMul, S::IMul, S::IMul),
-            Binary::Div => pick(S::FDiv, S::SDiv, S::UDiv),
-            Binary::Rem if float => return None,
-            Binary::Rem => pick(S::FRem, S::SRem, S::UMod),
-            Binary::And => S::BitwiseAnd,
-            Binary::Or => S::BitwiseOr,
-            Binary::Xor => S::BitwiseXor,
-            Binary::Shl => S::ShiftLeftLogical,
-            Binary::Shr => pick(S::ShiftRightLogical, S::ShiftRightArithmetic, S::ShiftRightLogical),
-            Binary::Min | Binary::Max | Binary::Pow => return None,
+            BinaryOp::And if bool_ => S::LogicalAnd,
+            BinaryOp::Or if bool_ => S::LogicalOr,
+            BinaryOp::Xor if bool_ => S::LogicalNotEqual,
+            BinaryOp::Add => pick(S::FAdd, S::IAdd, S::IAdd),
+            BinaryOp::Sub => pick(S::FSub, S::ISub, S::ISub),
+            BinaryOp::Mul => pick(S::FMul, S::IMul, S::IMul),
+            BinaryOp::Div => pick(S::FDiv, S::SDiv, S::UDiv),
+            BinaryOp::Rem if float => return None,
+            BinaryOp::Rem => pick(S::FRem, S::SRem, S::UMod),
+            BinaryOp::And => S::BitwiseAnd,
+            BinaryOp::Or => S::BitwiseOr,
+            BinaryOp::Xor => S::BitwiseXor,
+            BinaryOp::Shl => S::ShiftLeftLogical,
+            BinaryOp::Shr => pick(S::ShiftRightLogical, S::ShiftRightArithmetic, S::ShiftRightLogical),
+            BinaryOp::Min | BinaryOp::Max | BinaryOp::Pow => return None,
         },
         OpKind::Compare(c) => compare(c, s),
         OpKind::Select => S::Select,
@@ -161,7 +161,7 @@ pub(crate) fn opcode(kind: OpKind, s: Scalar, to: Scalar) -> Option<S> {
 
 /// What emission must know of an imported kernel before it begins.
 #[derive(Default)]
-pub(super) struct Ahead {
+pub(super) struct ForeignSurvey {
     defs: Vec<Option<OpId>>,
     /// Members that nobody needs by themselves.
     skipped: Vec<bool>,
@@ -170,8 +170,8 @@ pub(super) struct Ahead {
     pub(super) locals: Vec<u32>,
 }
 
-impl Ahead {
-    pub(super) fn of(k: &Kernel) -> Ahead {
+impl ForeignSurvey {
+    pub(super) fn of(k: &Kernel) -> ForeignSurvey {
         let mut defs = vec![None; k.value_count()];
         let mut all = Vec::new();
         let mut open = vec![k.body()];
@@ -182,7 +182,7 @@ impl Ahead {
                 open.extend_from_slice(k.regions(op));
             }
         }
-        let mut a = Ahead {
+        let mut a = ForeignSurvey {
             defs,
             skipped: vec![false; k.value_count()],
             constant: vec![false; k.value_count()],
@@ -373,7 +373,7 @@ impl Emit<'_> {
         id
     }
 
-    /// Before version 1.4 a truth value for each component chooses.
+    /// Before version 1.4 a bool for each component chooses.
     fn choose(&mut self, by: &'static str, ty: Ty, condition: Ty, args: &[u32]) -> u32 {
         let mut c = args[0];
         let whole = self.w.outer.as_ref().is_some_and(|o| o.selects_composites);

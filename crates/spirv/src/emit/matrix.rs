@@ -4,7 +4,7 @@ use rspirv::spirv::{self, Op as S};
 
 use super::control::Emit;
 use super::words::{Global, Words};
-use impasto_kernel::ir::{Access, Binary, Matrix, MatrixLayout, MemoryId, OpId, OpKind, Scalar, Space, Ty};
+use impasto_kernel::ir::{Access, BinaryOp, Matrix, MatrixLayout, MemoryId, OpId, OpKind, Scalar, Space, Ty};
 
 impl Words {
     /// The type of a matrix.
@@ -70,8 +70,8 @@ impl Emit<'_> {
             OpKind::MatrixScale => self.exact(by, S::MatrixTimesScalar, ty, args),
             OpKind::Binary(f) => {
                 let instruction = match f {
-                    Binary::Add => S::FAdd,
-                    Binary::Sub => S::FSub,
+                    BinaryOp::Add => S::FAdd,
+                    BinaryOp::Sub => S::FSub,
                     _ => S::FMul,
                 };
                 self.exact(by, instruction, ty, args)

@@ -85,7 +85,7 @@ impl Words {
 }
 
 /// A part of an element: the members that lead to it, and how many scalars and vectors stand before it.
-struct Part {
+struct ElementMember {
     path: Vec<u32>,
     number: u32,
 }
@@ -96,7 +96,7 @@ impl Emit<'_> {
     }
 
     /// The place of a part of an element, which lies there as this type; the same place is named once.
-    fn place(&mut self, by: &'static str, m: MemoryId, index: u32, part: &Part, laid: u32) -> u32 {
+    fn place(&mut self, by: &'static str, m: MemoryId, index: u32, part: &ElementMember, laid: u32) -> u32 {
         let key = (m, index, part.number);
         if let Some(&id) = self.places.get(&key) {
             return id;
@@ -116,14 +116,14 @@ impl Emit<'_> {
     /// The place of an element that lies in memory as a value does.
     pub(super) fn element(&mut self, by: &'static str, m: MemoryId, index: u32) -> u32 {
         let laid = self.w.ty(self.k, self.k.memory(m).ty);
-        self.place(by, m, index, &Part { path: Vec::new(), number: 0 }, laid)
+        self.place(by, m, index, &ElementMember { path: Vec::new(), number: 0 }, laid)
     }
 
     /// The place of an element that is a scalar or a vector, as it lies in memory.
     pub(super) fn lanes_place(&mut self, by: &'static str, m: MemoryId, index: u32) -> u32 {
         let (space, (s, n)) = (self.k.memory(m).space, self.k.memory(m).ty.lanes().unwrap_or((Scalar::U32, 1)));
         let laid = self.w.laid_lanes(space, s, n);
-        self.place(by, m, index, &Part { path: Vec::new(), number: 0 }, laid)
+        self.place(by, m, index, &ElementMember { path: Vec::new(), number: 0 }, laid)
     }
 
     /// Whether elements lie in memory as values do.
@@ -145,10 +145,10 @@ impl Emit<'_> {
             self.w.push_parts(S::Load, &[&[t, id, at], self.seen(m)]);
             return id;
         }
-        self.load_part(by, m, index, ty, &mut Part { path: Vec::new(), number: 0 })
+        self.load_part(by, m, index, ty, &mut ElementMember { path: Vec::new(), number: 0 })
     }
 
-    fn load_part(&mut self, by: &'static str, m: MemoryId, index: u32, ty: Ty, part: &mut Part) -> u32 {
+    fn load_part(&mut self, by: &'static str, m: MemoryId, index: u32, ty: Ty, part: &mut ElementMember) -> u32 {
         let Some((s, n)) = ty.lanes() else {
             let mut members = Vec::new();
             for i in 0..self.k.members(ty) {
@@ -173,10 +173,10 @@ impl Emit<'_> {
             return self.w.push_parts(S::Store, &[&[at, value], self.seen(m)]);
         }
         let ty = self.k.memory(m).ty;
-        self.store_part(by, m, index, ty, value, &mut Part { path: Vec::new(), number: 0 });
+        self.store_part(by, m, index, ty, value, &mut ElementMember { path: Vec::new(), number: 0 });
     }
 
-    fn store_part(&mut self, by: &'static str, m: MemoryId, index: u32, ty: Ty, value: u32, part: &mut Part) {
+    fn store_part(&mut self, by: &'static str, m: MemoryId, index: u32, ty: Ty, value: u32, part: &mut ElementMember) {
         let Some((s, n)) = ty.lanes() else {
             for i in 0..self.k.members(ty) {
                 part.path.push(i);

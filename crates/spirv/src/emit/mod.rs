@@ -21,8 +21,8 @@ use rspirv::spirv;
 use crate::check::check;
 use crate::target::{capability, extension, known_as};
 use control::Emit;
-pub(crate) use foreign::{Outer, Written, opcode};
-use words::{Mode, Own, Words, instruction, text};
+pub(crate) use foreign::{ForeignWriter, SourceIds, opcode};
+use words::{KernelIds, Mode, Words, instruction, text};
 
 /// The largest bound on ids that every Vulkan driver must accept.
 pub const ID_LIMIT: u32 = 4_194_303;
@@ -70,7 +70,7 @@ pub(crate) fn emit(kernels: &[Kernel], target: &Target, limit: u32) -> Result<Ve
 }
 
 /// Goes through all kernels. Beside the words is what belongs to each kernel.
-fn write(kernels: &[Kernel], mode: Mode, features: &BTreeSet<Feature>) -> (Words, Vec<Own>) {
+fn write(kernels: &[Kernel], mode: Mode, features: &BTreeSet<Feature>) -> (Words, Vec<KernelIds>) {
     let mut w = Words::new(mode);
     w.vulkan_model = features.contains(&Feature::MemoryModel);
     let mut own = Vec::new();
@@ -82,10 +82,16 @@ fn write(kernels: &[Kernel], mode: Mode, features: &BTreeSet<Feature>) -> (Words
 }
 
 /// The parts in the order of the specification.
-fn assemble(w: Words, own: &[Own], entries: &[Entry], mut features: BTreeSet<Feature>, target: &Target) -> Vec<u32> {
+fn assemble(
+    w: Words,
+    own: &[KernelIds],
+    entries: &[Entry],
+    mut features: BTreeSet<Feature>,
+    target: &Target,
+) -> Vec<u32> {
     // What is optional is asked for where the floats are computed with.
     let modes = [(Feature::SignedZerosF16, Scalar::F16), (Feature::SignedZerosF32, Scalar::F32)];
-    let signed = |own: &Own| -> Vec<u32> {
+    let signed = |own: &KernelIds| -> Vec<u32> {
         let used = modes.iter().zip(own.floats).filter(|&(m, used)| used && target.has(m.0));
         used.map(|(m, _)| m.1.bits()).collect()
     };

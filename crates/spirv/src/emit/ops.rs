@@ -4,7 +4,7 @@ use rspirv::spirv::{self, Op as S};
 
 use super::control::Emit;
 use impasto_kernel::ir::{
-    Atomic, Binary, Compare, MemoryId, OpId, OpKind, Scalar, Shape, Space, Subgroup, Ty, Unary, Value,
+    Atomic, BinaryOp, Compare, MemoryId, OpId, OpKind, Scalar, Shape, Space, Subgroup, Ty, UnaryOp, Value,
 };
 
 /// The instruction of a comparison.
@@ -179,65 +179,65 @@ impl Emit<'_> {
         }
     }
 
-    fn unary(&mut self, by: &'static str, f: Unary, ty: Ty, a: u32) -> u32 {
+    fn unary(&mut self, by: &'static str, f: UnaryOp, ty: Ty, a: u32) -> u32 {
         use spirv::GlslStd450Op as G;
         let s = scalar_of(ty);
         let glsl = match f {
-            Unary::Neg => return self.make(by, if s.is_float() { S::FNegate } else { S::SNegate }, ty, &[a]),
-            Unary::Not => return self.make(by, if s == Scalar::Bool { S::LogicalNot } else { S::Not }, ty, &[a]),
-            Unary::CountOnes => return self.make(by, S::BitCount, ty, &[a]),
-            Unary::ReverseBits => return self.make(by, S::BitReverse, ty, &[a]),
-            Unary::Abs if !s.is_float() => {
+            UnaryOp::Neg => return self.make(by, if s.is_float() { S::FNegate } else { S::SNegate }, ty, &[a]),
+            UnaryOp::Not => return self.make(by, if s == Scalar::Bool { S::LogicalNot } else { S::Not }, ty, &[a]),
+            UnaryOp::CountOnes => return self.make(by, S::BitCount, ty, &[a]),
+            UnaryOp::ReverseBits => return self.make(by, S::BitReverse, ty, &[a]),
+            UnaryOp::Abs if !s.is_float() => {
                 let zero = self.w.splat(ty, 0);
                 let below = self.make(by, S::SLessThan, Self::bools(ty), &[a, zero]);
                 let other = self.make(by, S::SNegate, ty, &[a]);
                 return self.pick(by, ty, below, other, a);
             }
-            Unary::Abs => G::FAbs,
-            Unary::Floor => G::Floor,
-            Unary::Ceil => G::Ceil,
-            Unary::Trunc => G::Trunc,
-            Unary::RoundEven => G::RoundEven,
-            Unary::Sqrt => G::Sqrt,
-            Unary::InverseSqrt => G::InverseSqrt,
-            Unary::Exp => G::Exp,
-            Unary::Log => G::Log,
-            Unary::Sin => G::Sin,
-            Unary::Cos => G::Cos,
-            Unary::Tanh => G::Tanh,
+            UnaryOp::Abs => G::FAbs,
+            UnaryOp::Floor => G::Floor,
+            UnaryOp::Ceil => G::Ceil,
+            UnaryOp::Trunc => G::Trunc,
+            UnaryOp::RoundEven => G::RoundEven,
+            UnaryOp::Sqrt => G::Sqrt,
+            UnaryOp::InverseSqrt => G::InverseSqrt,
+            UnaryOp::Exp => G::Exp,
+            UnaryOp::Log => G::Log,
+            UnaryOp::Sin => G::Sin,
+            UnaryOp::Cos => G::Cos,
+            UnaryOp::Tanh => G::Tanh,
         };
         self.glsl(by, glsl, ty, &[a])
     }
 
-    fn binary(&mut self, by: &'static str, f: Binary, ty: Ty, a: u32, b: u32, constant: Option<u64>) -> u32 {
+    fn binary(&mut self, by: &'static str, f: BinaryOp, ty: Ty, a: u32, b: u32, constant: Option<u64>) -> u32 {
         let s = scalar_of(ty);
         let bits = u64::from(s.bits());
         let simple = match f {
-            Binary::Add | Binary::Sub | Binary::Mul if s.is_float() => {
+            BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul if s.is_float() => {
                 let op = match f {
-                    Binary::Add => S::FAdd,
-                    Binary::Sub => S::FSub,
+                    BinaryOp::Add => S::FAdd,
+                    BinaryOp::Sub => S::FSub,
                     _ => S::FMul,
                 };
                 return self.exact(by, op, ty, &[a, b]);
             }
-            Binary::Add => S::IAdd,
-            Binary::Sub => S::ISub,
-            Binary::Mul => S::IMul,
-            Binary::Div if s.is_float() => S::FDiv,
-            Binary::Div | Binary::Rem => return self.divide(by, f, ty, a, b, constant),
-            Binary::Min | Binary::Max => {
-                let (x, y) = if f == Binary::Min { (b, a) } else { (a, b) };
+            BinaryOp::Add => S::IAdd,
+            BinaryOp::Sub => S::ISub,
+            BinaryOp::Mul => S::IMul,
+            BinaryOp::Div if s.is_float() => S::FDiv,
+            BinaryOp::Div | BinaryOp::Rem => return self.divide(by, f, ty, a, b, constant),
+            BinaryOp::Min | BinaryOp::Max => {
+                let (x, y) = if f == BinaryOp::Min { (b, a) } else { (a, b) };
                 let less = self.make(by, compare(Compare::Lt, s), Self::bools(ty), &[x, y]);
                 return self.pick(by, ty, less, b, a);
             }
-            Binary::And if s == Scalar::Bool => S::LogicalAnd,
-            Binary::Or if s == Scalar::Bool => S::LogicalOr,
-            Binary::Xor if s == Scalar::Bool => S::LogicalNotEqual,
-            Binary::And => S::BitwiseAnd,
-            Binary::Or => S::BitwiseOr,
-            Binary::Xor => S::BitwiseXor,
-            Binary::Shl | Binary::Shr => {
+            BinaryOp::And if s == Scalar::Bool => S::LogicalAnd,
+            BinaryOp::Or if s == Scalar::Bool => S::LogicalOr,
+            BinaryOp::Xor if s == Scalar::Bool => S::LogicalNotEqual,
+            BinaryOp::And => S::BitwiseAnd,
+            BinaryOp::Or => S::BitwiseOr,
+            BinaryOp::Xor => S::BitwiseXor,
+            BinaryOp::Shl | BinaryOp::Shr => {
                 let amount = if constant.is_some_and(|c| c < bits) {
                     b
                 } else {
@@ -245,20 +245,20 @@ impl Emit<'_> {
                     self.make(by, S::BitwiseAnd, ty, &[b, mask])
                 };
                 let op = match f {
-                    Binary::Shl => S::ShiftLeftLogical,
+                    BinaryOp::Shl => S::ShiftLeftLogical,
                     _ if s.is_signed() => S::ShiftRightArithmetic,
                     _ => S::ShiftRightLogical,
                 };
                 return self.make(by, op, ty, &[a, amount]);
             }
-            Binary::Pow => return self.glsl(by, spirv::GlslStd450Op::Pow, ty, &[a, b]),
+            BinaryOp::Pow => return self.glsl(by, spirv::GlslStd450Op::Pow, ty, &[a, b]),
         };
         self.make(by, simple, ty, &[a, b])
     }
 
     /// Division with the divisor replaced by 1 where SPIR-V has no result. The rest of signed numbers is made from the quotient:
     /// the instruction for it is undefined in Vulkan for negative operands.
-    fn divide(&mut self, by: &'static str, f: Binary, ty: Ty, a: u32, b: u32, constant: Option<u64>) -> u32 {
+    fn divide(&mut self, by: &'static str, f: BinaryOp, ty: Ty, a: u32, b: u32, constant: Option<u64>) -> u32 {
         let s = scalar_of(ty);
         let bools = Self::bools(ty);
         let safe = constant.is_some_and(|c| c != 0 && !(s.is_signed() && c == s.mask()));
@@ -276,8 +276,8 @@ impl Emit<'_> {
             divisor = self.pick(by, ty, wrong, one, b);
         }
         match (f, s.is_signed()) {
-            (Binary::Div, true) => self.make(by, S::SDiv, ty, &[a, divisor]),
-            (Binary::Div, false) => self.make(by, S::UDiv, ty, &[a, divisor]),
+            (BinaryOp::Div, true) => self.make(by, S::SDiv, ty, &[a, divisor]),
+            (BinaryOp::Div, false) => self.make(by, S::UDiv, ty, &[a, divisor]),
             (_, false) => self.make(by, S::UMod, ty, &[a, divisor]),
             (_, true) => {
                 let quotient = self.make(by, S::SDiv, ty, &[a, divisor]);

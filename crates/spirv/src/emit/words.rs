@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rspirv::spirv;
 
-use super::foreign::Outer;
+use super::foreign::SourceIds;
 use impasto_kernel::hash::Map;
 use impasto_kernel::ir::{Kernel, Matrix, Scalar, Shape, Ty};
 use impasto_kernel::param_offsets;
@@ -56,7 +56,7 @@ pub(super) enum Mode {
 
 /// The parts of a module, in the order of the specification.
 #[derive(Default)]
-pub(super) struct Parts {
+pub(super) struct Sections {
     pub(super) decorations: Vec<u32>,
     pub(super) globals: Vec<u32>,
     pub(super) functions: Vec<u32>,
@@ -64,7 +64,7 @@ pub(super) struct Parts {
 
 /// What belongs to one kernel of a module.
 #[derive(Default)]
-pub(super) struct Own {
+pub(super) struct KernelIds {
     pub(super) main: u32,
     /// Inputs that it reads.
     pub(super) interface: Vec<u32>,
@@ -84,14 +84,14 @@ pub(super) struct Own {
 pub(super) struct Words {
     mode: Mode,
     pub(super) ids: u64,
-    pub(super) parts: Parts,
+    pub(super) parts: Sections,
     pub(super) globals: Map<Global, u32>,
     pub(super) glsl: Option<u32>,
     /// Whether this is under the Vulkan memory model, where accesses say that others see them, and not the older one.
     pub(super) vulkan_model: bool,
-    pub(super) own: Own,
+    pub(super) own: KernelIds,
     /// The module that the kernels were imported from.
-    pub(super) outer: Option<Outer>,
+    pub(super) outer: Option<SourceIds>,
 }
 
 /// One instruction: its length and number, then its operands, in parts that follow each other.
@@ -114,21 +114,21 @@ impl Words {
             mode,
             vulkan_model: false,
             ids: 1,
-            parts: Parts::default(),
+            parts: Sections::default(),
             globals: Map::default(),
             glsl: None,
-            own: Own::default(),
+            own: KernelIds::default(),
             outer: None,
         }
     }
 
     /// Begins a kernel.
     pub(super) fn begin(&mut self, k: &Kernel) {
-        self.own = Own {
+        self.own = KernelIds {
             memories: vec![0; k.memories().len()],
             types: vec![0; k.type_count()],
             foreign: Foreign::shared(k),
-            ..Own::default()
+            ..KernelIds::default()
         };
     }
 

@@ -10,7 +10,7 @@ use super::module::{At, Source};
 use super::table;
 use impasto_kernel::hash::{Map, Set};
 use impasto_kernel::ir::{
-    Assembler, Effect, Kernel, Members, Memory, MemoryId, OpKind, RegionId, Scalar, Shape, Space, Ty, Value, VarId,
+    Assembler, Effect, Kernel, Members, MemoryDecl, MemoryId, OpKind, RegionId, Scalar, Shape, Space, Ty, Value, VarId,
 };
 
 /// Ops and blocks that a kernel may come to with its calls in their places, for each word of the module and at least.
@@ -180,7 +180,7 @@ impl<'a> Import<'a> {
         kept: &'a Set<u32>,
     ) -> Import<'a> {
         let mut kernel = Kernel::empty(name, [1, 1, 1]);
-        let memory = |name: &str| Memory {
+        let memory = |name: &str| MemoryDecl {
             name: name.to_owned(),
             ty: Ty::scalar(Scalar::U32),
             space: Space::Pointed { shared: true },
@@ -436,7 +436,7 @@ impl<'a> Import<'a> {
         let memory = MemoryId(self.asm.kernel.memories().len() as u32);
         let escapes = self.escapes(id);
         let name = self.s.names.get(&id).filter(|n| !n.is_empty()).cloned().unwrap_or_else(|| format!("local{id}"));
-        self.asm.kernel.memories_mut().push(Memory {
+        self.asm.kernel.memories_mut().push(MemoryDecl {
             name,
             ty: Ty::scalar(Scalar::U32),
             space: Space::Pointed { shared: escapes },

@@ -2,7 +2,7 @@
 //! block, or the end of a construct that is open, or the function is refused.
 //!
 //! Values that a join chooses (`OpPhi`) and values that are used outside of the region they are made in become variables, which SSA
-//! construction makes values again. A construct that is left from further inside becomes a loop that runs once, which the pass `once`
+//! construction makes values again. A construct that is left from further inside becomes a loop that runs once, which the pass `single_trip_loops`
 //! takes away where it can. What was not foreseen is noted in the [`Plan`], and the import begins again.
 
 use rspirv::spirv::Op as S;

@@ -1,4 +1,4 @@
-//! The table behind the foreign ops of an imported kernel: instructions that the op table does not have, and types by their ids in the module.
+//! The table of the foreign ops of an imported kernel: instructions that the op table does not have, and types by their ids in the module.
 
 use std::any::Any;
 use std::collections::HashMap;

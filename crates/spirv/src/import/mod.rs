@@ -30,7 +30,7 @@ use impasto_kernel::passes::{MULTI_LEVEL_EXITS, optimise_imported};
 use impasto_kernel::verify;
 use module::At;
 pub(crate) use module::Source;
-pub use reflect::{BlockLayout, BoundBuffer, LastArray, ModuleEntry, ModuleInterface, Number, reflect};
+pub use reflect::{BlockLayout, BoundBuffer, LastArray, ModuleEntry, ModuleInterface, ScalarFormat, reflect};
 pub(crate) use reflect::{member_scalars, strides};
 
 /// Why a module was not optimised.
@@ -126,7 +126,7 @@ pub struct ModuleOptions {
 
 /// A function that was passed through as it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Passed {
+pub struct PassedThrough {
     /// Its name, or its id.
     pub function: String,
     /// The word that was not understood.
@@ -141,7 +141,7 @@ pub struct OptimisedModule {
     /// The words.
     pub words: Vec<u32>,
     /// Functions that were passed through as they were.
-    pub passed: Vec<Passed>,
+    pub passed: Vec<PassedThrough>,
 }
 
 /// Instructions of the functions of a module that was read.
@@ -160,7 +160,7 @@ pub(crate) struct Imported {
     pub(crate) source: Source,
     pub(crate) kernels: Vec<Kernel>,
     kept: Set<u32>,
-    passed: Vec<Passed>,
+    passed: Vec<PassedThrough>,
 }
 
 pub(crate) fn import_all(words: &[u32], options: ModuleOptions) -> Result<Imported, ImportError> {
@@ -173,7 +173,7 @@ pub(crate) fn import_all(words: &[u32], options: ModuleOptions) -> Result<Import
     let source = Source::read(words)?;
     let blocks = Blocks::of(&source);
     let mut kept = Set::default();
-    let mut passed: Vec<Passed> = Vec::new();
+    let mut passed: Vec<PassedThrough> = Vec::new();
     // Each iteration imports all, or finds one more function that stays as it is.
     let kernels = 'again: loop {
         let facts = Facts::of(&source, &kept);
@@ -206,7 +206,7 @@ pub(crate) fn import_all(words: &[u32], options: ModuleOptions) -> Result<Import
                 return Err(ImportError::NotUnderstood { function: name, word: refusal.word, reason: refusal.reason });
             }
             kept.insert(function);
-            passed.push(Passed { function: name, word: refusal.word, reason: refusal.reason });
+            passed.push(PassedThrough { function: name, word: refusal.word, reason: refusal.reason });
             continue 'again;
         }
         break kernels;

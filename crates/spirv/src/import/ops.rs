@@ -8,7 +8,7 @@ use super::foreign::{Instruction, Word};
 use super::grammar::{self, Role};
 use super::module::{At, text};
 use super::table;
-use impasto_kernel::ir::{Binary, Effect, OpKind, Scalar, Ty, Value};
+use impasto_kernel::ir::{BinaryOp, Effect, OpKind, Scalar, Ty, Value};
 
 impl Import<'_> {
     /// One instruction that is no terminator. What it gives is of the type that it says.
@@ -119,7 +119,7 @@ impl Import<'_> {
     /// Whether the op is defined wherever it may be moved to: a division by what may be zero is not.
     fn is_safe(&self, kind: OpKind, args: &[Value], ty: Ty) -> bool {
         let Some((s, n)) = ty.lanes() else { return false };
-        if !matches!(kind, OpKind::Binary(Binary::Div | Binary::Rem)) || !s.is_int() {
+        if !matches!(kind, OpKind::Binary(BinaryOp::Div | BinaryOp::Rem)) || !s.is_int() {
             return true;
         }
         let fits = |v: Value| self.asm.as_const(v).is_some_and(|c| c != 0 && c != s.mask());

@@ -11,7 +11,7 @@ const MOST_SCALARS: usize = 1 << 20;
 
 /// What a scalar in a buffer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Number {
+pub enum ScalarFormat {
     /// An integer of so many bits.
     Int {
         /// The bits.
@@ -23,23 +23,23 @@ pub enum Number {
     Float(u32),
 }
 
-impl Number {
+impl ScalarFormat {
     /// Bytes in a buffer.
     pub fn bytes(self) -> u32 {
         match self {
-            Number::Int { bits, .. } | Number::Float(bits) => bits / 8,
+            ScalarFormat::Int { bits, .. } | ScalarFormat::Float(bits) => bits / 8,
         }
     }
 }
 
 /// The array at the end of a buffer: where it begins, the bytes from one element to the next, and the places of scalars in an element.
-pub type LastArray = (u32, u32, Vec<(u32, Number)>);
+pub type LastArray = (u32, u32, Vec<(u32, ScalarFormat)>);
 
 /// How scalars lie in a buffer: those of its fixed part, and those of each element of the array at its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockLayout {
     /// The places of scalars, in bytes.
-    pub scalars: Vec<(u32, Number)>,
+    pub scalars: Vec<(u32, ScalarFormat)>,
     /// The array at the end.
     pub array: Option<LastArray>,
     /// Bytes of the fixed part.
@@ -237,7 +237,7 @@ fn scalars(
     ty: u32,
     at: u32,
     within: Option<(u32, u32)>,
-    to: &mut Vec<(u32, Number)>,
+    to: &mut Vec<(u32, ScalarFormat)>,
     level: u32,
 ) -> Option<()> {
     if to.len() > MOST_SCALARS || level > 32 {
@@ -250,8 +250,8 @@ fn scalars(
         _ => return None,
     }
     match s.made(ty)? {
-        (S::TypeInt, &[_, bits, sign]) => to.push((at, Number::Int { bits, signed: sign == 1 })),
-        (S::TypeFloat, &[_, bits, ..]) => to.push((at, Number::Float(bits))),
+        (S::TypeInt, &[_, bits, sign]) => to.push((at, ScalarFormat::Int { bits, signed: sign == 1 })),
+        (S::TypeFloat, &[_, bits, ..]) => to.push((at, ScalarFormat::Float(bits))),
         (S::TypeVector, &[_, of, n]) => {
             let width = match s.made(of)? {
                 (S::TypeInt, &[_, bits, _]) | (S::TypeFloat, &[_, bits, ..]) => bits / 8,
@@ -287,7 +287,7 @@ fn scalars(
 }
 
 /// The places of the scalars of a value of this type in a buffer; `within` is the member of a struct that it is.
-pub(crate) fn member_scalars(s: &Source, ty: u32, within: Option<(u32, u32)>) -> Option<Vec<(u32, Number)>> {
+pub(crate) fn member_scalars(s: &Source, ty: u32, within: Option<(u32, u32)>) -> Option<Vec<(u32, ScalarFormat)>> {
     let mut all = Vec::new();
     scalars(s, ty, 0, within, &mut all, 0)?;
     Some(all)

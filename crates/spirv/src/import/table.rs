@@ -5,27 +5,27 @@ use rspirv::spirv::{Decoration, Op as S, StorageClass};
 use super::body::{SHARED, Target, WORKGROUP};
 use super::module::Source;
 use crate::emit::opcode;
-use impasto_kernel::ir::{Binary, Compare, Effect, OpKind, Scalar, Ty, Unary};
+use impasto_kernel::ir::{BinaryOp, Compare, Effect, OpKind, Scalar, Ty, UnaryOp};
 
 /// The op that an instruction is, on operands of these types. Only where it is the same instruction that we would write for the op: signs of
 /// operands that do not go together make it another.
 pub(super) fn plain(op: S, args: &[Ty], ty: Ty) -> Option<OpKind> {
     use OpKind::{Binary as B, Compare as C, Unary as U};
     let kind = match op {
-        S::FNegate | S::SNegate => U(Unary::Neg),
-        S::Not | S::LogicalNot => U(Unary::Not),
-        S::BitCount => U(Unary::CountOnes),
-        S::BitReverse => U(Unary::ReverseBits),
-        S::FAdd | S::IAdd => B(Binary::Add),
-        S::FSub | S::ISub => B(Binary::Sub),
-        S::FMul | S::IMul => B(Binary::Mul),
-        S::FDiv | S::SDiv | S::UDiv => B(Binary::Div),
-        S::UMod | S::SRem => B(Binary::Rem),
-        S::BitwiseAnd | S::LogicalAnd => B(Binary::And),
-        S::BitwiseOr | S::LogicalOr => B(Binary::Or),
-        S::BitwiseXor => B(Binary::Xor),
-        S::ShiftLeftLogical => B(Binary::Shl),
-        S::ShiftRightLogical | S::ShiftRightArithmetic => B(Binary::Shr),
+        S::FNegate | S::SNegate => U(UnaryOp::Neg),
+        S::Not | S::LogicalNot => U(UnaryOp::Not),
+        S::BitCount => U(UnaryOp::CountOnes),
+        S::BitReverse => U(UnaryOp::ReverseBits),
+        S::FAdd | S::IAdd => B(BinaryOp::Add),
+        S::FSub | S::ISub => B(BinaryOp::Sub),
+        S::FMul | S::IMul => B(BinaryOp::Mul),
+        S::FDiv | S::SDiv | S::UDiv => B(BinaryOp::Div),
+        S::UMod | S::SRem => B(BinaryOp::Rem),
+        S::BitwiseAnd | S::LogicalAnd => B(BinaryOp::And),
+        S::BitwiseOr | S::LogicalOr => B(BinaryOp::Or),
+        S::BitwiseXor => B(BinaryOp::Xor),
+        S::ShiftLeftLogical => B(BinaryOp::Shl),
+        S::ShiftRightLogical | S::ShiftRightArithmetic => B(BinaryOp::Shr),
         S::IEqual | S::FOrdEqual | S::LogicalEqual => C(Compare::Eq),
         S::INotEqual | S::FUnordNotEqual | S::LogicalNotEqual => C(Compare::Ne),
         S::SLessThan | S::ULessThan | S::FOrdLessThan => C(Compare::Lt),
@@ -42,7 +42,7 @@ pub(super) fn plain(op: S, args: &[Ty], ty: Ty) -> Option<OpKind> {
     let (s, n) = args.first()?.lanes()?;
     let (to, m) = ty.lanes()?;
     let fits = match kind {
-        U(f) => args == [ty] && (!matches!(f, Unary::CountOnes | Unary::ReverseBits) || s.bits() == 32),
+        U(f) => args == [ty] && (!matches!(f, UnaryOp::CountOnes | UnaryOp::ReverseBits) || s.bits() == 32),
         B(_) => args == [ty, ty],
         C(_) => args.len() == 2 && args[0] == args[1] && to == Scalar::Bool && n == m,
         OpKind::Select => args.len() == 3 && s == Scalar::Bool && args[1..] == [ty, ty] && (n == m || n == 1),

@@ -5,13 +5,13 @@ use rspirv::spirv::{Decoration, Op as S, StorageClass};
 use super::ImportError;
 use super::grammar::{self, Role};
 use super::module::{At, Source};
-use crate::emit::{ID_LIMIT, Outer, Written};
+use crate::emit::{ForeignWriter, ID_LIMIT, SourceIds};
 use impasto_kernel::hash::{Map, Set};
 use impasto_kernel::ir::{Kernel, Scalar};
 
 /// The words of the module with these functions in place of those of its entry points; `kept` stay as they are.
 pub(super) fn write(s: &Source, kernels: &[Kernel], kept: &Set<u32>) -> Result<Vec<u32>, ImportError> {
-    let mut w = Written::of(kernels.iter(), outer(s));
+    let mut w = ForeignWriter::of(kernels.iter(), outer(s));
     for e in &s.entries {
         w.outside(e.function);
     }
@@ -85,8 +85,8 @@ pub(super) fn write(s: &Source, kernels: &[Kernel], kept: &Set<u32>) -> Result<V
 }
 
 /// What is known of the module's own types and constants.
-fn outer(s: &Source) -> Outer {
-    let mut outer = Outer::new(s.bound);
+fn outer(s: &Source) -> SourceIds {
+    let mut outer = SourceIds::new(s.bound);
     outer.selects_composites = s.words[1] >= 0x0001_0400;
     let mut scalars: Map<u32, Scalar> = Map::default();
     for &at in &s.preamble {
@@ -129,7 +129,7 @@ fn outer(s: &Source) -> Outer {
 }
 
 /// The functions that stay as they are, of those that are called or entered, with new ids.
-fn functions(s: &Source, w: &mut Written, kept: &Set<u32>) -> Vec<u32> {
+fn functions(s: &Source, w: &mut ForeignWriter, kept: &Set<u32>) -> Vec<u32> {
     let mut needed: Vec<u32> =
         s.functions.iter().map(|f| f.id).filter(|id| kept.contains(id) && w.has(*id).is_some()).collect();
     let mut seen: Set<u32> = needed.iter().copied().collect();
@@ -164,7 +164,7 @@ fn functions(s: &Source, w: &mut Written, kept: &Set<u32>) -> Vec<u32> {
 }
 
 /// Everything that a host can see stays: entry points with their variables, bindings, and specialisation constants.
-fn interface(s: &Source, w: &mut Written) {
+fn interface(s: &Source, w: &mut ForeignWriter) {
     for &at in &s.preamble {
         let operands = s.operands(at);
         match s.op(at) {
@@ -194,7 +194,7 @@ fn interface(s: &Source, w: &mut Written) {
 }
 
 /// What is needed by what is needed.
-fn need(s: &Source, w: &mut Written) {
+fn need(s: &Source, w: &mut ForeignWriter) {
     let mut next = 0;
     loop {
         let asked: Vec<u32> = w.asked(next).to_vec();
@@ -229,7 +229,7 @@ fn need(s: &Source, w: &mut Written) {
 }
 
 /// An instruction with new ids. Ids of functions that stay are new where they are first seen.
-fn copy(s: &Source, w: &mut Written, instruction: &[u32], to: &mut Vec<u32>, fresh: &mut Map<u32, u32>) {
+fn copy(s: &Source, w: &mut ForeignWriter, instruction: &[u32], to: &mut Vec<u32>, fresh: &mut Map<u32, u32>) {
     let first = to.len();
     to.extend_from_slice(instruction);
     let mut ids = Vec::new();

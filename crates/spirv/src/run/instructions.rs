@@ -2,17 +2,17 @@
 
 use rspirv::spirv::{GlslStd450Op as G, GroupOperation, Op as S};
 
-use impasto_kernel::exec::{Launch, Machine, Mask, Stop};
+use impasto_kernel::exec::{Executor, Launch, Mask, Stop};
 use impasto_kernel::ir::{OpId, Shape, Value};
 
-use super::memory::{Outside, number};
+use super::memory::{ModuleMemory, number};
 use super::numbers::{self, bits, compute, float};
 use crate::import::foreign::{Foreign, Word};
-use crate::import::{Number, pointee};
+use crate::import::{ScalarFormat, pointee};
 
 pub(super) struct Instructions<'a, 'o, 'm> {
-    pub(super) outside: &'a mut Outside<'o>,
-    pub(super) m: &'a mut Machine<'m>,
+    pub(super) outside: &'a mut ModuleMemory<'o>,
+    pub(super) m: &'a mut Executor<'m>,
     pub(super) op: OpId,
     pub(super) code: S,
     pub(super) words: &'a [Word],
@@ -47,7 +47,7 @@ impl Instructions<'_, '_, '_> {
         Foreign::of(k).and_then(|f| f.type_id(k.ty(v))).unwrap_or(0)
     }
 
-    fn number(&self, v: Value) -> Number {
+    fn number(&self, v: Value) -> ScalarFormat {
         number(self.outside.s, self.type_id(v))
     }
 
@@ -270,7 +270,7 @@ impl Instructions<'_, '_, '_> {
         (shape(rows_of).0, shape(columns_of).1)
     }
 
-    fn extended(&self, v: &[Lanes], from: Number, to: Number, n: usize) -> Result<Vec<u64>, String> {
+    fn extended(&self, v: &[Lanes], from: ScalarFormat, to: ScalarFormat, n: usize) -> Result<Vec<u64>, String> {
         let function = self.literal(0);
         let unknown = || format!("the function {function} of an instruction set is not computed here");
         let f = |x: u64| float(from, x);
@@ -278,7 +278,7 @@ impl Instructions<'_, '_, '_> {
         let dot = |a: &[u64], b: &[u64]| {
             a.iter().zip(b).map(|(&x, &y)| r(f(x) * f(y))).reduce(|x, y| r(x + y)).unwrap_or(0.0)
         };
-        let words = Number::Float(32);
+        let words = ScalarFormat::Float(32);
         let pack = |count: u32, scale: f64, low: f64, v: &[u64]| -> u64 {
             let each = 32 / count;
             let one = |x: u64| (f(x).clamp(low, 1.0) * scale).round_ties_even() as i64 as u64 & ((1u64 << each) - 1);
@@ -314,8 +314,12 @@ impl Instructions<'_, '_, '_> {
             G::PackSnorm4x8 => vec![pack(4, 127.0, -1.0, &v[0])],
             G::PackUnorm2x16 => vec![pack(2, 65535.0, 0.0, &v[0])],
             G::PackSnorm2x16 => vec![pack(2, 32767.0, -1.0, &v[0])],
-            G::PackHalf2x16 => vec![bits(Number::Float(16), f(v[0][0])) | bits(Number::Float(16), f(v[0][1])) << 16],
-            G::UnpackHalf2x16 => [0, 16].map(|s| bits(words, float(Number::Float(16), v[0][0] >> s & 0xFFFF))).to_vec(),
+            G::PackHalf2x16 => {
+                vec![bits(ScalarFormat::Float(16), f(v[0][0])) | bits(ScalarFormat::Float(16), f(v[0][1])) << 16]
+            }
+            G::UnpackHalf2x16 => {
+                [0, 16].map(|s| bits(words, float(ScalarFormat::Float(16), v[0][0] >> s & 0xFFFF))).to_vec()
+            }
             G::UnpackUnorm4x8 => [0, 8, 16, 24].map(|s| bits(words, (v[0][0] >> s & 255) as f64 / 255.0)).to_vec(),
             G::UnpackUnorm2x16 => [0, 16].map(|s| bits(words, (v[0][0] >> s & 65535) as f64 / 65535.0)).to_vec(),
             G::Determinant | G::MatrixInverse | G::Frexp | G::Modf | G::FrexpStruct => return Err(unknown()),
@@ -337,7 +341,7 @@ impl Instructions<'_, '_, '_> {
         let result = self.m.kernel().result(op);
         // The scope is the first operand.
         let value = args.get(1).copied();
-        let n = value.map_or(Number::Int { bits: 32, signed: false }, |v| self.number(v));
+        let n = value.map_or(ScalarFormat::Int { bits: 32, signed: false }, |v| self.number(v));
         for first in (0..lanes).step_by(width) {
             let active: Vec<usize> = (first..(first + width).min(lanes)).filter(|&l| mask.has(l)).collect();
             let values: Vec<Lanes> =
@@ -401,10 +405,10 @@ fn is_atomic(code: S) -> bool {
 }
 
 /// The function that a subgroup folds with, and what it begins with.
-type Folding = (fn(Number, u64, u64) -> u64, u64);
+type Folding = (fn(ScalarFormat, u64, u64) -> u64, u64);
 
-fn arithmetic(code: S, n: Number) -> Option<Folding> {
-    let int = |op: S| -> fn(Number, u64, u64) -> u64 {
+fn arithmetic(code: S, n: ScalarFormat) -> Option<Folding> {
+    let int = |op: S| -> fn(ScalarFormat, u64, u64) -> u64 {
         match op {
             S::IMul => |n, a, b| a.wrapping_mul(b) & numbers::mask(n),
             S::BitwiseAnd => |_, a, b| a & b,

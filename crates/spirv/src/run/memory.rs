@@ -5,14 +5,14 @@
 
 use rspirv::spirv::{BuiltIn, Decoration, Op as S, StorageClass};
 
-use impasto_kernel::exec::{ForeignMachine, Launch, Machine, Mask, Stop};
+use impasto_kernel::exec::{Executor, ForeignExecutor, Launch, Mask, Stop};
 use impasto_kernel::hash::Map;
 use impasto_kernel::ir::{Builtin, Kernel, OpId, OpKind, Shape, Value};
 
 use super::instructions::Instructions;
 use super::numbers;
 use crate::import::foreign::{Constant, Foreign};
-use crate::import::{ModuleInterface, Number, Source, member_scalars, pointee};
+use crate::import::{ModuleInterface, ScalarFormat, Source, member_scalars, pointee};
 
 /// Scalars of one memory of an invocation or a workgroup.
 const MOST_SCALARS: u64 = 1 << 22;
@@ -23,7 +23,7 @@ const MOST_LANES: usize = 1024;
 /// Where a pointer leads: the memory in the upper bits, the byte or the scalar in the lower ones.
 const PLACE: u32 = 40;
 
-enum Home {
+enum Storage {
     /// A buffer of the launch, by its number.
     Buffer(usize),
     /// Scalars that a workgroup shares, or one invocation has: so many.
@@ -40,13 +40,13 @@ pub(super) struct Target {
 }
 
 /// The module around a kernel that runs.
-pub(super) struct Outside<'a> {
+pub(super) struct ModuleMemory<'a> {
     pub(super) s: &'a Source,
-    homes: Vec<Home>,
+    homes: Vec<Storage>,
     variables: Map<u32, usize>,
     locals: Vec<usize>,
     targets: Map<Value, Target>,
-    layouts: Map<Target, Vec<(u32, Number)>>,
+    layouts: Map<Target, Vec<(u32, ScalarFormat)>>,
     constants: Map<u32, Vec<u64>>,
     pub(super) buffers: Vec<Vec<u8>>,
     /// Whether something was read or written outside of its memory: what is not there reads as 0, and Vulkan promises nothing.
@@ -67,15 +67,15 @@ pub(super) fn slots(s: &Source, ty: u32, level: u32) -> Option<u64> {
     }
 }
 
-impl<'a> Outside<'a> {
+impl<'a> ModuleMemory<'a> {
     pub(super) fn new(
         s: &'a Source,
         k: &Kernel,
         interface: &ModuleInterface,
         buffers: Vec<Vec<u8>>,
-    ) -> Result<Outside<'a>, String> {
+    ) -> Result<ModuleMemory<'a>, String> {
         let lanes = k.workgroup.iter().fold(1usize, |n, &w| n.saturating_mul(w as usize)).min(MOST_LANES);
-        let mut o = Outside {
+        let mut o = ModuleMemory {
             s,
             homes: Vec::new(),
             variables: Map::default(),
@@ -96,7 +96,7 @@ impl<'a> Outside<'a> {
         }
         for (i, b) in interface.buffers.iter().map(|b| b.variable).chain(interface.constants_variable).enumerate() {
             o.variables.insert(b, o.homes.len());
-            o.homes.push(Home::Buffer(i));
+            o.homes.push(Storage::Buffer(i));
         }
         for &at in &s.preamble {
             let w = s.operands(at);
@@ -106,12 +106,12 @@ impl<'a> Outside<'a> {
             let n = || pointee(s, w[0]).and_then(|t| slots(s, t, 0)).filter(|&n| n <= MOST_SCALARS);
             let home = if w[2] == StorageClass::Input as u32 {
                 let b = s.decoration(w[1], Decoration::BuiltIn).and_then(BuiltIn::from_u32);
-                Home::Input(b.ok_or("an input that is no number of the invocation")?)
+                Storage::Input(b.ok_or("an input that is no number of the invocation")?)
             } else if w[2] == StorageClass::Workgroup as u32 {
-                Home::Shared(vec![0; n().ok_or("memory of a size that is not known")? as usize])
+                Storage::Shared(vec![0; n().ok_or("memory of a size that is not known")? as usize])
             } else if w[2] == StorageClass::Private as u32 {
                 let n = n().ok_or("memory of a size that is not known")? as usize;
-                Home::Own(vec![0; n * lanes], n)
+                Storage::Own(vec![0; n * lanes], n)
             } else {
                 continue;
             };
@@ -122,7 +122,7 @@ impl<'a> Outside<'a> {
             let n = pointee(s, pointer).and_then(|t| slots(s, t, 0)).filter(|&n| n <= MOST_SCALARS);
             let n = n.ok_or("an array of a size that is not known")? as usize;
             o.locals.push(o.homes.len());
-            o.homes.push(Home::Own(vec![0; n * lanes], n));
+            o.homes.push(Storage::Own(vec![0; n * lanes], n));
         }
         Ok(o)
     }
@@ -130,7 +130,7 @@ impl<'a> Outside<'a> {
     /// A new workgroup: nothing is left of the last one.
     fn begin(&mut self) {
         for home in &mut self.homes {
-            if let Home::Shared(v) | Home::Own(v, _) = home {
+            if let Storage::Shared(v) | Storage::Own(v, _) = home {
                 v.fill(0);
             }
         }
@@ -142,7 +142,7 @@ impl<'a> Outside<'a> {
         for (v, home) in all {
             let Some((S::Variable, &[_, _, _, first])) = self.s.made(v) else { continue };
             let value = self.constant(first, 0)?;
-            if let Home::Own(to, n) = &mut self.homes[home] {
+            if let Storage::Own(to, n) = &mut self.homes[home] {
                 for lane in 0..lanes {
                     to[lane * *n..lane * *n + value.len().min(*n)].copy_from_slice(&value[..value.len().min(*n)]);
                 }
@@ -235,12 +235,12 @@ impl<'a> Outside<'a> {
     }
 
     /// Follows a chain of indices from a pointer.
-    pub(super) fn chain(&mut self, m: &Machine<'_>, op: OpId, lane: usize) -> Result<u64, String> {
+    pub(super) fn chain(&mut self, m: &Executor<'_>, op: OpId, lane: usize) -> Result<u64, String> {
         let k = m.kernel();
         let args = k.args(op);
         let mut pointer = m.get(args[0], lane);
         let mut t = self.target(k, args[0]).ok_or("a pointer that leads nowhere")?;
-        let bytes = matches!(self.homes.get((pointer >> PLACE) as usize), Some(Home::Buffer(_)));
+        let bytes = matches!(self.homes.get((pointer >> PLACE) as usize), Some(Storage::Buffer(_)));
         let s = self.s;
         let out = || "an index that is out of bounds".to_owned();
         for &index in &args[1..] {
@@ -283,7 +283,7 @@ impl<'a> Outside<'a> {
         Ok(pointer)
     }
 
-    fn layout(&mut self, t: Target) -> Result<&[(u32, Number)], String> {
+    fn layout(&mut self, t: Target) -> Result<&[(u32, ScalarFormat)], String> {
         if !self.layouts.contains_key(&t) {
             let found = member_scalars(self.s, t.ty, t.within).ok_or("a type without a layout")?;
             self.layouts.insert(t, found);
@@ -294,7 +294,7 @@ impl<'a> Outside<'a> {
     /// Reads what lies at a pointer.
     pub(super) fn read(
         &mut self,
-        m: &Machine<'_>,
+        m: &Executor<'_>,
         pointer: u64,
         t: Target,
         lane: usize,
@@ -302,23 +302,23 @@ impl<'a> Outside<'a> {
     ) -> Result<Vec<u64>, String> {
         let (home, place) = ((pointer >> PLACE) as usize, (pointer & ((1 << PLACE) - 1)) as usize);
         match self.homes.get(home) {
-            Some(&Home::Buffer(b)) => {
+            Some(&Storage::Buffer(b)) => {
                 let layout = self.layout(t)?.to_vec();
                 let found = layout.iter().map(|&(at, n)| get(&self.buffers[b], place + at as usize, n));
                 let strayed = &mut self.strayed;
                 Ok(found.map(|x| or_zero(x, strayed)).collect())
             }
-            Some(Home::Input(b)) => {
+            Some(Storage::Input(b)) => {
                 let all = input(m, *b, lane, launch).ok_or_else(|| format!("the input {b:?}"))?;
                 let n = slots(self.s, t.ty, 0).unwrap_or(0) as usize;
                 Ok(all.iter().skip(place).take(n).map(|&x| x.into()).collect())
             }
-            Some(Home::Shared(v)) => {
+            Some(Storage::Shared(v)) => {
                 let n = slots(self.s, t.ty, 0).unwrap_or(0) as usize;
                 let strayed = &mut self.strayed;
                 Ok((0..n).map(|i| or_zero(v.get(place + i).copied(), strayed)).collect())
             }
-            Some(Home::Own(v, size)) => {
+            Some(Storage::Own(v, size)) => {
                 let n = slots(self.s, t.ty, 0).unwrap_or(0) as usize;
                 let own = &v[lane * size..(lane + 1) * size];
                 let strayed = &mut self.strayed;
@@ -332,7 +332,7 @@ impl<'a> Outside<'a> {
     pub(super) fn write(&mut self, pointer: u64, t: Target, lane: usize, value: &[u64]) -> Result<(), String> {
         let (home, place) = ((pointer >> PLACE) as usize, (pointer & ((1 << PLACE) - 1)) as usize);
         match self.homes.get_mut(home) {
-            Some(&mut Home::Buffer(b)) => {
+            Some(&mut Storage::Buffer(b)) => {
                 let layout = self.layout(t)?.to_vec();
                 let bytes = &mut self.buffers[b];
                 for (&(at, n), &x) in layout.iter().zip(value) {
@@ -340,12 +340,12 @@ impl<'a> Outside<'a> {
                 }
                 Ok(())
             }
-            Some(Home::Shared(v)) => {
+            Some(Storage::Shared(v)) => {
                 v.iter_mut().skip(place).zip(value).for_each(|(to, &x)| *to = x);
                 self.strayed |= place + value.len() > v.len();
                 Ok(())
             }
-            Some(Home::Own(v, size)) => {
+            Some(Storage::Own(v, size)) => {
                 let own = &mut v[lane * *size..(lane + 1) * *size];
                 own.iter_mut().skip(place).zip(value).for_each(|(to, &x)| *to = x);
                 self.strayed |= place + value.len() > own.len();
@@ -357,20 +357,20 @@ impl<'a> Outside<'a> {
 
     /// Elements of the array at the end of a buffer.
     pub(super) fn length(&self, pointer: u64, ty: u32, member: u32) -> Option<u64> {
-        let Some(&Home::Buffer(b)) = self.homes.get((pointer >> PLACE) as usize) else { return None };
+        let Some(&Storage::Buffer(b)) = self.homes.get((pointer >> PLACE) as usize) else { return None };
         let offset = self.s.member_decoration(ty, member, Decoration::Offset)?;
         let stride = self.s.decoration(self.s.member(ty, member)?, Decoration::ArrayStride)?;
         (self.buffers[b].len() as u64).checked_sub(offset.into())?.checked_div(stride.into())
     }
 }
 
-impl ForeignMachine for Outside<'_> {
+impl ForeignExecutor for ModuleMemory<'_> {
     fn begin_workgroup(&mut self, lanes: usize) -> Result<(), String> {
         self.begin();
         self.start_values(lanes)
     }
 
-    fn run(&mut self, m: &mut Machine<'_>, op: OpId, mask: Mask, launch: &Launch) -> Result<(), Stop> {
+    fn run(&mut self, m: &mut Executor<'_>, op: OpId, mask: Mask, launch: &Launch) -> Result<(), Stop> {
         let k = m.kernel();
         let kind = k.kind(op);
         let args = k.args(op);
@@ -412,7 +412,7 @@ impl ForeignMachine for Outside<'_> {
 }
 
 /// What a module calls the place of an invocation.
-fn input(m: &Machine<'_>, b: BuiltIn, lane: usize, launch: &Launch) -> Option<Vec<u32>> {
+fn input(m: &Executor<'_>, b: BuiltIn, lane: usize, launch: &Launch) -> Option<Vec<u32>> {
     let own = |b: Builtin| (0..if b.has_axes() { 3 } else { 1 }).map(|axis| m.builtin(b, axis, lane, launch)).collect();
     Some(match b {
         BuiltIn::GlobalInvocationId => own(Builtin::GlobalId),
@@ -430,18 +430,18 @@ fn input(m: &Machine<'_>, b: BuiltIn, lane: usize, launch: &Launch) -> Option<Ve
     })
 }
 
-/// The number that a scalar is, or the scalars of a composite are; a truth value counts as a word.
-pub(super) fn number(s: &Source, ty: u32) -> Number {
+/// The number that a scalar is, or the scalars of a composite are; a bool counts as a word.
+pub(super) fn number(s: &Source, ty: u32) -> ScalarFormat {
     let mut ty = ty;
     for _ in 0..4 {
         match s.made(ty) {
-            Some((S::TypeInt, &[_, bits, sign])) => return Number::Int { bits, signed: sign == 1 },
-            Some((S::TypeFloat, &[_, bits, ..])) => return Number::Float(bits),
+            Some((S::TypeInt, &[_, bits, sign])) => return ScalarFormat::Int { bits, signed: sign == 1 },
+            Some((S::TypeFloat, &[_, bits, ..])) => return ScalarFormat::Float(bits),
             Some((S::TypeVector | S::TypeMatrix, &[_, of, _])) => ty = of,
             _ => break,
         }
     }
-    Number::Int { bits: 32, signed: false }
+    ScalarFormat::Int { bits: 32, signed: false }
 }
 
 fn or_zero(x: Option<u64>, strayed: &mut bool) -> u64 {
@@ -449,13 +449,13 @@ fn or_zero(x: Option<u64>, strayed: &mut bool) -> u64 {
     x.unwrap_or(0)
 }
 
-fn get(bytes: &[u8], at: usize, n: Number) -> Option<u64> {
+fn get(bytes: &[u8], at: usize, n: ScalarFormat) -> Option<u64> {
     let found = bytes.get(at..at + n.bytes() as usize)?;
     Some(found.iter().rev().fold(0, |a, &b| a << 8 | u64::from(b)))
 }
 
 /// Whether there is such a place.
-fn put(bytes: &mut [u8], at: usize, n: Number, x: u64) -> bool {
+fn put(bytes: &mut [u8], at: usize, n: ScalarFormat, x: u64) -> bool {
     let to = bytes.get_mut(at..at + n.bytes() as usize);
     to.map(|to| to.copy_from_slice(&x.to_le_bytes()[..n.bytes() as usize])).is_some()
 }

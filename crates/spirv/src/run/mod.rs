@@ -10,7 +10,7 @@ use impasto_kernel::KernelError;
 use impasto_kernel::exec::{Launch, execute_foreign};
 
 use crate::import::{ImportError, ModuleInterface, ModuleOptions, Source, import_all, reflect};
-use memory::Outside;
+use memory::ModuleMemory;
 
 /// One launch of an entry point of a module.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ pub fn execute_words(words: &[u32], entry: &str, launch: &mut ModuleLaunch) -> R
     let mut bytes = launch.buffers.clone();
     bytes.push(launch.constants.clone());
     let failed = |e: KernelError| ImportError::Words { word: 5, problem: e.to_string() };
-    let mut outside = Outside::new(&imported.source, &kernel, &interface, bytes)
+    let mut outside = ModuleMemory::new(&imported.source, &kernel, &interface, bytes)
         .map_err(|what| failed(cannot_run(&kernel.name, &what)))?;
     execute_foreign(&kernel, &mut run, &mut outside).map_err(failed)?;
     launch.strayed = outside.strayed;

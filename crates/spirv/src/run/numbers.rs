@@ -3,10 +3,10 @@
 use half::f16;
 use rspirv::spirv::{GlslStd450Op as G, Op as S};
 
-use crate::import::Number;
+use crate::import::ScalarFormat;
 
 /// The float that bits are.
-pub(super) fn float(n: Number, bits: u64) -> f64 {
+pub(super) fn float(n: ScalarFormat, bits: u64) -> f64 {
     match n.bytes() {
         2 => f16::from_bits(bits as u16).to_f64(),
         4 => f32::from_bits(bits as u32).into(),
@@ -15,7 +15,7 @@ pub(super) fn float(n: Number, bits: u64) -> f64 {
 }
 
 /// The bits of a float. Sums, products, quotients and roots of two floats, computed as f64, round here as if they were computed at once.
-pub(super) fn bits(n: Number, x: f64) -> u64 {
+pub(super) fn bits(n: ScalarFormat, x: f64) -> u64 {
     match n.bytes() {
         2 => f16::from_f64(x).to_bits().into(),
         4 => (x as f32).to_bits().into(),
@@ -23,22 +23,22 @@ pub(super) fn bits(n: Number, x: f64) -> u64 {
     }
 }
 
-fn width(n: Number) -> u32 {
+fn width(n: ScalarFormat) -> u32 {
     8 * n.bytes()
 }
 
-pub(super) fn mask(n: Number) -> u64 {
+pub(super) fn mask(n: ScalarFormat) -> u64 {
     if width(n) >= 64 { u64::MAX } else { (1 << width(n)) - 1 }
 }
 
 /// The integer that bits are, with sign.
-pub(super) fn signed(n: Number, bits: u64) -> i64 {
+pub(super) fn signed(n: ScalarFormat, bits: u64) -> i64 {
     let unused = (64 - width(n).min(64)).min(63);
     ((bits << unused) as i64) >> unused
 }
 
 /// One instruction on one component of its operands, which are numbers of kind `from`; the result is of kind `to`.
-pub(super) fn compute(op: S, from: Number, to: Number, a: &[u64]) -> Option<u64> {
+pub(super) fn compute(op: S, from: ScalarFormat, to: ScalarFormat, a: &[u64]) -> Option<u64> {
     let f = |i: usize| float(from, a[i]);
     let (u, s) = (|i: usize| a[i] & mask(from), |i: usize| signed(from, a[i]));
     let real = |x: f64| Some(bits(to, x));
@@ -137,7 +137,7 @@ pub(super) fn compute(op: S, from: Number, to: Number, a: &[u64]) -> Option<u64>
 }
 
 /// A function of GLSL.std.450 that works component by component.
-pub(super) fn extended(function: u32, from: Number, to: Number, a: &[u64]) -> Option<u64> {
+pub(super) fn extended(function: u32, from: ScalarFormat, to: ScalarFormat, a: &[u64]) -> Option<u64> {
     let f = |i: usize| float(from, a[i]);
     let (u, s) = (|i: usize| a[i] & mask(from), |i: usize| signed(from, a[i]));
     let real = |x: f64| Some(bits(to, x));
@@ -203,7 +203,7 @@ pub(super) fn extended(function: u32, from: Number, to: Number, a: &[u64]) -> Op
         }
         G::Fma if to.bytes() == 4 => Some(((f(0) as f32).mul_add(f(1) as f32, f(2) as f32)).to_bits().into()),
         G::Fma => real(f(0).mul_add(f(1), f(2))),
-        G::Ldexp => real(f(0) * f64::from(signed(Number::Int { bits: 32, signed: true }, a[1]) as i32).exp2()),
+        G::Ldexp => real(f(0) * f64::from(signed(ScalarFormat::Int { bits: 32, signed: true }, a[1]) as i32).exp2()),
         G::FindILsb => int(if u(0) == 0 { u64::MAX } else { u(0).trailing_zeros().into() }),
         G::FindUMsb => int(if u(0) == 0 { u64::MAX } else { u64::from(63 - u(0).leading_zeros()) }),
         G::FindSMsb => {

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use impasto_kernel::Module;
+use impasto_kernel::CompiledModule;
 use impasto_spirv::Words;
 
 /// Asks `spirv-val`; without it nothing is proven, so that is a failure, too.
@@ -58,7 +58,7 @@ pub fn spirv_opt(words: &[u32]) -> (Vec<u32>, Duration) {
 }
 
 /// Every id below the bound is defined once.
-pub fn dense(module: &Module) -> Result<(), String> {
+pub fn dense(module: &CompiledModule) -> Result<(), String> {
     dense_words(&module.words())
 }
 

@@ -1,7 +1,7 @@
 //! Kernels on a Vulkan device: lavapipe, which computes on the CPU and is the same everywhere.
 #![allow(dead_code, reason = "each test uses a part of this")]
 
-use impasto_kernel::{Data, Kernel, Launch, Module, param_bytes};
+use impasto_kernel::{BufferData, CompiledModule, Kernel, Launch, param_bytes};
 use impasto_spirv::{Words, interface};
 use impasto_vulkan::{Buffer, Loader, PhysicalDeviceType, VulkanDevice};
 
@@ -48,13 +48,13 @@ fn opened(is_it: impl Fn(PhysicalDeviceType) -> bool, capabilities: &[u32]) -> V
     VulkanDevice::open_for(physical, capabilities).unwrap_or_else(|e| panic!("{e}: {missing}"))
 }
 
-fn bytes(data: &Data) -> Vec<u8> {
+fn bytes(data: &BufferData) -> Vec<u8> {
     let n = data.ty.bytes() as usize;
     data.bits.iter().flat_map(|b| b.to_le_bytes()[..n].to_vec()).collect()
 }
 
 /// What the buffers hold after a launch.
-pub fn run(device: &VulkanDevice, kernel: &Kernel, module: &Module, launch: &Launch) -> Vec<Data> {
+pub fn run(device: &VulkanDevice, kernel: &Kernel, module: &CompiledModule, launch: &Launch) -> Vec<BufferData> {
     let mut buffers = Vec::new();
     for data in &launch.buffers {
         let bytes = bytes(data);
@@ -68,12 +68,12 @@ pub fn run(device: &VulkanDevice, kernel: &Kernel, module: &Module, launch: &Lau
     // kernel on buffers of the same sizes, and would have refused an access outside of them.
     let pipeline = unsafe { device.pipeline(&module.words(), &interface(entry)) }.unwrap();
     device.run(&pipeline, &buffers.iter().collect::<Vec<_>>(), &constants, launch.groups).unwrap();
-    let read = |(data, buffer): (&Data, &Buffer)| {
+    let read = |(data, buffer): (&BufferData, &Buffer)| {
         let n = data.ty.bytes() as usize;
         let mut all = vec![0; data.bits.len() * n];
         buffer.read(&mut all).unwrap();
         let number = |c: &[u8]| c.iter().rev().fold(0u64, |a, &b| a << 8 | u64::from(b));
-        Data { ty: data.ty, bits: all.chunks_exact(n).map(number).collect() }
+        BufferData { ty: data.ty, bits: all.chunks_exact(n).map(number).collect() }
     };
     launch.buffers.iter().zip(&buffers).map(read).collect()
 }

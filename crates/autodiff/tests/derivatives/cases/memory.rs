@@ -1,6 +1,6 @@
 //! Cases with memory, of one invocation, of a workgroup and of all; and whole algorithms.
 
-use impasto_kernel::{Data, Vector};
+use impasto_kernel::{BufferData, Vector};
 
 use super::{Cases, F, X, hypotenuse};
 use crate::derivatives::gradients::{kernel, wide};
@@ -32,7 +32,7 @@ pub(super) fn memory(c: &mut Cases) {
         let i = k.global_id(0);
         y.store(i, y.load(i) + a * x.load(i));
     });
-    let mut launch = wide(1, vec![Data::wide(&X), Data::wide(&X)]);
+    let mut launch = wide(1, vec![BufferData::wide(&X), BufferData::wide(&X)]);
     launch.scalars = vec![1.7f64.to_bits()];
     c.add("added_to_itself", k, launch, Some(vec![1.7; 6]));
     let k = kernel("scatter", 6, |k| {
@@ -40,13 +40,18 @@ pub(super) fn memory(c: &mut Cases) {
         let i = k.global_id(0);
         y.atomic_sum(i % 2u32, x.load(i) * x.load(i));
     });
-    c.add("atomic_sum", k, wide(1, vec![Data::wide(&X), Data::wide(&[0.3, 0.2])]), Some(X.map(|x| 2.0 * x).to_vec()));
+    c.add(
+        "atomic_sum",
+        k,
+        wide(1, vec![BufferData::wide(&X), BufferData::wide(&[0.3, 0.2])]),
+        Some(X.map(|x| 2.0 * x).to_vec()),
+    );
     let k = kernel("gather", 6, |k| {
         let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
         let i = k.global_id(0);
         y.store(i, x.load(i % 2u32) * x.load(0u32) + x.load(i));
     });
-    c.add("read_by_many", k, wide(1, vec![Data::wide(&X), Data::wide(&[0.0; 6])]), None);
+    c.add("read_by_many", k, wide(1, vec![BufferData::wide(&X), BufferData::wide(&[0.0; 6])]), None);
     let k = kernel("vectors", 2, |k| {
         let (x, y) = (k.buffer::<Vector<f32, 4>>("x"), k.buffer_mut::<Vector<f32, 2>>("y"));
         let i = k.global_id(0);
@@ -54,21 +59,21 @@ pub(super) fn memory(c: &mut Cases) {
         y.store(i, k.vector([v.component(0) * v.component(3), v.component(1).sin() + v.component(2)]));
     });
     let x: Vec<f64> = (0..8).map(|i| f64::from(i) * 0.3 - 1.0).collect();
-    c.add("vector_buffers", k, wide(1, vec![Data::wide(&x), Data::wide(&[0.0; 4])]), None);
+    c.add("vector_buffers", k, wide(1, vec![BufferData::wide(&x), BufferData::wide(&[0.0; 4])]), None);
     let k = kernel("threes", 2, |k| {
         let (x, y) = (k.buffer::<Vector<f32, 3>>("x"), k.buffer_mut::<Vector<f32, 3>>("y"));
         let i = k.global_id(0);
         let (a, b) = (x.load(i), x.load((i + 1u32) % 2u32));
         y.store(i, k.vector([a.component(1) * b.component(2), a.component(2) * b.component(0), (a * b).component(1)]));
     });
-    c.add("vectors_of_three", k, wide(1, vec![Data::wide(&x), Data::wide(&[0.0; 8])]), None);
+    c.add("vectors_of_three", k, wide(1, vec![BufferData::wide(&x), BufferData::wide(&[0.0; 8])]), None);
     let k = kernel("stencil", 6, |k| {
         let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
         let i = k.global_id(0);
         let at = |d: u32| x.load((i + d) % 6u32);
         y.store(i, at(0) * at(1) - at(5) * at(0) * 0.5f32);
     });
-    c.add("stencil", k, wide(1, vec![Data::wide(&X), Data::wide(&[0.0; 6])]), None);
+    c.add("stencil", k, wide(1, vec![BufferData::wide(&X), BufferData::wide(&[0.0; 6])]), None);
     let k = kernel("matmul", 4, |k| {
         let (a, b, y) = (k.buffer::<f32>("a"), k.buffer::<f32>("b"), k.buffer_mut::<f32>("y"));
         let (r, col) = (k.global_id(0) / 2u32, k.global_id(0) % 2u32);
@@ -76,7 +81,7 @@ pub(super) fn memory(c: &mut Cases) {
         k.for_(0u32, 3u32, |_, i| s.set(s.get() + a.load(r * 3u32 + i) * b.load(i * 2u32 + col)));
         y.store(k.global_id(0), s.get());
     });
-    c.add("matmul", k, wide(1, vec![Data::wide(&X), Data::wide(&X), Data::wide(&[0.0; 4])]), None);
+    c.add("matmul", k, wide(1, vec![BufferData::wide(&X), BufferData::wide(&X), BufferData::wide(&[0.0; 4])]), None);
 }
 
 pub(super) fn together(c: &mut Cases) {
@@ -103,7 +108,7 @@ pub(super) fn together(c: &mut Cases) {
             k.if_(l.eq(0), || y.store(0, s.load(0)));
         })
     };
-    let launch = || wide(1, vec![Data::wide(&x), Data::wide(&[0.0])]);
+    let launch = || wide(1, vec![BufferData::wide(&x), BufferData::wide(&[0.0])]);
     c.add("workgroup_sum", reduction(false), launch(), Some(x.iter().map(|x| 2.0 * x).collect()));
     c.add("workgroup_product", reduction(true), launch(), None);
     let k = kernel("loop_sum", 8, |k| {
@@ -151,7 +156,7 @@ pub(super) fn together(c: &mut Cases) {
         });
         y.store(l, v.get() * v.get());
     });
-    c.add("softmax_in_a_loop", k, wide(1, vec![Data::wide(&x), Data::wide(&[0.0; 8])]), None);
+    c.add("softmax_in_a_loop", k, wide(1, vec![BufferData::wide(&x), BufferData::wide(&[0.0; 8])]), None);
     let subgroup = |name: &'static str, f: for<'k> fn(F<'k>) -> F<'k>| {
         kernel(name, 8, |k| {
             let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
@@ -160,7 +165,7 @@ pub(super) fn together(c: &mut Cases) {
             y.store(i, f(v * v) * v.sin());
         })
     };
-    let eight = || wide(1, vec![Data::wide(&x), Data::wide(&[0.0; 8])]);
+    let eight = || wide(1, vec![BufferData::wide(&x), BufferData::wide(&[0.0; 8])]);
     c.add("subgroup_sum", subgroup("s", |v| v.subgroup_add()), eight(), None);
     c.add("subgroup_max", subgroup("s", |v| v.subgroup_max()), eight(), None);
     c.add("subgroup_min", subgroup("s", |v| v.subgroup_min()), eight(), None);
@@ -210,7 +215,7 @@ pub(super) fn others(c: &mut Cases) {
     c.add(
         "mpm_scatter",
         k,
-        wide(1, vec![Data::wide(&[0.31, 0.7, 0.62, -0.2, 0.93, 1.1]), Data::wide(&[0.0; 16])]),
+        wide(1, vec![BufferData::wide(&[0.31, 0.7, 0.62, -0.2, 0.93, 1.1]), BufferData::wide(&[0.0; 16])]),
         None,
     );
     let k = kernel("mpm_gather", 3, |k| {
@@ -236,7 +241,7 @@ pub(super) fn others(c: &mut Cases) {
     c.add(
         "mpm_gather",
         k,
-        wide(1, vec![Data::wide(&grid), Data::wide(&[0.31, 0.62, 0.93]), Data::wide(&[0.0; 3])]),
+        wide(1, vec![BufferData::wide(&grid), BufferData::wide(&[0.31, 0.62, 0.93]), BufferData::wide(&[0.0; 3])]),
         None,
     );
     c.one("spring_pendulum", &[0.3, 0.1], &[40], 2, None, |k, x, n, y| {

@@ -1,6 +1,6 @@
 //! Kernels with derivatives, by the kinds that other systems test or get wrong.
 
-use impasto_kernel::{Buf, BufMut, Builder, Data, Kernel, Launch, Val};
+use impasto_kernel::{Buf, BufMut, BufferData, Builder, Kernel, Launch, Val};
 
 use super::gradients::{kernel, wide};
 
@@ -42,7 +42,7 @@ impl Cases {
             let i = k.global_id(0);
             y.store(i, f(k, x.load(i)));
         });
-        let launch = wide(1, vec![Data::wide(x), Data::wide(&vec![0.0; x.len()])]);
+        let launch = wide(1, vec![BufferData::wide(x), BufferData::wide(&vec![0.0; x.len()])]);
         self.add(name, k, launch, d.map(|d| x.iter().map(|&x| d(x)).collect()));
     }
 
@@ -60,7 +60,7 @@ impl Cases {
             let (x, n, y) = (k.buffer::<f32>("x"), k.buffer::<u32>("n"), k.buffer_mut::<f32>("y"));
             body(k, x, n, y);
         });
-        let launch = wide(1, vec![Data::wide(x), Data::from(n), Data::wide(&vec![0.0; outputs])]);
+        let launch = wide(1, vec![BufferData::wide(x), BufferData::from(n), BufferData::wide(&vec![0.0; outputs])]);
         self.add(name, k, launch, closed);
     }
 }
@@ -80,9 +80,9 @@ fn arc_tangent<'k>(t: F<'k>) -> F<'k> {
     angle
 }
 
-type Unary = (&'static str, for<'k> fn(F<'k>) -> F<'k>, fn(f64) -> f64);
+type UnaryOp = (&'static str, for<'k> fn(F<'k>) -> F<'k>, fn(f64) -> f64);
 
-const UNARY: &[Unary] = &[
+const UNARY: &[UnaryOp] = &[
     ("neg", |x| -x, |_| -1.0),
     ("abs", |x| x.abs(), |x| x.signum()),
     ("floor", |x| x.floor() + x, |_| 1.0),

@@ -2,7 +2,7 @@
 //! so far is scaled down; the matrix of scores never exists.
 
 use impasto_graph::DType;
-use impasto_kernel::{BufMut, Builder, Kernel, KernelError, Stored, StoredMut, Var};
+use impasto_kernel::{BufMut, Builder, Kernel, KernelError, StoredBuf, StoredBufMut, Var};
 
 use super::{F, U, groups, piece, scalar};
 use crate::shapes::Heads;
@@ -67,8 +67,8 @@ struct AttentionWorkgroup<'k> {
     width: u32,
     value_width: u32,
     /// Queries, keys and values.
-    sources: [Stored<'k, f32>; 3],
-    out: StoredMut<'k, f32>,
+    sources: [StoredBuf<'k, f32>; 3],
+    out: StoredBufMut<'k, f32>,
     query_tile: BufMut<'k, f32>,
     key_tile: BufMut<'k, f32>,
     value_tile: BufMut<'k, f32>,

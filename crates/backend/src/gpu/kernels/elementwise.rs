@@ -2,7 +2,7 @@
 
 use impasto_graph::{Binary, DType, Op};
 use impasto_kernel::prelude::*;
-use impasto_kernel::{Builder, Stored};
+use impasto_kernel::{Builder, StoredBuf};
 
 use super::{F, LINE, U, element, gelu, scalar, unary};
 
@@ -104,7 +104,7 @@ impl Term {
 pub(crate) fn chain(term: &Term, shape: &[usize], leaves: &[Walked], to: DType) -> Result<Kernel, KernelError> {
     Builder::kernel("chain", [LINE, 1, 1], |k| {
         let source = |(n, leaf): (usize, &Walked)| k.stored(&format!("x{n}"), scalar(leaf.dtype));
-        let sources: Vec<Stored<f32>> = leaves.iter().enumerate().map(source).collect();
+        let sources: Vec<StoredBuf<f32>> = leaves.iter().enumerate().map(source).collect();
         let out = k.stored_mut::<f32>("out", scalar(to));
         let i = element(k, shape.iter().product::<usize>() as u32);
         let read = sources.into_iter().zip(leaves).map(|(source, leaf)| source.load(place(k, shape, &leaf.strides, i)));

@@ -2,7 +2,7 @@
 //! reference on devices.
 
 use impasto_graph::{Fused, Unary};
-use impasto_kernel::{Data, Launch, Scalar, execute};
+use impasto_kernel::{BufferData, Launch, Scalar, execute};
 
 use super::super::flash::Flash;
 use super::super::gemm::{Bias, Left};
@@ -30,9 +30,9 @@ impl Random {
         list[self.next(list.len() as u64) as usize]
     }
 
-    fn data(&mut self, dtype: DType, n: u32) -> Data {
+    fn data(&mut self, dtype: DType, n: u32) -> BufferData {
         let scalar = if dtype == DType::F16 { Scalar::F16 } else { Scalar::F32 };
-        let mut data = Data::zeros(scalar, n as usize);
+        let mut data = BufferData::zeros(scalar, n as usize);
         for bits in &mut data.bits {
             let x = self.next(2001) as f32 / 1000.0 - 1.0;
             *bits = if dtype == DType::F16 { f16::from_f32(x).to_bits().into() } else { x.to_bits().into() };
@@ -46,7 +46,7 @@ impl Random {
     }
 }
 
-fn values(data: &Data, dtype: DType) -> Vec<f64> {
+fn values(data: &BufferData, dtype: DType) -> Vec<f64> {
     let value = |&bits: &u64| match dtype {
         DType::F16 => f16::from_bits(bits as u16).to_f64(),
         _ => f32::from_bits(bits as u32).into(),
@@ -54,7 +54,7 @@ fn values(data: &Data, dtype: DType) -> Vec<f64> {
     data.bits.iter().map(value).collect()
 }
 
-fn run(kernel: &Kernel, groups: [u32; 3], buffers: Vec<Data>) -> Data {
+fn run(kernel: &Kernel, groups: [u32; 3], buffers: Vec<BufferData>) -> BufferData {
     let mut launch = Launch::new(groups, buffers);
     launch.subgroup = 32;
     execute(kernel, &mut launch).unwrap_or_else(|e| panic!("{e}"));
@@ -62,7 +62,7 @@ fn run(kernel: &Kernel, groups: [u32; 3], buffers: Vec<Data>) -> Data {
 }
 
 /// How far apart two results are, as a part of their length.
-fn apart(expected: &Data, got: &Data, dtype: DType) -> f64 {
+fn apart(expected: &BufferData, got: &BufferData, dtype: DType) -> f64 {
     let (x, y) = (values(expected, dtype), values(got, dtype));
     let square = |d: f64| d * d;
     let (apart, all) = x.iter().zip(&y).fold((0.0, 0.0), |(d, n), (&x, &y)| (d + square(x - y), n + square(x)));
@@ -181,7 +181,7 @@ fn attention_is_that_of_the_plain_kernel() {
         let flash = Flash::new(&h, [DType::F16; 3], r.units()).expect("it fits");
         let sizes = [queries * width, keys * width, keys * value_width, queries * value_width];
         let types = [DType::F16, DType::F16, DType::F16, to];
-        let buffers: Vec<Data> =
+        let buffers: Vec<BufferData> =
             sizes.iter().zip(types).map(|(n, dtype)| r.data(dtype, (batch * heads * n) as u32)).collect();
         let expected = attention::attention(&h, types).unwrap();
         let expected = run(&expected, attention::workgroups(&h), buffers.clone());

@@ -2,7 +2,7 @@
 
 use half::f16;
 use impasto_graph::DType;
-use impasto_kernel::{Buf, BufMut, Builder, Stored, StoredMut, Val, Vec4};
+use impasto_kernel::{Buf, BufMut, Builder, StoredBuf, StoredBufMut, Val, Vec4};
 
 use super::{F, U, scalar};
 
@@ -14,7 +14,7 @@ pub(super) type Halves<'k> = Val<'k, Vec4<f16>>;
 pub(super) enum From4<'k> {
     F32(Buf<'k, Vec4<f32>>),
     F16(Buf<'k, Vec4<f16>>),
-    Ones(Stored<'k, f32>),
+    Ones(StoredBuf<'k, f32>),
 }
 
 impl<'k> From4<'k> {
@@ -50,7 +50,7 @@ impl<'k> From4<'k> {
 pub(super) enum To4<'k> {
     F32(BufMut<'k, Vec4<f32>>),
     F16(BufMut<'k, Vec4<f16>>),
-    Ones(StoredMut<'k, f32>),
+    Ones(StoredBufMut<'k, f32>),
 }
 
 impl<'k> To4<'k> {

@@ -33,9 +33,9 @@ pub trait Pattern: Copy + PartialOrd {
 
 /// What an `if` asks.
 #[diagnostic::on_unimplemented(message = "a condition is a `bool`, not `{Self}`", label = "this is no `bool`")]
-pub trait Condition<'k>: Selector<'k, Of = bool> {}
-impl<'k> Condition<'k> for bool {}
-impl<'k> Condition<'k> for Val<'k, bool> {}
+pub trait BranchCondition<'k>: Selector<'k, Of = bool> {}
+impl<'k> BranchCondition<'k> for bool {}
+impl<'k> BranchCondition<'k> for Val<'k, bool> {}
 
 /// What an arm that ends with an `A` gives, when the whole branch is an `O`.
 #[diagnostic::on_unimplemented(message = "the arms are of different types: `{O}` and `{A}`")]
@@ -192,7 +192,7 @@ impl<'k, S: Selector<'k>, O> Branch<'k, S, O> {
     /// `if condition {`
     pub fn when(k: &'k Builder, condition: S) -> Self
     where
-        S: Condition<'k>,
+        S: BranchCondition<'k>,
     {
         // The first of the two ways is taken unless it is decided that it is not.
         Branch { two_ways: true, decided: !condition.among(&[true..=true]), ..Branch::on(k, condition) }
@@ -412,7 +412,7 @@ impl<'k> Repeat<'k, ()> {
 
     /// `while condition {`, after the beginning of the loop.
     #[track_caller]
-    pub fn only_if(&self, condition: impl Condition<'k>) {
+    pub fn only_if(&self, condition: impl BranchCondition<'k>) {
         let mut branch = Branch::<_, ()>::when(self.k, condition);
         if branch.then() {
             branch.leave();

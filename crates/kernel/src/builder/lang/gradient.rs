@@ -11,7 +11,7 @@ use crate::ir::{Kernel, OpKind, Scalar, Shape, Ty, Value};
 #[diagnostic::on_unimplemented(
     message = "a function with a gradient of its own is differentiated by values, not by `{Self}`"
 )]
-pub trait Input<'k>: Copy {
+pub trait DerivativeInput<'k>: Copy {
     /// Its scalars of f32, in order.
     #[track_caller]
     fn scalars(self, k: &'k Builder, out: &mut Vec<Value>);
@@ -21,7 +21,7 @@ pub trait Input<'k>: Copy {
 #[diagnostic::on_unimplemented(
     message = "a function with a gradient of its own gives `f32`, a vector of them, or a tuple of up to four, not `{Self}`"
 )]
-pub trait Output<'k, I>: Sized {
+pub trait DerivativeOutput<'k, I>: Sized {
     /// For each result its derivatives by `I`, which have the type of `I`.
     type Gradient;
     /// The result with these derivatives.
@@ -30,18 +30,18 @@ pub trait Output<'k, I>: Sized {
 }
 
 /// What a scalar of this type is to a gradient.
-enum Part {
+enum ScalarRole {
     Float,
     Number,
     /// A float that has no gradients.
     Short,
 }
 
-fn part(s: Scalar) -> Part {
+fn role_of(s: Scalar) -> ScalarRole {
     match s {
-        Scalar::F32 => Part::Float,
-        s if s.is_float() => Part::Short,
-        _ => Part::Number,
+        Scalar::F32 => ScalarRole::Float,
+        s if s.is_float() => ScalarRole::Short,
+        _ => ScalarRole::Number,
     }
 }
 
@@ -55,10 +55,10 @@ fn members(kernel: &Kernel, ty: Ty) -> Vec<Ty> {
 
 #[track_caller]
 fn take_apart(k: &Builder, v: Value, ty: Ty, out: &mut Vec<Value>) {
-    match ty.as_scalar().map(part) {
-        Some(Part::Float) => out.push(v),
-        Some(Part::Number) => {}
-        Some(Part::Short) => {
+    match ty.as_scalar().map(role_of) {
+        Some(ScalarRole::Float) => out.push(v),
+        Some(ScalarRole::Number) => {}
+        Some(ScalarRole::Short) => {
             k.fail("a gradient of its own is by f32, and a parameter has floats of 16 bits".to_owned())
         }
         None => {
@@ -71,13 +71,13 @@ fn take_apart(k: &Builder, v: Value, ty: Ty, out: &mut Vec<Value>) {
     }
 }
 
-impl<'k, T: Type> Input<'k> for Val<'k, T> {
+impl<'k, T: Type> DerivativeInput<'k> for Val<'k, T> {
     fn scalars(self, k: &'k Builder, out: &mut Vec<Value>) {
         take_apart(k, self.id, k.ty_of::<T>(), out);
     }
 }
 
-impl<'k, I: Input<'k>> Output<'k, I> for Val<'k, f32> {
+impl<'k, I: DerivativeInput<'k>> DerivativeOutput<'k, I> for Val<'k, f32> {
     type Gradient = I;
     fn with(self, k: &'k Builder, by: I, gradient: I) -> Self {
         let (mut inputs, mut derivatives) = (Vec::new(), Vec::new());
@@ -90,20 +90,20 @@ impl<'k, I: Input<'k>> Output<'k, I> for Val<'k, f32> {
 
 macro_rules! results {
     (inputs $($a:ident $n:tt),*) => {
-        impl<'k, $($a: Input<'k>),*> Input<'k> for ($($a,)*) {
+        impl<'k, $($a: DerivativeInput<'k>),*> DerivativeInput<'k> for ($($a,)*) {
             fn scalars(self, k: &'k Builder, out: &mut Vec<Value>) {
                 $(self.$n.scalars(k, out);)*
             }
         }
     };
     ($n:literal: $($i:tt $g:ident),*) => {
-        impl<'k, I: Input<'k>> Output<'k, I> for ($(results!(@ $g),)*) {
+        impl<'k, I: DerivativeInput<'k>> DerivativeOutput<'k, I> for ($(results!(@ $g),)*) {
             type Gradient = ($(results!(@ I $g),)*);
             fn with(self, k: &'k Builder, by: I, gradient: Self::Gradient) -> Self {
                 ($(self.$i.with(k, by, gradient.$i),)*)
             }
         }
-        impl<'k, I: Input<'k>> Output<'k, I> for Val<'k, Vector<f32, $n>> {
+        impl<'k, I: DerivativeInput<'k>> DerivativeOutput<'k, I> for Val<'k, Vector<f32, $n>> {
             type Gradient = ($(results!(@ I $g),)*);
             fn with(self, k: &'k Builder, by: I, gradient: Self::Gradient) -> Self {
                 let parts = [$(self.component($i).with(k, by, gradient.$i).id),*];
@@ -125,6 +125,6 @@ results!(4: 0 A, 1 B, 2 C, 3 D);
 
 /// The result of a function with the derivatives that its gradient gave.
 #[track_caller]
-pub fn with_gradient<'k, I, O: Output<'k, I>>(k: &'k Builder, result: O, by: I, gradient: O::Gradient) -> O {
+pub fn with_gradient<'k, I, O: DerivativeOutput<'k, I>>(k: &'k Builder, result: O, by: I, gradient: O::Gradient) -> O {
     result.with(k, by, gradient)
 }

@@ -12,9 +12,9 @@ mod functions;
 mod gradient;
 mod values;
 
-pub use control::{Branch, Condition, Gives, GivesLiteral, Literal, Pattern, Repeat, Selector};
+pub use control::{Branch, BranchCondition, Gives, GivesLiteral, Literal, Pattern, Repeat, Selector};
 pub use functions::*;
-pub use gradient::{Input, Output, with_gradient};
+pub use gradient::{DerivativeInput, DerivativeOutput, with_gradient};
 pub use values::*;
 
 use super::{Builder, Val};

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::super::types::{Equal, IntoVal, Lit, Num, Type, Vector};
-use super::super::{Buf, BufMut, Builder, Stored, StoredMut, Val};
+use super::super::{Buf, BufMut, Builder, StoredBuf, StoredBufMut, Val};
 use super::Dead;
 use crate::ir::{Compare, Kernel, OpKind, Scalar, Shape, Ty, Value};
 
@@ -184,7 +184,7 @@ comparison!(
     ge Order order Ge
 );
 
-/// A truth value of either stage.
+/// A bool of either stage.
 #[diagnostic::on_unimplemented(message = "`&&` and `||` are of `bool`, not of `{Self}`", label = "this is no `bool`")]
 pub trait Truth<'k>: IntoVal<'k, bool> {
     /// It.
@@ -339,8 +339,8 @@ macro_rules! indexed {
 }
 indexed!(memory Type Buf);
 indexed!(memory Type BufMut);
-indexed!(memory Lit Stored);
-indexed!(memory Lit StoredMut);
+indexed!(memory Lit StoredBuf);
+indexed!(memory Lit StoredBufMut);
 indexed!(value Type [T; N]);
 indexed!(value Lit Vector<T, N>);
 
@@ -351,7 +351,7 @@ impl<'k, T: Type, I: IntoVal<'k, u32>, V: IntoVal<'k, T>> Put<'k, I, V> for BufM
     }
 }
 
-impl<'k, T: Lit, I: IntoVal<'k, u32>, V: IntoVal<'k, T>> Put<'k, I, V> for StoredMut<'k, T> {
+impl<'k, T: Lit, I: IntoVal<'k, u32>, V: IntoVal<'k, T>> Put<'k, I, V> for StoredBufMut<'k, T> {
     type Out = ();
     fn put(self, _: &'k Builder, i: I, x: V) {
         self.store(i, x);

@@ -12,7 +12,7 @@ mod simulate;
 mod sort;
 
 use half::{bf16, f16};
-use impasto_kernel::{Data, Kernel, KernelError, Launch, Scalar};
+use impasto_kernel::{BufferData, Kernel, KernelError, Launch, Scalar};
 
 use super::random::Rng;
 
@@ -51,7 +51,7 @@ impl Case {
     fn new<T: Number>(
         kernel: Result<Kernel, KernelError>,
         groups: [u32; 3],
-        buffers: Vec<Data>,
+        buffers: Vec<BufferData>,
         result: impl IntoIterator<Item = T>,
     ) -> Case {
         let kernel = kernel.unwrap_or_else(|e| panic!("{e}"));
@@ -101,23 +101,23 @@ fn ints(rng: &mut Rng, n: usize, below: usize) -> Vec<u32> {
     (0..n).map(|_| rng.below(below) as u32).collect()
 }
 
-fn of<'a, T>(x: &'a [T]) -> Data
+fn of<'a, T>(x: &'a [T]) -> BufferData
 where
-    Data: From<&'a [T]>,
+    BufferData: From<&'a [T]>,
 {
-    Data::from(x)
+    BufferData::from(x)
 }
 
-fn halves(x: &[f32]) -> Data {
-    Data { ty: Scalar::F16, bits: x.iter().map(|&x| f16::from_f32(x).to_bits().into()).collect() }
+fn halves(x: &[f32]) -> BufferData {
+    BufferData { ty: Scalar::F16, bits: x.iter().map(|&x| f16::from_f32(x).to_bits().into()).collect() }
 }
 
-fn no_floats(n: usize) -> Data {
-    Data::zeros(Scalar::F32, n)
+fn no_floats(n: usize) -> BufferData {
+    BufferData::zeros(Scalar::F32, n)
 }
 
-fn no_ints(n: usize) -> Data {
-    Data::zeros(Scalar::U32, n)
+fn no_ints(n: usize) -> BufferData {
+    BufferData::zeros(Scalar::U32, n)
 }
 
 fn wide(x: &[f32]) -> Vec<f64> {
@@ -125,7 +125,7 @@ fn wide(x: &[f32]) -> Vec<f64> {
 }
 
 /// Whether the results are what must come out.
-pub fn right(case: &Case, buffers: &[Data]) -> Result<(), String> {
+pub fn right(case: &Case, buffers: &[BufferData]) -> Result<(), String> {
     for (at, want) in &case.results {
         let data = &buffers[*at];
         let value = |b: u64| match data.ty {

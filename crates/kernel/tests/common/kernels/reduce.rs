@@ -221,7 +221,7 @@ pub(super) fn cases(rng: &mut Rng) -> Vec<Case> {
     let signed: Vec<i32> = u[..128].iter().map(|&x| x as i32 - 500_000).collect();
     let column = |c: usize| signed.iter().skip(c).step_by(8).copied();
     let want = (0..8).flat_map(|c| [column(c).min().unwrap(), column(c).max().unwrap()]);
-    let buffers = vec![of(&signed), impasto_kernel::Data::zeros(impasto_kernel::Scalar::I32, 16)];
+    let buffers = vec![of(&signed), impasto_kernel::BufferData::zeros(impasto_kernel::Scalar::I32, 16)];
     let range = Case::new(column_range(8), [8, 1, 1], buffers, want);
     vec![tree, subgroup, moments, argmax, dot, global, shared, range]
 }
