@@ -170,6 +170,12 @@ impl Job {
             )));
         }
         let job = Job::new(&flags.over(saved.settings()?), model)?;
+        if saved.run.picture >= job.count {
+            let (picture, count) = (saved.run.picture + 1, job.count);
+            return Err(GenerateError::Asked(format!(
+                "the run is at picture {picture} of {count}: its file was changed, or -b is less than it was"
+            )));
+        }
         let resumed_output = flags.output.is_none().then(|| saved.output.clone());
         Ok(Job { seed: saved.run.seed, resume: Some(saved.run), resumed_output, ..job })
     }

@@ -4,12 +4,16 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use crate::picture::{Format, PictureError};
+use crate::saved_run::run_file;
 
 /// Where pictures go.
 #[derive(Clone, Debug)]
 pub struct OutputFiles {
     path: PathBuf,
     force: bool,
+    named: bool,
+    /// Files of unfinished runs are not overwritten either.
+    spares_runs: bool,
     given: HashSet<PathBuf>,
 }
 
@@ -24,23 +28,34 @@ impl OutputFiles {
             let problem = format!("there is no folder {}", folder.display());
             return Err(PictureError::Write { path, problem });
         }
-        let output = OutputFiles { path, force, given: HashSet::new() };
-        // A name that was given and is taken: say so before the work, not after.
-        if named && !force && output.pattern().is_none() {
-            for i in 0..count {
-                let path = output.numbered(i);
-                if path.exists() {
-                    return Err(PictureError::Exists { path });
-                }
-            }
+        let output = OutputFiles { path, force, named, spares_runs: false, given: HashSet::new() };
+        let there = output.meant(count).find(|path| path.exists());
+        match there {
+            Some(path) => Err(PictureError::Exists { path }),
+            None => Ok(output),
         }
-        Ok(output)
+    }
+
+    /// The same, and what unfinished runs have kept beside such pictures is not overwritten either.
+    pub(crate) fn sparing_runs(self, count: usize) -> Result<OutputFiles, PictureError> {
+        let unfinished = self.meant(count).map(|path| (run_file(&path), path)).find(|(state, _)| state.exists());
+        match unfinished {
+            Some((state, path)) => Err(PictureError::Unfinished { path, state }),
+            None => Ok(OutputFiles { spares_runs: true, ..self }),
+        }
+    }
+
+    /// The names that were given and must be free: said before the work, not after.
+    fn meant(&self, count: usize) -> impl Iterator<Item = PathBuf> {
+        let meant = self.named && !self.force && self.pattern().is_none();
+        (0..if meant { count } else { 0 }).map(|i| self.numbered(i))
     }
 
     /// The next picture's file: with a number in the name (`%03d`, or `_2` and so on after it), and no file that is there
     /// already unless overwriting is allowed.
     pub fn claim(&mut self) -> PathBuf {
-        let free = |path: &PathBuf| !self.given.contains(path) && (self.force || !path.exists());
+        let there = |path: &PathBuf| path.exists() || self.spares_runs && run_file(path).exists();
+        let free = |path: &PathBuf| !self.given.contains(path) && (self.force || !there(path));
         let mut names = (0..).map(|i| self.numbered(i));
         let path = names.find(free).unwrap_or_else(|| self.path.clone());
         self.given.insert(path.clone());

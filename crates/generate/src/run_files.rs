@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use impasto_store::Claim;
+
 use crate::picture::{Picture, PictureError};
 use crate::saved_run::{Run, SavedRun, run_file};
 use crate::settings::{Setting, SettingKind, Settings};
@@ -32,6 +34,8 @@ struct Current {
     index: usize,
     state: PathBuf,
     output: PathBuf,
+    /// No other process makes it or writes its state.
+    _claim: Claim,
 }
 
 impl RunFiles {
@@ -44,7 +48,8 @@ impl RunFiles {
             (name.clone(), path.map_or_else(|| text.clone(), |path| path.to_string_lossy().into_owned()))
         };
         Ok(RunFiles {
-            output: OutputFiles::new(settings.output.as_deref(), count, settings.force == Some(true))?,
+            output: OutputFiles::new(settings.output.as_deref(), count, settings.force == Some(true))?
+                .sparing_runs(count)?,
             resumed: None,
             settings: settings.texts.iter().map(absolute).collect(),
             fingerprint,
@@ -62,15 +67,21 @@ impl RunFiles {
         fingerprint: String,
         output: Option<PathBuf>,
     ) -> Result<RunFiles, GenerateError> {
-        Ok(RunFiles { resumed: output, ..RunFiles::new(settings, fingerprint, 0)? })
+        let files = RunFiles::new(settings, fingerprint, 0)?;
+        match output.as_ref().filter(|output| output.exists() && !files.output.force()) {
+            Some(path) => Err(PictureError::Exists { path: path.clone() }.into()),
+            None => Ok(RunFiles { resumed: output, ..files }),
+        }
     }
 
     /// Saves where the run stands. That this fails after the first time is a warning: the run goes on.
     pub fn save(&mut self, run: &Run) -> Result<Option<String>, GenerateError> {
         let begins = self.current.as_ref().is_none_or(|current| current.index != run.picture);
         if begins {
-            let output = self.resumed.take().unwrap_or_else(|| self.output.claim());
-            self.current = Some(Current { index: run.picture, state: run_file(&output), output });
+            // The one before may have been the same, and is not claimed any more.
+            self.current = None;
+            let (output, claim) = self.claim()?;
+            self.current = Some(Current { index: run.picture, state: run_file(&output), output, _claim: claim });
         }
         let Some(Current { state, output, .. }) = &self.current else { return Ok(None) };
         let output = std::path::absolute(output).unwrap_or_else(|_| output.clone());
@@ -99,6 +110,19 @@ impl RunFiles {
             }
         }
         Ok(None)
+    }
+
+    /// The next picture's file, which no other process makes: another name where one does, unless this name was meant.
+    fn claim(&mut self) -> Result<(PathBuf, Claim), GenerateError> {
+        let meant = self.resumed.is_some() || self.output.force();
+        let mut output = self.resumed.take().unwrap_or_else(|| self.output.claim());
+        loop {
+            match Claim::of(&output) {
+                Some(claim) => return Ok((output, claim)),
+                None if meant => return Err(PictureError::BeingMade { path: output }.into()),
+                None => output = self.output.claim(),
+            }
+        }
     }
 
     /// Writes a picture that is ready, and removes the state of its run.

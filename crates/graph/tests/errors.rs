@@ -164,7 +164,7 @@ fn a_convolution_does_not_end_with_geglu() -> Result<(), GraphError> {
     let error = graph.conv2d(x, w, Window::pad(0), Epilogue::new().geglu()).expect_err("it is a convolution");
     assert_eq!(
         error.to_string(),
-        "conv: conv2d(x f32[1,8,8,3], w f32[4,3,1,1]): geglu ends linear layers only; behind a convolution use the op of that name"
+        "conv: conv2d(x f32[1,8,8,3], w f32[4,3,1,1]): geglu ends linear layers only; after a convolution use the op of that name"
     );
     Ok(())
 }

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use impasto::generate::{Run, SavedRun, run_file};
+
 fn command(folder: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_impasto"));
     command.args(args).args(["--gpu", "disable"]).current_dir(folder).env("HOME", folder);
@@ -126,7 +128,7 @@ fn a_killed_run_goes_on_to_the_same_picture() {
         let mut child =
             command(folder.path(), &args).stderr(Stdio::null()).stdout(Stdio::null()).spawn().expect("it starts");
         // Until there is something to lose.
-        let state = impasto::generate::run_file(&at(output));
+        let state = run_file(&at(output));
         while !state.exists() && child.try_wait().expect("it can be asked").is_none() {
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -182,6 +184,102 @@ fn a_kept_run_is_decoded_and_a_picture_is_made_again() {
     std::fs::write(at("other.latent.safetensors"), text).expect("written");
     let other = run(folder.path(), &["resume", "other.latent.safetensors"]);
     assert!(!other.status.success(), "{}", said(&other));
+}
+
+/// The state of a run that was kept, with settings that would let it write elsewhere.
+fn kept_run(folder: &Path, output: &str) -> (std::path::PathBuf, SavedRun) {
+    let made = run(folder, &with(&paint("2", output), &["--keep-latent"]));
+    assert!(made.status.success(), "{}", said(&made));
+    let state = run_file(&folder.join(output));
+    let saved = SavedRun::read(&state).expect("a run");
+    (state, saved)
+}
+
+/// What a user would lose: a picture that goes on from other numbers than those it stopped at, without a word.
+#[test]
+fn a_changed_state_is_refused() {
+    let folder = folder();
+    let (state, saved) = kept_run(folder.path(), "first.png");
+    let bytes = std::fs::read(&state).expect("it is there");
+    let seed = RandomState::new().hash_one(std::process::id());
+    println!("seed {seed}");
+    for i in 0..200u64 {
+        let random = (seed ^ i).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16;
+        let mut changed = bytes.clone();
+        let at = random as usize % bytes.len();
+        changed[at] ^= 1 << (random >> 40 & 7);
+        std::fs::write(&state, changed).expect("written");
+        assert!(SavedRun::read(&state).is_err(), "byte {at} of {} was changed", bytes.len());
+    }
+    // A picture that the run does not have, in a state that is whole.
+    let beyond = SavedRun { run: Run { picture: 1, ..saved.run.clone() }, ..saved.clone() };
+    std::fs::write(&state, beyond.to_bytes()).expect("written");
+    let refused = run(folder.path(), &["resume", "first.latent.safetensors", "-o", "other.png"]);
+    assert!(!refused.status.success() && said(&refused).contains("picture 2 of 1"), "{}", said(&refused));
+    // The tensors of a run are tensors.
+    let names = ["latent", "run.sampler.latent", "run.sampler.sigmas"];
+    let header =
+        String::from_utf8_lossy(&bytes[8..8 + u64::from_le_bytes(*bytes.first_chunk().expect("bytes")) as usize]);
+    let header: serde_json::Value = serde_json::from_str(&header).expect("a header");
+    names.iter().for_each(|name| assert_eq!(header[name]["dtype"], "F32", "{name}"));
+}
+
+/// What a user would lose: hours of sampling, or a file that has nothing to do with the run.
+#[test]
+fn nothing_but_the_recorded_picture_is_written() {
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name);
+    let (state, mut saved) = kept_run(folder.path(), "first.png");
+    for (name, text) in [("force", "true"), ("preview", "proj"), ("preview-path", "victim.png")] {
+        saved.settings.insert(name.into(), text.into());
+    }
+    std::fs::write(&state, saved.to_bytes()).expect("written");
+    std::fs::write(at("victim.png"), "mine").expect("written");
+    // The picture is there: nothing says that it may be overwritten.
+    let there = run(folder.path(), &["resume", "first.latent.safetensors"]);
+    assert!(!there.status.success() && said(&there).contains("is there already"), "{}", said(&there));
+    std::fs::remove_file(at("first.png")).expect("removed");
+
+    // Another run of that name asks; without a name it takes another.
+    let asked = run(folder.path(), &paint("2", "first.png"));
+    assert!(!asked.status.success() && said(&asked).contains("impasto resume"), "{}", said(&asked));
+    assert_eq!(std::fs::read(&state).expect("it is there"), saved.to_bytes(), "the state is as it was");
+
+    let resumed = run(folder.path(), &["resume", "first.latent.safetensors"]);
+    assert!(resumed.status.success() && at("first.png").exists(), "{}", said(&resumed));
+    assert_eq!(std::fs::read(at("victim.png")).expect("it is there"), b"mine");
+    let mut names: Vec<_> = std::fs::read_dir(folder.path()).expect("a folder").map(|e| e.expect("an entry")).collect();
+    names.retain(|entry| entry.path().extension().is_some_and(|end| end == "png"));
+    assert_eq!(names.len(), 2, "the picture, and the file that was there");
+}
+
+#[test]
+fn two_processes_with_one_output_make_two_pictures() {
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name);
+    let begin = |force: &[&str]| {
+        let mut command = command(folder.path(), &with(&paint("8", "one.png"), force));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+    };
+    let both = [begin(&[]), begin(&[])].map(|child| child.wait_with_output().expect("it ends"));
+    both.iter().for_each(|out| assert!(out.status.success(), "{}", said(out)));
+    assert_eq!(pixels(&at("one.png")), pixels(&at("one_2.png")));
+
+    // Asked to overwrite, both mean the same file: one of them makes it, or one after the other.
+    let both = [begin(&["--force"]), begin(&["--force"])].map(|child| child.wait_with_output().expect("it ends"));
+    assert!(both.iter().any(|out| out.status.success()));
+    let refused = both.iter().filter(|out| !out.status.success());
+    refused.into_iter().for_each(|out| assert!(said(out).contains("being made by another process"), "{}", said(out)));
+    assert_eq!(pixels(&at("one.png")), pixels(&at("one_2.png")));
+    assert!(!at("one.latent.safetensors").exists() && !at("one_2.latent.safetensors").exists());
+}
+
+#[test]
+fn a_name_as_long_as_a_file_system_takes_is_taken() {
+    let folder = folder();
+    let name = format!("{}.png", "n".repeat(251));
+    let made = run(folder.path(), &paint("1", &name));
+    assert!(made.status.success() && folder.path().join(name).exists(), "{}", said(&made));
 }
 
 /// A disk that is truly full, where this machine lets us have one: the right picture, or what is done is kept whole, or nothing was begun.

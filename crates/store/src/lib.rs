@@ -1,4 +1,4 @@
-//! The cache folder of the user, and atomic replacement of files in it.
+//! The cache folder of the user, atomic replacement of files, checksums, and claims on files that are being made.
 //!
 //! They are a convenience. Whatever is wrong with them costs time, never a picture, so whoever uses this crate goes on without.
 
@@ -101,6 +101,110 @@ pub fn remove(path: &Path) -> io::Result<()> {
 
 fn unfinished(path: &Path) -> Option<PathBuf> {
     Some(path.with_file_name(format!(".{UNFINISHED}{}", path.file_name()?.to_string_lossy())))
+}
+
+/// A checksum that every changed bit of what it was taken over changes: against accidents, not against enemies.
+///
+/// ```
+/// use impasto_store::Checksum;
+///
+/// let sum = Checksum::new().over(b"head").over(b"tail").value();
+/// assert_ne!(sum, Checksum::new().over(b"head").over(b"tall").value());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checksum(u64);
+
+impl Default for Checksum {
+    fn default() -> Checksum {
+        Checksum(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+impl Checksum {
+    /// Of nothing yet.
+    pub fn new() -> Checksum {
+        Checksum::default()
+    }
+
+    /// The same with some bytes more.
+    pub fn over(self, bytes: &[u8]) -> Checksum {
+        let (eights, rest) = bytes.as_chunks::<8>();
+        // Each step is a bijection of the sum, so that one changed word is never lost.
+        let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29);
+        let sum = eights.iter().fold(self.0, |sum, eight| mix(sum, u64::from_le_bytes(*eight)));
+        let sum = rest.iter().fold(sum, |sum, byte| mix(sum, u64::from(*byte)));
+        Checksum(mix(sum, bytes.len() as u64))
+    }
+
+    /// The sum.
+    pub fn value(self) -> u64 {
+        self.0
+    }
+}
+
+/// The right to make a file, which one process has at a time; it ends with this value or with the process.
+#[derive(Debug)]
+pub struct Claim {
+    lock: PathBuf,
+    /// Locked as long as it is open.
+    _file: Option<File>,
+}
+
+impl Claim {
+    /// Claims a file; none where another process, or another claim of this one, has it. Where nothing can be locked, nobody is refused.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir()?;
+    /// let picture = folder.path().join("picture.png");
+    /// let ours = impasto_store::Claim::of(&picture).expect("nobody makes it");
+    /// assert!(impasto_store::Claim::of(&picture).is_none());
+    /// drop(ours);
+    /// assert!(impasto_store::Claim::of(&picture).is_some());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn of(path: &Path) -> Option<Claim> {
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let whole =
+            fs::canonicalize(folder).unwrap_or_else(|_| folder.into()).join(path.file_name().unwrap_or_default());
+        let name = format!("{:016x}", Checksum::new().over(whole.as_os_str().as_encoded_bytes()).value());
+        let lock = user_folder().unwrap_or_else(|| env::temp_dir().join("impasto")).join("locks").join(name);
+        let open = || {
+            fs::create_dir_all(lock.parent()?).ok()?;
+            File::options().create(true).append(true).open(&lock).ok()
+        };
+        loop {
+            let Some(file) = open() else { return Some(Claim { lock, _file: None }) };
+            match file.try_lock() {
+                Ok(()) if is_at(&file, &lock) => return Some(Claim { lock, _file: Some(file) }),
+                // Who had it has just removed it.
+                Ok(()) => {}
+                Err(fs::TryLockError::WouldBlock) => return None,
+                Err(fs::TryLockError::Error(_)) => return Some(Claim { lock, _file: None }),
+            }
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self._file.is_some() {
+            let _ = fs::remove_file(&self.lock);
+        }
+    }
+}
+
+/// Whether an open file is the one that has this name.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let id = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
+    matches!((file.metadata(), fs::metadata(path)), (Ok(open), Ok(named)) if id(&open) == id(&named))
+}
+
+/// A file that is open keeps its name there.
+#[cfg(not(unix))]
+fn is_at(_: &File, _: &Path) -> bool {
+    true
 }
 
 #[cfg(test)]

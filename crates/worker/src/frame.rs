@@ -5,6 +5,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 
+use impasto_store::Checksum;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -32,8 +33,8 @@ pub(crate) fn write(to: &mut impl Write, message: &impl Serialize, tail: &[u8]) 
     head[..4].copy_from_slice(&MAGIC.to_le_bytes());
     head[4..8].copy_from_slice(&length.to_le_bytes());
     head[8..16].copy_from_slice(&(tail.len() as u64).to_le_bytes());
-    let sum = Sum::new().over(&head[..16]).over(&text).over(tail);
-    head[16..].copy_from_slice(&sum.0.to_le_bytes());
+    let sum = Checksum::new().over(&head[..16]).over(&text).over(tail);
+    head[16..].copy_from_slice(&sum.value().to_le_bytes());
     // One write for what is small, so that it arrives at once.
     let mut first = Vec::with_capacity(HEAD + text.len() + tail.len().min(64 << 10));
     first.extend_from_slice(&head);
@@ -68,7 +69,7 @@ pub(crate) fn read<T: DeserializeOwned>(from: &mut impl Read, tail: &mut Vec<u8>
     let mut text = vec![];
     take(from, u64::from(text_length), &mut text)?;
     take(from, tail_length, tail)?;
-    if Sum::new().over(&head[..16]).over(&text).over(tail).0 != sum {
+    if Checksum::new().over(&head[..16]).over(&text).over(tail).value() != sum {
         return Err(Broken::Garbled("it sent a message that does not sum up".into()));
     }
     serde_json::from_slice(&text)
@@ -82,23 +83,6 @@ fn take(from: &mut impl Read, bytes: u64, to: &mut Vec<u8>) -> Result<(), Broken
         Ok(_) if to.len() as u64 == bytes => Ok(()),
         Ok(_) => Err(Broken::Garbled("it ended in the middle of a message".into())),
         Err(_) => Err(Broken::Ended),
-    }
-}
-
-/// A checksum that a flipped bit changes.
-struct Sum(u64);
-
-impl Sum {
-    fn new() -> Sum {
-        Sum(0x9e37_79b9_7f4a_7c15)
-    }
-
-    fn over(self, bytes: &[u8]) -> Sum {
-        let (eights, rest) = bytes.as_chunks::<8>();
-        let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29);
-        let sum = eights.iter().fold(self.0, |sum, eight| mix(sum, u64::from_le_bytes(*eight)));
-        let sum = rest.iter().fold(sum, |sum, byte| mix(sum, u64::from(*byte)));
-        Sum(mix(sum, bytes.len() as u64))
     }
 }
 

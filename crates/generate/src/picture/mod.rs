@@ -32,6 +32,23 @@ pub enum PictureError {
         /// The file.
         path: PathBuf,
     },
+    /// A picture whose run has not ended.
+    #[error(
+        "{path} was begun and not finished: impasto resume {} takes the steps that are left; add --force to begin anew, or name another file with -o",
+        .state.display()
+    )]
+    Unfinished {
+        /// The file.
+        path: PathBuf,
+        /// Where its run stands.
+        state: PathBuf,
+    },
+    /// A picture that another process makes.
+    #[error("{path} is being made by another process: wait for it, or name another file with -o")]
+    BeingMade {
+        /// The file.
+        path: PathBuf,
+    },
     /// A file that is there already.
     #[error("{path} is there already: name another file with -o, or add --force to overwrite it")]
     Exists {
