@@ -13,16 +13,24 @@ mod cli;
 use std::process::ExitCode;
 
 use clap::{ArgMatches, FromArgMatches, Subcommand};
-use cli::{Bench, Command, arguments, devices, kernel, paint, plan, show};
+use cli::{Bench, Command, arguments, devices, kernel, paint, peers, plan, show};
 use impasto::generate::GenerateError;
 
 fn main() -> ExitCode {
     impasto::probe_hook();
     let command = arguments::command(Command::augment_subcommands);
-    let matches = match command.try_get_matches_from(devices::spelled_out(std::env::args_os())) {
+    let (args, notes) = match peers::accepted(devices::spelled_out(std::env::args_os())) {
+        Ok(accepted) => accepted,
+        Err(reason) => return refuse_in_words(&reason),
+    };
+    notes.iter().for_each(|note| eprintln!("note: {note}"));
+    let matches = match command.clone().try_get_matches_from(args) {
         Ok(matches) => matches,
         Err(error) => return refuse(&error),
     };
+    if let Some(question) = arguments::misspelt(&command, &matches) {
+        return refuse_in_words(&question);
+    }
     match run(&matches) {
         Ok(code) => code,
         Err(error) => {
@@ -92,6 +100,11 @@ fn in_words(error: &anyhow::Error) -> String {
         }
     }
     text
+}
+
+fn refuse_in_words(reason: &str) -> ExitCode {
+    eprintln!("error: {reason}");
+    ExitCode::from(2)
 }
 
 /// Bad arguments end with 2; help and version are no errors.

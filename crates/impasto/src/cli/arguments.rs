@@ -24,7 +24,7 @@ pub fn command(others: impl FnOnce(Command) -> Command) -> Command {
         .about("Words to pictures on whatever hardware it finds, and it always finishes.")
         .long_about(
             "Words to pictures on whatever hardware it finds, and it always finishes.\n\n  \
-             impasto \"a red house under a yellow sun by the sea\"                 the model inside, which knows simple things\n  \
+             impasto a red house under a yellow sun by the sea                   the model inside, which knows simple things\n  \
              impasto -m model.safetensors -p \"a lighthouse at dawn\" -o dawn.png   a Stable Diffusion model",
         )
         .after_help(EXIT_CODES)
@@ -51,7 +51,8 @@ pub fn command(others: impl FnOnce(Command) -> Command) -> Command {
     let kept = "The file that a run leaves beside its picture: picture.latent.safetensors";
     let resume = with_file("resume", "Go on with a run that was killed or failed, from its last finished step", kept);
     let decode = with_file("decode", "Make the picture of a run as it stands, without another step", kept);
-    let again = with_file("again", "Make a picture again by what it says of itself", "A PNG that impasto made");
+    let again =
+        with_file("again", "Make a picture again by what it says of itself", "A PNG, JPEG or WebP that impasto made");
     others(root.subcommand(generate).subcommand(resume).subcommand(decode).subcommand(again).subcommand(plan))
 }
 
@@ -66,7 +67,11 @@ pub fn imagined(matches: &ArgMatches) -> Vec<String> {
 }
 
 fn arguments() -> impl Iterator<Item = Arg> {
-    let words = Arg::new("words").value_name("PROMPT").help("What to show, as -p").conflicts_with("prompt");
+    let words = Arg::new("words")
+        .value_name("PROMPT")
+        .help("What to show, as -p; quotes are not needed")
+        .num_args(0..)
+        .conflicts_with("prompt");
     TABLE.iter().map(argument).chain([words])
 }
 
@@ -107,10 +112,44 @@ pub fn settings(matches: &ArgMatches) -> Result<Settings, SettingsError> {
             }
         }
     }
-    if let Ok(Some(words)) = matches.try_get_one::<String>("words") {
-        settings.set("prompt", words)?;
+    if let Ok(Some(words)) = matches.try_get_many::<String>("words") {
+        settings.set("prompt", &words.map(String::as_str).collect::<Vec<_>>().join(" "))?;
     }
     Ok(settings)
+}
+
+/// Asks about words that begin with what was probably meant as a command: `impasto genrate`.
+pub fn misspelt(command: &Command, matches: &ArgMatches) -> Option<String> {
+    let mut words = matches.try_get_many::<String>("words").ok()??;
+    let (first, alone) = (words.next()?, words.next().is_none());
+    let near = |name: &&str| match edits(first, name) {
+        0 => false,
+        1 => alone || name.len() > 5,
+        2 => name.len() > 5,
+        _ => false,
+    };
+    let meant = command.get_subcommands().map(Command::get_name).find(near)?;
+    Some(format!("there is no command '{first}': did you mean `impasto {meant}`? To paint it, write impasto -p TEXT"))
+}
+
+/// Letters to add, leave out, change or swap with their neighbour to make one word the other.
+fn edits(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut table = vec![vec![0; b.len() + 1]; a.len() + 1];
+    for i in 0..=a.len() {
+        for j in 0..=b.len() {
+            table[i][j] = match (i, j) {
+                (0, n) | (n, 0) => n,
+                _ => {
+                    let changed = table[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+                    let swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+                    let swapped = if swapped { table[i - 2][j - 2] + 1 } else { usize::MAX };
+                    changed.min(swapped).min(table[i - 1][j] + 1).min(table[i][j - 1] + 1)
+                }
+            };
+        }
+    }
+    table[a.len()][b.len()]
 }
 
 /// What clap says, and where a flag is one of stable-diffusion.cpp's that we lack, that.
@@ -121,5 +160,29 @@ pub fn explain(error: &clap::Error) -> Option<String> {
     match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(flag)) => lacks(flag),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_misses_of_commands_are_asked_about_and_prompts_are_painted() {
+        let command = command(|root| root.subcommand(Command::new("inspect")).subcommand(Command::new("devices")));
+        for (line, asked) in [
+            ("genrate", true),
+            ("genrate a red house", true),
+            ("paln", true),
+            ("plane over the sea", false),
+            ("inspct", true),
+            ("a red house", false),
+            ("house", false),
+        ] {
+            let args = std::iter::once("impasto").chain(line.split(' '));
+            let matches = command.clone().try_get_matches_from(args).expect("a prompt");
+            assert_eq!(misspelt(&command, &matches).is_some(), asked, "{line}");
+            assert_eq!(settings(&matches).expect("settings").prompt.as_deref(), Some(line));
+        }
     }
 }

@@ -5,7 +5,7 @@ pub mod devices;
 pub mod kernel;
 pub mod module;
 pub mod paint;
-mod peers;
+pub mod peers;
 pub mod plan;
 mod progress;
 pub mod show;

@@ -1,13 +1,65 @@
-//! Flags of stable-diffusion.cpp's sd-cli that Impasto does not have: who types one is told so, and what there is instead.
+//! Flags of stable-diffusion.cpp's sd-cli that Impasto does not have: those that change nothing here are accepted, who types another is told
+//! so, and what there is instead.
+
+use std::ffi::OsString;
+
+/// Flags that ask for what is done anyway.
+const NOT_NEEDED: &[(&str, &str)] = &[
+    ("--fa", "attention never stores its scores here"),
+    ("--diffusion-fa", "attention never stores its scores here"),
+    ("--mmap", "model files are read straight to where they are computed with"),
+    ("--color", "colours are used on a terminal, unless NO_COLOR is set"),
+    ("--diffusion-conv-direct", "convolutions are always direct here"),
+    ("--vae-conv-direct", "convolutions are always direct here"),
+];
+
+/// The arguments in our words, and what to say of those that were understood and are not needed.
+pub fn accepted(args: impl IntoIterator<Item = OsString>) -> Result<(Vec<OsString>, Vec<String>), String> {
+    let (mut ours, mut notes): (Vec<OsString>, Vec<String>) = (vec![], vec![]);
+    let mut args = args.into_iter();
+    while let Some(arg) = args.next() {
+        let (name, given) = match arg.to_str().map(|text| text.split_once('=')) {
+            Some(Some((name, value))) => (name.to_owned(), Some(OsString::from(value))),
+            _ => (arg.to_string_lossy().into_owned(), None),
+        };
+        // What follows these is text, and not ours to read.
+        if ["-p", "--prompt", "-n", "--negative-prompt"].contains(&&*name) && given.is_none() {
+            ours.push(arg);
+            ours.extend(args.next());
+            continue;
+        }
+        let mut value = || given.clone().or_else(|| args.next()).ok_or_else(|| format!("{name} needs a value"));
+        match &*name {
+            "--" => {
+                ours.push(arg);
+                ours.extend(args.by_ref());
+            }
+            "-M" | "--mode" => match value()?.to_str() {
+                Some("img_gen" | "txt2img" | "img2img") => {
+                    notes.push(format!("{name} is not needed: pictures are made here"))
+                }
+                other => return Err(format!("{name} {}: Impasto makes pictures (img_gen) only", other.unwrap_or("?"))),
+            },
+            "--prompt-file" => {
+                let file = value()?;
+                let text = std::fs::read_to_string(&file)
+                    .map_err(|e| format!("--prompt-file {}: {e}", file.to_string_lossy()))?;
+                ours.extend(["--prompt".into(), text.trim_end().into()]);
+            }
+            _ => match NOT_NEEDED.iter().find(|(flag, _)| *flag == name) {
+                Some((_, why)) => notes.push(format!("{name} is not needed: {why}")),
+                None => ours.push(arg),
+            },
+        }
+    }
+    Ok((ours, notes))
+}
 
 /// The flag, and what to do instead.
 const FLAGS: &[(&str, &str)] = &[
-    ("--mode", "Impasto makes pictures (img_gen); it has no modes"),
-    ("-M", "Impasto makes pictures (img_gen); it has no modes"),
     ("--convert-name", "models are read as they are"),
     ("--output-begin-idx", "numbers in names go on after the files that are there"),
     ("--canny", ""),
-    ("--color", "colours are used on a terminal, unless NO_COLOR is set"),
     ("--taesd-preview-only", ""),
     ("--preview-noisy", ""),
     ("--clip_vision", ""),
@@ -36,11 +88,6 @@ const FLAGS: &[(&str, &str)] = &[
     ("--upscale-repeats", ""),
     ("--upscale-tile-size", ""),
     ("--force-sdxl-vae-conv-scale", "the decoder computes in a type that does not overflow"),
-    ("--mmap", "model files are read straight to where they are computed with"),
-    ("--fa", "attention never stores its scores here"),
-    ("--diffusion-fa", "attention never stores its scores here"),
-    ("--diffusion-conv-direct", "convolutions are always direct here"),
-    ("--vae-conv-direct", "convolutions are always direct here"),
     ("--circular", ""),
     ("--circularx", ""),
     ("--circulary", ""),
@@ -94,5 +141,18 @@ mod tests {
             assert!(lacks(flag).is_some_and(|text| text.contains(flag)));
         }
         assert_eq!(lacks("--no-such-flag"), None);
+    }
+    #[test]
+    fn what_changes_nothing_is_accepted_and_prompts_are_left_alone() {
+        let read = |line: &str| accepted(line.split(' ').map(OsString::from));
+        let (args, notes) = read("impasto --fa -p --fa --mmap -M img_gen --mode=img_gen -- --color").expect("accepted");
+        assert_eq!(args, ["impasto", "-p", "--fa", "--", "--color"]);
+        assert_eq!(notes.len(), 4);
+        assert!(read("impasto -M vid_gen").is_err() && read("impasto -M").is_err());
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), "a red\nhouse\n").expect("written");
+        let (args, _) = read(&format!("impasto --prompt-file {}", file.path().display())).expect("accepted");
+        assert_eq!(args, ["impasto", "--prompt", "a red\nhouse"]);
+        assert!(read("impasto --prompt-file no-such-file").is_err_and(|text| text.contains("no-such-file")));
     }
 }
