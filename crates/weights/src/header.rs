@@ -140,7 +140,7 @@ pub(crate) fn read(source: &ModelFile, file: usize) -> Result<Header, WeightsErr
     let length = u64::from_le_bytes(length);
     if length > MAX_HEADER || length > rest {
         let problem = format!(
-            "the header claims {length} bytes, the file has {rest} after its length; it is truncated, or no safetensors file"
+            "the header claims {length} bytes, the file has {rest} after its length; it is cut off, or no safetensors file"
         );
         return Err(wrong(0, problem));
     }

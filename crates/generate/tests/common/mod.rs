@@ -195,7 +195,7 @@ impl Small {
 }
 
 /// The tensors of a network under diffusers' names.
-fn tensors(component: &str, network: &dyn Network) -> BTreeMap<String, TensorInfo> {
+fn tensors(component: &str, network: &dyn Network) -> BTreeMap<String, Tensor> {
     let mut tensors = BTreeMap::new();
     for graph in network.graphs().expect("it builds") {
         for (name, value) in graph.params() {
@@ -207,11 +207,11 @@ fn tensors(component: &str, network: &dyn Network) -> BTreeMap<String, TensorInf
 }
 
 /// The same under the names of an original checkpoint, joined and turned as those are.
-fn original(component: &str, network: &(impl Network + Clone), prefix: &str) -> BTreeMap<String, TensorInfo> {
+fn original(component: &str, network: &(impl Network + Clone), prefix: &str) -> BTreeMap<String, Tensor> {
     let found = RecognisedNetwork::new(network.clone(), prefix);
     let ours = tensors(component, network);
     let mut shapes = TensorShapes::new();
-    let mut file: BTreeMap<String, TensorInfo> = BTreeMap::new();
+    let mut file: BTreeMap<String, Tensor> = BTreeMap::new();
     // Where an upsampler stands depends on the attention before it, so upsamplers come last.
     let (late, early): (Vec<_>, Vec<_>) = ours.iter().partition(|(name, _)| name.contains("upsamplers"));
     for (name, (shape, data)) in early.into_iter().chain(late) {
@@ -246,7 +246,7 @@ fn original(component: &str, network: &(impl Network + Clone), prefix: &str) -> 
     file
 }
 
-pub fn write_safetensors(path: &Path, tensors: &BTreeMap<String, TensorInfo>) {
+pub fn write_safetensors(path: &Path, tensors: &BTreeMap<String, Tensor>) {
     let mut header = serde_json::Map::new();
     let mut at = 0;
     for (name, (shape, data)) in tensors {

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use common::generated::{numbers, parameter};
-use common::{TensorInfo, write_safetensors};
+use common::{Tensor, write_safetensors};
 use impasto_backend::Backend;
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_generate::picture::Picture;
@@ -30,7 +30,7 @@ fn families() -> Vec<&'static dyn Family> {
     FAMILIES.iter().copied().chain([&Toy as &dyn Family]).collect()
 }
 
-fn weights() -> BTreeMap<String, TensorInfo> {
+fn weights() -> BTreeMap<String, Tensor> {
     let shapes: [(&str, &[usize]); 11] = [
         ("toy_text.table.weight", &[49_408, 4]),
         ("toy_text.project.weight", &[4, 4]),
@@ -86,7 +86,7 @@ fn paint(model: &Arc<Model>, settings: &Settings) -> Result<Picture, GenerateErr
 }
 
 /// `w x + b`.
-fn linear(weights: &BTreeMap<String, TensorInfo>, name: &str, x: &[f64]) -> Vec<f64> {
+fn linear(weights: &BTreeMap<String, Tensor>, name: &str, x: &[f64]) -> Vec<f64> {
     let (w, b) = (&weights[&format!("{name}.weight")].1, &weights[&format!("{name}.bias")].1);
     let row = |(row, b): (&[f32], &f32)| f64::from(*b) + row.iter().zip(x).map(|(w, x)| f64::from(*w) * x).sum::<f64>();
     w.chunks_exact(x.len()).zip(b).map(row).collect()
@@ -161,7 +161,7 @@ fn by_hand(prompt: &str, guidance: f64, start: Option<&Picture>, steps: usize) -
 }
 
 /// The latent of a picture.
-fn encoded(weights: &BTreeMap<String, TensorInfo>, picture: &Picture) -> Vec<f64> {
+fn encoded(weights: &BTreeMap<String, Tensor>, picture: &Picture) -> Vec<f64> {
     let (kernel, bias) = (&weights["toy_vae.encoder.in.weight"].1, weights["toy_vae.encoder.in.bias"].1[0]);
     let (h, w) = (HEIGHT / 4, WIDTH / 4);
     let value = |row: usize, column: usize, channel: usize| {

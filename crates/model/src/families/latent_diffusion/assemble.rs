@@ -180,7 +180,10 @@ fn autoencoder(
 ) -> Result<(VaeConfig, Arc<OpenNetwork>, LatentScale), ModelError> {
     let vae = pick.network::<Vae>().ok_or_else(|| files.missing(&[("autoencoder", "--vae")]))?;
     let (factor, shift) = match pick.source.config_of("AutoencoderKL")? {
-        Some(json) => VaeConfig::scale(json)?,
+        Some(json) => {
+            vae.config.check(json)?;
+            VaeConfig::scale(json)?
+        }
         None => (None, None),
     };
     let scale = LatentScale { factor: factor.unwrap_or(version.factor), shift: shift.unwrap_or(0.0) };
@@ -223,8 +226,9 @@ fn check_widths(unet: &UnetConfig, encoders: &[Encoder]) -> Result<(), ModelErro
     }
     let Some((added, last)) = unet.added.zip(encoders.last()) else { return Ok(()) };
     let Some(pooled) = last.config.projection else {
-        let path = last.network.path().display();
-        return Err(ModelError::Mismatch(format!("{path}: has no text projection, which Stable Diffusion XL reads")));
+        let (path, name) = (last.network.path().display(), last.network.tensor_name("text_projection.weight"));
+        let problem = format!("{path}: has no text projection (tensor '{name}'), which Stable Diffusion XL reads");
+        return Err(ModelError::Mismatch(problem));
     };
     match added.checked_sub(pooled).is_some_and(|sizes| sizes > 0 && sizes.is_multiple_of(12)) {
         true => Ok(()),
