@@ -191,7 +191,7 @@ pub(crate) mod arbitrary {
     use impasto_backend::Precision;
     use impasto_device::{Api, DeviceKind};
     use impasto_graph::{Anything, DType, Graph, Storage};
-    use impasto_weights::{FileFault, FileOrigin, FileStamp, ParamLocation, Take};
+    use impasto_weights::{FileFault, FileOrigin, FileStamp, ParamLocation, TensorView};
     use proptest::prelude::*;
 
     fn lies() -> impl Strategy<Value = Where> {
