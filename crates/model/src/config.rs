@@ -21,7 +21,7 @@ impl Config {
     /// The file, or nothing where there is none.
     pub(crate) fn read(path: &Path) -> Result<Option<Config>, ModelError> {
         let wrong = |problem: String| ModelError::Json { path: path.into(), problem };
-        let file = match std::fs::File::open(path) {
+        let file = match impasto_weights::open_file(path) {
             Ok(file) => file,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(wrong(format!("cannot be opened: {e}"))),

@@ -171,7 +171,14 @@ impl ToyPipeline {
                 multiple: 4,
                 preview: vec![[0.25; 3], [0.25; 3], [0.25; 3], [0.25; 3], [0.0; 3]],
             },
-            defaults: Defaults { size: [24, 32], steps: 5, guidance: 3.5, method: "euler", clip_skip: 1 },
+            defaults: Defaults {
+                size: [24, 32],
+                steps: 5,
+                guidance: 3.5,
+                method: "euler",
+                schedule: None,
+                clip_skip: 1,
+            },
         }
     }
 }

@@ -264,8 +264,8 @@ pub fn unet(
                 h = transformer(&mut at, config, level, h, context, depth)?;
             }
         }
-        if level > 0 {
-            h = block.conv("upsamplers.0.conv", h, n, 3, Window::pad(1).upsample(2), Epilogue::new())?;
+        if let Some(&skip) = skips.last() {
+            h = upsample(&mut block, h, n, skip)?;
         }
     }
 
@@ -286,6 +286,22 @@ fn time_embedding(net: &mut NetBuilder, width: usize, time: Value, added: Option
         t = net.linear("add_embedding.linear_2", a, n, Epilogue::new().residual(t))?;
     }
     net.graph.unary(Unary::Silu, t)
+}
+
+/// An image in twice its size, or one row or column less where `like` has so many, and a convolution.
+fn upsample(net: &mut NetBuilder, x: Value, n: usize, like: Value) -> Result<Value, GraphError> {
+    let [_, height, width, _] = net.graph.ty(like).shape[..] else { unreachable!("it is an image") };
+    let [_, rows, columns, _] = net.graph.ty(x).shape[..] else { unreachable!("it is an image") };
+    if [height, width] == [2 * rows, 2 * columns] {
+        return net.conv("upsamplers.0.conv", x, n, 3, Window::pad(1).upsample(2), Epilogue::new());
+    }
+    let mut x = net.graph.upsample(x, 2)?;
+    for (axis, size, wanted) in [(1, 2 * rows, height), (2, 2 * columns, width)] {
+        if size != wanted {
+            x = net.graph.slice(x, axis, 0, wanted)?;
+        }
+    }
+    net.conv3("upsamplers.0.conv", x, n, Epilogue::new())
 }
 
 /// Transformer layers over the pixels of an image, around a shortcut.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::prediction::{few_steps, prediction};
+use super::prediction::{few_steps, noise_settings};
 use super::{EncoderRole, LatentDiffusion, LatentScale, Sizes, Version};
 use crate::discovery::{Discovered, NetworkInFile, TextEncoderInFile};
 use crate::families::{AssembledModel, NetworkId, TokenizerKind};
@@ -37,7 +37,7 @@ pub(in crate::families) fn assemble(
     if let Some(json) = json {
         unet.config.apply(json)?;
     }
-    let (prediction, zero_snr) = prediction(version, &pick, &unet.config, files.scheduler.as_ref())?;
+    let noise = noise_settings(version, &pick, &unet.config, files.scheduler.as_ref())?;
     let denoiser = pick.open(unet.clone(), "diffusion model")?;
     let encoders = text_encoders(version, files, &unet.config)?;
     let vae_pick = files.autoencoder.take().ok_or_else(|| files.missing(&[("autoencoder", "--vae")]))?;
@@ -53,8 +53,7 @@ pub(in crate::families) fn assemble(
         turbo: few_steps(&names, files.scheduler.as_ref())?,
         vae,
         scale,
-        prediction,
-        zero_snr,
+        noise,
     };
     let mut model = LatentDiffusion::new(version, sizes)?;
     let sample = json.map(UnetConfig::sample_size).transpose()?.flatten();
