@@ -174,7 +174,12 @@ pub(crate) fn read(source: &ModelFile, file: usize) -> Result<Header, WeightsErr
         header.tensors.push(TensorInfo { name, shape, element: entry.dtype, file, range });
     }
     check_apart(path, &mut header.tensors)?;
-    Ok(header)
+    // A header whose length is off by its padding still reads well, and every tensor would be read from the wrong place.
+    let end = header.tensors.iter().map(|t| t.range.end as u64).max().unwrap_or(start);
+    match source.len() {
+        length if length == end => Ok(header),
+        length => Err(wrong(end, format!("the last tensor ends here, and the file at byte {length}: it is damaged"))),
+    }
 }
 
 /// What a file of another format is, by its first bytes: those of a safetensors file are the length of its header.

@@ -109,6 +109,16 @@ fn what_is_wrong_is_named_with_its_place() {
             ),
             &["'w'", "stands twice"],
         ),
+        ("bytes of no tensor", one(r#"{"dtype":"F32","shape":[3],"data_offsets":[0,12]}"#), &["last tensor ends here"]),
+        (
+            "a length without the header's padding",
+            {
+                let mut bytes = file(r#"{"w":{"dtype":"U8","shape":[16],"data_offsets":[0,16]}} "#, &[0; 16]);
+                bytes[0] -= 1;
+                bytes
+            },
+            &["last tensor ends here"],
+        ),
         ("metadata that is no text", file(r#"{"__metadata__":{"a":1}}"#, &[]), &["byte 8", "__metadata__"]),
     ];
     for (what, bytes, words) in cases {
