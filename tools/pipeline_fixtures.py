@@ -59,8 +59,8 @@ def main(out):
     torch.use_deterministic_algorithms(True)
     end, zero, _ = tokenizers()
     end.model_max_length = zero.model_max_length = 77
-    euler = lambda **kw: EulerDiscreteScheduler(beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", timestep_spacing="linspace",
-                                                steps_offset=1, **kw)
+    euler = lambda **kw: EulerDiscreteScheduler(**{**dict(beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear",
+                                                          timestep_spacing="linspace", steps_offset=1), **kw})
     vae = fill(AutoencoderKL(**VAE), "vae")
     xl_vae = fill(AutoencoderKL(**VAE, scaling_factor=0.13025), "vae")
     clip = lambda component, **kw: fill(CLIPTextModel(CLIPTextConfig(**TEXT, **kw)), component)
@@ -83,6 +83,9 @@ def main(out):
     base = StableDiffusionPipeline(unet=unet(SD1), **sd1)
     make("sd1", base, negative_prompt=NEGATIVE, **size)
     make("sd1_wide", base, height=SIZE // 2, width=SIZE)
+    make("sd1_odd", base, height=72, width=104)  # latents of 9 x 13, which the UNet does not halve evenly
+    for spacing in ("trailing", "leading"):
+        make(f"sd1_{spacing}", StableDiffusionPipeline(unet=base.unet, **{**sd1, "scheduler": euler(timestep_spacing=spacing)}), height=64, width=64)
     make("sd1_tiny", StableDiffusionPipeline(unet=base.unet, **{**sd1, "vae": fill(AutoencoderTiny(), "taesd")}), height=SIZE // 2, width=SIZE)
     make("sd2_v", StableDiffusionPipeline(vae=vae, text_encoder=clip("text_encoder", hidden_act="gelu"), tokenizer=zero, unet=unet(SD2),
                                           scheduler=euler(prediction_type="v_prediction"), **none), negative_prompt=NEGATIVE, **size)
@@ -90,6 +93,10 @@ def main(out):
     xl = StableDiffusionXLPipeline(vae=xl_vae, text_encoder=clip("text_encoder"), text_encoder_2=second, tokenizer=end, tokenizer_2=zero, unet=unet(XL),
                                    scheduler=euler(), add_watermarker=False)
     make("sdxl", xl, **size)
+    # Stable Diffusion 1 and 2 always have an offset of 1 in diffusers.
+    xl.scheduler = euler(timestep_spacing="leading", steps_offset=3)
+    make("sdxl_leading", xl, height=64, width=64)
+    xl.scheduler = euler()
     make("sdxl_negative", xl, negative_prompt=NEGATIVE, **size)
     make("img2img", StableDiffusionImg2ImgPipeline(unet=base.unet, **sd1), image=picture("start"), strength=0.6)
     make("inpaint", StableDiffusionInpaintPipeline(unet=base.unet, **sd1), image=picture("start"), mask_image=mask(), strength=1.0, **size)

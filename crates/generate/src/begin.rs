@@ -85,7 +85,7 @@ pub(crate) fn begin(
     };
     let shape = networks.autoencoder.latent;
     let (Some(start), Some(original)) = (&job.start, original) else {
-        let latent = pure_noise(&noise.draw(shape.len()), sigmas[0]);
+        let latent = pure_noise(&noise.draw(shape.len()), job.schedule.first_deviation(sigmas[0]));
         return Ok(Beginning { latent, sigmas, kept: None, extra: None });
     };
     let whole = original.whole.as_ref().map(|encoded| draw(encoded, noise));
@@ -96,7 +96,7 @@ pub(crate) fn begin(
         Some(whole) if start.mask.is_none() || start.strength < 1.0 => {
             noised(job.prediction, whole, &drawn, sigmas[0])?
         }
-        _ => pure_noise(&drawn, sigmas[0]),
+        _ => pure_noise(&drawn, job.schedule.first_deviation(sigmas[0])),
     };
     let (mut kept, mut extra) = (None, None);
     if let Some(mask) = &start.mask {

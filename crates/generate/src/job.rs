@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use impasto_model::{Levels, Model, NetworkId, Prediction, RunOptions};
+use impasto_model::{Levels, Model, NetworkId, Pipeline, Prediction, RunOptions};
 
 use crate::picture::Picture;
 use crate::place::Request;
@@ -124,6 +124,7 @@ impl Job {
         }
         let steps = settings.steps.map_or(defaults.steps, |n| n as usize);
         let (method, schedule, prediction) = sampling(settings, model, [height, width], steps)?;
+        let clip_skip = clip_skip(settings, pipeline)?;
         Ok(Job {
             model: model.clone(),
             request: Request::new(settings)?,
@@ -149,10 +150,7 @@ impl Job {
             eta: settings.eta,
             rng: settings.rng.unwrap_or_default(),
             prediction,
-            clip_skip: match settings.clip_skip {
-                Some(n) if n > 0 => n as usize,
-                _ => defaults.clip_skip,
-            },
+            clip_skip,
             start,
             preview: (preview, settings.preview_interval.unwrap_or(1) as usize),
             split: Split::of(settings)?,
@@ -241,6 +239,19 @@ fn random_seed() -> u64 {
     RandomState::new().hash_one(std::process::id()) >> 32
 }
 
+/// The layer of the text encoders, counted from the end: as asked for, where they have so many.
+fn clip_skip(settings: &Settings, pipeline: &dyn Pipeline) -> Result<usize, GenerateError> {
+    let asked = settings.clip_skip.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
+    let most = pipeline.clip_layers();
+    match asked.unwrap_or(pipeline.defaults().clip_skip) {
+        n if asked.is_some() && n > most => {
+            let problem = format!("--clip-skip {n}: this model's text encoder has {most} layers; choose 1 to {most}");
+            Err(GenerateError::Asked(problem))
+        }
+        n => Ok(n),
+    }
+}
+
 /// How noise is taken away: as asked for, where that can be done with this model.
 fn sampling(
     settings: &Settings,
@@ -253,7 +264,13 @@ fn sampling(
         Some(method) => method,
         None => pipeline.defaults().method.parse()?,
     };
-    let schedule = settings.scheduler.unwrap_or(method.default_schedule());
+    // A method that is made for a schedule keeps it, whatever the model's files say.
+    let of_model = pipeline.defaults().schedule.filter(|_| method.default_schedule() == Schedule::default());
+    let schedule = match (settings.scheduler, of_model) {
+        (Some(asked), _) => asked,
+        (None, Some(name)) => name.parse()?,
+        (None, None) => method.default_schedule(),
+    };
     let prediction = settings.prediction.unwrap_or(pipeline.prediction());
     let flow = pipeline.prediction() == Prediction::Flow;
     if flow && prediction != Prediction::Flow {

@@ -113,6 +113,41 @@ fn stable_diffusion_1() {
     let (_folder, model) = folder(&Small::sd1());
     compare("sd1", &model, &[NEGATIVE]);
     compare("sd1_wide", &model, &[("height", "64")]);
+    compare("sd1_odd", &model, &[("height", "72"), ("width", "104")]);
+}
+
+/// A folder's scheduler says how timesteps are spread.
+#[test]
+fn the_timesteps_that_a_folder_asks_for() {
+    for (name, small, spacing, offset) in [
+        ("sd1_trailing", Small::sd1(), "trailing", 1),
+        // Which diffusers takes for 1 in this family.
+        ("sd1_leading", Small::sd1(), "leading", 0),
+        ("sdxl_leading", Small::sdxl(), "leading", 3),
+    ] {
+        let (folder, _) = folder(&small);
+        let json = format!(r#"{{ "timestep_spacing": "{spacing}", "steps_offset": {offset} }}"#);
+        std::fs::write(folder.path().join("scheduler/scheduler_config.json"), json).expect("written");
+        let paths = ModelPaths { model: Some(folder.path().into()), ..ModelPaths::default() };
+        let model = Arc::new(Model::open(&paths).unwrap_or_else(|e| panic!("{e}")));
+        let mut settings = settings(&[("width", "64"), ("height", "64")]);
+        // Who asks for another schedule has it.
+        let other = paint(&model, &settings, Precision::F32).expect("a picture");
+        settings.scheduler = None;
+        let made = paint(&model, &settings, Precision::F32).expect("a picture");
+        let found = [made, other].map(|picture| psnr(&picture.rgb, &fixture(name)));
+        println!("{name}: {:.1} dB, and evenly from the last to the first {:.1} dB", found[0], found[1]);
+        assert!(found[0] >= 50.0 && found[1] < 40.0, "{name}: {found:?}");
+    }
+}
+
+#[test]
+fn clip_skip_is_refused_where_there_are_no_such_layers() {
+    let (_folder, model) = folder(&Small::sd1());
+    let job = |n: &str| Job::new(&settings(&[("clip-skip", n)]), &model).map(|job| job.clip_skip);
+    assert_eq!((job("-1").ok(), job("1").ok(), job("2").ok()), (Some(1), Some(1), Some(2)));
+    let error = job("3").expect_err("there are two").to_string();
+    assert!(error.contains("--clip-skip 3") && error.contains("has 2 layers"), "{error}");
 }
 
 #[test]

@@ -101,7 +101,7 @@ impl Inspection {
     /// Take in one more file.
     fn add(&mut self, file: &Checkpoint) -> anyhow::Result<()> {
         let shapes: TensorShapes = file.tensors().map(|t| (t.name.clone(), t.shape.clone())).collect();
-        let found = recognise(FAMILIES, &shapes);
+        let (found, incomplete) = recognise(FAMILIES, &shapes);
         let (used, unused) = usage(&shapes, &found)?;
         self.files.extend(file.files().map(|f| f.display().to_string()));
         for tensor in file.tensors() {
@@ -116,6 +116,7 @@ impl Inspection {
             file.tensors().filter(|t| used.contains(&t.name)).for_each(|t| part.add(t));
             self.networks.push((f.network.to_string(), part));
         }
+        self.missing.extend(incomplete.into_iter().map(|network| network.problem.tensor));
         self.missing.extend(used.iter().flatten().filter(|name| !shapes.contains_key(*name)).cloned());
         self.unused.extend(unused);
         self.metadata.extend(file.metadata().clone());

@@ -21,7 +21,7 @@ impl Config {
     /// The file, or nothing where there is none.
     pub(crate) fn read(path: &Path) -> Result<Option<Config>, ModelError> {
         let wrong = |problem: String| ModelError::Json { path: path.into(), problem };
-        let file = match std::fs::File::open(path) {
+        let file = match impasto_weights::open_file(path) {
             Ok(file) => file,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(wrong(format!("cannot be opened: {e}"))),
@@ -92,6 +92,23 @@ impl Config {
             Value::Array(list) => list.iter().map(count).collect(),
             one => count(one).map(|n| vec![n]),
         })
+    }
+
+    /// Refuse a size that is not the one that the tensors have: layers are missing, or the configuration is of another model. A list of several
+    /// is compared one by one, a single number with each.
+    pub(crate) fn same_sizes(&self, field: &str, tensors: &[usize]) -> Result<(), ModelError> {
+        let number = |v: &Value, n: usize| v.as_u64() == Some(n as u64);
+        let same = |value: &Value| match value {
+            Value::Array(list) => list.len() == tensors.len() && list.iter().zip(tensors).all(|(v, n)| number(v, *n)),
+            one => tensors.iter().all(|n| number(one, *n)),
+        };
+        let Some(value) = self.get(field).filter(|value| !same(value)) else { return Ok(()) };
+        let ours = match tensors {
+            [first, rest @ ..] if rest.iter().all(|n| n == first) => first.to_string(),
+            all => format!("{all:?}"),
+        };
+        let problem = "the weights are incomplete, or the configuration is of another model";
+        Err(self.wrong(field, format!("is {}, the weights have {ours}: {problem}", short(value))))
     }
 
     /// Refuse values that our graphs do not compute. What is absent or null is the default, which they do.

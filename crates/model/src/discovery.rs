@@ -161,9 +161,10 @@ impl Discovered {
     ) -> Result<NetworkInFile, ModelError> {
         let source = SourceFile::open(families, path)?;
         let pick = picks(&source, kind).next();
+        let incomplete = || source.incomplete(kind).filter(|_| foreign_kind(&source.shapes).is_none());
         let unknown =
             || ModelError::Unknown { path: source.path.clone(), wanted: kind.name(), found: contents(&source) };
-        let pick = pick.ok_or_else(unknown)?;
+        let pick = pick.ok_or_else(|| incomplete().unwrap_or_else(unknown))?;
         self.sources.push(source);
         Ok(pick)
     }
@@ -176,8 +177,13 @@ impl Discovered {
         }
     }
 
-    /// Networks that nobody has given, each with the flag that gives it, as an error.
+    /// Networks that nobody has given, each with the flag that gives it, as an error. One that is there in part is told by what it lacks.
     pub fn missing(&self, parts: &[(&'static str, &'static str)]) -> ModelError {
+        let kinds = parts.iter().filter_map(|(_, flag)| NetworkKind::of_flag(flag));
+        let mut all = kinds.flat_map(|kind| self.sources.iter().filter_map(move |source| source.incomplete(kind)));
+        if let Some(incomplete) = all.next() {
+            return incomplete;
+        }
         ModelError::MissingParts { from: self.named.display().to_string(), parts: parts.to_vec() }
     }
 
@@ -187,6 +193,9 @@ impl Discovered {
         let missing = || self.missing(&[(NetworkKind::Denoiser.name(), "--diffusion-model")]);
         if let Some(what) = self.sources.iter().find_map(|s| foreign_kind(&s.shapes)) {
             return unsupported(format!("it is {what}, which is not supported"));
+        }
+        if let Some(error) = self.sources.iter().find_map(|source| source.incomplete(NetworkKind::Denoiser)) {
+            return error;
         }
         match &self.class {
             Some(class) if self.named.join("transformer").is_dir() => {

@@ -45,6 +45,19 @@ pub enum ModelError {
         /// One sentence for each tensor.
         problems: TensorProblems,
     },
+    /// Tensors under a network's names that its structure has no place for: without them it would make other pictures.
+    #[error(
+        "{}: {part}: {} that the network has no place for: {}. The file is damaged, incomplete or of a kind that is not supported",
+        path.display(), count(.tensors.len()), few(.tensors)
+    )]
+    UnknownTensors {
+        /// The file.
+        path: PathBuf,
+        /// The network.
+        part: &'static str,
+        /// Their names.
+        tensors: Vec<String>,
+    },
     /// Layers whose sizes do not fit together.
     #[error("{}: {part}: its layers do not fit together: {source}", path.display())]
     Graph {
@@ -87,6 +100,16 @@ pub enum ModelError {
         /// What it is.
         what: String,
     },
+}
+
+fn count(tensors: usize) -> String {
+    if tensors == 1 { "has a tensor".into() } else { format!("has {tensors} tensors") }
+}
+
+/// The first few names of many.
+fn few(names: &[String]) -> String {
+    let shown: Vec<String> = names.iter().take(4).map(|name| format!("'{name}'")).collect();
+    shown.join(", ") + if names.len() > 4 { ", ..." } else { "" }
 }
 
 fn missing_parts(parts: &[(&str, &str)]) -> String {

@@ -26,12 +26,16 @@ pub struct TrainingNoise {
     pub betas: BetaSchedule,
     /// The last timestep is noise alone ("zero terminal SNR"). Only models of v-prediction can be trained so.
     pub zero_terminal_snr: bool,
+    /// The timestep that the schedule `leading` ends at, diffusers' `steps_offset`.
+    #[serde(default)]
+    pub steps_offset: usize,
 }
 
 impl Default for TrainingNoise {
     fn default() -> TrainingNoise {
         let betas = BetaSchedule::ScaledLinear;
-        TrainingNoise { steps: 1000, beta_start: 0.00085, beta_end: 0.012, betas, zero_terminal_snr: false }
+        let (beta_start, beta_end) = (0.00085, 0.012);
+        TrainingNoise { steps: 1000, beta_start, beta_end, betas, zero_terminal_snr: false, steps_offset: 1 }
     }
 }
 
@@ -59,12 +63,13 @@ pub struct NoiseLevels {
     sigmas: Vec<f64>,
     /// Their logarithms, between which timesteps are interpolated.
     logs: Vec<f64>,
+    steps_offset: usize,
 }
 
 impl NoiseLevels {
     /// The levels of a model's training.
     pub fn new(training: &TrainingNoise) -> Result<NoiseLevels, NoiseError> {
-        let TrainingNoise { steps, beta_start, beta_end, betas, zero_terminal_snr } = *training;
+        let TrainingNoise { steps, beta_start, beta_end, betas, zero_terminal_snr, steps_offset } = *training;
         let refuse = |problem: String| Err(NoiseError { problem });
         if !(2..=MOST_TRAINING_STEPS).contains(&steps) {
             return refuse(format!("it has {steps} timesteps, and 2 to {MOST_TRAINING_STEPS} are possible"));
@@ -72,6 +77,9 @@ impl NoiseLevels {
         let share = |beta: f64| beta > 0.0 && beta < 1.0;
         if !share(beta_start) || !share(beta_end) {
             return refuse(format!("its betas go from {beta_start} to {beta_end}, and must lie between 0 and 1"));
+        }
+        if steps_offset >= steps {
+            return refuse(format!("its schedule ends at timestep {steps_offset} of {steps}"));
         }
         let last = (steps - 1) as f64;
         let between = |from: f64, to: f64, i: usize| from + (to - from) * (i as f64 / last);
@@ -98,7 +106,7 @@ impl NoiseLevels {
             return refuse(format!("its noise does not grow from timestep {} to {i}; check its betas", i - 1));
         }
         let logs = sigmas.iter().map(|sigma| sigma.ln()).collect();
-        Ok(NoiseLevels { sigmas, logs })
+        Ok(NoiseLevels { sigmas, logs, steps_offset })
     }
 
     /// The levels of Stable Diffusion 1, 2 and XL.
@@ -112,6 +120,11 @@ impl NoiseLevels {
     /// Timesteps.
     pub fn steps(&self) -> usize {
         self.sigmas.len()
+    }
+
+    /// The timestep that the schedule `leading` ends at.
+    pub fn steps_offset(&self) -> usize {
+        self.steps_offset
     }
 
     /// The sigma of the first timestep.

@@ -38,9 +38,10 @@ pub use layout::{CheckpointLayout, TensorRef};
 pub use levels::{BetaSchedule, NoiseError, NoiseLevels, TrainingNoise};
 pub use model::{Model, ModelPaths};
 pub use networks::{
-    CLIP, Clip, ClipConfig, ClipLayout, Heads, HiddenState, Network, NetworkKind, PrefixedTensors, RecognisedNetwork,
-    Recogniser, TAESD, Taesd, TaesdConfig, TensorShapes, UNET, Unet, UnetConfig, VAE, Vae, VaeConfig, clip, recognise,
-    taesd_decoder, taesd_encoder, unet, usage, vae_decoder, vae_encoder,
+    CLIP, Clip, ClipConfig, ClipLayout, FindNetwork, Heads, HiddenState, IncompleteNetwork, Network, NetworkKind,
+    PrefixedTensors, RecognisedNetwork, Recogniser, TAESD, Taesd, TaesdConfig, TensorProblem, TensorShapes, UNET, Unet,
+    UnetConfig, VAE, Vae, VaeConfig, clip, recognise, taesd_decoder, taesd_encoder, unet, usage, vae_decoder,
+    vae_encoder,
 };
 pub use open_network::OpenNetwork;
 pub use prediction::Prediction;

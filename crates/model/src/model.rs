@@ -81,6 +81,8 @@ impl Model {
         let AssembledModel { pipeline, networks } = family.open(&mut files)?;
         let notes = files.sources.iter().filter_map(|s| s.note.clone()).collect();
         let unused = unused(&files, &networks);
+        check_unused(&unused, &networks)?;
+        let unused = unused.into_iter().flat_map(|(_, names)| names).collect();
         Ok(Model { title, pipeline, notes, unused, networks })
     }
 
@@ -115,16 +117,47 @@ impl Model {
     }
 }
 
-/// The tensors that no network uses: neither those of the model, nor others that were recognised and not needed.
-fn unused(files: &Discovered, networks: &BTreeMap<NetworkId, Arc<OpenNetwork>>) -> Vec<String> {
+/// The tensors that no network uses, by file: neither those of the model, nor others that were recognised and not needed.
+fn unused<'a>(
+    files: &'a Discovered,
+    networks: &BTreeMap<NetworkId, Arc<OpenNetwork>>,
+) -> Vec<(&'a SourceFile, Vec<String>)> {
     let used: BTreeSet<&str> = networks.values().flat_map(|network| network.tensors()).collect();
-    let mut unused = vec![];
-    for source in &files.sources {
-        let rest = match usage(&source.shapes, &source.found) {
-            Ok((_, rest)) => rest,
-            Err(_) => source.shapes.keys().cloned().collect(),
-        };
-        unused.extend(rest.into_iter().filter(|name| !used.contains(name.as_str())));
+    let rest = |source: &SourceFile| match usage(&source.shapes, &source.found) {
+        Ok((_, rest)) => rest,
+        Err(_) => source.shapes.keys().cloned().collect(),
+    };
+    let unused = |source: &SourceFile| rest(source).into_iter().filter(|name| !used.contains(name.as_str())).collect();
+    files.sources.iter().map(|source| (&**source, unused(source))).collect()
+}
+
+/// Refuses tensors that stand among those of a network in use and that it does not use: they would change the picture.
+fn check_unused(
+    unused: &[(&SourceFile, Vec<String>)],
+    networks: &BTreeMap<NetworkId, Arc<OpenNetwork>>,
+) -> Result<(), ModelError> {
+    for (source, unused) in unused {
+        for network in networks.values().filter(|network| network.path() == source.path) {
+            let first_word = |name: &str| {
+                let rest = name.strip_prefix(network.prefix())?;
+                rest.split('.').next().map(String::from)
+            };
+            let own: BTreeSet<String> = network.tensors().filter_map(first_word).collect();
+            let is_own =
+                |name: &&String| first_word(name).is_some_and(|word| own.contains(&word)) && !is_harmless(name);
+            let tensors: Vec<String> = unused.iter().filter(is_own).cloned().collect();
+            if !tensors.is_empty() {
+                let part = network.network.kind().name();
+                return Err(ModelError::UnknownTensors { path: source.path.clone(), part, tensors });
+            }
+        }
     }
-    unused
+    Ok(())
+}
+
+/// Whether a tensor is one that training code leaves among a network's own and that no picture depends on.
+fn is_harmless(name: &str) -> bool {
+    const BUFFERS: [&str; 6] =
+        ["position_ids", "num_batches_tracked", "attn_mask", "causal_attention_mask", "logit_scale", "text_projection"];
+    name.rsplit('.').take(2).any(|word| BUFFERS.contains(&word))
 }

@@ -16,6 +16,7 @@ use crate::{ModelError, Network, RecognisedNetwork, TensorShapes};
 pub struct OpenNetwork {
     /// Its structure and sizes.
     pub network: Arc<dyn Network>,
+    prefix: String,
     params: Arc<FileParams>,
 }
 
@@ -43,7 +44,17 @@ impl OpenNetwork {
         }
         let wrong = |problems| ModelError::Tensors { path: path.into(), part: what, problems };
         let params = FileParams::find(path, checkpoint, params).map_err(wrong)?;
-        Ok(OpenNetwork { network: found.network.clone(), params: Arc::new(params) })
+        Ok(OpenNetwork { network: found.network.clone(), prefix: found.prefix.clone(), params: Arc::new(params) })
+    }
+
+    /// What the names of its tensors in the file begin with.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The name in its file of a parameter, one that it has or one that it should have.
+    pub fn tensor_name(&self, parameter: &str) -> String {
+        format!("{}{}", self.prefix, self.network.stored(parameter, &|_| false).name)
     }
 
     /// Its parameters, for a backend that packs them.

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use impasto_weights::{Checkpoint, WeightsError};
+use impasto_weights::{Checkpoint, TensorProblems, WeightsError};
 
 use crate::config::Config;
 use crate::families::Family;
-use crate::{ModelError, RecognisedNetwork, TensorShapes, recognise};
+use crate::{IncompleteNetwork, ModelError, NetworkKind, RecognisedNetwork, TensorShapes, recognise};
 
 /// A file that is open, and the networks in it.
 pub(crate) struct SourceFile {
@@ -15,6 +15,7 @@ pub(crate) struct SourceFile {
     pub(crate) checkpoint: Arc<Checkpoint>,
     pub(crate) shapes: TensorShapes,
     pub(crate) found: Vec<RecognisedNetwork>,
+    pub(crate) incomplete: Vec<IncompleteNetwork>,
     /// `config.json` beside it.
     config: Option<Config>,
     /// It was named as the folder of a component, so its configuration must be about it.
@@ -46,8 +47,17 @@ impl SourceFile {
     /// A checkpoint that is open already.
     pub(crate) fn of(families: &[&dyn Family], checkpoint: Checkpoint, path: PathBuf) -> SourceFile {
         let shapes: TensorShapes = checkpoint.tensors().map(|t| (t.name.clone(), t.shape.clone())).collect();
-        let found = recognise(families, &shapes);
-        SourceFile { path, checkpoint: Arc::new(checkpoint), shapes, found, config: None, component: false, note: None }
+        let (found, incomplete) = recognise(families, &shapes);
+        SourceFile {
+            path,
+            checkpoint: Arc::new(checkpoint),
+            shapes,
+            found,
+            incomplete,
+            config: None,
+            component: false,
+            note: None,
+        }
     }
 
     /// `config.json`, if it is about networks of this class.
@@ -63,6 +73,14 @@ impl SourceFile {
             None if self.component => Ok(Some(config)),
             _ => Ok(None),
         }
+    }
+
+    /// Why the file has no network of this kind, if it has some of its tensors.
+    pub(crate) fn incomplete(&self, kind: NetworkKind) -> Option<ModelError> {
+        let problems: Vec<String> =
+            self.incomplete.iter().filter(|one| one.kind == kind).map(|one| one.problem.to_string()).collect();
+        let (path, problems) = (self.path.clone(), TensorProblems(problems));
+        (!problems.0.is_empty()).then(|| ModelError::Tensors { path, part: kind.name(), problems })
     }
 
     /// What the file says of itself under this key.

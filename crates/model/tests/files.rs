@@ -78,7 +78,7 @@ fn one_file_of_each_family() {
     let folder = temporary();
     let (sd1, sd2, xl) = (UnetConfig::sd15(), UnetConfig::sd21(), UnetConfig::sdxl());
     let nine = |unet: &UnetConfig| UnetConfig { in_channels: 9, ..unet.clone() };
-    // CheckpointLayout, family, UNet, prediction, picture size, and how many tensors nobody uses.
+    // Layout, family, UNet, prediction, picture size, and how many tensors nobody uses.
     for (name, family, unet, prediction, side, unused) in [
         ("sd15_pruned_emaonly_f16", SD1, sd1.clone(), Prediction::Epsilon, 512, 1),
         ("sd15_full", SD1, sd1.clone(), Prediction::Epsilon, 512, 1 + 686 + 2 + 12),

@@ -55,7 +55,7 @@ fn check_params(found: &RecognisedNetwork, shapes: &TensorShapes) {
 
 /// Recognise a file, check all parameters, and return its networks and what nobody uses.
 fn examine(shapes: &TensorShapes) -> (Vec<RecognisedNetwork>, Vec<String>) {
-    let found = recognise(FAMILIES, shapes);
+    let (found, _) = recognise(FAMILIES, shapes);
     found.iter().for_each(|f| check_params(f, shapes));
     let (_, rest) = usage(shapes, &found).expect("they build");
     (found, rest)
@@ -164,6 +164,6 @@ fn diffusers_components_and_small_models_are_recognised_by_the_same_code() {
 #[test]
 fn a_file_of_something_else_has_no_networks() {
     let shapes: TensorShapes = [("model.embed_tokens.weight".to_string(), vec![32_000, 4096])].into();
-    assert!(recognise(FAMILIES, &shapes).is_empty());
-    assert!(recognise(FAMILIES, &TensorShapes::new()).is_empty());
+    assert!(recognise(FAMILIES, &shapes).0.is_empty());
+    assert!(recognise(FAMILIES, &TensorShapes::new()).0.is_empty());
 }

@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::file::{FileError, FileFault, FileStamp, ModelFile};
+use crate::file::{FileError, FileFault, FileStamp, ModelFile, open_file};
 use crate::header::{self, TensorInfo};
 use crate::{ElementType, ParamError, ParamInfo, WeightSource, WeightsError};
 
@@ -16,6 +17,9 @@ pub struct Checkpoint {
     tensors: BTreeMap<String, TensorInfo>,
     metadata: BTreeMap<String, String>,
 }
+
+/// No real index comes near this.
+const MAX_INDEX: u64 = 100 << 20;
 
 /// `model.safetensors.index.json`.
 #[derive(Deserialize)]
@@ -61,7 +65,12 @@ impl Checkpoint {
 
     fn open_shards(path: &Path) -> Result<Checkpoint, WeightsError> {
         let wrong = |problem: String| WeightsError::NotAModel { path: path.into(), problem };
-        let text = std::fs::read(path).map_err(|source| WeightsError::Open { path: path.into(), source })?;
+        let mut text = vec![];
+        let read = open_file(path).and_then(|file| file.take(MAX_INDEX + 1).read_to_end(&mut text));
+        read.map_err(|source| WeightsError::Open { path: path.into(), source })?;
+        if text.len() as u64 > MAX_INDEX {
+            return Err(wrong(format!("has more than {MAX_INDEX} bytes, which no index of a model in shards has")));
+        }
         let index: Index = serde_json::from_slice(&text)
             .map_err(|e| wrong(format!("is no index of a model in shards (with a weight_map): {e}")))?;
         let mut checkpoint = Checkpoint::empty();

@@ -16,6 +16,34 @@ use serde::{Deserialize, Serialize};
 use crate::WeightsError;
 use crate::packed::{is_packed, unpack};
 
+/// Opens a file to read, or a folder. A pipe or a device is an error that says so: opening a named pipe would wait for its writer, and what comes
+/// out of one cannot be read by position.
+pub fn open_file(path: &Path) -> io::Result<File> {
+    let kind = std::fs::metadata(path)?.file_type();
+    if kind.is_file() || kind.is_dir() {
+        return File::open(path);
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!("it is {}, and a file is needed: save what it gives to a file first", special(kind)),
+    ))
+}
+
+#[cfg(unix)]
+fn special(kind: std::fs::FileType) -> &'static str {
+    use std::os::unix::fs::FileTypeExt;
+    match kind {
+        _ if kind.is_fifo() => "a pipe",
+        _ if kind.is_socket() => "a socket",
+        _ => "a device",
+    }
+}
+
+#[cfg(not(unix))]
+fn special(_: std::fs::FileType) -> &'static str {
+    "no regular file"
+}
+
 /// A file as it was when it was opened, by which a change is noticed, and another process makes sure that it opens the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStamp {
@@ -136,7 +164,7 @@ enum Bytes {
 impl ModelFile {
     pub(crate) fn open(path: &Path) -> Result<ModelFile, WeightsError> {
         let error = |source| WeightsError::Open { path: path.into(), source };
-        let file = File::open(path).map_err(error)?;
+        let file = open_file(path).map_err(error)?;
         let metadata = file.metadata().map_err(error)?;
         if metadata.is_dir() {
             let problem = "is a folder; a safetensors file is needed here".into();

@@ -139,8 +139,11 @@ pub(crate) fn read(source: &ModelFile, file: usize) -> Result<Header, WeightsErr
     source.read_at(0, &mut length)?;
     let length = u64::from_le_bytes(length);
     if length > MAX_HEADER || length > rest {
+        if let Some(kind) = foreign_format(source)? {
+            return Err(WeightsError::NotAModel { path: path.into(), problem: kind.into() });
+        }
         let problem = format!(
-            "the header claims {length} bytes, the file has {rest} after its length; it is truncated, or no safetensors file"
+            "the header claims {length} bytes, the file has {rest} after its length; it is cut off, or no safetensors file"
         );
         return Err(wrong(0, problem));
     }
@@ -171,7 +174,40 @@ pub(crate) fn read(source: &ModelFile, file: usize) -> Result<Header, WeightsErr
         header.tensors.push(TensorInfo { name, shape, element: entry.dtype, file, range });
     }
     check_apart(path, &mut header.tensors)?;
-    Ok(header)
+    // A header whose length is off by its padding still reads well, and every tensor would be read from the wrong place.
+    let end = header.tensors.iter().map(|t| t.range.end as u64).max().unwrap_or(start);
+    match source.len() {
+        length if length == end => Ok(header),
+        length => Err(wrong(end, format!("the last tensor ends here, and the file at byte {length}: it is damaged"))),
+    }
+}
+
+/// What a file of another format is, by its first bytes: those of a safetensors file are the length of its header.
+fn foreign_format(source: &ModelFile) -> Result<Option<&'static str>, WeightsError> {
+    let start = &mut [0; 16][..source.len().min(16) as usize];
+    source.read_at(0, start)?;
+    let formats: [(&[u8], &str); 10] = [
+        (b"GGUF", "this is a GGUF file; impasto cannot read it yet. Take the model as .safetensors"),
+        (
+            b"PK\x03\x04",
+            "this is a PyTorch file (.ckpt, .pt or .bin) or another zip file; impasto cannot read it. Take the model as .safetensors",
+        ),
+        (
+            b"\x80\x02",
+            "this is a PyTorch file (.ckpt, .pt or .bin); impasto cannot read it. Take the model as .safetensors",
+        ),
+        (b"\x89HDF", "this is an HDF5 file; impasto cannot read it. Take the model as .safetensors"),
+        (b"\x1f\x8b", "this is a gzip file; unpack it first"),
+        (b"7z\xbc\xaf", "this is a 7z file; unpack it first"),
+        (b"Rar!", "this is a RAR file; unpack it first"),
+        (b"\x89PNG", "this is a picture, no safetensors file"),
+        (
+            b"version https://",
+            "this is a pointer of Git LFS, no safetensors file; download the file that it stands for",
+        ),
+        (b"<", "this is a web page, no safetensors file; download the file again, perhaps after logging in"),
+    ];
+    Ok(formats.into_iter().find(|(magic, _)| start.starts_with(magic)).map(|(_, problem)| problem))
 }
 
 /// A tensor's bytes must lie inside the file and be as many as its shape has.

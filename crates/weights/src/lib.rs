@@ -27,7 +27,7 @@ mod source;
 
 pub use checkpoint::Checkpoint;
 pub use error::WeightsError;
-pub use file::{FileError, FileFault, FileStamp};
+pub use file::{FileError, FileFault, FileStamp, open_file};
 pub use file_params::{FileOrigin, FileParams, ParamLocation, TensorProblems, TensorView};
 pub use header::{ElementType, TensorInfo};
 pub use source::{Origin, ParamError, ParamInfo, Params, SharedSource, WeightSource};

@@ -65,7 +65,11 @@ fn what_is_wrong_is_named_with_its_place() {
             file("{}", &[]).iter().map(|_| 0xff).collect(),
             &["byte 0", "claims 18446744073709551615"],
         ),
-        ("text", b"<html><body>404 not found</body></html>".to_vec(), &["byte 0", "no safetensors"]),
+        ("text", b"<html><body>404 not found</body></html>".to_vec(), &["a web page", "no safetensors"]),
+        ("GGUF", b"GGUF\x03\0\0\0\x24\x01\0\0\0\0\0\0".to_vec(), &["this is a GGUF file; impasto cannot read it yet"]),
+        ("a PyTorch file", b"PK\x03\x04\0\0\x08\x08\0\0\0\0".to_vec(), &["this is a PyTorch file (.ckpt"]),
+        ("an old PyTorch file", b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P".to_vec(), &["this is a PyTorch file (.ckpt"]),
+        ("a pointer", b"version https://git-lfs.github.com/spec/v1\noid".to_vec(), &["a pointer of Git LFS"]),
         ("no JSON", file("{]", &[]), &["byte 8", "JSON"]),
         ("a list", file("[1]", &[]), &["byte 8", "JSON"]),
         ("no object for a tensor", one("7"), &["'w'", "description"]),
@@ -105,6 +109,16 @@ fn what_is_wrong_is_named_with_its_place() {
             ),
             &["'w'", "stands twice"],
         ),
+        ("bytes of no tensor", one(r#"{"dtype":"F32","shape":[3],"data_offsets":[0,12]}"#), &["last tensor ends here"]),
+        (
+            "a length without the header's padding",
+            {
+                let mut bytes = file(r#"{"w":{"dtype":"U8","shape":[16],"data_offsets":[0,16]}} "#, &[0; 16]);
+                bytes[0] -= 1;
+                bytes
+            },
+            &["last tensor ends here"],
+        ),
         ("metadata that is no text", file(r#"{"__metadata__":{"a":1}}"#, &[]), &["byte 8", "__metadata__"]),
     ];
     for (what, bytes, words) in cases {
@@ -115,6 +129,22 @@ fn what_is_wrong_is_named_with_its_place() {
             assert!(text.contains(word), "{what}: '{word}' is not in: {text}");
         }
     }
+}
+
+/// Opening a named pipe would wait for somebody who writes to it.
+#[cfg(unix)]
+#[test]
+fn a_pipe_or_a_device_is_refused_at_once() {
+    let folder = TempDir::new().expect("a temporary folder");
+    for name in ["pipe.safetensors", "pipe.safetensors.index.json"] {
+        let path = folder.path().join(name);
+        let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo runs");
+        assert!(made.success());
+        let text = Checkpoint::open(&path).err().expect("it is refused").to_string();
+        assert!(text.contains(name) && text.contains("it is a pipe, and a file is needed"), "{text}");
+    }
+    let text = Checkpoint::open(Path::new("/dev/null")).err().expect("it is refused").to_string();
+    assert!(text.contains("/dev/null: cannot be opened: it is a device"), "{text}");
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! A picture in memory, read from files and written to them.
 
 mod exif;
+mod jpeg;
 
-use std::io::{BufWriter, Write};
+use std::io::{self, BufReader, BufWriter, Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 
 use image::{DynamicImage, ImageReader, imageops::FilterType};
+use impasto_weights::open_file;
 
 /// What can go wrong with a picture's file.
 #[derive(Debug, thiserror::Error)]
@@ -125,8 +127,11 @@ impl Picture {
     /// The size of a picture's file, `(width, height)`, without reading the picture.
     pub fn size_of(path: &Path) -> Result<(usize, usize), PictureError> {
         let wrong = |e: &dyn std::fmt::Display| PictureError::Read { path: path.into(), problem: e.to_string() };
-        let reader = ImageReader::open(path).map_err(|e| wrong(&e))?.with_guessed_format().map_err(|e| wrong(&e))?;
-        let (width, height) = reader.into_dimensions().map_err(|e| wrong(&e))?;
+        let reader = ImageReader::new(BufReader::new(open_file(path).map_err(|e| wrong(&e))?));
+        let (width, height) = reader
+            .with_guessed_format()
+            .and_then(|reader| reader.into_dimensions().map_err(io::Error::other))
+            .map_err(|e| wrong(&e))?;
         Ok((width as usize, height as usize))
     }
 
@@ -206,6 +211,12 @@ fn readable_as_usual(file: &tempfile::NamedTempFile) {
 
 fn open(path: &Path) -> Result<DynamicImage, PictureError> {
     let wrong = |e: &dyn std::fmt::Display| PictureError::Read { path: path.into(), problem: e.to_string() };
-    let reader = ImageReader::open(path).map_err(|e| wrong(&e))?.with_guessed_format().map_err(|e| wrong(&e))?;
+    let mut bytes = vec![];
+    open_file(path).and_then(|mut file| file.read_to_end(&mut bytes)).map_err(|e| wrong(&e))?;
+    let reader = ImageReader::new(Cursor::new(&bytes)).with_guessed_format().map_err(|e| wrong(&e))?;
+    // Its decoder fills what is missing of a JPEG with grey.
+    if reader.format() == Some(image::ImageFormat::Jpeg) && !jpeg::is_complete(&bytes) {
+        return Err(wrong(&"it is cut off before its end; download or copy it again"));
+    }
     reader.decode().map_err(|e| wrong(&e))
 }

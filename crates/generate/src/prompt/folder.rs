@@ -1,6 +1,7 @@
 //! A tokeniser out of the folder of a diffusers model.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -143,7 +144,9 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, PromptError> {
     if size > LARGEST_FILE {
         return Err(wrong(path, format!("has {size} bytes, which no file of a tokeniser has")));
     }
-    std::fs::read(path).map(Some).map_err(open)
+    let mut bytes = vec![];
+    impasto_weights::open_file(path).and_then(|mut file| file.read_to_end(&mut bytes)).map_err(open)?;
+    Ok(Some(bytes))
 }
 
 fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, PromptError> {

@@ -27,6 +27,9 @@ pub enum Schedule {
     /// Every n-th timestep, counted from the last and rounded to the nearest: diffusers' `trailing`. Where the number of steps
     /// divides 1000 it is `simple`. sd-cli does not have it.
     Trailing,
+    /// Every n-th timestep, counted from the first, which the model's files may move: diffusers' `leading` in its Euler, Heun and LMS. It
+    /// never reaches the largest noise, and begins with `sqrt(sigma^2 + 1) * noise`. sd-cli does not have it.
+    Leading,
     /// Of the 50 timesteps that LCM models were trained on, every n-th: sd-cli and diffusers.
     Lcm,
 }
@@ -41,6 +44,7 @@ named!(
         (SgmUniform, "sgm_uniform"),
         (Simple, "simple"),
         (Trailing, "trailing"),
+        (Leading, "leading"),
         (Lcm, "lcm"),
     ]
 );
@@ -56,7 +60,11 @@ fn between(from: f64, to: f64, i: usize, n: usize) -> f64 {
 impl Schedule {
     /// The sigmas of a run of `steps` steps: one more than steps, strictly falling, the last of them zero.
     pub fn sigmas(self, levels: &NoiseLevels, steps: usize) -> Result<Vec<f32>, SamplingError> {
-        let most = if self == Schedule::Lcm { levels.steps().min(LCM_STEPS) } else { levels.steps() };
+        let most = match self {
+            Schedule::Lcm => levels.steps().min(LCM_STEPS),
+            Schedule::Leading => levels.steps() - levels.steps_offset(),
+            _ => levels.steps(),
+        };
         if !(1..=most).contains(&steps) {
             return Err(SamplingError::Steps { schedule: self.name(), steps, most });
         }
@@ -77,9 +85,21 @@ impl Schedule {
                 let timestep = (levels.steps() as f64 - i as f64 * stride).round_ties_even() as usize;
                 levels.level(timestep.saturating_sub(1).min(last))
             }
+            Schedule::Leading => {
+                let first = (steps - 1 - i) * (levels.steps() / steps);
+                levels.level((first + levels.steps_offset()).min(last))
+            }
             Schedule::Lcm => levels.level((most - i * most / steps) * (levels.steps() / most) - 1),
         };
         Ok((0..steps).map(|i| sigma(i) as f32).chain([0.0]).collect())
+    }
+
+    /// The standard deviation of the noise that a run without a picture begins with, where the first noise level is `sigma`.
+    pub fn first_deviation(self, sigma: f32) -> f32 {
+        match self {
+            Schedule::Leading => f64::from(sigma).hypot(1.0) as f32,
+            _ => sigma,
+        }
     }
 }
 
@@ -108,7 +128,11 @@ mod tests {
                     };
                     assert_eq!((sigmas.len(), sigmas[steps]), (steps + 1, 0.0), "{schedule} {steps}");
                     assert!(sigmas.windows(2).all(|pair| pair[0] > pair[1]), "{schedule} {steps}: {sigmas:?}");
-                    if schedule != Schedule::Lcm || training.steps == 1000 {
+                    let reaches_all_noise = match schedule {
+                        Schedule::Lcm => training.steps == 1000,
+                        schedule => schedule != Schedule::Leading,
+                    };
+                    if reaches_all_noise {
                         assert!((sigmas[0] / levels.largest() - 1.0).abs() < 1e-6, "{schedule} {steps}: {}", sigmas[0]);
                     }
                 }
@@ -136,7 +160,7 @@ mod tests {
         let error = "karas".parse::<Schedule>().expect_err("unknown").to_string();
         assert_eq!(
             error,
-            "there is no schedule 'karas'; known are discrete, karras, exponential, sgm_uniform, simple, trailing, lcm"
+            "there is no schedule 'karas'; known are discrete, karras, exponential, sgm_uniform, simple, trailing, leading, lcm"
         );
     }
 }

@@ -9,8 +9,8 @@ use impasto_graph::{DType, Epilogue, Graph, GraphError, HostTensor, Unary, Windo
 use impasto_model::{
     AssembledModel, Condition, Defaults, Discovered, ElementTypes, EncodedText, Family, Gaussian, Inputs, LatentShape,
     Latents, Levels, ModelError, NetBuilder, Network, NetworkId, NetworkKind, NoisyLatent, Pipeline, Prediction,
-    PrefixedTensors, Recogniser, RunOptions, TensorRef, TextEncoder, TextRole, TokenLayout, TokenizerKind,
-    channels_first, channels_last,
+    PrefixedTensors, Recogniser, RunOptions, TensorProblem, TensorRef, TextEncoder, TextRole, TokenLayout,
+    TokenizerKind, channels_first, channels_last,
 };
 
 pub const LEAST: usize = 8;
@@ -33,14 +33,17 @@ struct ToyNetwork {
 }
 
 static TEXT: Recogniser = Recogniser {
+    kind: NetworkKind::TextEncoder,
     prefixes: &["toy_text."],
     find: |tensors| found(tensors, "project.weight", NetworkKind::TextEncoder, |n| Ok(vec![text([1, 1], n)?])),
 };
 static DENOISER: Recogniser = Recogniser {
+    kind: NetworkKind::Denoiser,
     prefixes: &["toy_denoiser."],
     find: |tensors| found(tensors, "out.weight", NetworkKind::Denoiser, |n| Ok(vec![denoiser(1, 1, n)?])),
 };
 static AUTOENCODER: Recogniser = Recogniser {
+    kind: NetworkKind::Autoencoder,
     prefixes: &["toy_vae."],
     find: |tensors| {
         let graphs = |n| Ok(vec![decoder([2, 2], n)?, encoder([2, 2], n)?]);
@@ -53,8 +56,8 @@ fn found(
     mark: &str,
     kind: NetworkKind,
     graphs: fn(ElementTypes) -> Result<Vec<Graph>, GraphError>,
-) -> Option<Arc<dyn Network>> {
-    tensors.has(mark).then(|| Arc::new(ToyNetwork { kind, graphs }) as Arc<dyn Network>)
+) -> Result<Option<Arc<dyn Network>>, TensorProblem> {
+    Ok(tensors.has(mark).then(|| Arc::new(ToyNetwork { kind, graphs }) as Arc<dyn Network>))
 }
 
 impl fmt::Display for ToyNetwork {
@@ -168,7 +171,14 @@ impl ToyPipeline {
                 multiple: 4,
                 preview: vec![[0.25; 3], [0.25; 3], [0.25; 3], [0.25; 3], [0.0; 3]],
             },
-            defaults: Defaults { size: [24, 32], steps: 5, guidance: 3.5, method: "euler", clip_skip: 1 },
+            defaults: Defaults {
+                size: [24, 32],
+                steps: 5,
+                guidance: 3.5,
+                method: "euler",
+                schedule: None,
+                clip_skip: 1,
+            },
         }
     }
 }

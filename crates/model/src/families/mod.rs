@@ -109,6 +109,11 @@ pub trait Pipeline: Any + Send + Sync {
     /// The text encoders, in order.
     fn text(&self) -> &[TextEncoder];
 
+    /// The largest clip skip: layers of the text encoders, those that a file leaves out included.
+    fn clip_layers(&self) -> usize {
+        usize::MAX
+    }
+
     /// The graph of a text encoder for sequences of tokens, `[sequences, tokens]`.
     fn text_encoder(
         &self,
@@ -207,6 +212,8 @@ pub struct Defaults {
     pub guidance: f32,
     /// The sampling method, by its name.
     pub method: &'static str,
+    /// The schedule of noise levels, by its name, where the model's files say one.
+    pub schedule: Option<&'static str>,
     /// What users call the text encoders' layer that the denoiser was trained with, counted from the end: 1 is the last.
     pub clip_skip: usize,
 }

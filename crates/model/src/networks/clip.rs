@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use impasto_graph::{DType, Epilogue, Graph, GraphError, Unary, Value};
 
-use super::{Network, NetworkKind, PrefixedTensors, Recogniser};
+use super::{Network, NetworkKind, PrefixedTensors, Recogniser, TensorProblem};
 use crate::ModelError;
 use crate::blocks::{ElementTypes, NetBuilder};
 use crate::config::Config;
@@ -72,6 +72,10 @@ impl ClipConfig {
     /// Take in what `text_encoder/config.json` says.
     pub(crate) fn apply(&mut self, json: &Config) -> Result<(), ModelError> {
         json.only(&[("layer_norm_eps", 1e-5.into())])?;
+        json.same_sizes("num_hidden_layers", &[self.layers])?;
+        json.same_sizes("hidden_size", &[self.width])?;
+        json.same_sizes("intermediate_size", &[self.inner])?;
+        json.same_sizes("max_position_embeddings", &[self.tokens])?;
         self.activation = match json.text("hidden_act")? {
             None | Some("quick_gelu") => Unary::QuickGelu,
             Some("gelu") => Unary::Gelu,
@@ -191,6 +195,7 @@ pub struct Clip {
 
 /// Finds text encoders of this kind.
 pub static CLIP: Recogniser = Recogniser {
+    kind: NetworkKind::TextEncoder,
     prefixes: &[
         "cond_stage_model.transformer.",
         "conditioner.embedders.0.transformer.",
@@ -231,44 +236,43 @@ impl Network for Clip {
     }
 }
 
-fn find(tensors: &PrefixedTensors) -> Option<Arc<dyn Network>> {
-    let layout = if tensors.shape("token_embedding.weight").is_some() {
-        ClipLayout::OpenClip
-    } else if tensors.shape("embeddings.token_embedding.weight").is_some() {
-        ClipLayout::Bare
-    } else {
-        ClipLayout::Transformers
-    };
-    let start = if layout == ClipLayout::Transformers { "text_model." } else { "" };
-    let (table, places, layers, inner) = match layout {
-        ClipLayout::OpenClip => (
-            "token_embedding.weight".to_string(),
-            "positional_embedding".to_string(),
-            tensors.count("transformer.resblocks.#.ln_1.weight"),
-            "transformer.resblocks.0.mlp.c_fc.weight".to_string(),
-        ),
-        _ => (
-            format!("{start}embeddings.token_embedding.weight"),
-            format!("{start}embeddings.position_embedding.weight"),
-            tensors.count(&format!("{start}encoder.layers.#.layer_norm1.weight")),
-            format!("{start}encoder.layers.0.mlp.fc1.weight"),
-        ),
-    };
-    let width = tensors.size(&table, 1)?;
+fn find(tensors: &PrefixedTensors) -> Result<Option<Arc<dyn Network>>, TensorProblem> {
+    let any = |starts: &[&str]| starts.iter().any(|start| tensors.any(start));
+    let (layout, table, places, layers, inner) =
+        if any(&["token_embedding.", "positional_embedding", "transformer.resblocks."]) {
+            let (table, places) = ("token_embedding.weight", "positional_embedding");
+            (ClipLayout::OpenClip, table, places, "transformer.resblocks.", "mlp.c_fc.weight")
+        } else if any(&["embeddings.token_embedding.", "embeddings.position_embedding."]) {
+            let (table, places) = ("embeddings.token_embedding.weight", "embeddings.position_embedding.weight");
+            (ClipLayout::Bare, table, places, "encoder.layers.", "mlp.fc1.weight")
+        } else if any(&["text_model."]) {
+            let table = "text_model.embeddings.token_embedding.weight";
+            let places = "text_model.embeddings.position_embedding.weight";
+            (ClipLayout::Transformers, table, places, "text_model.encoder.layers.", "mlp.fc1.weight")
+        } else {
+            return Ok(None);
+        };
     let projection = match layout {
         ClipLayout::OpenClip => tensors.size("text_projection", 1),
         _ => tensors.size("text_projection.weight", 0).or_else(|| tensors.size("text_projection", 1)),
     };
-    // Heads cannot be seen in shapes: all of these encoders have heads of 64.
-    let heads = (width / 64).max(1);
-    // CLIP-L is the one with the quick function; the OpenCLIP models, which all have a projection, have the exact one.
-    let activation = match (layout, projection) {
-        (ClipLayout::Transformers | ClipLayout::Bare, None) => Unary::QuickGelu,
-        _ => Unary::Gelu,
+    let width = tensors.need(table, 1)?;
+    let config = ClipConfig {
+        vocabulary: tensors.need(table, 0)?,
+        tokens: tensors.need(places, 0)?,
+        width,
+        layers: tensors.count(layers),
+        // Heads cannot be seen in shapes: all of these encoders have heads of 64.
+        heads: (width / 64).max(1),
+        inner: tensors.need(&format!("{layers}0.{inner}"), 0)?,
+        // CLIP-L is the one with the quick function; the OpenCLIP models, which all have a projection, have the exact one.
+        activation: match (layout, projection) {
+            (ClipLayout::Transformers | ClipLayout::Bare, None) => Unary::QuickGelu,
+            _ => Unary::Gelu,
+        },
+        projection,
     };
-    let (vocabulary, tokens, inner) = (tensors.size(&table, 0)?, tensors.size(&places, 0)?, tensors.size(&inner, 0)?);
-    let config = ClipConfig { vocabulary, tokens, width, layers, heads, inner, activation, projection };
-    (layers > 0).then(|| Arc::new(Clip { config, layout }) as Arc<dyn Network>)
+    Ok(Some(Arc::new(Clip { config, layout })))
 }
 
 /// A parameter of a text encoder as OpenCLIP names it, without its prefix.

@@ -60,6 +60,17 @@ impl fmt::Display for NetworkKind {
 }
 
 impl NetworkKind {
+    /// The kind that is given with this flag.
+    pub(crate) fn of_flag(flag: &str) -> Option<NetworkKind> {
+        match flag {
+            "--diffusion-model" => Some(NetworkKind::Denoiser),
+            "--vae" => Some(NetworkKind::Autoencoder),
+            "--taesd" => Some(NetworkKind::TinyAutoencoder),
+            "--clip_l" | "--clip_g" => Some(NetworkKind::TextEncoder),
+            _ => None,
+        }
+    }
+
     /// Its name in messages.
     pub const fn name(self) -> &'static str {
         match self {
@@ -73,10 +84,30 @@ impl NetworkKind {
 
 /// Finds one kind of network in files.
 pub struct Recogniser {
+    /// The task of such networks in a model.
+    pub kind: NetworkKind,
     /// What the names of its tensors may begin with, in every layout.
     pub prefixes: &'static [&'static str],
     /// The network whose tensors these are, if they are those of one.
-    pub find: fn(&PrefixedTensors) -> Option<Arc<dyn Network>>,
+    pub find: FindNetwork,
+}
+
+/// Finds a network among tensors. A file that has some tensors of one and lacks another that tells its structure is an error.
+pub type FindNetwork = fn(&PrefixedTensors) -> Result<Option<Arc<dyn Network>>, TensorProblem>;
+
+/// A tensor that keeps a network from being recognised.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorProblem {
+    /// Its name in the file.
+    pub tensor: String,
+    /// What is wrong with it.
+    pub problem: &'static str,
+}
+
+impl fmt::Display for TensorProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tensor '{}' {}", self.tensor, self.problem)
+    }
 }
 
 /// A network found in a file, and the beginning that all of its tensors' names share.
@@ -110,22 +141,36 @@ impl RecognisedNetwork {
 /// The tensors of a file: names and shapes.
 pub type TensorShapes = BTreeMap<String, Vec<usize>>;
 
-/// The networks of a file that these families know, in the order text encoders, diffusion model, autoencoder.
-pub fn recognise(families: &[&dyn Family], shapes: &TensorShapes) -> Vec<RecognisedNetwork> {
+/// The networks of a file that these families know, in the order text encoders, diffusion model, autoencoder; and for each network that is
+/// there in part, the tensor that it lacks.
+pub fn recognise(families: &[&dyn Family], shapes: &TensorShapes) -> (Vec<RecognisedNetwork>, Vec<IncompleteNetwork>) {
     let mut kinds: Vec<&'static Recogniser> = vec![];
     for recogniser in families.iter().flat_map(|family| family.networks()) {
         if !kinds.iter().any(|known| std::ptr::eq(*known, recogniser)) {
             kinds.push(recogniser);
         }
     }
-    let mut found = vec![];
+    let (mut found, mut incomplete) = (vec![], vec![]);
     for recogniser in kinds {
         for &prefix in recogniser.prefixes {
-            let network = (recogniser.find)(&PrefixedTensors { shapes, prefix });
-            found.extend(network.map(|network| RecognisedNetwork { network, prefix: prefix.into() }));
+            match (recogniser.find)(&PrefixedTensors { shapes, prefix }) {
+                Ok(network) => {
+                    found.extend(network.map(|network| RecognisedNetwork { network, prefix: prefix.into() }));
+                }
+                Err(problem) => incomplete.push(IncompleteNetwork { kind: recogniser.kind, problem }),
+            }
         }
     }
-    found
+    (found, incomplete)
+}
+
+/// A network that a file has in part only.
+#[derive(Clone, Debug)]
+pub struct IncompleteNetwork {
+    /// Its task in a model.
+    pub kind: NetworkKind,
+    /// The tensor that it lacks.
+    pub problem: TensorProblem,
 }
 
 /// What a file of another kind is, where its names give it away.
@@ -190,8 +235,36 @@ impl PrefixedTensors<'_> {
         self.shape(name)?.get(axis).copied().filter(|n| (1..=MAX_SIZE).contains(n))
     }
 
-    /// How many of `pattern` there are, its `#` counted up from 0.
-    pub fn count(&self, pattern: &str) -> usize {
-        (0..MAX_COUNT).take_while(|i| self.has(&pattern.replace('#', &i.to_string()))).count()
+    /// One dimension of a tensor that the network must have.
+    pub fn need(&self, name: &str, axis: usize) -> Result<usize, TensorProblem> {
+        let shape = self.need_shape(name)?;
+        let tensor = format!("{}{name}", self.prefix);
+        let wrong = TensorProblem { tensor, problem: "has a shape that no network has" };
+        shape.get(axis).copied().filter(|n| (1..=MAX_SIZE).contains(n)).ok_or(wrong)
+    }
+
+    /// The shape of a tensor that the network must have.
+    pub fn need_shape(&self, name: &str) -> Result<&[usize], TensorProblem> {
+        let missing = || TensorProblem { tensor: format!("{}{name}", self.prefix), problem: "is missing" };
+        self.shape(name).ok_or_else(missing)
+    }
+
+    /// Whether there is a tensor whose name begins so.
+    pub fn any(&self, start: &str) -> bool {
+        self.names(start).next().is_some()
+    }
+
+    /// How many layers there are, by all names of their tensors: one more than the largest number that follows `start` in a name.
+    pub fn count(&self, start: &str) -> usize {
+        let number = |rest: &str| rest.split_once('.')?.0.parse::<usize>().ok().filter(|i| *i < MAX_COUNT);
+        self.names(start).filter_map(number).max().map_or(0, |last| last + 1)
+    }
+
+    /// What follows `start` in the names that begin so.
+    fn names(&self, start: &str) -> impl Iterator<Item = &str> {
+        let start = format!("{}{start}", self.prefix);
+        let length = start.len();
+        let names = self.shapes.range(start.clone()..).map(|(name, _)| name.as_str());
+        names.take_while(move |name| name.starts_with(&start)).map(move |name| &name[length..])
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use impasto_graph::{DType, Epilogue, Graph, GraphError, Unary, Value, Window};
 
-use super::{MAX_COUNT, MAX_LEVELS, Network, NetworkKind, PrefixedTensors, Recogniser};
+use super::{MAX_COUNT, MAX_LEVELS, Network, NetworkKind, PrefixedTensors, Recogniser, TensorProblem};
 use crate::blocks::{ElementTypes, NetBuilder};
 use crate::layout::{CheckpointLayout, TensorRef, numbered};
 
@@ -133,7 +133,7 @@ pub struct Taesd {
 }
 
 /// Finds tiny autoencoders.
-pub static TAESD: Recogniser = Recogniser { prefixes: &["", "tae.", "vae."], find };
+pub static TAESD: Recogniser = Recogniser { kind: NetworkKind::TinyAutoencoder, prefixes: &["", "tae.", "vae."], find };
 
 impl fmt::Display for Taesd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -166,49 +166,58 @@ impl Network for Taesd {
     }
 }
 
-fn find(tensors: &PrefixedTensors) -> Option<Arc<dyn Network>> {
-    let layout = match tensors.shape("decoder.layers.0.weight") {
-        Some(_) => CheckpointLayout::Diffusers,
-        None => CheckpointLayout::Original,
+fn find(tensors: &PrefixedTensors) -> Result<Option<Arc<dyn Network>>, TensorProblem> {
+    let any = |starts: &[&str]| starts.iter().any(|start| tensors.any(start));
+    let layout = if any(&["decoder.layers."]) {
+        CheckpointLayout::Diffusers
+    } else if any(&["taesd_decoder."]) || any(&["1.weight", "1.bias"]) && any(&["3.conv."]) {
+        CheckpointLayout::Original
+    } else {
+        return Ok(None);
     };
     let stored = |name: &str| match layout {
         CheckpointLayout::Diffusers => name.to_string(),
-        CheckpointLayout::Original => original_taesd(name, &|n| tensors.has(n)).name,
+        CheckpointLayout::Original => original_taesd(name, &|n| tensors.any(n)).name,
     };
-    let size = |name: &str, axis: usize| tensors.size(&stored(name), axis);
+    let there = |start: String| tensors.any(&stored(&start));
     let blocks = |side: &str, first: usize| {
-        (first..first + MAX_COUNT)
-            .take_while(|i| size(&format!("{side}.layers.{i}.conv.0.weight"), 0).is_some())
-            .count()
+        (first..first + MAX_COUNT).take_while(|i| there(format!("{side}.layers.{i}.conv."))).count()
     };
-    let (mut decoder, mut encoder) = (vec![], vec![]);
+    let mut decoder = vec![];
     let mut layer = 2;
     while decoder.len() < MAX_LEVELS {
-        decoder.push(blocks("decoder", layer));
-        layer += decoder[decoder.len() - 1];
-        // What follows the blocks is a change of size with a convolution, or the last convolution.
-        if size(&format!("decoder.layers.{layer}.weight"), 0).is_some() {
+        let level = blocks("decoder", layer);
+        decoder.push(level);
+        layer += level;
+        // What follows the blocks is a change of size with a convolution, or the last convolution, which alone has a bias.
+        if level == 0
+            || there(format!("decoder.layers.{layer}.weight"))
+            || there(format!("decoder.layers.{layer}.bias"))
+        {
             break;
         }
-        size(&format!("decoder.layers.{}.weight", layer + 1), 0)?;
+        tensors.need(&stored(&format!("decoder.layers.{}.weight", layer + 1)), 0)?;
         layer += 2;
     }
-    let width = size("decoder.layers.0.weight", 0)?;
+    let width = tensors.need(&stored("decoder.layers.0.weight"), 0)?;
+    let latent = tensors.need(&stored("decoder.layers.0.weight"), 1)?;
+    let mut encoder = vec![];
     // In a file of its own, the decoder's first layer must not be taken for a second one of the encoder.
-    let encodes = |name: &str| size(name, 1) == Some(3);
-    let mut layer = 0;
-    while encodes("encoder.layers.0.weight") && encoder.len() < MAX_LEVELS {
-        let next = blocks("encoder", layer + 1);
-        if size(&format!("encoder.layers.{layer}.weight"), 0)? != width || next == 0 {
-            break;
+    if tensors.size(&stored("encoder.layers.0.weight"), 1) == Some(3) {
+        let mut layer = 0;
+        while encoder.len() < MAX_LEVELS {
+            let level = blocks("encoder", layer + 1);
+            if level == 0 || tensors.need(&stored(&format!("encoder.layers.{layer}.weight")), 0)? != width {
+                break;
+            }
+            encoder.push(level);
+            layer += 1 + level;
         }
-        encoder.push(next);
-        layer += 1 + next;
     }
-    let config = TaesdConfig { latent: size("decoder.layers.0.weight", 1)?, width, decoder, encoder };
+    let config = TaesdConfig { latent, width, decoder, encoder };
     let consistent = config.encoder.is_empty() || config.encoder.len() == config.decoder.len();
-    (consistent && config.decoder.iter().all(|n| *n > 0))
-        .then(|| Arc::new(Taesd { config, layout }) as Arc<dyn Network>)
+    let network = (consistent && config.decoder.iter().all(|n| *n > 0)).then_some(Taesd { config, layout });
+    Ok(network.map(|network| Arc::new(network) as Arc<dyn Network>))
 }
 
 /// A parameter of the tiny autoencoder in its author's files, which count one more function in front of the decoder. The halves are two

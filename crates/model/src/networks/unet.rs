@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use impasto_graph::{DType, Epilogue, Graph, GraphError, Unary, Value, Window};
 
-use super::{MAX_COUNT, MAX_LEVELS, Network, NetworkKind, PrefixedTensors, Recogniser};
+use super::{MAX_LEVELS, Network, NetworkKind, PrefixedTensors, Recogniser, TensorProblem};
 use crate::ModelError;
 use crate::blocks::{ElementTypes, NetBuilder};
 use crate::config::Config;
@@ -123,6 +123,7 @@ impl UnetConfig {
             ("addition_embed_type", "text_time".into()),
             ("attention_type", "default".into()),
         ])?;
+        self.check_sizes(json)?;
         json.none(&["class_embed_type", "encoder_hid_dim", "time_cond_proj_dim", "cross_attention_norm"])?;
         // `attention_head_dim` is the number of heads, in spite of its name.
         let field =
@@ -149,6 +150,52 @@ impl UnetConfig {
         } else {
             Heads::Levels(counts)
         };
+        Ok(())
+    }
+}
+
+impl UnetConfig {
+    /// Refuses a `unet/config.json` that does not describe these weights.
+    fn check_sizes(&self, json: &Config) -> Result<(), ModelError> {
+        json.same_sizes("in_channels", &[self.in_channels])?;
+        json.same_sizes("out_channels", &[self.out_channels])?;
+        json.same_sizes("block_out_channels", &self.channels)?;
+        json.same_sizes("layers_per_block", &vec![self.resnets; self.channels.len()])?;
+        json.same_sizes("cross_attention_dim", &vec![self.context; self.channels.len()])?;
+        let linear = json.flag("use_linear_projection")?.unwrap_or(self.linear_projection);
+        if linear != self.linear_projection {
+            let problem = format!("is {linear}, the weights' projections are those of the other kind");
+            return Err(json.wrong("use_linear_projection", problem));
+        }
+        if let Some(added) = self.added {
+            json.same_sizes("projection_class_embeddings_input_dim", &[added])?;
+        } else if json.text("addition_embed_type")?.is_some() {
+            let problem = "is set, and the weights have no tensor 'add_embedding.linear_1.weight'";
+            return Err(json.wrong("addition_embed_type", problem.into()));
+        }
+        self.check_depths(json)
+    }
+
+    /// Levels with attention and their depths. What the configuration says of the depth of a level without attention means nothing.
+    fn check_depths(&self, json: &Config) -> Result<(), ModelError> {
+        let depths = json.get("transformer_layers_per_block");
+        let said = |level: usize| match depths {
+            Some(serde_json::Value::Array(list)) => list.get(level)?.as_u64(),
+            one => one?.as_u64(),
+        };
+        let differs =
+            |&level: &usize| self.depth[level] > 0 && said(level).is_some_and(|n| n != self.depth[level] as u64);
+        let levels = self.depth.len();
+        if let Some(level) = (0..levels).find(differs) {
+            let problem = format!("differs from the weights, which have {} layers at level {level}", self.depth[level]);
+            return Err(json.wrong("transformer_layers_per_block", problem));
+        }
+        let Some(types) = json.get("down_block_types").and_then(|types| types.as_array()) else { return Ok(()) };
+        let attends = |level: usize| types.get(level).and_then(|t| t.as_str()).map(|t| t.starts_with("CrossAttn"));
+        if types.len() != levels || (0..levels).any(|level| attends(level) != Some(self.depth[level] > 0)) {
+            let problem = format!("does not fit the weights, whose levels have {:?} layers of attention", self.depth);
+            return Err(json.wrong("down_block_types", problem));
+        }
         Ok(())
     }
 }
@@ -217,8 +264,8 @@ pub fn unet(
                 h = transformer(&mut at, config, level, h, context, depth)?;
             }
         }
-        if level > 0 {
-            h = block.conv("upsamplers.0.conv", h, n, 3, Window::pad(1).upsample(2), Epilogue::new())?;
+        if let Some(&skip) = skips.last() {
+            h = upsample(&mut block, h, n, skip)?;
         }
     }
 
@@ -239,6 +286,22 @@ fn time_embedding(net: &mut NetBuilder, width: usize, time: Value, added: Option
         t = net.linear("add_embedding.linear_2", a, n, Epilogue::new().residual(t))?;
     }
     net.graph.unary(Unary::Silu, t)
+}
+
+/// An image in twice its size, or one row or column less where `like` has so many, and a convolution.
+fn upsample(net: &mut NetBuilder, x: Value, n: usize, like: Value) -> Result<Value, GraphError> {
+    let [_, height, width, _] = net.graph.ty(like).shape[..] else { unreachable!("it is an image") };
+    let [_, rows, columns, _] = net.graph.ty(x).shape[..] else { unreachable!("it is an image") };
+    if [height, width] == [2 * rows, 2 * columns] {
+        return net.conv("upsamplers.0.conv", x, n, 3, Window::pad(1).upsample(2), Epilogue::new());
+    }
+    let mut x = net.graph.upsample(x, 2)?;
+    for (axis, size, wanted) in [(1, 2 * rows, height), (2, 2 * columns, width)] {
+        if size != wanted {
+            x = net.graph.slice(x, axis, 0, wanted)?;
+        }
+    }
+    net.conv3("upsamplers.0.conv", x, n, Epilogue::new())
 }
 
 /// Transformer layers over the pixels of an image, around a shortcut.
@@ -279,8 +342,11 @@ pub struct Unet {
 }
 
 /// Finds UNets.
-pub static UNET: Recogniser =
-    Recogniser { prefixes: &["model.diffusion_model.", "diffusion_model.", "unet.", ""], find };
+pub static UNET: Recogniser = Recogniser {
+    kind: NetworkKind::Denoiser,
+    prefixes: &["model.diffusion_model.", "diffusion_model.", "unet.", ""],
+    find,
+};
 
 impl fmt::Display for Unet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -308,47 +374,48 @@ impl Network for Unet {
     }
 }
 
-fn find(tensors: &PrefixedTensors) -> Option<Arc<dyn Network>> {
-    let layout = match tensors.shape("input_blocks.0.0.weight") {
-        Some(_) => CheckpointLayout::Original,
-        None => CheckpointLayout::Diffusers,
+fn find(tensors: &PrefixedTensors) -> Result<Option<Arc<dyn Network>>, TensorProblem> {
+    let layout = if tensors.any("input_blocks.") {
+        CheckpointLayout::Original
+    } else if tensors.any("down_blocks.") && tensors.any("mid_block.") {
+        CheckpointLayout::Diffusers
+    } else {
+        return Ok(None);
     };
-    // Residual blocks of the first level: in an original checkpoint, those before the first one that makes the image smaller.
-    let resnets = match layout {
-        CheckpointLayout::Diffusers => tensors.count("down_blocks.0.resnets.#.conv1.weight"),
+    let (resnets, levels) = match layout {
+        CheckpointLayout::Diffusers => (tensors.count("down_blocks.0.resnets."), tensors.count("down_blocks.")),
+        // One block for the input, then those of each level: residual blocks, and one that makes the image smaller.
         CheckpointLayout::Original => {
-            let there = |i: &usize| tensors.shape(&format!("input_blocks.{i}.0.in_layers.2.weight")).is_some();
-            (1..MAX_COUNT).take_while(there).count()
+            let blocks = tensors.count("input_blocks.");
+            let smaller = |i: &usize| tensors.any(&format!("input_blocks.{i}.0.op."));
+            let resnets = (1..blocks).find(smaller).unwrap_or(blocks).max(1) - 1;
+            (resnets, blocks.div_ceil(resnets + 1))
         }
     };
     let stored = |name: &str| match layout {
         CheckpointLayout::Diffusers => name.to_string(),
         CheckpointLayout::Original => original_unet(name, resnets, &|n| tensors.has(n)).name,
     };
-    let size = |name: &str, axis: usize| tensors.size(&stored(name), axis);
-    let depth = |at: &str| {
-        let there = |i: &usize| size(&format!("{at}.transformer_blocks.{i}.norm1.weight"), 0).is_some();
-        (0..MAX_COUNT).take_while(there).count()
-    };
-    let channels: Vec<usize> =
-        (0..MAX_LEVELS).map_while(|level| size(&format!("down_blocks.{level}.resnets.0.conv1.weight"), 0)).collect();
-    let depths: Vec<usize> =
-        (0..channels.len()).map(|level| depth(&format!("down_blocks.{level}.attentions.0"))).collect();
-    let projection = tensors.shape(&stored("mid_block.attentions.0.proj_in.weight"))?;
+    let need = |name: &str, axis: usize| tensors.need(&stored(name), axis);
+    let depth = |at: &str| tensors.count(&stored(&format!("{at}.transformer_blocks.")));
+    let width = |level: usize| need(&format!("down_blocks.{level}.resnets.0.conv1.weight"), 0);
+    let levels = levels.clamp(1, MAX_LEVELS);
+    let projection = tensors.need_shape(&stored("mid_block.attentions.0.proj_in.weight"))?;
     let linear_projection = projection.len() == 2;
+    let added = tensors.any(&stored("add_embedding.linear_1.")).then(|| need("add_embedding.linear_1.weight", 1));
     let config = UnetConfig {
-        in_channels: size("conv_in.weight", 1)?,
-        out_channels: size("conv_out.weight", 0)?,
+        in_channels: need("conv_in.weight", 1)?,
+        out_channels: need("conv_out.weight", 0)?,
+        channels: (0..levels).map(width).collect::<Result<_, _>>()?,
+        depth: (0..levels).map(|level| depth(&format!("down_blocks.{level}.attentions.0"))).collect(),
         mid_depth: depth("mid_block.attentions.0"),
-        heads: if linear_projection { Heads::Width(64) } else { Heads::Count(8) },
-        context: size("mid_block.attentions.0.transformer_blocks.0.attn2.to_k.weight", 1)?,
-        added: size("add_embedding.linear_1.weight", 1),
-        linear_projection,
-        depth: depths,
         resnets,
-        channels,
+        heads: if linear_projection { Heads::Width(64) } else { Heads::Count(8) },
+        context: need("mid_block.attentions.0.transformer_blocks.0.attn2.to_k.weight", 1)?,
+        linear_projection,
+        added: added.transpose()?,
     };
-    (!config.channels.is_empty() && resnets > 0).then(|| Arc::new(Unet { config, layout }) as Arc<dyn Network>)
+    Ok(Some(Arc::new(Unet { config, layout })))
 }
 
 /// A parameter of the UNet in an original checkpoint, without its prefix. `resnets` is the number of residual blocks of a level.
@@ -382,7 +449,8 @@ fn original_unet(name: &str, resnets: usize, has: &dyn Fn(&str) -> bool) -> Tens
             // After the attention, where there is one.
             let rest = rest.strip_prefix("upsamplers.0.conv.")?;
             let place = |i: usize| format!("output_blocks.{}.{i}.conv.{rest}", level * (resnets + 1) + resnets);
-            Some(if has(&place(2)) { place(2) } else { place(1) })
+            let attends = ["weight", "bias"].iter().any(|other| has(&place(2).replace(rest, other)));
+            Some(if attends { place(2) } else { place(1) })
         })
     } else if let Some(rest) = name.strip_prefix("mid_block.") {
         numbered(rest, "resnets.")

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use impasto_graph::{DType, Epilogue, Graph, GraphError, Unary, Value, Window};
 
-use super::{MAX_LEVELS, Network, NetworkKind, PrefixedTensors, Recogniser};
+use super::{MAX_LEVELS, Network, NetworkKind, PrefixedTensors, Recogniser, TensorProblem};
 use crate::ModelError;
 use crate::blocks::{ElementTypes, NetBuilder};
 use crate::config::Config;
@@ -37,6 +37,21 @@ impl VaeConfig {
 }
 
 impl VaeConfig {
+    /// Refuses a `vae/config.json` that does not describe these weights.
+    pub(crate) fn check(&self, json: &Config) -> Result<(), ModelError> {
+        json.same_sizes("block_out_channels", &self.channels)?;
+        json.same_sizes("layers_per_block", &[self.resnets])?;
+        json.same_sizes("latent_channels", &[self.latent])?;
+        for field in ["use_quant_conv", "use_post_quant_conv"] {
+            let said = json.flag(field)?.unwrap_or(true);
+            if said != self.quant_conv {
+                let (name, has) = (field.trim_start_matches("use_"), if said { "no" } else { "a" });
+                return Err(json.wrong(field, format!("is {said}, and the weights have {has} tensor '{name}.weight'")));
+            }
+        }
+        Ok(())
+    }
+
     /// The scale of latents that `vae/config.json` gives: factor and shift.
     pub(crate) fn scale(json: &Config) -> Result<(Option<f32>, Option<f32>), ModelError> {
         json.only(&[
@@ -155,7 +170,8 @@ pub struct Vae {
 }
 
 /// Finds autoencoders of this kind.
-pub static VAE: Recogniser = Recogniser { prefixes: &["first_stage_model.", "vae.", ""], find };
+pub static VAE: Recogniser =
+    Recogniser { kind: NetworkKind::Autoencoder, prefixes: &["first_stage_model.", "vae.", ""], find };
 
 impl fmt::Display for Vae {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -183,24 +199,24 @@ impl Network for Vae {
     }
 }
 
-fn find(tensors: &PrefixedTensors) -> Option<Arc<dyn Network>> {
-    let layout = match tensors.shape("decoder.up.0.block.0.conv1.weight") {
-        Some(_) => CheckpointLayout::Original,
-        None => CheckpointLayout::Diffusers,
+fn find(tensors: &PrefixedTensors) -> Result<Option<Arc<dyn Network>>, TensorProblem> {
+    let any = |starts: &[&str]| starts.iter().any(|start| tensors.any(start));
+    let (layout, level, resnets) = if any(&["encoder.down.", "decoder.up.", "encoder.mid.", "decoder.mid."]) {
+        (CheckpointLayout::Original, "encoder.down.", "block.")
+    } else if any(&["encoder.down_blocks.", "decoder.up_blocks.", "encoder.mid_block.", "decoder.mid_block."]) {
+        (CheckpointLayout::Diffusers, "encoder.down_blocks.", "resnets.")
+    } else {
+        return Ok(None);
     };
-    let level = |i: usize| match layout {
-        CheckpointLayout::Original => format!("encoder.down.{i}.block"),
-        CheckpointLayout::Diffusers => format!("encoder.down_blocks.{i}.resnets"),
-    };
-    let channels: Vec<usize> =
-        (0..MAX_LEVELS).map_while(|i| tensors.size(&format!("{}.0.conv1.weight", level(i)), 0)).collect();
+    let width = |i: usize| tensors.need(&format!("{level}{i}.{resnets}0.conv1.weight"), 0);
+    let levels = tensors.count(level).clamp(1, MAX_LEVELS);
     let config = VaeConfig {
-        latent: tensors.size("decoder.conv_in.weight", 1)?,
-        resnets: tensors.count(&format!("{}.#.conv1.weight", level(0))),
-        quant_conv: tensors.shape("post_quant_conv.weight").is_some(),
-        channels,
+        latent: tensors.need("decoder.conv_in.weight", 1)?,
+        channels: (0..levels).map(width).collect::<Result<_, _>>()?,
+        resnets: tensors.count(&format!("{level}0.{resnets}")),
+        quant_conv: any(&["quant_conv.", "post_quant_conv."]),
     };
-    (!config.channels.is_empty() && config.resnets > 0).then(|| Arc::new(Vae { config, layout }) as Arc<dyn Network>)
+    Ok(Some(Arc::new(Vae { config, layout })))
 }
 
 /// A parameter of the autoencoder in an original checkpoint, without its prefix. `levels` is its number of resolutions.

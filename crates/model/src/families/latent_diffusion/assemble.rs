@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::prediction::{few_steps, prediction};
+use super::prediction::{few_steps, noise_settings};
 use super::{EncoderRole, LatentDiffusion, LatentScale, Sizes, Version};
 use crate::discovery::{Discovered, NetworkInFile, TextEncoderInFile};
 use crate::families::{AssembledModel, NetworkId, TokenizerKind};
@@ -37,7 +37,7 @@ pub(in crate::families) fn assemble(
     if let Some(json) = json {
         unet.config.apply(json)?;
     }
-    let (prediction, zero_snr) = prediction(version, &pick, &unet.config, files.scheduler.as_ref())?;
+    let noise = noise_settings(version, &pick, &unet.config, files.scheduler.as_ref())?;
     let denoiser = pick.open(unet.clone(), "diffusion model")?;
     let encoders = text_encoders(version, files, &unet.config)?;
     let vae_pick = files.autoencoder.take().ok_or_else(|| files.missing(&[("autoencoder", "--vae")]))?;
@@ -53,8 +53,7 @@ pub(in crate::families) fn assemble(
         turbo: few_steps(&names, files.scheduler.as_ref())?,
         vae,
         scale,
-        prediction,
-        zero_snr,
+        noise,
     };
     let mut model = LatentDiffusion::new(version, sizes)?;
     let sample = json.map(UnetConfig::sample_size).transpose()?.flatten();
@@ -180,7 +179,10 @@ fn autoencoder(
 ) -> Result<(VaeConfig, Arc<OpenNetwork>, LatentScale), ModelError> {
     let vae = pick.network::<Vae>().ok_or_else(|| files.missing(&[("autoencoder", "--vae")]))?;
     let (factor, shift) = match pick.source.config_of("AutoencoderKL")? {
-        Some(json) => VaeConfig::scale(json)?,
+        Some(json) => {
+            vae.config.check(json)?;
+            VaeConfig::scale(json)?
+        }
         None => (None, None),
     };
     let scale = LatentScale { factor: factor.unwrap_or(version.factor), shift: shift.unwrap_or(0.0) };
@@ -223,8 +225,9 @@ fn check_widths(unet: &UnetConfig, encoders: &[Encoder]) -> Result<(), ModelErro
     }
     let Some((added, last)) = unet.added.zip(encoders.last()) else { return Ok(()) };
     let Some(pooled) = last.config.projection else {
-        let path = last.network.path().display();
-        return Err(ModelError::Mismatch(format!("{path}: has no text projection, which Stable Diffusion XL reads")));
+        let (path, name) = (last.network.path().display(), last.network.tensor_name("text_projection.weight"));
+        let problem = format!("{path}: has no text projection (tensor '{name}'), which Stable Diffusion XL reads");
+        return Err(ModelError::Mismatch(problem));
     };
     match added.checked_sub(pooled).is_some_and(|sizes| sizes > 0 && sizes.is_multiple_of(12)) {
         true => Ok(()),

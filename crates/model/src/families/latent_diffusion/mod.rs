@@ -103,14 +103,24 @@ pub(super) struct Sizes {
     pub vae: VaeConfig,
     pub taesd: Option<TaesdConfig>,
     pub scale: LatentScale,
-    pub prediction: Prediction,
-    pub zero_snr: bool,
+    pub noise: NoiseSettings,
     pub turbo: bool,
+}
+
+/// What a model's files say of its noise.
+pub(super) struct NoiseSettings {
+    pub prediction: Prediction,
+    /// The schedule ends in pure noise.
+    pub zero_snr: bool,
+    /// The schedule's name, where a folder's scheduler says one.
+    pub schedule: Option<&'static str>,
+    pub steps_offset: usize,
 }
 
 impl LatentDiffusion {
     pub(super) fn new(version: &'static Version, sizes: Sizes) -> Result<LatentDiffusion, ModelError> {
-        let Sizes { unet, text, vae, taesd, scale, prediction, zero_snr, turbo } = sizes;
+        let Sizes { unet, text, vae, taesd, scale, noise, turbo } = sizes;
+        let NoiseSettings { prediction, zero_snr, steps_offset, .. } = noise;
         let (text, hidden): (Vec<ClipConfig>, Vec<HiddenState>) = text.into_iter().unzip();
         let encoder = |config: &ClipConfig| TextEncoder {
             tokenizer: match config.activation {
@@ -125,8 +135,7 @@ impl LatentDiffusion {
             channels: vae.latent,
             pixels: vae.factor(),
             autoencoder_pixels: vae.factor(),
-            // Each level of the UNet halves the latent.
-            multiple: vae.factor() << (unet.channels.len() - 1),
+            multiple: vae.factor(),
             preview: version.preview.to_vec(),
         };
         let defaults = Defaults {
@@ -134,11 +143,16 @@ impl LatentDiffusion {
             steps: if turbo { 4 } else { 20 },
             guidance: if turbo { 1.0 } else { 7.0 },
             method: "euler_a",
+            schedule: noise.schedule,
             clip_skip: version.clip_skip,
         };
         Ok(LatentDiffusion {
             encoders: text.iter().map(encoder).collect(),
-            levels: NoiseLevels::new(&TrainingNoise { zero_terminal_snr: zero_snr, ..TrainingNoise::default() })?,
+            levels: NoiseLevels::new(&TrainingNoise {
+                zero_terminal_snr: zero_snr,
+                steps_offset,
+                ..TrainingNoise::default()
+            })?,
             unet,
             text,
             hidden,
@@ -163,8 +177,7 @@ impl LatentDiffusion {
             vae: VaeConfig::sd(),
             taesd: None,
             scale: LatentScale { factor: version.factor, shift: 0.0 },
-            prediction: Prediction::Epsilon,
-            zero_snr: false,
+            noise: NoiseSettings { prediction: Prediction::Epsilon, zero_snr: false, schedule: None, steps_offset: 1 },
             turbo: false,
         };
         match LatentDiffusion::new(version, sizes) {
@@ -200,6 +213,13 @@ impl Pipeline for LatentDiffusion {
 
     fn text(&self) -> &[TextEncoder] {
         &self.encoders
+    }
+
+    fn clip_layers(&self) -> usize {
+        let layers = self.text.iter().zip(&self.hidden);
+        let most =
+            layers.map(|(config, usual)| (self.defaults.clip_skip + config.layers).saturating_sub(1 + usual.skip));
+        most.min().unwrap_or(0)
     }
 
     /// The state that the denoiser was trained with, or as many layers away from that as the user says.

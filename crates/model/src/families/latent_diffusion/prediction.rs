@@ -3,15 +3,44 @@
 use half::{bf16, f16};
 use impasto_weights::{Checkpoint, ElementType, WeightsError};
 
-use super::Version;
+use super::{NoiseSettings, Version};
 use crate::config::Config;
 use crate::discovery::NetworkInFile;
 use crate::networks::UnetConfig;
 use crate::{ModelError, Prediction};
 
+/// What the files say of the noise that the model was trained with, and of the schedule that it wants.
+pub(super) fn noise_settings(
+    version: &Version,
+    pick: &NetworkInFile,
+    config: &UnetConfig,
+    scheduler: Option<&Config>,
+) -> Result<NoiseSettings, ModelError> {
+    let (prediction, zero_snr) = prediction(version, pick, config, scheduler)?;
+    let Some(json) = scheduler else {
+        return Ok(NoiseSettings { prediction, zero_snr, schedule: None, steps_offset: 1 });
+    };
+    // diffusers' pipelines of Stable Diffusion 1 and 2 put 1 in the place of any other offset.
+    let said = json.typed("steps_offset", "a timestep from 0 to 999", |v| v.as_u64().filter(|n| *n < 1000))?;
+    let steps_offset = if config.added.is_some() { said.unwrap_or(0) as usize } else { 1 };
+    let schedule = match json.text("timestep_spacing")? {
+        // The scheduler of LCM has timesteps of its own.
+        _ if json.text("_class_name")? == Some("LCMScheduler") => None,
+        None => None,
+        Some("linspace") => Some("discrete"),
+        Some("leading") => Some("leading"),
+        Some("trailing") => Some("trailing"),
+        Some(other) => {
+            let problem = format!("is '{other}'; leading, trailing and linspace are supported");
+            return Err(json.wrong("timestep_spacing", problem));
+        }
+    };
+    Ok(NoiseSettings { prediction, zero_snr, schedule, steps_offset })
+}
+
 /// The prediction, and whether the schedule should end in pure noise. The most direct word wins: the scheduler of a folder, the file's
 /// metadata, marks among the tensors, last the weights themselves.
-pub(super) fn prediction(
+fn prediction(
     version: &Version,
     pick: &NetworkInFile,
     config: &UnetConfig,
