@@ -1,13 +1,12 @@
 //! The settings inside a picture that we made.
 
-use std::fs::File;
-use std::io::BufReader;
 use std::path::Path;
 
 use impasto_model::Model;
 
 use crate::GenerateError;
-use crate::picture::PictureError;
+use crate::picture::{self, PictureError};
+use crate::sampling::Method;
 use crate::settings::Settings;
 
 /// What a picture says of how it was made.
@@ -43,15 +42,10 @@ impl Inside {
     }
 }
 
-/// Read the settings out of a PNG that we, or webui, made.
+/// Reads the settings out of a PNG, JPEG or WebP that we, or webui, made.
 pub fn inside(path: &Path) -> Result<Inside, PictureError> {
     let wrong = |problem: String| PictureError::Read { path: path.into(), problem };
-    let file = File::open(path).map_err(|e| wrong(e.to_string()))?;
-    let reader = png::Decoder::new(BufReader::new(file)).read_info().map_err(|e| wrong(e.to_string()))?;
-    let info = reader.info();
-    let plain = info.uncompressed_latin1_text.iter().find(|t| t.keyword == "parameters").map(|t| t.text.clone());
-    let wide = info.utf8_text.iter().find(|t| t.keyword == "parameters").and_then(|t| t.get_text().ok());
-    let text = plain.or(wide).ok_or_else(|| wrong("it does not say how it was made".into()))?;
+    let text = picture::parameters(path)?.ok_or_else(|| wrong("it does not say how it was made".into()))?;
     parse(&text).map_err(|e| wrong(e.to_string()))
 }
 
@@ -69,7 +63,10 @@ fn parse(text: &str) -> Result<Inside, Box<dyn std::error::Error>> {
         let (key, value) = item.split_once(": ").unwrap_or((item, ""));
         match key {
             "Steps" => found.settings.set("steps", value)?,
-            "Sampler" => found.settings.set("sampling-method", value)?,
+            "Sampler" => {
+                let name = Method::titled(value).map_or(value, Method::name);
+                found.settings.set("sampling-method", name)?;
+            }
             "Schedule type" => found.settings.set("scheduler", value)?,
             "CFG scale" => found.settings.set("cfg-scale", value)?,
             "Seed" => found.settings.set("seed", value)?,

@@ -138,11 +138,8 @@ impl Job {
             negative: settings.negative_prompt.clone().unwrap_or_default(),
             width,
             height,
-            seed: match settings.seed.unwrap_or(42) {
-                -1 => random_seed(),
-                seed => seed.unsigned_abs(),
-            },
-            count: settings.batch_count.unwrap_or(1) as usize,
+            seed,
+            count,
             steps,
             guidance: settings.cfg_scale.unwrap_or(defaults.guidance),
             method,
@@ -219,7 +216,12 @@ impl Job {
         let (w, h) = (self.width, self.height);
         text += &format!(
             "\nSteps: {}, Sampler: {}, Schedule type: {}, CFG scale: {}, Seed: {seed}, Size: {w}x{h}, Model: {}, Model hash: {}",
-            self.steps, self.method, self.schedule, self.guidance, model.title, self.fingerprint
+            self.steps,
+            self.method.title(),
+            self.schedule,
+            self.guidance,
+            model.title,
+            self.fingerprint
         );
         if let Some(start) = &self.start {
             text += &format!(", Denoising strength: {}", start.strength);
@@ -231,6 +233,26 @@ impl Job {
         let version = env!("CARGO_PKG_VERSION");
         text + &format!(", Clip skip: {}, RNG: {rng}, Version: Impasto {version}", self.clip_skip)
     }
+}
+
+/// The first seed of so many; what settings say must be able to say the last one too.
+fn seed_of(settings: &Settings, count: usize) -> Result<u64, GenerateError> {
+    match u64::try_from(settings.seed.unwrap_or(42)) {
+        Err(_) => Ok(random_seed()),
+        Ok(seed) if seed + (count as u64 - 1) <= i64::MAX as u64 => Ok(seed),
+        Ok(seed) => Err(GenerateError::Asked(format!(
+            "--seed {seed} has no {} seeds after it; the last one is {}",
+            count - 1,
+            i64::MAX
+        ))),
+    }
+}
+
+/// Says of `<lora:...>` in a prompt that it does nothing.
+fn unapplied_loras(prompt: &str) -> Option<String> {
+    let (_, rest) = prompt.split_once("<lora:")?;
+    let name = rest.split([':', '>']).next().unwrap_or_default();
+    Some(format!("<lora:{name}...> is not applied: LoRA files are not read yet, and its letters are read as words"))
 }
 
 /// Bits that nobody knows beforehand, as many as webui's seeds have.

@@ -1,6 +1,7 @@
 //! The state of a run between two steps, and its file: all that it takes to go on, in another process and on another device.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -149,7 +150,9 @@ impl SavedRun {
     /// Reads a file; nothing in it is believed unchecked.
     pub fn read(path: &Path) -> Result<SavedRun, SavedRunError> {
         let wrong = |problem: String| SavedRunError { path: path.into(), problem };
-        let bytes = std::fs::read(path).map_err(|e| wrong(e.to_string()))?;
+        let mut bytes = vec![];
+        let read = impasto_weights::open_file(path).and_then(|mut file| file.read_to_end(&mut bytes));
+        read.map_err(|e| wrong(e.to_string()))?;
         SavedRun::from_bytes(bytes).map_err(wrong)
     }
 

@@ -209,6 +209,22 @@ fn readable_as_usual(file: &tempfile::NamedTempFile) {
     let _ = file;
 }
 
+/// What a PNG, JPEG or WebP says of how it was made, where webui keeps that.
+pub fn parameters(path: &Path) -> Result<Option<String>, PictureError> {
+    let wrong = |e: &dyn std::fmt::Display| PictureError::Read { path: path.into(), problem: e.to_string() };
+    let file = BufReader::new(open_file(path).map_err(|e| wrong(&e))?);
+    let reader = ImageReader::new(file).with_guessed_format().map_err(|e| wrong(&e))?;
+    if reader.format() == Some(image::ImageFormat::Png) {
+        let reader = png::Decoder::new(reader.into_inner()).read_info().map_err(|e| wrong(&e))?;
+        let info = reader.info();
+        let plain = info.uncompressed_latin1_text.iter().find(|t| t.keyword == "parameters").map(|t| t.text.clone());
+        let wide = info.utf8_text.iter().find(|t| t.keyword == "parameters").and_then(|t| t.get_text().ok());
+        return Ok(plain.or(wide));
+    }
+    let exif = reader.into_decoder().and_then(|mut decoder| decoder.exif_metadata()).map_err(|e| wrong(&e))?;
+    Ok(exif.and_then(|exif| exif::read_user_comment(&exif)))
+}
+
 fn open(path: &Path) -> Result<DynamicImage, PictureError> {
     let wrong = |e: &dyn std::fmt::Display| PictureError::Read { path: path.into(), problem: e.to_string() };
     let mut bytes = vec![];

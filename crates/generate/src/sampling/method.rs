@@ -44,6 +44,25 @@ named!(
 );
 
 impl Method {
+    /// What webui calls it, in its own metadata; our name where it has none.
+    pub fn title(self) -> &'static str {
+        match self {
+            Method::Euler => "Euler",
+            Method::EulerA => "Euler a",
+            Method::Heun => "Heun",
+            Method::Dpmpp2m => "DPM++ 2M",
+            Method::Dpmpp2mSde => "DPM++ 2M SDE",
+            Method::Lms => "LMS",
+            Method::Lcm => "LCM",
+            Method::DdimTrailing => self.name(),
+        }
+    }
+
+    /// The method that has this name, ours or webui's.
+    pub fn titled(text: &str) -> Option<Method> {
+        Method::ALL.iter().copied().find(|method| [method.title(), method.name()].contains(&text))
+    }
+
     /// The share of noise that a step adds unless told, or none if that cannot be chosen.
     pub fn default_eta(self) -> Option<f32> {
         match self {

@@ -9,9 +9,10 @@ const OTHER_VARIABLES: [&str; 3] = ["IMPASTO_CPU", "IMPASTO_TRIAL", "IMPASTO_WOR
 
 impl Settings {
     /// The settings of a TOML text: `name = value` lines.
-    pub fn from_toml(text: &str, path: &Path) -> Result<Settings, SettingsError> {
+    pub fn from_toml(toml_text: &str, path: &Path) -> Result<Settings, SettingsError> {
         let file = |problem: String| SettingsError::File { path: path.display().to_string(), problem };
-        let table: toml::Table = text.parse().map_err(|e: toml::de::Error| file(e.to_string().trim_end().into()))?;
+        let table: toml::Table =
+            toml_text.parse().map_err(|e: toml::de::Error| file(e.to_string().trim_end().into()))?;
         let mut settings = Settings::default();
         for (name, value) in table {
             let text = match value {
@@ -21,10 +22,17 @@ impl Settings {
                 toml::Value::Boolean(b) => b.to_string(),
                 other => return Err(file(format!("{name} is a {}, no plain value", other.type_str()))),
             };
-            settings.set(&name, &text)?;
+            let line = text_line(toml_text, &name);
+            settings.set(&name, &text).map_err(|error| file(format!("line {line}: {error}")))?;
         }
         Ok(settings)
     }
+}
+
+/// The line of a key, from 1.
+fn text_line(text: &str, key: &str) -> usize {
+    let names = |line: &str| line.split_once('=').is_some_and(|(name, _)| name.trim().trim_matches(['"', '\'']) == key);
+    text.lines().position(names).map_or(1, |at| at + 1)
 }
 
 /// Lays flags over variables over the settings file. Warnings say what was passed over.
@@ -126,6 +134,12 @@ mod tests {
             let error = Settings::default().set(name, text).expect_err(text).to_string();
             assert!(error.starts_with(says), "{error}");
         }
+        let unknown =
+            Settings::from_toml("# mine\nsteps = 3\nstepps = 3", Path::new("config.toml")).expect_err("unknown");
+        assert_eq!(
+            unknown.to_string(),
+            "config.toml: line 3: there is no setting 'stepps'; `impasto --help` lists them"
+        );
         for text in ["steps = [1]", "steps = ", "stepps = 3", "steps = 'x'"] {
             assert!(Settings::from_toml(text, Path::new("c")).is_err(), "{text}");
         }

@@ -171,8 +171,8 @@ settings! {
     width: u32 = Picture "width" 'W' <"N"> [16, 16384];
     /// Pixels down; by default what the model was made for.
     height: u32 = Picture "height" 'H' <"N"> [16, 16384];
-    /// The number that the noise comes from (42); -1 takes a random one and prints it.
-    seed: i64 = Picture "seed" 's' <"N"> [-1, 9223372036854775807i64];
+    /// The number that the noise comes from (42); a negative one takes a random one and prints it.
+    seed: i64 = Picture "seed" 's' <"N">;
     /// Pictures, each with the next seed (1).
     batch_count: u32 = Picture "batch-count" 'b' <"N"> [1, 100000];
 
@@ -199,11 +199,11 @@ settings! {
     sampling_method: Method = Sampling "sampling-method" <"NAME">;
     /// How the noise levels are spread over the steps (discrete).
     scheduler: Schedule = Sampling "scheduler" <"NAME">;
-    /// How much fresh noise a step adds, in methods that add any.
+    /// How much fresh noise a step adds, in methods that add any: 1 by default, 0 in ddim_trailing.
     eta: f32 = Sampling "eta" <"X"> [0, 1];
     /// Whose noise: cuda as webui has it (the default), cpu as ComfyUI has it.
     rng: NoiseKind = Sampling "rng" <"NAME">;
-    /// Layers of the text encoder to stop before, counted from its end: 1 uses all of them.
+    /// The layer of the text encoder whose state is used, counted from its end: 1 is the last. By default what the model was trained with, 1 for SD1, 2 for SD2 and XL.
     clip_skip: i32 = Sampling "clip-skip" <"N"> [-1, 100];
 
     /// Begin with this picture.
@@ -246,9 +246,9 @@ settings! {
     params_backend: String = Machine "params-backend" <"SPEC">;
     /// Memory of GPUs that may be used: 6 (GiB), 512MiB, -1 (all that is free but 1 GiB), or by device as vulkan0=6,cuda0=4.
     max_vram: Budget = Machine "max-vram" <"SPEC">;
-    /// The largest single piece of memory there, written as for --max-vram.
+    /// The largest single allocation on a GPU, written as for --max-vram.
     max_buffer: Budget = Machine "max-buffer" <"SPEC">;
-    /// How the autoencoder begins: whole, in bands (the same picture in less memory), or in tiles (another picture). auto and whole take what fits.
+    /// How the autoencoder is split: whole, bands (the same picture in less memory) or tiles (slightly another picture). What does not fit is split further; auto begins with whole.
     vae_split: VaeSplit = Machine "vae-split" <"HOW">;
     /// The same as --vae-split tiles.
     vae_tiling: bool = Machine "vae-tiling" <"">;

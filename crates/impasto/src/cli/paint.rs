@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use impasto::generate::picture::Picture;
 use impasto::generate::place::{MODULES, MachineOptions, Placement};
-use impasto::generate::settings::Settings;
+use impasto::generate::settings::{Preview, Settings};
 use impasto::generate::{Event, GenerateError, Job, OutputFiles, SavedRun};
 use impasto::{Engine, EngineOptions};
 use serde::Serialize;
@@ -104,7 +104,7 @@ pub fn again(picture: &Path, flags: &Settings) -> Result<(), GenerateError> {
 
 /// Runs a job, and says what happens.
 fn make(settings: &Settings, engine: &Engine, job: &Job, stop: &AtomicBool) -> Result<(), GenerateError> {
-    let preview_path = settings.preview_path.clone().unwrap_or_else(|| PathBuf::from("preview.png"));
+    let preview_path = preview_path(settings)?;
     let (mut progress, mut last, mut placed) = (Progress::new(), Instant::now(), None);
     let done = engine.run(job, &mut |event| {
         match event {
@@ -229,6 +229,24 @@ fn show_times(settings: &Settings, places: &Placement) {
             "{:<10} {:<9} {:<19} {:>7} {:>10.4} {share:>5.1}% {speed:>9}",
             t.module, t.device, t.op, t.count, t.seconds
         );
+    }
+}
+
+/// Where previews go: a file that is not there yet, unless overwriting is allowed, and not the picture's.
+fn preview_path(settings: &Settings) -> Result<PathBuf, GenerateError> {
+    let named = settings.preview_path.as_deref();
+    if settings.preview.unwrap_or_default() == Preview::None {
+        return Ok(PathBuf::new());
+    }
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.into());
+    let output = settings.output.as_deref().unwrap_or(Path::new("output.png"));
+    match named {
+        Some(path) if absolute(path) == absolute(output) => {
+            Err(GenerateError::Asked(format!("--preview-path and --output are both {}", path.display())))
+        }
+        Some(path) => Ok(OutputFiles::new(Some(path), 1, settings.force == Some(true))?.claim()),
+        // Our own name: what was there before was a preview too.
+        None => Ok(PathBuf::from("preview.png")),
     }
 }
 

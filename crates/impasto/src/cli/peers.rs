@@ -40,6 +40,18 @@ pub fn accepted(args: impl IntoIterator<Item = OsString>) -> Result<(Vec<OsStrin
                 }
                 other => return Err(format!("{name} {}: Impasto makes pictures (img_gen) only", other.unwrap_or("?"))),
             },
+            "--scheduler" | "--rng" => {
+                let value = value()?;
+                let ours_is = match (&*name, value.to_str()) {
+                    ("--scheduler", Some("normal")) => "discrete".into(),
+                    ("--rng", Some("std_default")) => {
+                        notes.push("--rng std_default: the noise of C++'s library is not made here, cuda's is".into());
+                        "cuda".into()
+                    }
+                    _ => value,
+                };
+                ours.extend([name.into(), ours_is]);
+            }
             "--prompt-file" => {
                 let file = value()?;
                 let text = std::fs::read_to_string(&file)
@@ -148,6 +160,9 @@ mod tests {
         let (args, notes) = read("impasto --fa -p --fa --mmap -M img_gen --mode=img_gen -- --color").expect("accepted");
         assert_eq!(args, ["impasto", "-p", "--fa", "--", "--color"]);
         assert_eq!(notes.len(), 4);
+        let (args, notes) = read("impasto --scheduler normal --rng=std_default --rng cpu").expect("accepted");
+        assert_eq!(args, ["impasto", "--scheduler", "discrete", "--rng", "cuda", "--rng", "cpu"]);
+        assert_eq!(notes.len(), 1);
         assert!(read("impasto -M vid_gen").is_err() && read("impasto -M").is_err());
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), "a red\nhouse\n").expect("written");

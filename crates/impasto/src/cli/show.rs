@@ -15,10 +15,16 @@ use super::{BenchBands, BenchCpu, BenchLoad, BenchModel, BenchStream, BenchWorke
 /// Steps of a network that are shown one by one; all of them are in the JSON.
 const STEPS_SHOWN: usize = 12;
 
-/// A line of results. A reader that has gone away has seen enough: no error, no panic.
+/// A line of results. A reader that has gone away has seen enough; any other failure to write them is one of the program.
 pub fn line(line: std::fmt::Arguments) {
-    if writeln!(std::io::stdout(), "{line}").is_err() {
-        std::process::exit(0);
+    let mut out = std::io::stdout();
+    match writeln!(out, "{line}").and_then(|()| out.flush()) {
+        Ok(()) => {}
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(e) => {
+            eprintln!("error: the results cannot be written to standard output: {e}");
+            std::process::exit(1)
+        }
     }
 }
 
