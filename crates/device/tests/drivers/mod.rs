@@ -40,8 +40,18 @@ pub const FAULTS: &[(&str, &str, &str)] = &[
 ];
 
 /// What a driver says or does without failing; the first is nothing.
-pub const LIES: &[&str] =
-    &["", "none", "many", "absurd", "lying", "wrong", "refuse", "stdout:create-instance", "kill:dispatch"];
+pub const LIES: &[&str] = &[
+    "",
+    "none",
+    "many",
+    "absurd",
+    "lying",
+    "wrong",
+    "refuse",
+    "stdout:create-instance",
+    "kill:dispatch",
+    "daemon:create-instance",
+];
 
 /// Where the fake drivers are.
 pub struct Drivers {
@@ -95,11 +105,16 @@ fn build(source: &str, library: &Path) {
     let new = library.with_extension(format!("{}.new", std::process::id()));
     let object = library.with_extension(format!("{}.o", std::process::id()));
     run(Command::new("cc")
-        .args(["-O1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-c"])
+        .args(["-D_GNU_SOURCE", "-O1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-c"])
         .arg(&sources[0])
         .arg("-o")
         .arg(&object));
-    run(Command::new("c++").args(["-shared", "-fPIC"]).arg(&object).arg(&sources[1]).arg("-o").arg(&new));
+    run(Command::new("c++")
+        .args(["-shared", "-fPIC"])
+        .arg(&object)
+        .arg(&sources[1])
+        .args(["-lm", "-pthread", "-o"])
+        .arg(&new));
     std::fs::rename(&new, library).expect("the library can be put in place");
     let _ = std::fs::remove_file(object);
 }

@@ -28,6 +28,7 @@ pub fn tests() -> Vec<Trial> {
         test("without_the_egl_manifest_the_diagnosis_names_it", egl),
         test("one_gpu_through_two_apis_is_one_device", one_gpu),
         test("a_slow_driver_does_not_hold_us_beyond_the_soft_deadline", soft),
+        test("a_process_that_a_driver_daemonised_ends_with_its_child", daemonised),
         test("random_faults_leak_nothing", random),
     ]);
     tests
@@ -201,6 +202,18 @@ fn soft() {
         assert_eq!(seen.views().len(), 1, "the CPU is there");
         assert!(seen.seconds < 20.0, "{}", seen.seconds);
     }
+}
+
+/// It has left its child's group and session and its parent, and still ends: `survey` sees to it that nothing is left.
+fn daemonised() {
+    for scene in [Scene::vulkan("daemon:create-instance"), Scene::cuda("daemon:dispatch")] {
+        let seen = scene.survey();
+        seen.assert_healthy_neighbours();
+        assert!(is_healthy(seen.labelled("Fake GPU").expect("it works")), "{:#}", seen.survey);
+    }
+    // Also where the program ends before its children do.
+    let seen = Scene::vulkan("daemon:load-driver").with("SURVEY_SOFT", "0").survey();
+    assert_eq!(seen.api("vulkan")["pending"], true);
 }
 
 /// Many surveys in one process: 30, or as many as `IMPASTO_LONG_RUN` says.
