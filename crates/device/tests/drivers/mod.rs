@@ -39,6 +39,18 @@ pub const FAULTS: &[(&str, &str, &str)] = &[
     ("fork", "dispatch", TIMED_OUT),
 ];
 
+/// What a driver does to others in its process: a thread that crashes later, floating-point exceptions, limits.
+#[allow(dead_code)] // not all tests use it
+pub const DISTURBING: &[&str] = &[
+    "later:load-driver",
+    "later:create-instance",
+    "later:get-properties",
+    "fpe:load-driver",
+    "fpe:create-instance",
+    "rlimit:load-driver",
+    "rlimit:create-instance",
+];
+
 /// What a driver says or does without failing; the first is nothing.
 pub const LIES: &[&str] = &[
     "",
