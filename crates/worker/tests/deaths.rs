@@ -286,6 +286,9 @@ fn an_idle_worker_ends() {
         assert!(remote.meter().now() > before);
         std::thread::sleep(Duration::from_millis(700));
         assert_eq!(remote.process(), Some(first), "what holds something does not end");
+        // Heartbeats say how far the compilation is.
+        assert!(remote.meter().compiled() > 0);
+        assert_eq!(remote.meter().wanted(), remote.meter().compiled(), "kernels to compile are told");
         assert_eq!(case.run(&mut *session).expect("it runs"), truth, "round {round}");
         drop(session);
         // Asked at once, the worker is still there and has given everything back.

@@ -47,6 +47,8 @@ pub(super) fn ask(context: &Context) -> Answer {
     let culprit = |view: &DeviceInfo| view.manifest.as_deref().map(|path| library_of(context, path));
     try_all(context, "vulkan-trial", &mut views, &mut report, &culprit);
     blame_trials(context, &mut report, &views);
+    let broken = !report.blocked.is_empty() || report.fault().is_some();
+    views.iter_mut().for_each(|view| view.must_be_alone = broken && view.manifest.is_some());
     advise(context, &mut report, &views);
     if report.is_clean() {
         let worked: Vec<String> = manifests.iter().map(|manifest| id(&manifest.path)).collect();
@@ -109,7 +111,7 @@ fn separated(views: Vec<DeviceInfo>, context: &Context, report: &mut ApiReport) 
         let is_it =
             |other: &DeviceInfo| (&other.label, other.uuid, &other.driver) == (&view.label, view.uuid, &view.driver);
         match (shown.iter().position(is_it), &why) {
-            (Some(at), _) => shown.remove(at),
+            (Some(at), _) => DeviceInfo { manifest: shown.remove(at).manifest, ..view },
             (None, Some(why)) => DeviceInfo { standing: Standing::Refused { why: why.clone() }, ..view },
             // Its driver is installed in a place that we do not know of.
             (None, None) => view,
