@@ -121,7 +121,7 @@ pub fn trial(name: &str, options: &TrialOptions) -> Outcome {
         Ok(command) => {
             let program = command.get_program().to_owned();
             let mut on_output = |bytes: &[u8]| transcript.on_output(bytes);
-            let mut patience = |_| match options.deadline.saturating_sub(start.elapsed()) {
+            let mut patience = || match options.deadline.saturating_sub(start.elapsed()) {
                 Duration::ZERO => WaitDecision::End(ExitCause::TimedOut),
                 left => WaitDecision::Wait(left),
             };
@@ -185,7 +185,7 @@ fn judge(transcript: &mut Transcript, ending: &ChildExit, options: &TrialOptions
 
 fn judge_exit(transcript: &mut Transcript, code: i32) -> Verdict {
     // 127 is what the dynamic linker and the shell say when they could not start a program.
-    if code == protocol::COULD_NOT_LOAD || (code == 127 && !transcript.started) {
+    if code == protocol::COULD_NOT_LOAD || (code == 127 && transcript.started.is_none()) {
         return Verdict::CouldNotLoad { code, reason: None };
     }
     if let Some(why) = transcript.garbled.take() {
@@ -195,7 +195,9 @@ fn judge_exit(transcript: &mut Transcript, code: i32) -> Verdict {
         // The code counts the records as far as it can; one that does not is a driver's, which left in our place.
         code if transcript.done && code == protocol::exit_count(transcript.records.len()) => Verdict::Passed,
         0 if transcript.done => Verdict::Garbled { why: "its exit code does not count its records".into() },
-        0 if transcript.started => Verdict::Garbled { why: "it left with exit code 0 before it was done".into() },
+        0 if transcript.started.is_some() => {
+            Verdict::Garbled { why: "it left with exit code 0 before it was done".into() }
+        }
         0 => Verdict::Garbled {
             why: "it left with exit code 0 and reported nothing: does its `main` begin with `hook`?".into(),
         },

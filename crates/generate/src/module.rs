@@ -1,6 +1,7 @@
 //! A network on a device, driven through one narrow door: load, run, unload. Host tensors go in and come out; weights never do.
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -10,7 +11,7 @@ use impasto_backend::{
     Backend, BackendError, HostWeights, Origin, ParamError, ParamInfo, Profile, Session, SharedSource, Streaming,
     WeightSource, Weights, WithLimits,
 };
-use impasto_graph::{GraphError, HostTensor, Plan, Stream};
+use impasto_graph::{Graph, GraphError, HostTensor, Node, Plan, Stream};
 use impasto_model::{Model, NetworkId};
 
 use crate::GenerateError;
@@ -28,15 +29,30 @@ pub(crate) fn built(module: NetworkId) -> impl Fn(GraphError) -> GenerateError {
 /// Load a module and say how far it is.
 pub(crate) fn load(module: &mut Module, watch: &mut Watcher) -> Result<(), GenerateError> {
     let (id, mut failed) = (module.id(), None);
-    let loaded = module.load(&mut |done, of| match watch(Event::Loading { module: id, done, of }) {
-        Ok(continues) => continues,
-        Err(error) => {
+    let loaded = module.load(&mut |stage, done, of| {
+        let event = match stage {
+            LoadStage::Reading => Event::Loading { module: id, done, of },
+            LoadStage::Compiling => Event::Compiling { module: id, done, of },
+        };
+        watch(event).unwrap_or_else(|error| {
             failed = Some(error);
             false
-        }
+        })
     });
     failed.map_or(loaded, Err)
 }
+
+/// What is done while a module is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadStage {
+    /// Its parameters are read.
+    Reading,
+    /// Its kernels are compiled.
+    Compiling,
+}
+
+/// Is told how much of how much of a stage is done; to answer `false` asks to stop.
+pub type LoadProgress<'a> = dyn FnMut(LoadStage, u64, u64) -> bool + 'a;
 
 /// One network, planned, and loaded when it is needed.
 pub struct Module {
@@ -181,6 +197,7 @@ impl Module {
             split_mode: self.split_mode(),
             runs: runs * self.tiles.unwrap_or(1),
             flops: graph.flops(),
+            kernels: kernels(graph),
             seconds: 0.0,
             measured: false,
             problem: None,
@@ -207,9 +224,8 @@ impl Module {
         Ok(())
     }
 
-    /// Bring its weights to the device and take its memory, unless it is there already. `progress` is told how many of how many parameters are
-    /// read; it may ask to stop by returning `false`.
-    pub fn load(&mut self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<(), GenerateError> {
+    /// Bring its weights to the device and take its memory, unless it is there already. `progress` is told how far that is.
+    pub fn load(&mut self, progress: &mut LoadProgress) -> Result<(), GenerateError> {
         if self.loaded.is_some() {
             return Ok(());
         }
@@ -228,12 +244,12 @@ impl Module {
         };
         self.open()?;
         self.make_room();
-        let (weights, session) = match weights.map(|weights| (self.prepare(&weights), weights)) {
+        let (weights, session) = match weights.map(|weights| (self.prepare(&weights, progress), weights)) {
             Some((Ok(session), weights)) => (weights, session),
             // Weights that were packed for another plan are not always those that this one needs.
             Some((Err(GenerateError::Backend { source: BackendError::Param { .. }, .. }), _)) | None => {
                 let weights = self.pack(progress)?;
-                let session = self.prepare(&weights)?;
+                let session = self.prepare(&weights, progress)?;
                 (weights, session)
             }
             Some((Err(error), _)) => return Err(error),
@@ -242,15 +258,26 @@ impl Module {
         Ok(())
     }
 
-    /// Takes its memory on the device.
-    fn prepare(&self, weights: &Weights) -> Result<Box<dyn Session>, GenerateError> {
+    /// Takes its memory on the device, and has its kernels compiled.
+    fn prepare(&self, weights: &Weights, progress: &mut LoadProgress) -> Result<Box<dyn Session>, GenerateError> {
         let Some([_, backend]) = &self.opened else { return Err(self.failed(not_loaded())) };
         self.place.pool().loaded().count(Count::Prepare);
-        backend.prepare(&self.fitted.graph, &self.fitted.plan, weights).map_err(|e| self.failed(e))
+        let (begun, meter, mut stopped) = (Instant::now(), backend.meter(), false);
+        let before = meter.compiled();
+        // Nothing is said of a device that has nothing to compile.
+        let tell = || {
+            let (done, of) = (meter.compiled().saturating_sub(before), meter.wanted().saturating_sub(before));
+            stopped |= of > done && !progress(LoadStage::Compiling, done, of);
+        };
+        let Fitted { graph, plan, .. } = &*self.fitted;
+        let session = meanwhile(tell, || backend.prepare(graph, plan, weights)).map_err(|e| self.failed(e))?;
+        let (kernels, compiling) = (meter.compiled().saturating_sub(before) as f64, begun.elapsed().as_secs_f64());
+        self.place.note(Spent { kernels, compiling, ..Spent::default() });
+        if stopped { Err(GenerateError::Interrupted) } else { Ok(session) }
     }
 
     /// Reads its weights, packs them and brings those to the device that stay there.
-    fn pack(&mut self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<Weights, GenerateError> {
+    fn pack(&mut self, progress: &mut LoadProgress) -> Result<Weights, GenerateError> {
         let Some([_, backend]) = self.opened.clone() else { return Err(self.failed(not_loaded())) };
         let (begun, loaded) = (Instant::now(), self.place.pool().loaded());
         let FittedModule { graph, plan, .. } = &*self.fitted;
@@ -393,6 +420,16 @@ fn not_loaded() -> BackendError {
     BackendError::Lost { device: "host".into(), reason: "the module was not loaded".into() }
 }
 
+/// The kernels that a graph needs, about: ops of the same kind and shape share one.
+fn kernels(graph: &Graph) -> u64 {
+    let of_node = |node: &Node| {
+        let operands: Vec<_> = node.inputs.iter().map(|&value| graph.ty(value)).collect();
+        format!("{:?} {operands:?}", node.op)
+    };
+    let ops = graph.nodes().iter().filter(|node| !node.inputs.is_empty());
+    ops.map(of_node).collect::<BTreeSet<_>>().len() as u64
+}
+
 /// Memory of the host that this process may use.
 fn host_memory() -> u64 {
     impasto_device::cpu::memory().map_or(u64::MAX, |memory| memory.limit)
@@ -426,6 +463,22 @@ fn home(place: &Place, plan: &Plan) -> Home {
 /// How often progress is told while parameters are read.
 const TICK: Duration = Duration::from_millis(20);
 
+/// Works on another thread, and tells meanwhile, on this one, how far that is.
+fn meanwhile<T: Send>(mut tell: impl FnMut(), work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let (done, ended) = mpsc::channel::<()>();
+        let working = scope.spawn(move || {
+            let _done = done;
+            work()
+        });
+        while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+            tell();
+        }
+        tell();
+        working.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
 /// Parameters that are counted as they are read, by whichever threads read them.
 struct ProgressSource<'a> {
     source: &'a dyn WeightSource,
@@ -435,29 +488,13 @@ struct ProgressSource<'a> {
 
 impl ProgressSource<'_> {
     /// Loads on another thread and says meanwhile, on this one, how much of `of` elements is read.
-    fn follow<T: Send>(
-        &self,
-        of: u64,
-        progress: &mut dyn FnMut(u64, u64) -> bool,
-        load: impl FnOnce() -> T + Send,
-    ) -> T {
-        let mut tell = || {
-            if !progress(self.done.load(Ordering::Relaxed).min(of), of) {
+    fn follow<T: Send>(&self, of: u64, progress: &mut LoadProgress, load: impl FnOnce() -> T + Send) -> T {
+        let tell = || {
+            if !progress(LoadStage::Reading, self.done.load(Ordering::Relaxed).min(of), of) {
                 self.stop.store(true, Ordering::Relaxed);
             }
         };
-        std::thread::scope(|scope| {
-            let (done, ended) = mpsc::channel::<()>();
-            let loading = scope.spawn(move || {
-                let _done = done;
-                load()
-            });
-            while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
-                tell();
-            }
-            tell();
-            loading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+        meanwhile(tell, load)
     }
 
     fn stopped(&self) -> bool {

@@ -90,6 +90,7 @@ fn refused(name: ModuleName, place: &Place, error: &GenerateError) -> ModulePlan
         split_mode: SplitMode::Elsewhere,
         runs: 0,
         flops: 0,
+        kernels: 0,
         seconds: 0.0,
         measured: false,
         problem: Some(format!("{error}; try {instead}")),

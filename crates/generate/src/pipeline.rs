@@ -38,6 +38,15 @@ pub enum Event<'a> {
         /// All of them.
         of: u64,
     },
+    /// Kernels of a module are compiled for its device.
+    Compiling {
+        /// The module.
+        module: NetworkId,
+        /// Kernels compiled so far.
+        done: u64,
+        /// All of them.
+        of: u64,
+    },
     /// Something begins that takes a while.
     Working(
         /// What, in the user's words.

@@ -45,12 +45,16 @@ fn small() -> (tempfile::TempDir, Arc<Model>) {
 }
 
 fn placed(model: &Arc<Model>, machine: &Machine, of: &[(&str, &str)]) -> Result<Placement, GenerateError> {
+    place(&job(model, of)?, machine)
+}
+
+fn job(model: &Arc<Model>, of: &[(&str, &str)]) -> Result<Job, GenerateError> {
     let mut settings = Settings::default();
     let usual = [("prompt", "a house"), ("width", "64"), ("height", "64")];
     for (name, text) in usual.iter().chain(of) {
         settings.set(name, text).expect("a setting");
     }
-    place(&Job::new(&settings, model)?, machine)
+    Job::new(&settings, model)
 }
 
 /// Devices of te, diffusion and vae, with where their weights are kept if that is elsewhere.
@@ -233,6 +237,12 @@ fn what_is_missing_for_a_reason_is_named_with_it() {
     assert_eq!(said(&places), "cpu cpu cpu");
     let named = placed(&model, &machine, &[("backend", "vulkan")]).expect("placed");
     assert_eq!(said(&named), "vulkan0 vulkan0 vulkan0", "by its name it is used");
+    // Who names it is told once that the CPU would be faster, and the plan counts what it compiles first.
+    let slow = named.notes.iter().filter(|note| note.contains("slower than --backend cpu")).count();
+    assert_eq!((slow, named.notes.len(), places.notes.len()), (1, 1, 0), "{:?}", named.notes);
+    let plan = impasto_generate::plan(&job(&model, &[("backend", "vulkan")]).expect("a job"), &named).expect("a plan");
+    let rows = plan.modules.iter().map(|row| (row.kernels, row.seconds));
+    assert!(rows.clone().all(|(kernels, seconds)| kernels > 5 && seconds > 0.1 * kernels as f64), "{:?}", plan.modules);
     assert_eq!(places.reasons[1], "diffusion: cpu, the only device that it can be on");
 }
 

@@ -29,20 +29,27 @@ fn vulkan(precision: Precision) -> Arc<dyn Backend> {
 }
 
 fn paint(model: &Arc<Model>, backend: &Arc<dyn Backend>, prompt: &str) -> Picture {
+    paint_and_count(model, backend, prompt).0
+}
+
+/// A picture, and how often it was said that kernels are left to be compiled.
+fn paint_and_count(model: &Arc<Model>, backend: &Arc<dyn Backend>, prompt: &str) -> (Picture, usize) {
     let mut settings = Settings::default();
     for (name, text) in [("prompt", prompt), ("steps", "3"), ("seed", "7"), ("width", "64"), ("height", "128")] {
         settings.set(name, text).expect("a setting");
     }
     let job = Job::new(&settings, model).expect("a job");
-    let mut made = None;
+    let (mut made, mut left) = (None, 0);
     run(&job, &Placement::on(backend), None, &mut |event| {
-        if let Event::Picture { picture, .. } = event {
-            made = Some(picture.clone());
+        match event {
+            Event::Picture { picture, .. } => made = Some(picture.clone()),
+            Event::Compiling { done, of, .. } => left += usize::from(done < of),
+            _ => {}
         }
         Ok(true)
     })
     .unwrap_or_else(|e| panic!("{e}"));
-    made.expect("a picture is ready")
+    (made.expect("a picture is ready"), left)
 }
 
 fn psnr(a: &Picture, b: &Picture) -> f64 {
@@ -62,7 +69,17 @@ fn whole_models_paint_the_picture_of_the_cpu() {
         let model = Arc::new(Model::open(&paths).unwrap_or_else(|e| panic!("{e}")));
         let want = paint(&model, &cpu, "a red house");
         let other = psnr(&want, &paint(&model, &cpu, "a blue cat at night"));
-        let [found, rough] = [&exact, &half].map(|backend| psnr(&want, &paint(&model, backend, "a red house")));
+        let [(found, left), (rough, _)] = [&exact, &half].map(|backend| {
+            let (picture, left) = paint_and_count(&model, backend, "a red house");
+            (psnr(&want, &picture), left)
+        });
+        assert!(left > 0, "{name}: nobody is told of the kernels that are compiled");
+        assert_eq!(paint_and_count(&model, &exact, "a red house").1, 0, "{name}: they are compiled again");
+        assert_eq!(
+            exact.meter().wanted(),
+            exact.meter().compiled(),
+            "{name}: kernels are counted that are not compiled"
+        );
         println!("{name}: {found:.1} dB in f32, {rough:.1} dB in f16, {other:.1} dB with another prompt");
         assert!(found >= 45.0, "{name}: {found:.1} dB in f32");
         assert!(rough >= 30.0, "{name}: {rough:.1} dB in f16");

@@ -20,6 +20,7 @@ pub struct Meter {
     budget: AtomicU64,
     had: AtomicU64,
     compiled: AtomicU64,
+    wanted: AtomicU64,
 }
 
 impl Default for Meter {
@@ -31,8 +32,8 @@ impl Default for Meter {
 impl Meter {
     /// Nothing taken, and no budget.
     pub const fn new() -> Meter {
-        let [now, peak, had, compiled] = [const { AtomicU64::new(0) }; 4];
-        Meter { now, peak, budget: AtomicU64::new(u64::MAX), had, compiled }
+        let [now, peak, had, compiled, wanted] = [const { AtomicU64::new(0) }; 5];
+        Meter { now, peak, budget: AtomicU64::new(u64::MAX), had, compiled, wanted }
     }
 
     /// More than this is never taken.
@@ -73,6 +74,22 @@ impl Meter {
     /// Kernels compiled so far.
     pub fn compiled(&self) -> u64 {
         self.compiled.load(Ordering::Relaxed)
+    }
+
+    /// So many more kernels are about to be compiled.
+    pub fn note_wanted(&self, kernels: u64) {
+        self.wanted.fetch_add(kernels, Ordering::Relaxed);
+    }
+
+    /// Kernels that were to be compiled so far; those that are not [compiled](Meter::compiled) yet are left.
+    pub fn wanted(&self) -> u64 {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    /// Say how far the compilation in another process is.
+    pub fn mirror_compilation(&self, compiled: u64, wanted: u64) {
+        self.compiled.store(compiled, Ordering::Relaxed);
+        self.wanted.store(wanted, Ordering::Relaxed);
     }
 
     /// These bytes are free again.

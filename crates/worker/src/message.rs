@@ -6,7 +6,7 @@ use impasto_graph::{Limits, Plan};
 use serde::{Deserialize, Serialize};
 
 /// The version of the protocol. Both sides are of one program; another one is refused by this and by the build.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// The build of this program.
 pub(crate) fn build() -> String {
@@ -117,8 +117,8 @@ pub(crate) enum Reply {
     WasRead { name: String, elements: u64 },
     /// No answer: a parameter's description is needed, and of its bytes so many from an offset on.
     NeedParam { name: String, offset: u64, bytes: u64 },
-    /// No answer: a heartbeat with the pieces of work done so far.
-    Beat { beats: u64 },
+    /// No answer: a heartbeat with the pieces of work done so far, and the kernels that were compiled and that were to be.
+    Beat { beats: u64, compiled: u64, wanted: u64 },
     /// No answer: a line of the log.
     Log(String),
 }
@@ -341,7 +341,7 @@ pub(crate) mod arbitrary {
                 offset,
                 bytes
             }),
-            any::<u64>().prop_map(|beats| Reply::Beat { beats }),
+            any::<[u64; 3]>().prop_map(|[beats, compiled, wanted]| Reply::Beat { beats, compiled, wanted }),
             "\\PC*".prop_map(Reply::Log),
         ]
     }

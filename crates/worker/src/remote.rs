@@ -208,10 +208,11 @@ impl Inner {
         state.loaded.clear();
         state.sent = None;
         state.generation += 1;
-        let meter = self.meter.clone();
+        let (meter, counted) = (self.meter.clone(), self.meter.clone());
+        let compilation = move |compiled, wanted| counted.mirror_compilation(compiled, wanted);
         // What was allocated of the device is free with the end of its process.
         let gone = move || meter.mirror(0, meter.peak(), meter.had(), meter.compiled());
-        let mut worker = Worker::start(&options, gone).map_err(not_started)?;
+        let mut worker = Worker::start(&options, compilation, gone).map_err(not_started)?;
         let request = Request::Open {
             version: VERSION,
             build: build(),

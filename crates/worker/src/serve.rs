@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -84,6 +84,7 @@ pub(crate) fn serve(link: Link, stage: &mut dyn FnMut(&str), gone: impl FnOnce()
     thread::Builder::new().name("listen".into()).spawn(listen)?;
     let mut serving = Serving {
         backend: None,
+        opened: Arc::default(),
         exact: None,
         pulse: pulse.clone(),
         out: out.clone(),
@@ -96,11 +97,13 @@ pub(crate) fn serve(link: Link, stage: &mut dyn FnMut(&str), gone: impl FnOnce()
         files: Files::default(),
         idle: Duration::MAX,
     };
-    let done = Arc::new(AtomicBool::new(false));
+    let (done, shown) = (Arc::new(AtomicBool::new(false)), serving.opened.clone());
     let ended = done.clone();
     let live = move || {
         while !ended.load(Ordering::Relaxed) {
-            if out.say(&Reply::Beat { beats: pulse.beats() }, &[]).is_err() {
+            let backend = shown.get().and_then(Weak::upgrade);
+            let [compiled, wanted] = backend.map_or([0; 2], |b| [b.meter().compiled(), b.meter().wanted()]);
+            if out.say(&Reply::Beat { beats: pulse.beats(), compiled, wanted }, &[]).is_err() {
                 return;
             }
             thread::sleep(BEAT);
@@ -119,13 +122,15 @@ fn memory_use(backend: &dyn Backend) -> MemoryUse {
 
 struct Serving {
     backend: Option<Arc<dyn Backend>>,
+    /// The same, for the heartbeats.
+    opened: Arc<OnceLock<Weak<dyn Backend>>>,
     /// The same device in 32-bit floats, once that was asked for.
     exact: Option<Arc<dyn Backend>>,
     pulse: Pulse,
     out: Out,
     answers: Arc<Mutex<Receiver<Answer>>>,
     memory: Option<Arc<File>>,
-    /// Runs an action on the device of the precision that the plan asks for.
+    /// The graph and the plan, with the device in the precision that they are for.
     plan: Option<(Graph, Plan, Arc<dyn Backend>)>,
     kept: HashMap<u64, Arc<HostWeights>>,
     weights: HashMap<u64, Weights>,
@@ -226,6 +231,7 @@ impl Serving {
                 let options = DeviceOptions { pulse: self.pulse.clone(), ..options };
                 let backend = impasto_backend::open(&device, &options)?;
                 let opened = OpenedAs::of(&*backend.profile());
+                let _ = self.opened.set(Arc::downgrade(&backend));
                 self.backend = Some(backend);
                 let line = format!("{}: {}, open in process {}", device.name, opened.about, std::process::id());
                 let _ = self.out.say(&Reply::Log(line), &[]);

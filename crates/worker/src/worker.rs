@@ -38,7 +38,7 @@ enum Heard {
     Broken(Broken),
 }
 
-/// A message that the worker sends unasked.
+/// Counts of what the worker sends unasked.
 #[derive(Default)]
 struct Told {
     beats: AtomicU64,
@@ -70,8 +70,12 @@ pub(crate) struct Waiting<'a> {
 
 impl Worker {
     /// Starts one, with the environment of its device.
-    /// `gone` is called when its channel has ended.
-    pub fn start(options: &TrialOptions, gone: impl FnOnce() + Send + 'static) -> Result<Worker, Verdict> {
+    /// `compilation` is called with the kernels that it has compiled and that it was to compile, `gone` when its channel has ended.
+    pub fn start(
+        options: &TrialOptions,
+        compilation: impl Fn(u64, u64) + Send + 'static,
+        gone: impl FnOnce() + Send + 'static,
+    ) -> Result<Worker, Verdict> {
         let (companion, link) =
             Companion::start(TRIAL.name, &TrialOptions { max_output: usize::MAX, ..options.clone() })?;
         let not_heard =
@@ -89,7 +93,8 @@ impl Worker {
                 listened.messages.fetch_add(1, Ordering::Relaxed);
                 let ended = next.is_err();
                 let heard = match next {
-                    Ok(Reply::Beat { beats }) => {
+                    Ok(Reply::Beat { beats, compiled, wanted }) => {
+                        compilation(compiled, wanted);
                         listened.beats.store(beats, Ordering::Relaxed);
                         continue;
                     }
@@ -170,7 +175,7 @@ impl Worker {
                 && has > most
             {
                 let reason = format!(
-                    "it has memory_use {:.1} GB of memory, more than the {:.1} GB that its plans and a driver may need, and was ended",
+                    "it has taken {:.1} GB of memory, more than the {:.1} GB that its plans and a driver may need, and was ended",
                     has as f64 / 1e9,
                     most as f64 / 1e9
                 );

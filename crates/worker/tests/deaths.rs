@@ -147,6 +147,9 @@ fn reason(error: &BackendError) -> &str {
     }
 }
 
+/// The kernels of a [`Case`], each of which a software rasteriser compiles in a submission of its own before the first run.
+const KERNELS: u64 = 1;
+
 fn every_death_is_told() {
     let mut state = seed();
     let case = Case::new(&mut state, 3);
@@ -161,7 +164,7 @@ fn every_death_is_told() {
     let rounds = if std::env::var_os("IMPASTO_ALL_DEATHS").is_some() { 20 } else { 1 };
     for (fault, words) in (0..rounds).flat_map(|_| deaths) {
         let at = 1 + random(&mut state) % case.inputs.len() as u64;
-        let fault = format!("{fault}:{at}");
+        let fault = format!("{fault}:{}", at + KERNELS);
         let remote = open(&fault);
         let mut session = case.session(&remote).unwrap_or_else(|e| panic!("{fault}: {e}"));
         for (i, x) in case.inputs.iter().enumerate() {
@@ -286,6 +289,9 @@ fn an_idle_worker_ends() {
         assert!(remote.meter().now() > before);
         std::thread::sleep(Duration::from_millis(700));
         assert_eq!(remote.process(), Some(first), "what holds something does not end");
+        // Heartbeats say how far the compilation is.
+        assert!(remote.meter().compiled() > 0);
+        assert_eq!(remote.meter().wanted(), remote.meter().compiled(), "kernels to compile are told");
         assert_eq!(case.run(&mut *session).expect("it runs"), truth, "round {round}");
         drop(session);
         // Asked at once, the worker is still there and has given everything back.
@@ -382,7 +388,7 @@ fn two_deaths_are_remembered() {
         let through_shim = DeviceInfo { manifest: Some(shim().manifest.clone()), index: 0, ..device.clone() };
         let options = WorkerOptions { guard: Some(guard), ..options("abort:1") };
         let remote = Remote::open(&through_shim, &DeviceOptions::default(), options).expect("it opens");
-        let error = case.run(&mut *case.session(&remote).expect("it loads")).expect_err("it dies");
+        let error = case.session(&remote).and_then(|mut session| case.run(&mut *session)).expect_err("it dies");
         reason(&error);
         remote.reopens()
     };

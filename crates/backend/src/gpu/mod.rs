@@ -84,6 +84,16 @@ pub(crate) enum Work {
     Copy { from: Binding, to: Binding },
 }
 
+impl Work {
+    /// Its runs of kernels.
+    pub(crate) fn runs(&self) -> &[Run] {
+        match self {
+            Work::Runs(runs) => runs,
+            Work::Copy { .. } => &[],
+        }
+    }
+}
+
 /// A step, with the operations that it counts as.
 pub(crate) struct GpuStep {
     pub(crate) work: Work,

@@ -167,18 +167,19 @@ impl Lists {
         cuts: &[usize],
         spaces: &Spaces<VulkanMemory>,
     ) -> Result<Lists, BackendError> {
-        let mut kernels = vec![];
-        for step in &steps {
-            if let Work::Runs(runs) = &step.work {
-                kernels.extend(runs.iter().map(|run| &run.kernel));
-            }
+        let range = |binding: &Binding| spaces.of(binding.space).range(binding.address, binding.bytes);
+        let kernels: Vec<_> = steps.iter().flat_map(|step| step.work.runs()).map(|run| &run.kernel).collect();
+        let (pipelines, lazy) = vulkan.0.pipelines.all_and_lazy(&kernels).map_err(|e| vulkan.unsupported(e))?;
+        let bindings: Vec<&[Binding]> =
+            steps.iter().flat_map(|step| step.work.runs()).map(|run| &run.bindings[..]).collect();
+        for at in lazy {
+            compile_now(vulkan, &pipelines[at], bindings[at].iter().map(range).collect())?;
         }
-        let mut pipelines = vulkan.0.pipelines.all(&kernels).map_err(|e| vulkan.unsupported(e))?.into_iter();
+        let mut pipelines = pipelines.into_iter();
         let missing = || vulkan.unsupported("a kernel was not compiled");
         let mut writer = Writer { vulkan, queues: Default::default(), lists: vec![] };
         let failed = |e: VulkanError| vulkan.failed(0, e);
         let mut begins = vec![0];
-        let range = |binding: &Binding| spaces.of(binding.space).range(binding.address, binding.bytes);
         for (step, GpuStep { work, flops }) in steps.into_iter().enumerate() {
             if step > 0 && cuts.contains(&step) {
                 writer.close_all().map_err(failed)?;
@@ -240,4 +241,23 @@ impl Lists {
         }
         Ok(())
     }
+}
+
+/// Has the driver compile a kernel that it would compile when it first runs: by a run without workgroups, so that each kernel is a piece of work of
+/// its own, which is counted and may be the last.
+fn compile_now(vulkan: &Vulkan, pipeline: &Arc<ComputePipeline>, ranges: Vec<BufferRange>) -> Result<(), BackendError> {
+    if vulkan.pulse().must_stop() {
+        return Err(BackendError::Interrupted { device: vulkan.name().into() });
+    }
+    let run = || {
+        let mut recorder = Recorder::new(vulkan.device(), QueueKind::Compute);
+        recorder.run(pipeline, ranges, [0, 0, 0])?;
+        let mut recording = recorder.finish()?;
+        recording.submit()?;
+        recording.wait()
+    };
+    run().map_err(|e| vulkan.died(e))?;
+    vulkan.device().meter().note_compiled();
+    vulkan.pulse().beat();
+    Ok(())
 }

@@ -13,7 +13,7 @@ mod units;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use impasto_device::DeviceInfo;
+use impasto_device::{DeviceInfo, DeviceKind};
 use impasto_graph::Capabilities;
 use impasto_vulkan::{Loader, PhysicalDevice, VulkanDevice, VulkanError};
 
@@ -70,6 +70,8 @@ struct Inner {
     pulse: Pulse,
     /// As in [`DeviceOptions`].
     as_if_discrete: bool,
+    /// As in [`Pipelines`].
+    lazy: bool,
     /// The same device in 32-bit floats, made when it is first needed.
     exact: OnceLock<Option<Vulkan>>,
 }
@@ -83,10 +85,13 @@ impl Vulkan {
         let profile = profile::profile(&DeviceInfo { name: name.clone(), ..said }, options)?;
         let device = VulkanDevice::open(physical).map_err(|e| failed(name, 0, e))?;
         let budget = profile.limits().memory;
+        // Software rasterisers compile a kernel when it first runs.
+        let lazy = found.kind == DeviceKind::Software;
         let made = |profile: GpuProfile| {
             let profile = Arc::new(profile);
             let pulse = options.pulse.clone();
-            let pipelines = Pipelines::new(device.clone(), options.cache.as_deref(), profile.units(), pulse.clone());
+            let pipelines =
+                Pipelines::new(device.clone(), options.cache.as_deref(), profile.units(), pulse.clone(), lazy);
             Vulkan(Arc::new(Inner {
                 profile,
                 device: device.clone(),
@@ -95,6 +100,7 @@ impl Vulkan {
                 cache: options.cache.clone(),
                 pulse,
                 as_if_discrete: options.as_if_discrete,
+                lazy,
                 exact: OnceLock::new(),
             }))
         };
@@ -165,10 +171,10 @@ impl Gpu for Vulkan {
     }
 
     fn exact(&self) -> Option<Vulkan> {
-        let Inner { profile, device, stage, cache, pulse, exact, as_if_discrete, .. } = &*self.0;
+        let Inner { profile, device, stage, cache, pulse, exact, as_if_discrete, lazy, .. } = &*self.0;
         let make = || {
             let profile = GpuProfile::clone(profile).exactly()?;
-            let pipelines = Pipelines::new(device.clone(), cache.as_deref(), None, pulse.clone());
+            let pipelines = Pipelines::new(device.clone(), cache.as_deref(), None, pulse.clone(), *lazy);
             Some(Vulkan(Arc::new(Inner {
                 profile: Arc::new(profile),
                 device: device.clone(),
@@ -177,6 +183,7 @@ impl Gpu for Vulkan {
                 cache: cache.clone(),
                 pulse: pulse.clone(),
                 as_if_discrete: *as_if_discrete,
+                lazy: *lazy,
                 exact: OnceLock::new(),
             })))
         };

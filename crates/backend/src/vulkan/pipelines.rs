@@ -21,6 +21,8 @@ pub(super) struct Pipelines {
     compiler: Compiler,
     units: Option<Units>,
     pulse: Pulse,
+    /// Whether the driver compiles a kernel when it first runs, and not before.
+    lazy: bool,
     /// The file of the driver's pipeline cache.
     kept: Option<PathBuf>,
     /// The checksum of what that file contains.
@@ -30,7 +32,13 @@ pub(super) struct Pipelines {
 
 impl Pipelines {
     /// With a folder, compiled modules are cached there between runs.
-    pub(super) fn new(device: VulkanDevice, cache: Option<&Path>, units: Option<Units>, pulse: Pulse) -> Pipelines {
+    pub(super) fn new(
+        device: VulkanDevice,
+        cache: Option<&Path>,
+        units: Option<Units>,
+        pulse: Pulse,
+        lazy: bool,
+    ) -> Pipelines {
         let compiler = impasto_spirv::compiler_for(device.features());
         let compiler = match cache {
             Some(folder) => compiler.cache_in(folder),
@@ -45,7 +53,7 @@ impl Pipelines {
                 whole.map(|(sum, bytes)| (sum, bytes, digest(bytes))).filter(|(sum, _, own)| *sum == own.to_le_bytes());
             held = sound.and_then(|(_, bytes, own)| device.load_pipeline_cache(bytes).then_some(own));
         }
-        Pipelines { device, compiler, units, pulse, kept, held: Mutex::new(held), made: Mutex::default() }
+        Pipelines { device, compiler, units, pulse, lazy, kept, held: Mutex::new(held), made: Mutex::default() }
     }
 
     /// Saves the driver's pipeline cache for the next run, if there is anything new in it.
@@ -62,6 +70,13 @@ impl Pipelines {
 
     /// The pipelines of these kernels, in order. What is missing is compiled on all cores.
     pub(super) fn all(&self, kernels: &[&Kernel]) -> Result<Vec<Arc<ComputePipeline>>, String> {
+        let (pipelines, lazy) = self.all_and_lazy(kernels)?;
+        lazy.iter().for_each(|_| self.device.meter().note_compiled());
+        Ok(pipelines)
+    }
+
+    /// The same, and which of them the driver compiles only when they first run. Each of those counts as compiled when the caller notes it.
+    pub(super) fn all_and_lazy(&self, kernels: &[&Kernel]) -> Result<(Vec<Arc<ComputePipeline>>, Vec<usize>), String> {
         let texts = texts(kernels);
         let mut missing: Vec<(&String, &Kernel)> = {
             let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,6 +84,7 @@ impl Pipelines {
         };
         missing.sort_by_key(|(text, _)| *text);
         missing.dedup_by_key(|(text, _)| *text);
+        self.device.meter().note_wanted(missing.len() as u64);
         let next = Mutex::new(missing.iter());
         let work = || -> Result<(), String> {
             loop {
@@ -94,7 +110,9 @@ impl Pipelines {
         }
         let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let find = |text: &String| made.get(text).cloned().ok_or_else(|| "a kernel was not compiled".to_owned());
-        texts.iter().map(find).collect()
+        let first = |(text, _): &(&String, &Kernel)| texts.iter().position(|other| other == *text);
+        let lazy = if self.lazy { missing.iter().filter_map(first).collect() } else { vec![] };
+        Ok((texts.iter().map(find).collect::<Result<_, String>>()?, lazy))
     }
 
     fn compile(&self, kernel: &Kernel) -> Result<ComputePipeline, String> {
@@ -114,7 +132,9 @@ impl Pipelines {
         // SAFETY: the compiler verifies what it writes; kernels are written for the shapes of the tensors that they are given, and stay
         // inside of them, which the tests of every op make sure of.
         let made = unsafe { self.device.pipeline(&module.words(), &interface) };
-        self.device.meter().note_compiled();
+        if !self.lazy {
+            self.device.meter().note_compiled();
+        }
         made.map_err(|e| format!("kernel '{}': {e}", kernel.name))
     }
 }

@@ -1,7 +1,7 @@
 //! What is done in the child: the only code that touches a driver which has not proved itself.
 //!
 //! Each entry into a driver is announced as a stage before it is made, so that a crash or a hang names its place:
-//! `load-driver` (one driver alone), `load`, `create-instance`, `enumerate`, `get-properties`; in a device's own trial
+//! `load-driver` (one driver alone), `load`, `create-instance`, `enumerate`, `get-properties`, `idle` (one driver alone); in a device's own trial
 //! `create-device`, `allocate`, `build-kernel`, `dispatch`, `compare`.
 
 pub(crate) mod cuda;

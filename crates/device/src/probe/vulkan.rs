@@ -1,6 +1,7 @@
 //! Vulkan, in the child.
 
 use std::ffi::OsStr;
+use std::time::Duration;
 
 use impasto_vulkan::{Description, Instance, Loader, PhysicalDevice, VulkanDevice, VulkanError};
 use serde::{Deserialize, Serialize};
@@ -18,13 +19,27 @@ pub(crate) struct VulkanRecord {
 /// What the driver may report in all; more is a driver that lies.
 const MAX_REPORTED: usize = 1024;
 
-/// Lists the devices. With an argument it is the library of the only driver, which is then opened first for itself: a crash in
-/// its initialisers is told from one in create-instance, and a library that is missing is named.
+/// The only driver that is loaded in a child.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AloneDriver {
+    pub library: String,
+    /// How long the process stays after its devices are listed, since a thread of the driver may crash later.
+    pub idle: Duration,
+}
+
+impl AloneDriver {
+    pub fn to_argument(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+/// Lists the devices. With an argument its library is opened first for itself: a crash in its initialisers is told from one in
+/// create-instance, and a library that is missing is named.
 pub(crate) fn enumerate(report: &mut TrialReport) -> Result<(), String> {
-    let library = report.argument().to_owned();
-    if !library.is_empty() {
+    let alone = serde_json::from_str::<AloneDriver>(report.argument()).ok();
+    if let Some(driver) = &alone {
         report.stage("load-driver");
-        if let Err(error) = sys::open_library(OsStr::new(&library)) {
+        if let Err(error) = sys::open_library(OsStr::new(&driver.library)) {
             return Err(report.could_not_load(error));
         }
     }
@@ -34,6 +49,10 @@ pub(crate) fn enumerate(report: &mut TrialReport) -> Result<(), String> {
     report.stage("get-properties");
     for (index, physical) in devices.iter().enumerate().take(MAX_REPORTED) {
         report.record(&VulkanRecord { index, description: physical.describe() });
+    }
+    if let Some(idle) = alone.map(|driver| driver.idle).filter(|idle| !idle.is_zero()) {
+        report.stage("idle");
+        std::thread::sleep(idle);
     }
     leave(report)
 }

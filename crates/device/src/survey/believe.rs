@@ -62,6 +62,7 @@ pub fn vulkan_info(index: usize, said: Description) -> DeviceInfo {
         standing: standing(&why),
         index,
         manifest: None,
+        must_be_alone: false,
     }
 }
 
@@ -100,6 +101,7 @@ pub(super) fn cuda(seen: cuda::CudaRecord) -> DeviceInfo {
         standing: standing(&why),
         index: seen.index,
         manifest: None,
+        must_be_alone: false,
     }
 }
 

@@ -202,7 +202,10 @@ fn of_vulkan(context: &Context, report: &ApiReport) -> Vec<Diagnosis> {
             format!("put this line into ~/.local/share/vulkan/icd.d/nvidia_egl_icd.json, or name such a file in VK_DRIVER_FILES: {EGL_MANIFEST}"),
         ));
     }
-    for child in asked(Phase::Alone) {
+    let enumerated = asked(Phase::Enumerate).next();
+    // Where the others work, a driver that is not all there is no trouble.
+    let others_work = enumerated.is_some_and(|child| child.verdict.passed());
+    for child in asked(Phase::Alone).filter(|_| !others_work) {
         if let Verdict::CouldNotLoad { reason: Some(reason), .. } = &child.verdict {
             let about = format!("vulkan: {}", child.culprit.as_deref().unwrap_or(&child.subject));
             found.push(finding(
@@ -213,7 +216,6 @@ fn of_vulkan(context: &Context, report: &ApiReport) -> Vec<Diagnosis> {
             ));
         }
     }
-    let enumerated = asked(Phase::Enumerate).next();
     match enumerated.map(|child| &child.verdict) {
         Some(Verdict::CouldNotLoad { reason: Some(reason), .. }) if !context.evidence.gpus.is_empty() => {
             found.push(finding(

@@ -155,8 +155,10 @@ pub struct DeviceInfo {
     pub standing: Standing,
     /// The place of the device in its API's own order.
     pub index: usize,
-    /// The one driver manifest that was loaded when the device was found, where others had to be left out.
+    /// The manifest of its driver, where there are others; in its trial it was loaded alone.
     pub manifest: Option<PathBuf>,
+    /// Whether another driver is broken, so that its own must be loaded alone.
+    pub must_be_alone: bool,
 }
 
 impl DeviceInfo {
@@ -188,6 +190,7 @@ impl DeviceInfo {
             standing: if api == Api::Cuda { Standing::NotYet { instead: "cpu".into() } } else { Standing::Usable },
             index: 0,
             manifest: None,
+            must_be_alone: false,
         }
     }
 
@@ -295,6 +298,7 @@ pub(crate) mod tests {
             standing: Standing::Usable,
             index,
             manifest: None,
+            must_be_alone: false,
         }
     }
 

@@ -337,6 +337,7 @@ fn processor(paths: Vec<String>) -> DeviceInfo {
         standing: Standing::Usable,
         index: 0,
         manifest: None,
+        must_be_alone: false,
     }
 }
 

@@ -16,7 +16,7 @@ pub enum Phase {
     Enumerate,
     /// One driver alone.
     Alone,
-    /// One device that must compute.
+    /// One device that must compute, with its driver alone.
     Trial,
     /// A driver that is not installed for this API, to find out whether it would help.
     Advice,
@@ -128,6 +128,13 @@ impl ApiReport {
         }
     }
 
+    /// Whether one driver disturbs the others: children went wrong with all drivers loaded, and each driver works alone.
+    pub(super) fn disturbed_only(&self) -> bool {
+        let mut wrong = self.children.iter().filter(|child| child.is_fault() && child.phase != Phase::Advice);
+        wrong.all(|child| child.phase == Phase::Enumerate)
+            && self.children.iter().any(|child| child.phase == Phase::Alone)
+    }
+
     /// The child whose end says most about what is wrong: of one driver alone before all together.
     pub fn fault(&self) -> Option<&Child> {
         let faults = || self.children.iter().filter(|child| child.is_fault() && child.phase != Phase::Advice);
@@ -142,6 +149,9 @@ impl ApiReport {
             return Some(format!("{api}: no answer from the device probe yet; going on without it"));
         }
         if let Some(fault) = self.fault() {
+            if self.disturbed_only() {
+                return Some(format!("{api}: {} with all drivers loaded; each is used alone", fault.in_short()));
+            }
             return Some(format!("{api}: {}; trying next backend", fault.in_short()));
         }
         let blocked = self.blocked.first()?;

@@ -1,14 +1,16 @@
-//! Vulkan, from the outside: all drivers together, and if that goes wrong each alone.
+//! Vulkan, from the outside: all drivers together list the devices, and then each driver alone. Devices are tried and used with their own
+//! driver alone, so that no driver is judged by what another one does in its process.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::cuda::try_all;
 use super::diagnose::EGL_MANIFEST;
 use super::in_use::blocked_record;
 use super::manifest::{Manifest, Reading};
 use super::record::{Child, is_fault};
-use super::{Answer, Api, ApiReport, Context, DeviceInfo, Phase, believe, in_parallel};
-use crate::probe::vulkan::VulkanRecord;
+use super::{Answer, Api, ApiReport, Context, DeviceInfo, Phase, Standing, believe, in_parallel};
+use crate::probe::vulkan::{AloneDriver, VulkanRecord};
 use crate::{Outcome, Verdict};
 
 pub(super) fn ask(context: &Context) -> Answer {
@@ -36,6 +38,8 @@ pub(super) fn ask(context: &Context) -> Answer {
     let went_wrong = |child: &Child| child.is_fault() || matches!(child.verdict, Verdict::Failed { .. });
     if !report.blocked.is_empty() || report.children.iter().any(went_wrong) {
         views = alone(context, &mut report);
+    } else if !views.is_empty() && libraries(context, &report).len() > 1 {
+        views = separated(views, context, &mut report);
     }
     for (index, view) in views.iter_mut().enumerate() {
         view.name = format!("vulkan{index}");
@@ -43,6 +47,8 @@ pub(super) fn ask(context: &Context) -> Answer {
     let culprit = |view: &DeviceInfo| view.manifest.as_deref().map(|path| library_of(context, path));
     try_all(context, "vulkan-trial", &mut views, &mut report, &culprit);
     blame_trials(context, &mut report, &views);
+    let broken = !report.blocked.is_empty() || report.fault().is_some();
+    views.iter_mut().for_each(|view| view.must_be_alone = broken && view.manifest.is_some());
     advise(context, &mut report, &views);
     if report.is_clean() {
         let worked: Vec<String> = manifests.iter().map(|manifest| id(&manifest.path)).collect();
@@ -74,7 +80,7 @@ fn listed(outcome: &Outcome, manifest: Option<&PathBuf>) -> Vec<DeviceInfo> {
 /// Asks each driver that may be asked, for itself. Those that go wrong are left out and remembered.
 fn alone(context: &Context, report: &mut ApiReport) -> Vec<DeviceInfo> {
     let mut views = Vec::new();
-    let asked = each_alone(context, report);
+    let asked = each_alone(context, report, idle(report));
     report.together_only = !asked.is_empty() && is_deaf(context);
     for (manifest, outcome) in asked {
         // Where they cannot be separated, only what a library did when we opened it ourselves is its own doing.
@@ -92,6 +98,47 @@ fn alone(context: &Context, report: &mut ApiReport) -> Vec<DeviceInfo> {
     views
 }
 
+/// The devices that all drivers together have listed, in that order, each with the one driver that shows it: in its trial and in use no other
+/// is loaded, since a driver can spoil the work of others in its process (a thread that crashes, floating-point exceptions, limits).
+fn separated(views: Vec<DeviceInfo>, context: &Context, report: &mut ApiReport) -> Vec<DeviceInfo> {
+    let mut shown = alone(context, report);
+    if report.together_only {
+        return views;
+    }
+    let crashed = report.children.iter().find(|child| child.phase == Phase::Alone && child.is_fault());
+    let why = crashed.map(|child| format!("not shown by a driver alone, of which one {}", child.in_short()));
+    let one = |view: DeviceInfo| {
+        let is_it =
+            |other: &DeviceInfo| (&other.label, other.uuid, &other.driver) == (&view.label, view.uuid, &view.driver);
+        match (shown.iter().position(is_it), &why) {
+            (Some(at), _) => DeviceInfo { manifest: shown.remove(at).manifest, ..view },
+            (None, Some(why)) => DeviceInfo { standing: Standing::Refused { why: why.clone() }, ..view },
+            // Its driver is installed in a place that we do not know of.
+            (None, None) => view,
+        }
+    };
+    let mut views: Vec<DeviceInfo> = views.into_iter().map(one).collect();
+    // A driver that cannot be loaded beside another one is passed over by the loader.
+    views.append(&mut shown);
+    views
+}
+
+/// The drivers that may be loaded.
+fn libraries<'a>(context: &'a Context, report: &ApiReport) -> Vec<&'a Manifest> {
+    let is_blocked = |manifest: &Manifest| report.blocked.iter().any(|known| known.driver == id(&manifest.path));
+    let readable = |manifest: &&Manifest| matches!(manifest.reading, Reading::Library { .. }) && !is_blocked(manifest);
+    context.evidence.manifests.iter().filter(readable).collect()
+}
+
+/// How long a driver that is asked alone stays loaded, so that a thread of it which crashed others shows itself: as long as they lived.
+fn idle(report: &ApiReport) -> Duration {
+    const MARGIN: f64 = 0.1;
+    const LONGEST: f64 = 2.0;
+    let crashed = report.children.iter().filter(|child| matches!(child.verdict, Verdict::Crashed { .. }));
+    let lived = crashed.map(|child| child.seconds + MARGIN).fold(0.0, f64::max);
+    Duration::from_secs_f64(lived.min(LONGEST))
+}
+
 /// Whether the loader does not respect which driver it is to load, found out by naming one that is not there: nothing may come of that.
 /// On Windows it ignores variables in a process with the rights of an administrator, and every driver would be blamed for one.
 fn is_deaf(context: &Context) -> bool {
@@ -103,18 +150,16 @@ fn is_deaf(context: &Context) -> bool {
     is_fault(&outcome.verdict) || !outcome.records.is_empty()
 }
 
-fn each_alone<'a>(context: &'a Context, report: &ApiReport) -> Vec<(&'a Manifest, Outcome)> {
-    let is_held = |manifest: &Manifest| report.blocked.iter().any(|known| known.driver == id(&manifest.path));
-    let readable = |manifest: &&Manifest| matches!(manifest.reading, Reading::Library { .. }) && !is_held(manifest);
-    let manifests: Vec<&Manifest> = context.evidence.manifests.iter().filter(readable).collect();
-    let outcomes = ask_alone(context, &manifests);
+fn each_alone<'a>(context: &'a Context, report: &ApiReport, idle: Duration) -> Vec<(&'a Manifest, Outcome)> {
+    let manifests = libraries(context, report);
+    let outcomes = ask_alone(context, &manifests, idle);
     manifests.into_iter().zip(outcomes).collect()
 }
 
-fn ask_alone(context: &Context, manifests: &[&Manifest]) -> Vec<Outcome> {
+fn ask_alone(context: &Context, manifests: &[&Manifest], idle: Duration) -> Vec<Outcome> {
     in_parallel(manifests, |manifest| {
-        let library = manifest.library().unwrap_or_default();
-        context.child("vulkan-enumerate", library, Some(&manifest.path), context.options.hard)
+        let driver = AloneDriver { library: manifest.library().unwrap_or_default(), idle };
+        context.child("vulkan-enumerate", driver.to_argument(), Some(&manifest.path), context.options.hard)
     })
 }
 
@@ -127,7 +172,7 @@ pub(super) fn of_device<'a>(
     if is_deaf(context) {
         return None;
     }
-    let outcomes = ask_alone(context, manifests);
+    let outcomes = ask_alone(context, manifests, Duration::ZERO);
     let shows = |outcome: &Outcome| {
         listed(outcome, None).iter().any(|other| other.label == device.label && other.uuid == device.uuid)
     };
@@ -150,7 +195,8 @@ fn advise(context: &Context, report: &mut ApiReport, views: &[DeviceInfo]) {
         return;
     }
     let library = "libEGL_nvidia.so.0";
-    let outcome = context.child("vulkan-enumerate", library.into(), Some(&path), context.options.hard);
+    let driver = AloneDriver { library: library.into(), idle: Duration::ZERO };
+    let outcome = context.child("vulkan-enumerate", driver.to_argument(), Some(&path), context.options.hard);
     let _ = std::fs::remove_file(&path);
     report.children.push(Child::new(Phase::Advice, library, Some(library.into()), &outcome));
 }
@@ -166,8 +212,11 @@ fn blame_trials(context: &Context, report: &mut ApiReport, views: &[DeviceInfo])
     }
     let view_of = |child: &Child| views.iter().find(|view| child.subject == format!("{} {}", view.name, view.label));
     let unknown = died.iter().any(|&at| view_of(&report.children[at]).is_some_and(|view| view.manifest.is_none()));
-    let asked =
-        if unknown && !report.together_only && !is_deaf(context) { each_alone(context, report) } else { Vec::new() };
+    let asked = if unknown && !report.together_only && !is_deaf(context) {
+        each_alone(context, report, Duration::ZERO)
+    } else {
+        Vec::new()
+    };
     let mut blamed: Vec<PathBuf> = Vec::new();
     for at in died {
         let Some(view) = view_of(&report.children[at]) else { continue };

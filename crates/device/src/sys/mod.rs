@@ -5,6 +5,8 @@
 
 pub(crate) mod cuda;
 mod library;
+#[cfg(target_os = "linux")]
+mod supervisor;
 #[cfg(unix)]
 mod unix;
 #[cfg(unix)]
@@ -34,8 +36,8 @@ pub(crate) enum WaitDecision {
     End(ExitCause),
 }
 
-/// Asked every few moments, with the child's process number.
-type Patience<'a> = &'a mut dyn FnMut(u32) -> WaitDecision;
+/// Asked every few moments.
+type Patience<'a> = &'a mut dyn FnMut() -> WaitDecision;
 
 /// How a supervised child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! Unix: one process group per child, pipes that never block us, and the kernel's word on how it ended.
+//! Unix: one process group per child, pipes that never block us, and the kernel's word on how it ended. On Linux a
+//! [supervisor](super::supervisor) stands between us and the child.
 
 use std::env;
 use std::fs::File;
@@ -48,7 +49,6 @@ pub(crate) fn supervise(mut command: Command, patience: Patience, on_output: OnO
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn()?;
     // It holds the child's ends of what the child was given.
     drop(command);
-    let id = child.id();
     let mut report = child.stdout.take();
     let mut stderr = child.stderr.take();
     let family = Family::new(child);
@@ -62,7 +62,7 @@ pub(crate) fn supervise(mut command: Command, patience: Patience, on_output: OnO
         ControlFlow::Continue(())
     };
     let ended_by_us = loop {
-        let left = match patience(id) {
+        let left = match patience() {
             WaitDecision::Wait(left) => left,
             WaitDecision::End(how) => break Some(how),
         };
@@ -115,19 +115,17 @@ fn pump<R: Read>(pipe: &mut Option<R>, on_output: OnOutput) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// A child and all that it started: its process group. Dropped, it is ended.
+/// A child and all that it started: on Linux what its supervisor finds, elsewhere its process group. Dropped, it is ended.
 struct Family(Option<Child>);
 
 /// Groups that are running. If this program ends before them, they end with it: the kernel ends a child whose parent is gone, but
-/// not what that child has started.
+/// not what that child has started. On Linux the supervisor does that.
 static RUNNING: Mutex<Vec<libc::pid_t>> = Mutex::new(Vec::new());
 
 extern "C" fn end_all() {
     // A lock that somebody holds would be waited for at the end of the program, for ever perhaps.
     if let Ok(running) = RUNNING.try_lock() {
-        for group in running.iter() {
-            signal_group(*group, libc::SIGKILL);
-        }
+        running.iter().for_each(|group| ask_to_end(*group));
     }
 }
 
@@ -167,7 +165,7 @@ impl Family {
     fn kill_and_collect(&mut self) -> Option<ExitStatus> {
         let mut child = self.0.take()?;
         let group = child.id().cast_signed();
-        signal_group(group, libc::SIGKILL);
+        ask_to_end(group);
         // From here on the number may become somebody else's.
         RUNNING.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| *other != group);
         let killed = Instant::now();
@@ -176,6 +174,7 @@ impl Family {
                 Ok(Some(status)) => break Some(status),
                 Ok(None) if killed.elapsed() < GRACE => sleep(MOMENT),
                 Ok(None) => {
+                    signal_group(group, libc::SIGKILL);
                     // It dies when the system has taken all its memory back, or a driver lets it go: collected then, so that no zombie stays.
                     let _ = std::thread::Builder::new().name("collect".into()).spawn(move || child.wait());
                     return None;
@@ -197,6 +196,16 @@ impl Family {
 impl Drop for Family {
     fn drop(&mut self) {
         self.kill_and_collect();
+    }
+}
+
+/// Ends a group: on Linux its leader is a supervisor, which kills all others, and follows them.
+fn ask_to_end(group: libc::pid_t) {
+    if cfg!(target_os = "linux") && group > 1 {
+        // SAFETY: kill takes two numbers and touches no memory. The leader was not collected yet, so the number is its own.
+        unsafe { libc::kill(group, libc::SIGTERM) };
+    } else {
+        signal_group(group, libc::SIGKILL);
     }
 }
 
@@ -233,13 +242,14 @@ fn wait_for_output(report: Option<BorrowedFd>, stderr: Option<BorrowedFd>, pause
 /// `PR_SET_DUMPABLE` is left alone: it would prevent core files too, but also change who may read `/proc/self`, and then the
 /// trial would no longer show what happens in an ordinary process.
 pub(crate) fn enter_child() -> io::Result<File> {
+    no_core_file();
+    #[cfg(target_os = "linux")]
+    super::supervisor::split();
     let report = io::stdout().as_fd().try_clone_to_owned()?; // close-on-exec
     // SAFETY: descriptors 1 and 2 are open in every Rust process, and std does not own them.
     if unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    no_core_file();
-    die_with_parent();
     Ok(File::from(report))
 }
 
@@ -330,16 +340,6 @@ fn no_core_file() {
     let limit = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
     // SAFETY: `limit` is valid for reading. Failure (a hard limit of 0) leaves the limit at 0, which is nearly as good.
     unsafe { libc::setrlimit(libc::RLIMIT_CORE, &limit) };
-}
-
-/// The signal comes when the thread that started us ends, and that thread waits for us as long as it lives. If it has died
-/// already, this is too late; the first line of the report then meets a broken pipe.
-fn die_with_parent() {
-    #[cfg(target_os = "linux")]
-    // SAFETY: this option takes one number and touches no memory.
-    unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong)
-    };
 }
 
 /// Ends this process without running anybody's last functions.

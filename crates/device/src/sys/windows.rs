@@ -41,9 +41,8 @@ pub(crate) fn supervise(mut command: Command, patience: Patience, on_output: OnO
         .spawn()?;
     // It holds the child's ends of what the child was given.
     drop(command);
-    let id = child.id();
     let how = loop {
-        let left = match patience(id) {
+        let left = match patience() {
             WaitDecision::Wait(left) => left,
             WaitDecision::End(how) => break how,
         };

@@ -59,7 +59,7 @@ fn answer(call: &Call, trials: &[Trial]) -> i32 {
         link: link.map(|sys::Link { channel, memory }| Link { channel, memory }),
     };
     // If nobody listens, the parent died before we could ask to die with it.
-    if report.say(Message::Start).is_err() {
+    if report.say(Message::Start(std::process::id())).is_err() {
         return protocol::COULD_NOT_LOAD;
     }
     let (last, code) = match catch_unwind(AssertUnwindSafe(|| (trial.run)(&mut report))) {

@@ -14,6 +14,9 @@ use crate::sys::{self, ExitCause, WaitDecision};
 /// How long a companion that is told to end may take before it is killed.
 const FAREWELL: Duration = Duration::from_millis(1500);
 
+/// How long a companion may take to begin: a program that is read from a slow disk by a busy machine.
+const BEGIN: Duration = Duration::from_secs(60);
+
 /// A channel for both directions, which reads its end when the other side is gone.
 #[cfg(unix)]
 pub type Channel = std::os::unix::net::UnixStream;
@@ -79,17 +82,17 @@ impl Companion {
         let watch = move || {
             let begun = Instant::now();
             let mut transcript = Transcript::new(&call, options.max_output);
-            let mut on_output = |bytes: &[u8]| transcript.on_output(bytes);
-            let mut told = false;
-            let mut patience = |process| {
-                if !told {
-                    told = true;
+            let mut on_output = |bytes: &[u8]| {
+                let unknown = transcript.started.is_none();
+                let more = transcript.on_output(bytes);
+                if let Some(process) = transcript.started.filter(|_| unknown) {
                     let _ = send.send(Ok(process));
                 }
-                match watched.must_end.load(Ordering::Acquire) {
-                    true => WaitDecision::End(ExitCause::Unknown),
-                    false => WaitDecision::Wait(Duration::MAX),
-                }
+                more
+            };
+            let mut patience = || match watched.must_end.load(Ordering::Acquire) {
+                true => WaitDecision::End(ExitCause::Unknown),
+                false => WaitDecision::Wait(Duration::MAX),
             };
             let outcome = match sys::supervise(command, &mut patience, &mut on_output) {
                 Err(error) => return drop(send.send(Err(not_started(error)))),
@@ -108,11 +111,16 @@ impl Companion {
             };
             *watched.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
             watched.ended.notify_all();
+            // Of use only where it ended before it had begun.
+            let _ = send.send(Ok(0));
         };
         let no_thread = |error: io::Error| Verdict::SpawnFailed { why: format!("no thread to watch it: {error}") };
         thread::Builder::new().name(format!("watch {name}")).spawn(watch).map_err(no_thread)?;
-        let gone = |_| Verdict::SpawnFailed { why: "the thread that started it ended".into() };
-        let process = started.recv().map_err(gone)??;
+        let silent = |_| {
+            shared.must_end.store(true, Ordering::Release);
+            Verdict::SpawnFailed { why: "it did not begin".into() }
+        };
+        let process = started.recv_timeout(BEGIN).map_err(silent)??;
         Ok((Companion { shared, channel, process }, Link { channel: ours, memory }))
     }
 

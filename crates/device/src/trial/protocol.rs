@@ -12,7 +12,7 @@ use std::process::Command;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Exit code of a child that could not begin.
 pub(super) const COULD_NOT_LOAD: i32 = 254;
@@ -80,7 +80,8 @@ impl Call {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Message {
-    Start,
+    /// The first line: the number of the process that runs the trial.
+    Start(u32),
     Stage(String),
     Record(Value),
     Failed(String),
@@ -108,7 +109,8 @@ pub(super) struct Transcript {
     nonce: String,
     room: usize,
     unfinished: Vec<u8>,
-    pub started: bool,
+    /// The process that runs the trial, once it has begun.
+    pub started: Option<u32>,
     pub stage: Option<String>,
     pub records: Vec<Value>,
     pub failed: Option<String>,
@@ -125,7 +127,7 @@ impl Transcript {
             nonce: call.nonce.clone(),
             room: max_output,
             unfinished: Vec::new(),
-            started: false,
+            started: None,
             stage: None,
             records: Vec::new(),
             failed: None,
@@ -150,7 +152,7 @@ impl Transcript {
         for piece in pieces {
             let mut line = std::mem::take(&mut self.unfinished);
             line.extend_from_slice(piece);
-            self.hear_line(&line);
+            self.on_line(&line);
         }
         self.unfinished.extend_from_slice(last);
         ControlFlow::Continue(())
@@ -164,7 +166,7 @@ impl Transcript {
         }
     }
 
-    fn hear_line(&mut self, text: &[u8]) {
+    fn on_line(&mut self, text: &[u8]) {
         let Ok(line) = serde_json::from_slice::<Line>(text) else {
             return self.not_of_the_protocol("a line that is none of ours", text);
         };
@@ -174,7 +176,7 @@ impl Transcript {
         let ended = self.done || self.failed.is_some() || self.not_loaded.is_some();
         match line.message {
             _ if ended => self.not_of_the_protocol("a line after its last one", text),
-            Message::Start => self.started = true,
+            Message::Start(process) => self.started = Some(process),
             Message::Stage(stage) => self.stage = Some(stage),
             Message::Record(value) => self.records.push(value),
             Message::Failed(reason) => self.failed = Some(reason),
@@ -209,7 +211,7 @@ mod tests {
             piece in 1_usize..100,
         ) {
             let call = Call::new("any", "");
-            let all = [Message::Start].into_iter().chain(messages.clone()).chain([Message::Done]);
+            let all = [Message::Start(7)].into_iter().chain(messages.clone()).chain([Message::Done]);
             let bytes: Vec<u8> = all.flat_map(|m| line(&call.nonce, m).unwrap()).collect();
             let mut transcript = Transcript::new(&call, bytes.len());
             for piece in bytes.chunks(piece) {
@@ -225,7 +227,7 @@ mod tests {
                 _ => None,
             });
             prop_assert_eq!(&transcript.garbled, &None);
-            prop_assert!(transcript.started && transcript.done);
+            prop_assert!(transcript.started == Some(7) && transcript.done);
             prop_assert_eq!(transcript.records, records);
             prop_assert_eq!(transcript.stage, stage);
         }
@@ -240,7 +242,7 @@ mod tests {
             prop_assert_eq!(flow.is_break(), garbage.len() > room);
             transcript.finish();
             prop_assert!(transcript.overflowed || transcript.garbled.is_some());
-            prop_assert!(!transcript.done && !transcript.started);
+            prop_assert!(!transcript.done && transcript.started.is_none());
         }
     }
 

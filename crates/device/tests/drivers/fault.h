@@ -13,7 +13,31 @@
 static void fake_throw(void) { RaiseException(0xE06D7363, EXCEPTION_NONCONTINUABLE, 0, NULL); }
 #else
 #define FAKE_EXPORT __attribute__((visibility("default")))
+#include <fenv.h>
+#include <pthread.h>
+#include <sys/resource.h>
 void fake_throw(void);
+int feenableexcept(int);
+
+/* Crashes while somebody else computes. */
+static void *fake_later(void *nothing)
+{
+    volatile uintptr_t nowhere = 64;
+    usleep(50000);
+    *(volatile int *)nowhere = 1;
+    return nothing;
+}
+
+/* Leaves the process's group and session, and its parent. */
+static void fake_daemon(void)
+{
+    if (fork() != 0)
+        return;
+    setsid();
+    if (fork() == 0)
+        sleep(600);
+    _exit(0);
+}
 #endif
 
 static const char *fake_mode(void)
@@ -73,6 +97,18 @@ static void fake_stage(const char *stage)
             sleep(1);
     } else if (KIND("kill")) {
         kill(getpid(), 9);
+    } else if (KIND("later")) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, fake_later, NULL);
+    } else if (KIND("fpe")) {
+        feenableexcept(FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW | FE_INEXACT);
+    } else if (KIND("rlimit")) {
+        /* Nobody may have more memory or start another thread. */
+        struct rlimit memory = {64 << 20, 64 << 20}, threads = {0, 0};
+        setrlimit(RLIMIT_AS, &memory);
+        setrlimit(RLIMIT_NPROC, &threads);
+    } else if (KIND("daemon")) {
+        fake_daemon();
 #endif
     }
 #undef KIND

@@ -39,9 +39,31 @@ pub const FAULTS: &[(&str, &str, &str)] = &[
     ("fork", "dispatch", TIMED_OUT),
 ];
 
+/// What a driver does to others in its process: a thread that crashes later, floating-point exceptions, limits.
+#[allow(dead_code)] // not all tests use it
+pub const DISTURBING: &[&str] = &[
+    "later:load-driver",
+    "later:create-instance",
+    "later:get-properties",
+    "fpe:load-driver",
+    "fpe:create-instance",
+    "rlimit:load-driver",
+    "rlimit:create-instance",
+];
+
 /// What a driver says or does without failing; the first is nothing.
-pub const LIES: &[&str] =
-    &["", "none", "many", "absurd", "lying", "wrong", "refuse", "stdout:create-instance", "kill:dispatch"];
+pub const LIES: &[&str] = &[
+    "",
+    "none",
+    "many",
+    "absurd",
+    "lying",
+    "wrong",
+    "refuse",
+    "stdout:create-instance",
+    "kill:dispatch",
+    "daemon:create-instance",
+];
 
 /// Where the fake drivers are.
 pub struct Drivers {
@@ -95,11 +117,16 @@ fn build(source: &str, library: &Path) {
     let new = library.with_extension(format!("{}.new", std::process::id()));
     let object = library.with_extension(format!("{}.o", std::process::id()));
     run(Command::new("cc")
-        .args(["-O1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-c"])
+        .args(["-D_GNU_SOURCE", "-O1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-c"])
         .arg(&sources[0])
         .arg("-o")
         .arg(&object));
-    run(Command::new("c++").args(["-shared", "-fPIC"]).arg(&object).arg(&sources[1]).arg("-o").arg(&new));
+    run(Command::new("c++")
+        .args(["-shared", "-fPIC"])
+        .arg(&object)
+        .arg(&sources[1])
+        .args(["-lm", "-pthread", "-o"])
+        .arg(&new));
     std::fs::rename(&new, library).expect("the library can be put in place");
     let _ = std::fs::remove_file(object);
 }

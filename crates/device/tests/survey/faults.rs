@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use impasto_device::{Store, SurveyOptions, survey};
 use libtest_mimic::Trial;
+use serde_json::Value;
 
-use super::drivers::{FAULTS, LIES};
+use super::drivers::{DISTURBING, FAULTS, LIES};
 use super::parent::{Scene, finds_neighbours, is_healthy, options};
 use super::test;
 
@@ -28,6 +29,8 @@ pub fn tests() -> Vec<Trial> {
         test("without_the_egl_manifest_the_diagnosis_names_it", egl),
         test("one_gpu_through_two_apis_is_one_device", one_gpu),
         test("a_slow_driver_does_not_hold_us_beyond_the_soft_deadline", soft),
+        test("a_driver_that_disturbs_its_neighbour_is_kept_from_it", disturbs),
+        test("a_process_that_a_driver_daemonised_ends_with_its_child", daemonised),
         test("random_faults_leak_nothing", random),
     ]);
     tests
@@ -42,7 +45,8 @@ fn vulkan(fault: &str, stage: &str, verdict: &str) {
     let seen = Scene::vulkan(&format!("{fault}:{stage}")).survey();
     seen.assert_healthy_neighbours();
     assert_bounded(seen.seconds);
-    let culprit = seen.children("vulkan").into_iter().find(|child| child["culprit"] == "libfake_vulkan.so");
+    let is_culprit = |child: &&Value| child["culprit"] == "libfake_vulkan.so" && child["verdict"] != "passed";
+    let culprit = seen.children("vulkan").into_iter().find(is_culprit);
     let culprit = culprit.unwrap_or_else(|| panic!("no culprit in {:#}", seen.survey));
     assert!(culprit["verdict"].get(verdict).is_some(), "{culprit:#}");
     assert_eq!(culprit["stage"], stage, "{culprit:#}");
@@ -201,6 +205,42 @@ fn soft() {
         assert_eq!(seen.views().len(), 1, "the CPU is there");
         assert!(seen.seconds < 20.0, "{}", seen.seconds);
     }
+}
+
+/// A driver that does its own work and spoils that of others in its process: nothing is held against them, now or later.
+fn disturbs() {
+    for fault in DISTURBING {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let store = folder.path().join("cache").display().to_string();
+        let scene = Scene::vulkan(fault).with("SURVEY_STORE", store);
+        for _ in 0..3 {
+            let seen = scene.survey();
+            seen.assert_healthy_neighbours();
+            let api = seen.api("vulkan");
+            let against = format!("{} {}", api["disabled"], api["blocked"]);
+            assert!(!against.contains("lvp_icd"), "{fault}: {against}");
+            let lavapipe = seen.labelled("llvmpipe").expect("it is there");
+            assert!(lavapipe["manifest"].to_string().contains("lvp_icd"), "{fault}: it is used alone: {lavapipe:#}");
+        }
+        let guard = std::fs::read_to_string(folder.path().join("cache/devices-guard.json")).unwrap_or_default();
+        assert!(!guard.contains("lvp_icd"), "{fault}: {guard}");
+        // The driver is removed.
+        let seen = scene.with("VK_DRIVER_FILES", super::drivers::lavapipe().display().to_string()).survey();
+        seen.assert_healthy_neighbours();
+        assert_eq!(seen.api("vulkan")["blocked"], serde_json::json!([]), "{fault}");
+    }
+}
+
+/// It has left its child's group and session and its parent, and still ends: `survey` sees to it that nothing is left.
+fn daemonised() {
+    for scene in [Scene::vulkan("daemon:create-instance"), Scene::cuda("daemon:dispatch")] {
+        let seen = scene.survey();
+        seen.assert_healthy_neighbours();
+        assert!(is_healthy(seen.labelled("Fake GPU").expect("it works")), "{:#}", seen.survey);
+    }
+    // Also where the program ends before its children do.
+    let seen = Scene::vulkan("daemon:load-driver").with("SURVEY_SOFT", "0").survey();
+    assert_eq!(seen.api("vulkan")["pending"], true);
 }
 
 /// Many surveys in one process: 30, or as many as `IMPASTO_LONG_RUN` says.

@@ -2,11 +2,12 @@
 //!
 //! Modules run one after the other and can make room for each other, so each is placed for itself.
 
-use impasto_device::DeviceInfo;
+use impasto_device::{Api, DeviceInfo, DeviceKind};
 use impasto_model::Model;
 
 use super::machine::Machine;
 use super::names::ModuleName;
+use super::rates::Rates;
 use super::resolve::{Home, Request, Wish};
 use super::{AssignmentError, Learned, MODULES, Place, Placement};
 use crate::{GenerateError, Job, overview};
@@ -30,7 +31,9 @@ pub fn place(job: &Job, machine: &Machine) -> Result<Placement, GenerateError> {
                 let device = machine.devices().iter().find(|device| device.name == name);
                 let device = device.ok_or_else(|| GenerateError::Asked(format!("there is no device {name}")))?;
                 reasons.push(format!("{module}: {name}, as asked for"));
-                at(machine, request.home(machine, module, device)?, device)?
+                let place = at(machine, request.home(machine, module, device)?, device)?;
+                notes.extend(slower_than_cpu(machine, device, &place).filter(|note| !notes.contains(note)));
+                place
             }
             wish => {
                 let may = machine.candidates().map(|(device, _)| device);
@@ -66,6 +69,28 @@ pub(super) fn elsewhere(
     // Weights that were to be on a device that has failed are where the module computes.
     let home = |device: &DeviceInfo| Ok(request.home(machine, module, device).unwrap_or_default());
     choose(job, model, &home, machine, module, may, learned).map(|(place, _)| Some(place))
+}
+
+/// What to say of a device that was named and is slower than the CPU, as its kind or earlier runs tell.
+fn slower_than_cpu(machine: &Machine, device: &DeviceInfo, place: &Place) -> Option<String> {
+    let name = &device.name;
+    if device.kind == DeviceKind::Software {
+        return Some(format!(
+            "{name} ({}) is a software rasteriser: it computes on the CPU, slower than --backend cpu, and first compiles every kernel",
+            device.label
+        ));
+    }
+    let cpu = machine.devices().iter().find(|other| other.api == Api::Cpu && device.api != Api::Cpu)?;
+    let (here, there) = (place.rates, machine.rates(cpu, &*machine.profile(cpu).ok()?));
+    let slower = here.measured && there.measured && here.flops < there.flops;
+    let giga = |rates: Rates| rates.flops / 1e9;
+    slower.then(|| {
+        format!(
+            "{name} is slower than the CPU here: {:.0} against {:.0} GFLOP/s in earlier runs",
+            giga(here),
+            giga(there)
+        )
+    })
 }
 
 /// A module on a device.

@@ -178,7 +178,7 @@ impl Inner {
             return Ok(self.cpu(device).map_err(|e| e.to_string())?.profile());
         }
         // A process of its own loads the one driver that works.
-        if device.manifest.is_some() && !self.how.is_isolated() {
+        if device.must_be_alone && !self.how.is_isolated() {
             let variables = device.environment().into_iter().filter_map(|(name, value)| Some((name, value?)));
             let set = variables.map(|(name, value)| format!("{}={}", name.to_string_lossy(), value.to_string_lossy()));
             return Err(format!(

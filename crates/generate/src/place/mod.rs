@@ -67,7 +67,7 @@ impl Place {
             home,
             exact: false,
             pool: Pool::new(Duration::ZERO, move |_| Ok(held.clone())),
-            rates: Rates { flops: 1e11, load: 1e9, measured: false },
+            rates: Rates { flops: 1e11, load: 1e9, compile: 0.0, measured: false },
             book: Arc::default(),
         }
     }

@@ -16,6 +16,9 @@ pub struct Rates {
     pub flops: f64,
     /// Bytes of weights in a second, from the file to where they are computed with.
     pub load: f64,
+    /// Seconds in which a kernel is compiled, of drivers that do so in every process.
+    #[serde(default)]
+    pub compile: f64,
     /// They were measured here, in earlier runs.
     pub measured: bool,
 }
@@ -34,9 +37,13 @@ impl Rates {
                 core * device.cores.unwrap_or(1) as f64
             }
         };
-        Rates { flops, load: 1e9, measured: false }
+        let compile = if device.kind == DeviceKind::Software { SOFTWARE_COMPILE } else { 0.0 };
+        Rates { flops, load: 1e9, compile, measured: false }
     }
 }
+
+/// Seconds in which a software rasteriser compiles a kernel, about: lavapipe on a core of a server.
+const SOFTWARE_COMPILE: f64 = 0.5;
 
 /// What was done on a device, and how long it took.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,6 +52,8 @@ pub(crate) struct WorkSample {
     pub computing: f64,
     pub bytes: f64,
     pub loading: f64,
+    pub kernels: f64,
+    pub compiling: f64,
 }
 
 /// Rates by device, kept between runs.
@@ -67,8 +76,11 @@ impl RateBook {
     /// The rates of a device that says this of itself.
     pub fn rates(&self, about: &str, device: &DeviceInfo) -> Rates {
         let sound = |rates: &&Rates| rates.flops > 0.0 && rates.load > 0.0;
-        let kept = self.kept.get(about).filter(sound);
-        kept.map_or_else(|| Rates::of_class(about, device), |rates| Rates { measured: true, ..*rates })
+        let (kept, class) = (self.kept.get(about).filter(sound), Rates::of_class(about, device));
+        let lazy = device.kind == DeviceKind::Software;
+        // Other drivers keep what they have compiled.
+        let compile = |rates: &Rates| if lazy && rates.compile > 0.0 { rates.compile } else { class.compile };
+        kept.map_or(class, |rates| Rates { measured: true, compile: compile(rates), ..*rates })
     }
 
     /// Note what was done.
@@ -79,6 +91,8 @@ impl RateBook {
         sum.computing += more.computing;
         sum.bytes += more.bytes;
         sum.loading += more.loading;
+        sum.kernels += more.kernels;
+        sum.compiling += more.compiling;
     }
 
     /// Write down what was measured. Rates are a convenience: what cannot be written is not.
@@ -90,11 +104,22 @@ impl RateBook {
             if spent.computing < 0.05 || spent.loading <= 0.0 {
                 continue;
             }
-            let new = Rates { flops: spent.flops / spent.computing, load: spent.bytes / spent.loading, measured: true };
-            let old = kept.get(about).copied().unwrap_or(new);
+            let before = kept.get(about).copied();
+            let compile = match spent.kernels > 0.0 {
+                true => spent.compiling / spent.kernels,
+                false => before.map_or(0.0, |rates| rates.compile),
+            };
+            let (flops, load) = (spent.flops / spent.computing, spent.bytes / spent.loading);
+            let new = Rates { flops, load, compile, measured: true };
+            let old = before.unwrap_or(new);
             // The last run counts as much as all before it.
             let mean = |a: f64, b: f64| 0.5 * (a + b);
-            let rates = Rates { flops: mean(old.flops, new.flops), load: mean(old.load, new.load), measured: true };
+            let rates = Rates {
+                flops: mean(old.flops, new.flops),
+                load: mean(old.load, new.load),
+                compile: mean(old.compile, new.compile),
+                measured: true,
+            };
             kept.insert(about.clone(), rates);
         }
         if let Ok(text) = serde_json::to_string(&kept) {

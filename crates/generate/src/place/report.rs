@@ -35,7 +35,9 @@ pub struct ModulePlan {
     pub runs: u64,
     /// Useful operations of one run.
     pub flops: u64,
-    /// Seconds in all.
+    /// Kernels that are compiled for it, about.
+    pub kernels: u64,
+    /// Seconds in all, with those of compiling where the driver does that in every process.
     pub seconds: f64,
     /// They follow from what earlier runs have measured.
     pub measured: bool,
@@ -53,7 +55,8 @@ impl ModulePlan {
     pub(crate) fn timed(mut self, rates: Rates) -> ModulePlan {
         // Weights are brought while others are computed with.
         let run = (self.flops as f64 / rates.flops).max(self.streamed_bytes as f64 / rates.load);
-        self.seconds = self.weight_bytes as f64 / rates.load + self.runs as f64 * run;
+        let compiling = self.kernels as f64 * rates.compile;
+        self.seconds = compiling + self.weight_bytes as f64 / rates.load + self.runs as f64 * run;
         self.measured = rates.measured;
         self
     }

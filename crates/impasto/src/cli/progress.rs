@@ -32,6 +32,9 @@ impl Progress {
     pub fn show(&mut self, event: &Event) {
         match *event {
             Event::Loading { module, done, of } => self.at(&format!("loading {module}"), done, of),
+            Event::Compiling { module, done, of } => {
+                self.at(&format!("compiling {of} kernels of {module}"), done, of);
+            }
             Event::Working(what) => self.at(what, 0, 0),
             Event::Step { picture, done, of } => self.at(&format!("picture {}", picture + 1), done as u64, of as u64),
             _ => {}
