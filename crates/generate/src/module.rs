@@ -281,7 +281,7 @@ impl Module {
         let Some([_, backend]) = self.opened.clone() else { return Err(self.failed(not_loaded())) };
         let (begun, loaded) = (Instant::now(), self.place.pool().loaded());
         let FittedModule { graph, plan, .. } = &*self.fitted;
-        let of = plan.weights().iter().map(|w| graph.ty(w.value).elements()).sum();
+        let of = [plan.weights().iter().map(|w| graph.ty(w.value).elements()).sum(), plan.weight_bytes()];
         let watched = ProgressSource { source: &*self.source, done: AtomicU64::new(0), stop: AtomicBool::new(false) };
         let failed = |error: BackendError| match watched.stopped() {
             true => GenerateError::Interrupted,
@@ -487,10 +487,16 @@ struct ProgressSource<'a> {
 }
 
 impl ProgressSource<'_> {
-    /// Loads on another thread and says meanwhile, on this one, how much of `of` elements is read.
-    fn follow<T: Send>(&self, of: u64, progress: &mut LoadProgress, load: impl FnOnce() -> T + Send) -> T {
+    /// Loads on another thread and says meanwhile, on this one, how many of the bytes of all elements are read.
+    fn follow<T: Send>(
+        &self,
+        [elements, bytes]: [u64; 2],
+        progress: &mut LoadProgress,
+        load: impl FnOnce() -> T + Send,
+    ) -> T {
         let tell = || {
-            if !progress(LoadStage::Reading, self.done.load(Ordering::Relaxed).min(of), of) {
+            let share = self.done.load(Ordering::Relaxed).min(elements) as f64 / elements.max(1) as f64;
+            if !progress(LoadStage::Reading, (share * bytes as f64) as u64, bytes) {
                 self.stop.store(true, Ordering::Relaxed);
             }
         };

@@ -33,9 +33,9 @@ pub enum Event<'a> {
     Loading {
         /// The module.
         module: NetworkId,
-        /// Parameters read so far.
+        /// Bytes of its weights that are read.
         done: u64,
-        /// All of them.
+        /// Bytes of all of them.
         of: u64,
     },
     /// Kernels of a module are compiled for its device.
