@@ -10,7 +10,10 @@ use impasto_autodiff::Differentiate;
 use impasto_kernel::{BufferData, Launch, execute};
 
 fn launch(bodies: usize, steps: u32, start: &[f64]) -> Launch {
-    wide(1, vec![BufferData::wide(start), BufferData::from(&[steps][..]), BufferData::wide(&vec![0.0; 3 * (bodies + 1)])])
+    wide(
+        1,
+        vec![BufferData::wide(start), BufferData::from(&[steps][..]), BufferData::wide(&vec![0.0; 3 * (bodies + 1)])],
+    )
 }
 
 /// Where the bodies' middles are on average, by height, after some steps.

@@ -8,7 +8,7 @@ use common::random::Rng;
 use derivatives::gradients::{adjoints, hold, wide};
 use impasto_autodiff::{Chain, Differentiate, Purpose};
 use impasto_kernel::prelude::*;
-use impasto_kernel::{Builder, BufferData, Target, optimise};
+use impasto_kernel::{BufferData, Builder, Target, optimise};
 use impasto_spirv::Words;
 
 #[derive(Clone, Copy, KernelStruct)]

@@ -14,7 +14,7 @@ use common::programs;
 use derivatives::gradients::{narrow, wide};
 use derivatives::{articulated, cases, differentiable, poses, together};
 use impasto_autodiff::{Differentiate, Purpose};
-use impasto_kernel::{Builder, BufferData, Kernel, Launch, Scalar, execute};
+use impasto_kernel::{BufferData, Builder, Kernel, Launch, Scalar, execute};
 use impasto_vulkan::{Device, Kind};
 use on_device::in_child;
 

@@ -54,8 +54,14 @@ fn launches(seed: u64) -> (Launch, Launch, [Vec<f32>; 2]) {
     let none = vec![0f32; 16];
     let whole = Launch::new([1, 1, 1], vec![words(&at, &kind, &turn), words(&none, &[0; 4], &none)]);
     let of = |x: &[f32]| BufferData::from(x);
-    let buffers =
-        vec![of(&at), BufferData::from(&kind[..]), of(&turn), of(&none), BufferData::from(&[0u32; 4][..]), of(&none[..8])];
+    let buffers = vec![
+        of(&at),
+        BufferData::from(&kind[..]),
+        of(&turn),
+        of(&none),
+        BufferData::from(&[0u32; 4][..]),
+        of(&none[..8]),
+    ];
     (whole, Launch::new([1, 1, 1], buffers), [at, turn])
 }
 
@@ -64,8 +70,9 @@ fn a_buffer_of_structs_has_the_adjoints_that_buffers_of_its_members_have() {
     let (whole, members) = (whole().unwrap(), by_members().unwrap());
     // Which are those that differences say.
     let (_, narrow, _) = launches(5);
-    let double =
-        |d: &BufferData| d.to_f32().map_or(d.clone(), |x| BufferData::wide(&x.iter().map(|&x| x.into()).collect::<Vec<_>>()));
+    let double = |d: &BufferData| {
+        d.to_f32().map_or(d.clone(), |x| BufferData::wide(&x.iter().map(|&x| x.into()).collect::<Vec<_>>()))
+    };
     hold(&members, &wide(1, narrow.buffers.iter().map(double).collect()), 3).unwrap();
     for whole in [whole.clone(), optimise(&whole).unwrap()] {
         let (a, b, _) = launches(5);
@@ -75,13 +82,20 @@ fn a_buffer_of_structs_has_the_adjoints_that_buffers_of_its_members_have() {
         assert!(grad.purposes.contains(&adjoint(0, false)) && grad.purposes.contains(&adjoint(1, true)));
         assert!(grad.report.to_string().contains("adjoints of x, y"), "{}", grad.report);
         let got = grad.execute(&a, &[(1, BufferData::from(&numbers(&w, &v)[..]))]).unwrap();
-        let expected =
-            members.grad().unwrap().execute(&b, &[(3, BufferData::from(&w[..])), (5, BufferData::from(&v[..]))]).unwrap();
+        let expected = members
+            .grad()
+            .unwrap()
+            .execute(&b, &[(3, BufferData::from(&w[..])), (5, BufferData::from(&v[..]))])
+            .unwrap();
         near(&f32s(got.of(0)), &numbers(&f32s(expected.of(0)), &f32s(expected.of(2))));
 
         let (d, e) = (random(10, 16), random(11, 8));
         let got = whole.jvp().unwrap().execute(&a, &[(0, BufferData::from(&numbers(&d, &e)[..]))]).unwrap();
-        let expected = members.jvp().unwrap().execute(&b, &[(0, BufferData::from(&d[..])), (2, BufferData::from(&e[..]))]).unwrap();
+        let expected = members
+            .jvp()
+            .unwrap()
+            .execute(&b, &[(0, BufferData::from(&d[..])), (2, BufferData::from(&e[..]))])
+            .unwrap();
         near(&f32s(got.of(1)), &numbers(&f32s(expected.of(3)), &f32s(expected.of(5))));
         // The primal is computed as well, with the whole numbers.
         let (mut c, _, _) = launches(5);

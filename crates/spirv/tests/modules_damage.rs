@@ -102,7 +102,9 @@ impl Judged {
                 Ok(Comparison { first: None, .. }) => self.equal += 1,
                 // Of what lies outside of its memory nothing is promised.
                 Ok(Comparison { strayed: true, .. }) => {}
-                Ok(Comparison { first: Some(first), .. }) => return Err(format!("it computes something else: {first}")),
+                Ok(Comparison { first: Some(first), .. }) => {
+                    return Err(format!("it computes something else: {first}"));
+                }
                 // It leaves its buffers, or does not end, or cannot be run.
                 Err(DiffError::Module { module: "A", .. }) => {}
                 Err(e) => return Err(e.to_string()),

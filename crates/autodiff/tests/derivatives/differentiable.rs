@@ -1,7 +1,7 @@
 //! Random kernels that have derivatives: smooth arithmetic on variables, vectors and arrays, in nested ifs, matches and loops that are left from
 //! any depth, with bounds from buffers, early return, private arrays, memory of the workgroup and atomic sums.
 
-use impasto_kernel::{Array, Buf, BufMut, Builder, BufferData, Kernel, Launch, Loop, Val, Var, Vector};
+use impasto_kernel::{Array, Buf, BufMut, BufferData, Builder, Kernel, Launch, Loop, Val, Var, Vector};
 
 use super::gradients;
 use crate::common::random::Rng;
@@ -18,7 +18,12 @@ pub fn launch(seed: u64) -> Launch {
     let floats: Vec<f64> = (0..INPUTS).map(|_| (rng.below(2001) as f64 - 1000.37) / 900.0).collect();
     let ints: Vec<u32> = (0..INPUTS).map(|_| rng.below(6) as u32).collect();
     let n = (INVOCATIONS * OWN) as usize;
-    let buffers = vec![BufferData::wide(&floats), BufferData::from(&ints[..]), BufferData::wide(&vec![0.0; n]), BufferData::wide(&[0.25; 4])];
+    let buffers = vec![
+        BufferData::wide(&floats),
+        BufferData::from(&ints[..]),
+        BufferData::wide(&vec![0.0; n]),
+        BufferData::wide(&[0.25; 4]),
+    ];
     let mut launch = gradients::wide(2, buffers);
     launch.scalars = vec![0.7f64.to_bits()];
     launch

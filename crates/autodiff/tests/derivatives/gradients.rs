@@ -1,7 +1,7 @@
 //! Kernels with derivatives, by kind, and how a derivative is held to differences, to forward mode and to the closed form.
 
 use impasto_autodiff::{Differentiate, Grad};
-use impasto_kernel::{Builder, BufferData, Kernel, Launch, Scalar, execute, optimise};
+use impasto_kernel::{BufferData, Builder, Kernel, Launch, Scalar, execute, optimise};
 
 use crate::common::random::Rng;
 
@@ -61,7 +61,8 @@ pub fn adjoints(grad: &Grad, launch: &Launch, w: &[(usize, Vec<f64>)]) -> Result
     let flows = |b: usize| {
         grad.purposes.iter().any(|r| matches!(r, impasto_autodiff::Purpose::Derivative { of, .. } if *of == b))
     };
-    let given: Vec<(usize, BufferData)> = w.iter().filter(|x| flows(x.0)).map(|(b, w)| (*b, BufferData::wide(w))).collect();
+    let given: Vec<(usize, BufferData)> =
+        w.iter().filter(|x| flows(x.0)).map(|(b, w)| (*b, BufferData::wide(w))).collect();
     let got = grad.execute(launch, &given).map_err(|e| e.to_string())?;
     let buffers = (0..launch.buffers.len()).map(|b| got.of(b).map(floats));
     Ok(buffers.chain([got.params().map(floats)]).collect())

@@ -1,6 +1,6 @@
 //! Random differentiable kernels whose invocations work together: what one reads, in loops and branches, another wrote into memory of the workgroup.
 
-use impasto_kernel::{Buf, BufMut, Builder, BufferData, Kernel, Launch, Val, Var};
+use impasto_kernel::{Buf, BufMut, BufferData, Builder, Kernel, Launch, Val, Var};
 
 use super::gradients::wide;
 use crate::common::random::Rng;

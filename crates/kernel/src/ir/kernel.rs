@@ -239,9 +239,25 @@ impl Kernel {
         self.foreign.as_ref()
     }
 
+    /// Whether ops may compute values of this scalar: in imported kernels some types are storage formats only.
+    pub fn computes(&self, scalar: Scalar) -> bool {
+        self.foreign.as_ref().is_none_or(|f| !f.is_storage_only(scalar))
+    }
+
     /// Makes this an imported kernel, with the table of its foreign ops.
     pub fn set_foreign(&mut self, table: Arc<dyn ForeignTable>) {
         self.foreign = Some(table);
+    }
+
+    /// The number that an op has by [`Assembler::at_number`](super::Assembler::at_number), or of its place in the source; 0 if none.
+    pub fn place_number(&self, op: OpId) -> u32 {
+        self.sources.number(op.index())
+    }
+
+    /// Makes ops keep the numbers that an importer gives them, through all passes.
+    pub fn keep_numbers(&mut self) {
+        self.sources = Sources::recorded();
+        self.sources.follow(true);
     }
 
     /// Whether passes keep the places in the source of ops, for messages.

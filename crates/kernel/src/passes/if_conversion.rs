@@ -38,7 +38,7 @@ fn pays(k: &Kernel, op: OpId) -> bool {
     let both = cost(k, k.regions(op)[0]).zip(cost(k, k.regions(op)[1]));
     both.is_some_and(|(a, b)| a + b + k.results(op).len() as u32 <= CHEAP)
         && k.results(op).all(|v| k.matrix(k.ty(v)).is_none())
-        && (k.foreign.is_none() || k.results(op).all(|v| k.ty(v).lanes().is_some()))
+        && (k.foreign.is_none() || k.results(op).all(|v| k.ty(v).lanes().is_some_and(|(s, _)| k.computes(s))))
 }
 
 impl Rule for IfConversion {

@@ -1,6 +1,6 @@
 //! The function of an entry point as a kernel, with the functions that it calls in place of their calls.
 
-use rspirv::spirv::{Op as S, StorageClass};
+use rspirv::spirv::{Capability, Op as S, StorageClass};
 
 use super::control::{Frame, Plan};
 use super::facts::{Facts, class, pointee};
@@ -186,7 +186,9 @@ impl<'a> Import<'a> {
             space: Space::Pointed { shared: true },
         };
         *kernel.memories_mut() = vec![memory("shared"), memory("workgroup")];
+        kernel.keep_numbers();
         let mut foreign = Foreign::default();
+        foreign.computes_f16 = s.has_capability(Capability::Float16);
         let types = types(s, facts, &mut kernel, &mut foreign);
         let asm = Assembler::new(kernel);
         let body = asm.kernel.body();

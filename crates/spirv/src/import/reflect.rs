@@ -93,13 +93,11 @@ pub fn reflect(words: &[u32]) -> Result<ModuleInterface, ImportError> {
 pub(crate) fn of(s: &Source) -> Result<ModuleInterface, ImportError> {
     let entries =
         s.entries.iter().map(|e| ModuleEntry { name: e.name.clone(), workgroup: workgroup(s, e.function) }).collect();
-    let capabilities =
-        s.preamble.iter().filter(|&&place| s.op(place) == S::Capability).map(|&place| s.operands(place)[0]).collect();
     let mut found = ModuleInterface {
         entries,
         buffers: Vec::new(),
         constants: BlockLayout::default(),
-        capabilities,
+        capabilities: s.capabilities().collect(),
         constants_variable: None,
     };
     for &place in &s.preamble {

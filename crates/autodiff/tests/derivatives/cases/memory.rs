@@ -40,7 +40,12 @@ pub(super) fn memory(c: &mut Cases) {
         let i = k.global_id(0);
         y.atomic_sum(i % 2u32, x.load(i) * x.load(i));
     });
-    c.add("atomic_sum", k, wide(1, vec![BufferData::wide(&X), BufferData::wide(&[0.3, 0.2])]), Some(X.map(|x| 2.0 * x).to_vec()));
+    c.add(
+        "atomic_sum",
+        k,
+        wide(1, vec![BufferData::wide(&X), BufferData::wide(&[0.3, 0.2])]),
+        Some(X.map(|x| 2.0 * x).to_vec()),
+    );
     let k = kernel("gather", 6, |k| {
         let (x, y) = (k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
         let i = k.global_id(0);

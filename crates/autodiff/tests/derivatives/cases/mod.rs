@@ -1,6 +1,6 @@
 //! Kernels with derivatives, by the kinds that other systems test or get wrong.
 
-use impasto_kernel::{Buf, BufMut, Builder, BufferData, Kernel, Launch, Val};
+use impasto_kernel::{Buf, BufMut, BufferData, Builder, Kernel, Launch, Val};
 
 use super::gradients::{kernel, wide};
 
