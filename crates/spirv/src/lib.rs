@@ -33,7 +33,7 @@ use impasto_kernel::passes::{FLOAT_ATOMICS, MULTI_LEVEL_EXITS, Pass};
 use impasto_kernel::{CompiledModule, Compiler, Emitter, Entry, Kernel, KernelError, ModuleKind, Target};
 use impasto_vulkan::{Features, Interface};
 
-pub use diff::{Comparison, Diff, DiffError, DiffOptions, Difference, ROUNDING};
+pub use diff::{Comparison, Diff, DiffError, DiffOptions, Difference, ROUNDING, Reach, Verdict};
 pub use emit::ID_LIMIT;
 pub use import::{
     BlockLayout, BoundBuffer, Environment, ImportError, LastArray, ModuleEntry, ModuleInterface, ModuleOptions,

@@ -22,7 +22,7 @@ const MOST_CALLS: usize = 64;
 const MOST_PARTS: usize = 16;
 
 /// Buffers, and all else that others see.
-pub(super) const SHARED: MemoryId = MemoryId(0);
+pub(crate) const SHARED: MemoryId = MemoryId(0);
 /// Memory of the workgroup.
 pub(super) const WORKGROUP: MemoryId = MemoryId(1);
 

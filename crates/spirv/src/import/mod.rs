@@ -21,6 +21,7 @@ mod table;
 mod write;
 
 use body::Blocks;
+pub(crate) use body::SHARED;
 use facts::Facts;
 pub(crate) use facts::pointee;
 use rspirv::spirv::Op as S;
