@@ -89,7 +89,7 @@ fn trial(shaders: &[(String, Vec<u32>)], n: usize, seed: usize) -> Totals {
 #[test]
 fn planted_faults_are_found_or_not_reached() {
     // naga guards loops by counters whose faults change nothing, so WGSL has no part in this.
-    let shaders = modules::glsl(1);
+    let shaders = modules::glsl(2);
     let totals = trial(&shaders, 65, 1);
     println!("{} found, not reached: {:#?}, missed: {:#?}", totals.found, totals.not_reached, totals.missed);
     assert!(totals.missed.is_empty(), "called equal: {:#?}", totals.missed);

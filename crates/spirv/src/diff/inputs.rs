@@ -13,14 +13,16 @@ use crate::run::{ModuleLaunch, ModuleProgram};
 /// Bytes of a buffer.
 const MOST_BYTES: u64 = 1 << 28;
 /// Ops of the first run, of each later one, and invocations times ops of all later ones.
-const FIRST_OPS: u64 = 1 << 22;
+const FIRST_OPS: u64 = 1 << 19;
 const SEARCH_OPS: u64 = 1 << 16;
-const SEARCH_WORK: u64 = 1 << 26;
+const SEARCH_WORK: u64 = 1 << 25;
 /// Runs of the search, and inputs that are kept.
 const SEARCH_RUNS: usize = 600;
 const MOST_INPUTS: usize = 24;
 /// Integers of the module that are tried.
 const MOST_INTEGERS: usize = 64;
+/// Bytes that a run changes, from which on it shows enough by itself.
+const MANY_BYTES: usize = 512;
 
 pub(super) struct Random(pub(super) u64);
 
@@ -158,6 +160,10 @@ struct Search<'a> {
     any: Vec<bool>,
     found: Vec<(Inputs, bool)>,
     work: u64,
+    /// The most bytes that one of them changes.
+    most_changed: usize,
+    /// Whether the executor could not even begin.
+    hopeless: bool,
     first_error: Option<ImportError>,
 }
 
@@ -195,6 +201,8 @@ pub(super) fn search(
         any: vec![false; ops],
         found: Vec::new(),
         work: 0,
+        most_changed: 0,
+        hopeless: false,
         first_error: None,
     };
     known.iter().for_each(|inputs| s.attempt(inputs, FIRST_OPS));
@@ -211,12 +219,13 @@ pub(super) fn search(
 impl Search<'_> {
     fn run(&mut self, first: Inputs) {
         if !self.done() {
-            self.attempt(&first, FIRST_OPS);
+            // Where there is nothing to choose, this one must do.
+            self.attempt(&first, if first.fixed.is_empty() { self.options.most_ops } else { FIRST_OPS });
         }
         let mut random = Random(self.options.seed ^ 0x5EED);
         let starts = [64u64, 1, 8, 256, 1024, 2, 32, self.options.elements.into(), 0];
         for (k, size) in starts.into_iter().enumerate() {
-            if self.done() {
+            if self.done() && self.most_changed >= MANY_BYTES || self.hopeless {
                 return;
             }
             let mut inputs = first.clone();
@@ -229,7 +238,7 @@ impl Search<'_> {
             self.attempt(&inputs, SEARCH_OPS);
         }
         for _ in 0..SEARCH_RUNS {
-            if self.done() {
+            if self.done() || self.hopeless {
                 return;
             }
             let mut inputs = match self.found.len() {
@@ -273,9 +282,11 @@ impl Search<'_> {
     fn attempt(&mut self, inputs: &Inputs, most_ops: u64) {
         let mut launch = inputs.launch(self.interface, self.options);
         launch.most_ops = most_ops.min(self.options.most_ops);
+        let before = launch.buffers.clone();
         let (result, Coverage { reached, ops }) = self.program.run(&mut launch);
         self.work += ops * self.program.lanes();
         if let Err(e) = result {
+            self.hopeless |= ops == 0;
             self.first_error.get_or_insert(e);
             return;
         }
@@ -285,6 +296,12 @@ impl Search<'_> {
                 news |= !std::mem::replace(&mut self.any[op], true);
                 news |= !launch.strayed && !std::mem::replace(&mut self.clean[op], true);
             }
+        }
+        // Few numbers hide much: an offset of 0, a product with 1.
+        let changed = |(a, b): (&Vec<u8>, &Vec<u8>)| a.iter().zip(b).filter(|(x, y)| x != y).count();
+        let changed: usize = before.iter().zip(&launch.buffers).map(changed).sum();
+        if !launch.strayed && changed > 2 * self.most_changed {
+            (self.most_changed, news) = (changed, true);
         }
         if news {
             self.found.push((inputs.clone(), launch.strayed));
