@@ -9,7 +9,11 @@ const CHEAP: u32 = 6;
 struct IfConversion;
 
 pub(super) fn run(k: &Kernel) -> Option<Kernel> {
-    k.ops().any(|op| pays(k, op)).then(|| Rewrite::run(k, &mut IfConversion))
+    k.ops().any(|op| pays(k, op)).then(|| {
+        let mut made = Rewrite::run(k, &mut IfConversion);
+        made.speculated = true;
+        made
+    })
 }
 
 /// What a region costs, if it only computes and yields.
