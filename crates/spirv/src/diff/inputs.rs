@@ -80,6 +80,8 @@ pub(super) struct Inputs {
     fixed: Vec<Option<u64>>,
     /// The integers of each buffer.
     fills: Vec<IntegerFill>,
+    /// Whether a module leaves its buffers or arrays with these inputs.
+    pub(super) strays: bool,
 }
 
 impl Inputs {
@@ -93,6 +95,7 @@ impl Inputs {
             groups,
             fixed: vec![None; uniform + i.constants.scalars.len()],
             fills: vec![IntegerFill::Any; i.buffers.len()],
+            strays: false,
         }
     }
 
@@ -158,7 +161,7 @@ struct Search<'a> {
     /// Ops that were reached, by a run that stays inside of its buffers and by any.
     clean: Vec<bool>,
     any: Vec<bool>,
-    found: Vec<(Inputs, bool)>,
+    found: Vec<Inputs>,
     work: u64,
     /// The most bytes that one of them changes.
     most_changed: usize,
@@ -207,12 +210,12 @@ pub(super) fn search(
     };
     known.iter().for_each(|inputs| s.attempt(inputs, FIRST_OPS));
     s.run(Inputs::random(interface, entry, options));
-    s.found.retain(|f| !known.contains(&f.0));
+    s.found.retain(|inputs| !known.contains(inputs));
     // Inputs that leave the buffers are of use only where no others reach what they reach.
-    s.found.sort_by_key(|f| f.1);
+    s.found.sort_by_key(|inputs| inputs.strays);
     match (s.found.is_empty(), s.first_error) {
         (true, Some(e)) if known.is_empty() => Err(e),
-        _ => Ok(s.found.into_iter().map(|f| f.0).collect()),
+        _ => Ok(s.found),
     }
 }
 
@@ -243,7 +246,7 @@ impl Search<'_> {
             }
             let mut inputs = match self.found.len() {
                 0 => first.clone(),
-                n => self.found[n - 1 - random.below(n).min(random.below(n))].0.clone(),
+                n => self.found[n - 1 - random.below(n).min(random.below(n))].clone(),
             };
             for _ in 0..=random.below(3) {
                 self.change(&mut inputs, &mut random);
@@ -304,7 +307,7 @@ impl Search<'_> {
             (self.most_changed, news) = (changed, true);
         }
         if news {
-            self.found.push((inputs.clone(), launch.strayed));
+            self.found.push(Inputs { strays: launch.strayed, ..inputs.clone() });
         }
     }
 }
