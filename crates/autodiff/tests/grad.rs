@@ -9,7 +9,7 @@ use common::random::Rng;
 use derivatives::gradients::{adjoints, hold, kernel, nothing_changes, wide};
 use derivatives::{cases, differentiable, together};
 use impasto_autodiff::{Differentiate, Grad, Purpose};
-use impasto_kernel::{BufferData, Builder, Kernel, KernelError, Launch, execute};
+use impasto_kernel::{BufferData, Builder, Kernel, KernelError, Launch, Val, execute};
 
 /// The adjoint of random adjoints: its kernel and a launch of it.
 fn adjoint_launch(grad: &Grad, launch: &Launch, seed: u64) -> Launch {
@@ -390,7 +390,8 @@ fn forward_mode_follows_what_only_a_break_makes_vary() {
 /// The derivative at 0 of what a branch sees to: 0, and not NaN.
 #[test]
 fn what_was_optimised_is_differentiated_as_it_was_written() {
-    let guarded: [(&str, fn(impasto_kernel::Val<'_, f32>) -> impasto_kernel::Val<'_, f32>); 3] =
+    type Guarded = fn(Val<'_, f32>) -> Val<'_, f32>;
+    let guarded: [(&str, Guarded); 3] =
         [("quotient", |x| 1f32 / x), ("root", |x| x.sqrt()), ("power", |x| x.pow(-0.5f32))];
     for (name, f) in guarded {
         let kernel = Builder::kernel(name, [1, 1, 1], |k| {
