@@ -223,6 +223,12 @@ impl Activity {
         self.varied[self.values + m.index()]
     }
 
+    /// The ops that derivatives flow through, each once for each operand and result, with the operand if it is a value.
+    pub(super) fn active_edges(&self) -> impl Iterator<Item = (OpId, Option<Value>)> {
+        let from = |e: &Edge| Some(Value(e.from)).filter(|v| v.index() < self.values);
+        self.edges.iter().filter(|e| self.edge(e)).map(move |e| (e.op, from(e)))
+    }
+
     pub(super) fn edge(&self, e: &Edge) -> bool {
         self.active(e.from as usize) && self.active(e.to as usize)
     }

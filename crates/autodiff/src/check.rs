@@ -44,7 +44,7 @@ pub(super) fn check(normal: &NormalForm, places: &Places, activity: &Activity, p
     Ok(())
 }
 
-pub(super) const THROUGH_NUMBERS: &str = "a float that depends on an input becomes a whole number here, and that is written or becomes a float again: \
+pub(super) const THROUGH_NUMBERS: &str = "a float that depends on an input becomes an integer here, and that is written or becomes a float again: \
      no derivative comes through. If none is meant, write `x.stop_gradient()`; if one is, give it with `with_derivatives`";
 
 fn shared(k: &Kernel, m: MemoryId) -> bool {

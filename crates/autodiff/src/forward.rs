@@ -38,7 +38,7 @@ pub(super) fn jvp(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Jvp, Ke
                        what it calls with `#[kernel_fn(grad = ..)]`";
         return Err(KernelError::Build { kernel: primal.name.clone(), problem: problem.to_owned() });
     }
-    let (flat, parts) = prepared(primal, false)?;
+    let (flat, parts) = prepared(&*super::as_written(primal)?, false)?;
     let wrt = &|name: &str| wrt(base(name));
     let k = &flat;
     let places = Places::new(k);

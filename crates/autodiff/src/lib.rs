@@ -41,6 +41,7 @@ mod activity;
 mod chain;
 mod check;
 mod clear;
+mod estimate;
 mod flatten;
 mod forward;
 mod launch;
@@ -57,8 +58,11 @@ mod tape;
 mod trim;
 mod write;
 
+use std::borrow::Cow;
+
 use activity::{Activity, Places};
 pub use chain::{Chain, Cost};
+pub use estimate::MAX_ADJOINT_OPS;
 use impasto_kernel::KernelError;
 use impasto_kernel::ir::{Access, Kernel, MemoryDecl, MemoryId, OpId, Scalar, Space, Ty};
 use impasto_kernel::passes::{clean, values};
@@ -142,11 +146,27 @@ fn refused(k: &Kernel, (op, problem): Refusal) -> KernelError {
 /// # Ok::<(), impasto_kernel::KernelError>(())
 /// ```
 pub trait Differentiate {
-    /// The adjoint, by all its buffers of floats and its f32 parameters.
+    /// The adjoint, by all its buffers of floats and its f32 parameters. Where some of them are constants, such as masses or weights that stay as
+    /// they are, [`grad_of`](Differentiate::grad_of) and [`grad_without`](Differentiate::grad_without) give a kernel that computes less.
     fn grad(&self) -> Result<Grad, KernelError>;
 
     /// The adjoint by these buffers and parameters only: others are constants.
     fn grad_of(&self, names: &[&str]) -> Result<Grad, KernelError>;
+
+    /// The adjoint by all buffers and parameters but these, which are constants.
+    ///
+    /// ```
+    /// use impasto_autodiff::Differentiate;
+    /// use impasto_kernel::Builder;
+    /// let kernel = Builder::kernel("weighted", [1, 1, 1], |k| {
+    ///     let (w, x, y) = (k.buffer::<f32>("w"), k.buffer::<f32>("x"), k.buffer_mut::<f32>("y"));
+    ///     y.store(0, w.load(0) * x.load(0));
+    /// })?;
+    /// assert_eq!(kernel.grad()?.report.adjoints, ["w", "x", "y"]);
+    /// assert_eq!(kernel.grad_without(&["w"])?.report.adjoints, ["x", "y"]);
+    /// # Ok::<(), impasto_kernel::KernelError>(())
+    /// ```
+    fn grad_without(&self, names: &[&str]) -> Result<Grad, KernelError>;
 
     /// The forward derivative, by all its buffers of floats and its f32 parameters.
     ///
@@ -187,6 +207,11 @@ impl Differentiate for Kernel {
             }),
             None => Ok(grad),
         }
+    }
+
+    fn grad_without(&self, names: &[&str]) -> Result<Grad, KernelError> {
+        known(self, names)?;
+        gradient(self, &|name| !names.contains(&name))
     }
 
     fn jvp(&self) -> Result<Jvp, KernelError> {
@@ -296,16 +321,33 @@ fn derived(k: &Kernel, parts: &BufferScalars, what: &str) -> (Kernel, Vec<Option
     (header, purposes)
 }
 
+/// The kernel that derivatives are taken of: as it was written. One that was optimised and changed again is refused where ops of it run that
+/// would not have run: their derivatives are multiplied by zero, and may be infinite.
+fn as_written(k: &Kernel) -> Result<Cow<'_, Kernel>, KernelError> {
+    match k.original() {
+        Some(original) => Ok(Cow::Owned(original)),
+        None if k.is_speculated() => Err(KernelError::Build {
+            kernel: k.name.clone(),
+            problem: "it was optimised, so that ops run ahead of the branches and loops that guard them, and derivatives could be NaN where \
+                      those of the kernel as it was written are not: differentiate first, and optimise the derivative"
+                .to_owned(),
+        }),
+        None => Ok(Cow::Borrowed(k)),
+    }
+}
+
 fn gradient(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Grad, KernelError> {
     if let Some(custom) = custom(primal) {
         return custom;
     }
+    let primal = &*as_written(primal)?;
     let (flat, parts) = prepared(primal, true)?;
     let wrt = &|name: &str| wrt(parts::base(name));
     let mut normal = normal::normal(&flat).map_err(|r| refused(&flat, r))?;
     let mut places = Places::new(&normal.kernel);
     let mut activity = Activity::new(&normal.kernel, &places, wrt);
     let mut plan = Plan::new(&normal, &places, &activity);
+    estimate::check(&normal.kernel, &places, &activity, &plan, MAX_ADJOINT_OPS)?;
     if let Some(logged) = log::log(&normal, &places, &plan) {
         normal = logged;
         places = Places::new(&normal.kernel);

@@ -64,8 +64,8 @@ fn parse(text: &str) -> Result<Inside, Box<dyn std::error::Error>> {
         match key {
             "Steps" => found.settings.set("steps", value)?,
             "Sampler" => {
-                let name = Method::titled(value).map_or(value, Method::name);
-                found.settings.set("sampling-method", name)?;
+                let ours = Method::titled(value).map(Method::name);
+                found.settings.set("sampling-method", ours.unwrap_or(value))?;
             }
             "Schedule type" => found.settings.set("scheduler", value)?,
             "CFG scale" => found.settings.set("cfg-scale", value)?,

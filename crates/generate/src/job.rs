@@ -125,6 +125,9 @@ impl Job {
         let steps = settings.steps.map_or(defaults.steps, |n| n as usize);
         let (method, schedule, prediction) = sampling(settings, model, [height, width], steps)?;
         let clip_skip = clip_skip(settings, pipeline)?;
+        let count = settings.batch_count.unwrap_or(1) as usize;
+        let seed = seed_of(settings, count)?;
+        notes.extend(unapplied_loras(&prompt));
         Ok(Job {
             model: model.clone(),
             request: Request::new(settings)?,

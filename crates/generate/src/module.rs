@@ -269,10 +269,10 @@ impl Module {
             let (done, of) = (meter.compiled().saturating_sub(before), meter.wanted().saturating_sub(before));
             stopped |= of > done && !progress(LoadStage::Compiling, done, of);
         };
-        let Fitted { graph, plan, .. } = &*self.fitted;
+        let FittedModule { graph, plan, .. } = &*self.fitted;
         let session = meanwhile(tell, || backend.prepare(graph, plan, weights)).map_err(|e| self.failed(e))?;
         let (kernels, compiling) = (meter.compiled().saturating_sub(before) as f64, begun.elapsed().as_secs_f64());
-        self.place.note(Spent { kernels, compiling, ..Spent::default() });
+        self.place.note(WorkSample { kernels, compiling, ..WorkSample::default() });
         if stopped { Err(GenerateError::Interrupted) } else { Ok(session) }
     }
 

@@ -40,6 +40,7 @@ fn main() -> ExitCode {
                     ExitCode::from(2)
                 }
                 Some(GenerateError::Interrupted) => ExitCode::from(130),
+                None if error.is::<cli::module::NotEnough>() => ExitCode::from(2),
                 _ => ExitCode::FAILURE,
             }
         }

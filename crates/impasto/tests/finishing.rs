@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use impasto::generate::{Run, SavedRun, run_file};
+use impasto::generate::{SavedRun, run_file};
 
 fn command(folder: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_impasto"));
@@ -172,6 +172,14 @@ fn a_kept_run_is_decoded_and_a_picture_is_made_again() {
     for name in ["decoded.png", "again.png"] {
         assert_eq!(pixels(&at("first.png")), pixels(&at(name)), "{name}");
     }
+    // Files that keep what they say of themselves in EXIF are made again too.
+    for name in ["kept.jpg", "kept.webp"] {
+        assert!(run(folder.path(), &with(&paint("2", name), &["-s", "7"])).status.success());
+        let again = format!("{name}.png");
+        let made = run(folder.path(), &["again", name, "-o", &again, "--threads", "2"]);
+        assert!(made.status.success(), "{}", said(&made));
+        assert_eq!(pixels(&at("first.png")), pixels(&at(&again)), "{name}");
+    }
 
     // Damaged and foreign files are refused.
     let bytes = std::fs::read(at("first.latent.safetensors")).expect("it is there");
@@ -212,7 +220,8 @@ fn a_changed_state_is_refused() {
         assert!(SavedRun::read(&state).is_err(), "byte {at} of {} was changed", bytes.len());
     }
     // A picture that the run does not have, in a state that is whole.
-    let beyond = SavedRun { run: Run { picture: 1, ..saved.run.clone() }, ..saved.clone() };
+    let mut beyond = saved.clone();
+    beyond.run.picture = 1;
     std::fs::write(&state, beyond.to_bytes()).expect("written");
     let refused = run(folder.path(), &["resume", "first.latent.safetensors", "-o", "other.png"]);
     assert!(!refused.status.success() && said(&refused).contains("picture 2 of 1"), "{}", said(&refused));

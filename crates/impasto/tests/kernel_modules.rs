@@ -255,8 +255,50 @@ fn a_device_that_does_not_answer_is_given_up_after_the_seconds_that_were_named()
         void main() { for (;;) { x[0] += x[1] | 1u; if (x[0] == 0u && x[2] == 77777u) return; } }";
     let a = files.shader("endless", "comp", source);
     let out = impasto(&["kernel", "diff", &a, &a, "--no-cpu", "--seconds", "1", "--groups", "65535,65535,1"], &[]);
-    assert_eq!(out.status.code(), Some(1), "{}", text(&out.stdout));
+    // That it did not answer is no agreement, and no difference.
+    assert_eq!(out.status.code(), Some(2), "{}", text(&out.stdout));
     assert!(text(&out.stdout).contains("no answer within 1 second"), "{}", text(&out.stdout));
+    assert!(text(&out.stderr).contains("show too little to call the modules equal"), "{}", text(&out.stderr));
+}
+
+/// Copies where a mode and a size say so: numbers that random ones never are.
+fn copies(files: &Files, name: &str, op: &str, mode: &str) -> String {
+    let source = format!(
+        "#version 450
+        layout(local_size_x = 32) in;
+        layout(push_constant) uniform P {{ uint n; uint mode; uint stride; }};
+        layout(binding = 0) readonly buffer X {{ float x[]; }};
+        layout(binding = 1) buffer Y {{ float y[]; }};
+        void main() {{
+            uint i = gl_GlobalInvocationID.x;
+            if (n % 512u != 0u || i >= n || {mode}) return;
+            y[i] = x[i * stride] {op} 3.0;
+        }}"
+    );
+    files.shader(name, "comp", &source)
+}
+
+#[test]
+fn inputs_are_found_that_reach_the_stores_and_what_is_not_reached_is_not_equal() {
+    let files = Files::new();
+    let (a, b) = (copies(&files, "a", "*", "mode != 4711u"), copies(&files, "b", "+", "mode != 4711u"));
+    let same = impasto(&["kernel", "diff", &a, &a, "--no-device", "--json"], &[]);
+    assert!(same.status.success(), "{}{}", text(&same.stdout), text(&same.stderr));
+    let line = json(text(&same.stdout).trim());
+    assert!(line["changed"].as_u64() > Some(0), "{line}");
+    let reached = line["reached"].as_str().unwrap_or_default();
+    assert!(reached.starts_with("2 of 2 stores"), "{line}");
+    let other = impasto(&["kernel", "diff", &a, &b, "--no-device"], &[]);
+    assert_eq!(other.status.code(), Some(1), "{}", text(&other.stdout));
+    assert!(text(&other.stdout).contains("DIFFERENT"), "{}", text(&other.stdout));
+    // A hash that no constant of the module tells.
+    let hash = "(mode * 2654435761u) != 0x12345678u";
+    let (c, d) = (copies(&files, "c", "*", hash), copies(&files, "d", "+", hash));
+    let unknown = impasto(&["kernel", "diff", &c, &d, "--no-device"], &[]);
+    assert_eq!(unknown.status.code(), Some(2), "{}", text(&unknown.stdout));
+    let said = text(&unknown.stdout);
+    assert!(said.contains("NOT REACHED") && said.contains("0 of 2 stores"), "{said}");
+    assert!(text(&unknown.stderr).contains("too little to call the modules equal"), "{}", text(&unknown.stderr));
 }
 
 #[test]

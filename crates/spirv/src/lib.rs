@@ -11,7 +11,8 @@
 //!     let i = k.global_id(0);
 //!     x.store(i, x.load(i) * factor);
 //! });
-//! let module = impasto_spirv::compiler(Target::LEAST).compile(&[kernel("double", 2.0)?, kernel("half", 0.5)?])?;
+//! // For an open device it is `compiler_for`; `Target::LEAST` has neither 64-bit integers nor what tapes of derivatives need.
+//! let module = impasto_spirv::compiler(Target::ANY).compile(&[kernel("double", 2.0)?, kernel("half", 0.5)?])?;
 //! let names: Vec<&str> = module.entries.iter().map(|e| e.name.as_str()).collect();
 //! assert_eq!(names, ["double", "half"]);
 //! assert_eq!(module.words()[..4], [0x0723_0203, 0x0001_0300, 0, module.bound()]);
@@ -33,7 +34,7 @@ use impasto_kernel::passes::{FLOAT_ATOMICS, MULTI_LEVEL_EXITS, Pass};
 use impasto_kernel::{CompiledModule, Compiler, Emitter, Entry, Kernel, KernelError, ModuleKind, Target};
 use impasto_vulkan::{Interface, VulkanFeatures};
 
-pub use diff::{Comparison, Diff, DiffError, DiffOptions, Difference, ROUNDING};
+pub use diff::{Comparison, Diff, DiffError, DiffOptions, Difference, ROUNDING, Reach, Verdict};
 pub use emit::ID_LIMIT;
 pub use import::{
     BlockLayout, BoundBuffer, Environment, ImportError, LastArray, ModuleEntry, ModuleInterface, ModuleOptions,

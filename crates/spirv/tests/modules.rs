@@ -55,17 +55,18 @@ fn shaders_come_out_valid_equal_and_short() {
             for seed in common::programs(2) {
                 same(name, words, &made, DiffOptions { seed, ..DiffOptions::default() });
             }
-            // What was optimised is understood as well: joins that choose values, functions in place of their calls.
+            // What was optimised is understood as well (joins that choose values, functions in place of their calls), and cannot be better.
             let twice = optimised(name, &made);
-            valid(name, &twice);
+            assert_eq!(twice, made, "{name}: a second run changes it");
             let (other, time) = spirv_opt(words);
             their_time += time;
             let both = optimised(name, &other);
             valid(name, &both);
+            assert_eq!(optimised(name, &both), both, "{name} by spirv-opt: a second run changes it");
             // The other optimiser rounds floats otherwise, so each is compared with what it was made of.
-            same(name, words, &twice, DiffOptions::default());
             same(name, &other, &both, DiffOptions::default());
-            let counts = [words, &made, &other].map(|w| count_instructions(w));
+            let counts = [words, &made, &other, &both].map(|w| count_instructions(w));
+            assert!(counts[1] <= counts[0] && counts[3] <= counts[2], "{name}: more instructions: {counts:?}");
             println!("{name:26} {:4} instructions of {:4}, spirv-opt -O {:4}", counts[1], counts[0], counts[2]);
             before += counts[0];
             ours += counts[1];
@@ -76,6 +77,25 @@ fn shaders_come_out_valid_equal_and_short() {
     println!("in {our_time:.1?}; spirv-opt -O takes {their_time:.1?}");
     assert!(theirs < before, "spirv-opt did nothing, so nothing is compared");
     assert!(ours as f64 <= 1.10 * theirs as f64, "{ours} instructions, spirv-opt -O leaves {theirs}");
+}
+
+#[test]
+fn loops_keep_their_hints() {
+    let shaders = modules::glsl(1);
+    let (name, words) = shaders.iter().find(|s| s.0 == "loop_hints.comp").unwrap();
+    let controls = |words: &[u32]| {
+        let (mut at, mut found) = (5, Vec::new());
+        while at < words.len() {
+            if words[at] & 0xFFFF == 246 {
+                found.push(words[at + 3]);
+            }
+            at += (words[at] >> 16) as usize;
+        }
+        found
+    };
+    // Unroll, DontUnroll, and one that says nothing.
+    assert_eq!(controls(words), [1, 2, 0], "{name}");
+    assert_eq!(controls(&optimised(name, words)), [1, 2, 0], "{name}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod jpeg;
 use std::io::{self, BufReader, BufWriter, Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 
-use image::{DynamicImage, ImageReader, imageops::FilterType};
+use image::{DynamicImage, ImageDecoder as _, ImageReader, imageops::FilterType};
 use impasto_weights::open_file;
 
 /// What can go wrong with a picture's file.

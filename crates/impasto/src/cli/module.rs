@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use impasto::bench;
-use impasto::spirv::{Diff, DiffOptions, Environment, ModuleOptions, count_instructions, optimise_words_seen};
+use impasto::spirv::{
+    Comparison, Diff, DiffError, DiffOptions, Environment, ModuleOptions, Verdict, count_instructions,
+    optimise_words_seen,
+};
 use impasto_vulkan::{Loader, PhysicalDeviceType, VulkanDevice};
 use serde::{Deserialize, Serialize};
 
@@ -208,6 +211,15 @@ struct Found {
     #[serde(default)]
     strayed: bool,
     difference: Option<String>,
+    /// Launches that were compared.
+    #[serde(default)]
+    launches: usize,
+    /// How much of both modules ran, on the CPU reference.
+    #[serde(default)]
+    reached: Option<String>,
+    /// Equal, but with inputs that do not reach enough of the modules to say so.
+    #[serde(default)]
+    not_enough: bool,
     /// Why nothing was compared.
     problem: Option<String>,
 }
@@ -215,7 +227,39 @@ struct Found {
 impl Found {
     /// Nothing was compared.
     fn none(place: String, entry: String) -> Found {
-        Found { place, entry, scalars: 0, changed: 0, rounded: 0, strayed: false, difference: None, problem: None }
+        Found {
+            place,
+            entry,
+            scalars: 0,
+            changed: 0,
+            rounded: 0,
+            strayed: false,
+            difference: None,
+            launches: 0,
+            reached: None,
+            not_enough: false,
+            problem: None,
+        }
+    }
+}
+
+/// A comparison that shows neither a difference nor that there is none; the program ends with 2.
+#[derive(Debug)]
+pub struct NotEnough {
+    doubtful: usize,
+    all: usize,
+}
+
+impl std::error::Error for NotEnough {}
+
+impl std::fmt::Display for NotEnough {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let NotEnough { doubtful, all } = self;
+        write!(
+            f,
+            "no difference was found, but {doubtful} of {all} comparisons show too little to call the modules equal; other inputs \
+             (--inputs SEED, --groups X,Y,Z, --elements N) may reach more, and --no-device or --no-cpu leave one side out"
+        )
     }
 }
 
@@ -244,30 +288,37 @@ pub fn diff(args: &KernelDiff) -> anyhow::Result<()> {
     for f in &all {
         if args.json {
             json(f);
-            continue;
-        }
-        let Found { place, entry, scalars, changed, rounded, strayed, difference, problem } = f;
-        match (difference, problem) {
-            (Some(difference), _) => {
-                let note = if *strayed { "; a module reads or writes outside of its buffers or arrays" } else { "" };
-                line(format_args!("{place}: DIFFERENT: {difference}{note}"));
-            }
-            (_, Some(problem)) => line(format_args!("{place}: '{entry}' was not compared: {problem}")),
-            _ if *rounded > 0 => {
-                line(format_args!(
-                    "{place}: '{entry}' equal but for rounding of {rounded} of {scalars} scalars ({changed} changed)"
-                ));
-            }
-            _ => line(format_args!("{place}: '{entry}' equal, {scalars} scalars ({changed} changed)")),
+        } else {
+            line(format_args!("{}", told(f)));
         }
     }
     let different = all.iter().filter(|f| f.difference.is_some()).count();
     ensure!(different == 0, "the modules compute different things in {different} of {} comparisons", all.len());
-    ensure!(all.iter().any(|f| f.problem.is_none()), "nothing was compared");
+    let doubtful = all.iter().filter(|f| f.problem.is_some() || f.not_enough).count();
+    if doubtful > 0 {
+        return Err(NotEnough { doubtful, all: all.len() }.into());
+    }
     Ok(())
 }
 
-fn found(place: &str, entry: &str, compared: Result<impasto::spirv::Comparison, impasto::spirv::DiffError>) -> Found {
+/// What a comparison found, as a line.
+fn told(f: &Found) -> String {
+    let Found { place, entry, scalars, changed, rounded, launches, .. } = f;
+    let reached = f.reached.as_ref().map_or(String::new(), |r| format!("; reached {r}"));
+    let extent = format!("{scalars} scalars ({changed} changed) of {launches} launches{reached}");
+    match (&f.difference, &f.problem) {
+        (Some(difference), _) => {
+            let note = if f.strayed { "; a module reads or writes outside of its buffers or arrays" } else { "" };
+            format!("{place}: DIFFERENT: {difference}{note}")
+        }
+        (_, Some(problem)) => format!("{place}: '{entry}' was not compared: {problem}"),
+        _ if f.not_enough => format!("{place}: '{entry}' NOT REACHED: no difference, but too little ran: {extent}"),
+        _ if *rounded > 0 => format!("{place}: '{entry}' equal but for rounding of {rounded} scalars, {extent}"),
+        _ => format!("{place}: '{entry}' equal, {extent}"),
+    }
+}
+
+fn found(place: &str, entry: &str, compared: Result<Comparison, DiffError>) -> Found {
     let (place, entry) = (place.to_owned(), entry.to_owned());
     match compared {
         Ok(c) => Found {
@@ -277,9 +328,14 @@ fn found(place: &str, entry: &str, compared: Result<impasto::spirv::Comparison, 
             changed: c.changed,
             rounded: c.rounded,
             strayed: c.strayed,
+            not_enough: c.verdict() == Verdict::NotReached,
+            launches: c.launches,
+            reached: c.reach.map(|r| r.to_string()),
             difference: c.first.map(|d| d.to_string()),
             problem: None,
         },
+        // That one of them does not end is a difference.
+        Err(e @ DiffError::Endless { .. }) => Found { difference: Some(e.to_string()), ..Found::none(place, entry) },
         Err(e) => Found { problem: Some(e.to_string()), ..Found::none(place, entry) },
     }
 }

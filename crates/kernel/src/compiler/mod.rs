@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::error::KernelError;
 use crate::ir::Kernel;
-use crate::passes::{STRIP_GRADIENTS, optimise_seen};
+use crate::passes::{STRIP_GRADIENTS, run_pipeline};
 use crate::target::Target;
 use crate::verify::verify;
 use cache::{Cache, Name};
@@ -115,7 +115,7 @@ impl Compiler {
         let plain = STRIP_GRADIENTS.apply(kernel)?;
         let kernel = plain.as_ref().unwrap_or(kernel);
         let mut now =
-            if self.optimise { optimise_seen(kernel, &mut |pass, k| dump.stage(pass, k))? } else { kernel.clone() };
+            if self.optimise { run_pipeline(kernel, &mut |pass, k| dump.stage(pass, k))? } else { kernel.clone() };
         let lowerings = self.emitter.lowerings();
         for pass in lowerings {
             now = pass.apply(&now)?.unwrap_or(now);

@@ -3,7 +3,7 @@
 use super::data::{BufferData, ScalarOffsets};
 use super::mask::Mask;
 use super::wide::Arithmetic;
-use super::{ForeignExecutor, Launch};
+use super::{Coverage, ForeignExecutor, Launch};
 use crate::error::KernelError;
 use crate::eval;
 use crate::ir::{
@@ -36,6 +36,7 @@ pub struct Executor<'a> {
     frames: Vec<Frame>,
     group: [u32; 3],
     ops: u64,
+    reached: Vec<bool>,
     arithmetic: Arithmetic,
     /// What runs the foreign ops of an imported kernel.
     pub(super) foreign: Option<&'a mut dyn ForeignExecutor>,
@@ -83,9 +84,14 @@ impl<'a> Executor<'a> {
             frames: Vec::new(),
             group: [0; 3],
             ops: 0,
+            reached: vec![false; k.op_count()],
             arithmetic: Arithmetic { wide },
             foreign: None,
         }
+    }
+
+    pub(super) fn coverage(self) -> Coverage {
+        Coverage { reached: self.reached, ops: self.ops }
     }
 
     pub(super) fn workgroup(&mut self, group: [u32; 3], launch: &mut Launch) -> Result<(), KernelError> {
@@ -183,6 +189,7 @@ impl<'a> Executor<'a> {
                 return Ok(mask);
             }
             self.ops += 1;
+            self.reached[op.index()] = true;
             if self.ops > launch.max_ops {
                 let lane = mask.lanes().next().unwrap_or(0);
                 return Err(Stop(

@@ -69,13 +69,33 @@ pub fn execute(kernel: &Kernel, launch: &mut Launch) -> Result<(), KernelError> 
     run_workgroups(&mut machine::Executor::new(kernel, launch.wide), launch)
 }
 
-/// Runs an imported kernel. Its memory and the meaning of its foreign ops are those of `foreign`; the launch has no buffers and parameters.
+/// What a run reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// For each op, by its index, whether an invocation ran it.
+    pub reached: Vec<bool>,
+    /// Ops that were run, each counted once for all invocations of a workgroup that run it together.
+    pub ops: u64,
+}
+
+/// Runs an imported kernel, and says what it reached, also where it stopped. Its memory and the meaning of its foreign ops are those of `foreign`;
+/// the launch has no buffers and parameters.
 pub fn execute_foreign(
     kernel: &Kernel,
     launch: &mut Launch,
     foreign: &mut dyn ForeignExecutor,
-) -> Result<(), KernelError> {
-    verify(kernel)?;
+) -> (Result<(), KernelError>, Coverage) {
+    if let Err(e) = verify(kernel).and_then(|()| check_size(kernel)) {
+        return (Err(e), Coverage::default());
+    }
+    let mut machine = machine::Executor::new(kernel, false);
+    machine.foreign = Some(foreign);
+    let result = run_workgroups(&mut machine, launch);
+    (result, machine.coverage())
+}
+
+/// Refuses workgroups and values that are too large to run.
+fn check_size(kernel: &Kernel) -> Result<(), KernelError> {
     let refuse = |problem: String| KernelError::Launch { kernel: kernel.name.clone(), problem };
     let lanes = kernel.workgroup.iter().try_fold(1u32, |a, &b| a.checked_mul(b)).filter(|n| (1..=1024).contains(n));
     let lanes = lanes.ok_or_else(|| refuse(format!("a workgroup of {:?} is not run here", kernel.workgroup)))?;
@@ -83,9 +103,7 @@ pub fn execute_foreign(
     if columns.sum::<u64>().saturating_mul(lanes.into()) > MAX_REGISTERS {
         return Err(refuse("its values are too many to run here".to_owned()));
     }
-    let mut machine = machine::Executor::new(kernel, false);
-    machine.foreign = Some(foreign);
-    run_workgroups(&mut machine, launch)
+    Ok(())
 }
 
 /// Runs all workgroups of a launch, one after the other.

@@ -6,6 +6,8 @@
 use std::any::Any;
 use std::fmt;
 
+use super::types::Scalar;
+
 /// The table of the foreign ops, constants and types of a kernel.
 pub trait ForeignTable: Any + fmt::Debug + Send + Sync {
     /// The text of [`OpKind::Foreign`](super::OpKind::Foreign) with this number, without its operands.
@@ -13,4 +15,7 @@ pub trait ForeignTable: Any + fmt::Debug + Send + Sync {
 
     /// The text of [`OpKind::ForeignConst`](super::OpKind::ForeignConst) with this number.
     fn const_text(&self, number: u32) -> String;
+
+    /// Whether values of this scalar can only be loaded, converted and stored, so that passes make no constants and no selects of it.
+    fn is_storage_only(&self, scalar: Scalar) -> bool;
 }

@@ -146,6 +146,10 @@ pub struct Kernel {
     pub(crate) sources: Sources,
     /// The adjoint that was given instead of one that is made.
     pub(crate) gradient: Option<Arc<Kernel>>,
+    /// The kernel that this one was optimised from.
+    pub(crate) original: Option<Arc<Kernel>>,
+    /// Whether a pass moved ops to where they run although they would not have run as the kernel was written.
+    pub(crate) speculated: bool,
 }
 
 fn range(start: u32, n: u32) -> Range<usize> {
@@ -176,6 +180,8 @@ impl Kernel {
             foreign: None,
             sources: Sources::default(),
             gradient: None,
+            original: None,
+            speculated: false,
         }
     }
 
@@ -199,6 +205,7 @@ impl Kernel {
             lists: Vec::with_capacity(self.lists.len()),
             sources: self.sources.header(),
             gradient: self.gradient.clone(),
+            speculated: self.speculated,
             ..Kernel::empty(&self.name, self.workgroup)
         }
     }
@@ -220,6 +227,7 @@ impl Kernel {
 
     /// Buffers and arrays, to add to them or to change them. What no longer fits the ops is refused by the verifier.
     pub fn memories_mut(&mut self) -> &mut Vec<MemoryDecl> {
+        self.original = None;
         &mut self.memories
     }
 
@@ -239,9 +247,37 @@ impl Kernel {
         self.foreign.as_ref()
     }
 
+    /// Whether ops may compute values of this scalar: in imported kernels some types are storage formats only.
+    pub fn computes(&self, scalar: Scalar) -> bool {
+        self.foreign.as_ref().is_none_or(|f| !f.is_storage_only(scalar))
+    }
+
     /// Makes this an imported kernel, with the table of its foreign ops.
     pub fn set_foreign(&mut self, table: Arc<dyn ForeignTable>) {
         self.foreign = Some(table);
+    }
+
+    /// The number that an op has by [`Assembler::at_number`](super::Assembler::at_number), or of its place in the source; 0 if none.
+    pub fn place_number(&self, op: OpId) -> u32 {
+        self.sources.number(op.index())
+    }
+
+    /// Makes ops keep the numbers that an importer gives them, through all passes.
+    pub fn keep_numbers(&mut self) {
+        self.sources = Sources::recorded();
+        self.sources.follow(true);
+    }
+
+    /// The kernel as it was written, of one that [`optimise`](crate::optimise) made; what derivatives are taken of.
+    pub fn original(&self) -> Option<Kernel> {
+        let original = self.original.as_deref()?;
+        Some(Kernel { name: self.name.clone(), workgroup: self.workgroup, ..original.clone() })
+    }
+
+    /// Whether a pass moved ops to where they run although they would not have run as the kernel was written, such as a quotient out of the branch
+    /// that sees to its divisor. The results are the same; derivatives, of what is computed and not used, need not be.
+    pub fn is_speculated(&self) -> bool {
+        self.speculated
     }
 
     /// Whether passes keep the places in the source of ops, for messages.

@@ -99,6 +99,7 @@ impl Rule for Fold {
                 args.iter_mut().zip(old.args(op)).for_each(|(a, &v)| *a = rw.get(v));
                 match simplify(&rw.asm, kind, &args[..old.args(op).len().min(3)], ty) {
                     Some(Folded::Value(v)) => rw.replace(op, v),
+                    Some(Folded::Const(_)) if ty.as_scalar().is_some_and(|s| !old.computes(s)) => rw.copy(self, op),
                     Some(Folded::Const(bits)) => {
                         let v = rw.asm.constant(ty.as_scalar().unwrap_or(Scalar::U64), bits);
                         rw.replace(op, v);

@@ -9,7 +9,11 @@ const CHEAP: u32 = 6;
 struct IfConversion;
 
 pub(super) fn run(k: &Kernel) -> Option<Kernel> {
-    k.ops().any(|op| pays(k, op)).then(|| Rewrite::run(k, &mut IfConversion))
+    k.ops().any(|op| pays(k, op)).then(|| {
+        let mut made = Rewrite::run(k, &mut IfConversion);
+        made.speculated = true;
+        made
+    })
 }
 
 /// What a region costs, if it only computes and yields.
@@ -38,7 +42,7 @@ fn pays(k: &Kernel, op: OpId) -> bool {
     let both = cost(k, k.regions(op)[0]).zip(cost(k, k.regions(op)[1]));
     both.is_some_and(|(a, b)| a + b + k.results(op).len() as u32 <= CHEAP)
         && k.results(op).all(|v| k.matrix(k.ty(v)).is_none())
-        && (k.foreign.is_none() || k.results(op).all(|v| k.ty(v).lanes().is_some()))
+        && (k.foreign.is_none() || k.results(op).all(|v| k.ty(v).lanes().is_some_and(|(s, _)| k.computes(s))))
 }
 
 impl Rule for IfConversion {

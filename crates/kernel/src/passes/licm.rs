@@ -8,10 +8,16 @@ struct Licm {
     /// The open region that each new value stands in, and which of the open regions are bodies of loops.
     levels: Vec<u32>,
     loops: Vec<bool>,
+    /// Whether an op that is no constant was hoisted.
+    hoisted: bool,
 }
 
 pub(super) fn run(k: &Kernel) -> Option<Kernel> {
-    Some(Rewrite::run(k, &mut Licm { levels: Vec::new(), loops: vec![false] }))
+    let mut licm = Licm { levels: Vec::new(), loops: vec![false], hoisted: false };
+    let mut made = Rewrite::run(k, &mut licm);
+    // A loop may have no iterations.
+    made.speculated |= licm.hoisted;
+    Some(made)
 }
 
 impl Licm {
@@ -36,6 +42,8 @@ impl Rule for Licm {
         }
         if let OpKind::Const(_) | OpKind::ForeignConst(_) | OpKind::Undef = old.kind(op) {
             level = 0;
+        } else {
+            self.hoisted |= level < here;
         }
         rw.copy_to(level, op);
         self.note(rw, level);

@@ -20,6 +20,8 @@ mod store_forwarding;
 mod strip_gradients;
 mod unroll;
 
+use std::sync::Arc;
+
 use crate::error::KernelError;
 use crate::ir::Kernel;
 use crate::verify::{is_ssa, verify};
@@ -145,7 +147,7 @@ impl Pass {
     }
 }
 
-/// Runs the whole pipeline; the result is verified in every build.
+/// Runs the whole pipeline; the result is verified in every build, and keeps the kernel as it was written for derivatives.
 ///
 /// ```
 /// use impasto_kernel::{Builder, optimise};
@@ -164,6 +166,17 @@ pub fn optimise(kernel: &Kernel) -> Result<Kernel, KernelError> {
 
 /// [`optimise`], with a look at the kernel after each pass.
 pub fn optimise_seen(kernel: &Kernel, look: &mut dyn FnMut(&'static str, &Kernel)) -> Result<Kernel, KernelError> {
+    let original = kernel.original.clone().unwrap_or_else(|| Arc::new(kernel.clone()));
+    let mut made = run_pipeline(kernel, look)?;
+    made.original = Some(original);
+    Ok(made)
+}
+
+/// The pipeline, for those who need nothing but its result.
+pub(crate) fn run_pipeline(
+    kernel: &Kernel,
+    look: &mut dyn FnMut(&'static str, &Kernel),
+) -> Result<Kernel, KernelError> {
     verify(kernel)?;
     let split = SROA.apply(kernel)?;
     let kernel = split.as_ref().unwrap_or(kernel);

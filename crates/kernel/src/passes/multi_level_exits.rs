@@ -200,6 +200,7 @@ impl Exits {
         rw.region(self, r);
         self.around.pop();
         let region = rw.asm.close();
+        rw.asm.stands_for(old, op);
         let new = rw.asm.push_structure(kind, &new_args, &types, &[region]);
         let results: Vec<Value> = rw.asm.kernel.results(new).collect();
         old.results(op).zip(&results).for_each(|(a, &b)| rw.set(a, b));

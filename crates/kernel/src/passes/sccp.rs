@@ -235,9 +235,16 @@ impl<'a> Facts<'a> {
 struct Sccp<'a>(Facts<'a>);
 
 impl Sccp<'_> {
+    /// The scalar and the bits of a value that is constant, and that can be written as a constant.
+    fn constant(&self, v: Value) -> Option<(Scalar, u64)> {
+        let Fact::Const(bits) = self.0.facts[v.index()] else { return None };
+        let scalar = self.0.k.ty(v).as_scalar().filter(|&s| self.0.k.computes(s))?;
+        Some((scalar, bits))
+    }
+
     /// A constant in place of a value that is one.
     fn settle(&self, rw: &mut Rewrite<'_>, v: Value) {
-        if let (Fact::Const(bits), Some(s)) = (self.0.facts[v.index()], rw.old.ty(v).as_scalar()) {
+        if let Some((s, bits)) = self.constant(v) {
             let new = rw.asm.constant(s, bits);
             rw.set(v, new);
         }
@@ -249,7 +256,7 @@ impl Rule for Sccp<'_> {
         let old = rw.old;
         let kind = old.kind(op);
         let pure = kind.effect() == Effect::Pure;
-        if pure && !matches!(kind, OpKind::Const(_)) && matches!(self.0.facts[old.result(op).index()], Fact::Const(_)) {
+        if pure && !matches!(kind, OpKind::Const(_)) && self.constant(old.result(op)).is_some() {
             return self.settle(rw, old.result(op));
         }
         rw.copy(self, op);

@@ -329,6 +329,8 @@ impl<'a> Emit<'a> {
             && !rest.iter().any(|&op| k.kind(op).is_structure())
             && k.terminator(region).is_some_and(|t| k.kind(t) == OpKind::Continue(region));
         let mark = self.known.len();
+        let control = self.foreign.map_or(&[0][..], |f| f.loop_control(k, op));
+        let loop_merge = [&[merge, next], control].concat();
         self.branch(header);
         self.begin(header);
         let mut later = Vec::new();
@@ -345,7 +347,7 @@ impl<'a> Emit<'a> {
             let bool_ty = self.w.scalar(Scalar::Bool);
             let op = super::ops::compare(Compare::Lt, s.as_scalar().unwrap_or(Scalar::U32));
             self.w.push(op, &[bool_ty, less, self.value(index), to]);
-            self.w.push(spirv::Op::LoopMerge, &[merge, next, 0]);
+            self.w.push(spirv::Op::LoopMerge, &loop_merge);
             let body = if straight { next } else { self.w.id("blocks") };
             self.w.push(spirv::Op::BranchConditional, &[less, body, merge]);
             let carried = k.region_args(region).skip(1).map(|v| self.value(v)).collect();
@@ -355,13 +357,13 @@ impl<'a> Emit<'a> {
             before.iter().for_each(|&op| self.plain(op));
             frame.0.push((self.block, self.values(last)));
             let condition = self.value(k.args(choice)[0]);
-            self.w.push(spirv::Op::LoopMerge, &[merge, next, 0]);
+            self.w.push(spirv::Op::LoopMerge, &loop_merge);
             let body = if straight { next } else { self.w.id("blocks") };
             let (yes, no) = if ends == 0 { (merge, body) } else { (body, merge) };
             self.w.push(spirv::Op::BranchConditional, &[condition, yes, no]);
             self.begin(body);
         } else {
-            self.w.push(spirv::Op::LoopMerge, &[merge, next, 0]);
+            self.w.push(spirv::Op::LoopMerge, &loop_merge);
             let body = self.w.id("blocks");
             self.branch(body);
             self.begin(body);

@@ -1,6 +1,6 @@
 //! The function of an entry point as a kernel, with the functions that it calls in place of their calls.
 
-use rspirv::spirv::{Op as S, StorageClass};
+use rspirv::spirv::{Capability, Op as S, StorageClass};
 
 use super::control::{Frame, Plan};
 use super::facts::{Facts, class, pointee};
@@ -22,7 +22,7 @@ const MOST_CALLS: usize = 64;
 const MOST_PARTS: usize = 16;
 
 /// Buffers, and all else that others see.
-pub(super) const SHARED: MemoryId = MemoryId(0);
+pub(crate) const SHARED: MemoryId = MemoryId(0);
 /// Memory of the workgroup.
 pub(super) const WORKGROUP: MemoryId = MemoryId(1);
 
@@ -186,7 +186,9 @@ impl<'a> Import<'a> {
             space: Space::Pointed { shared: true },
         };
         *kernel.memories_mut() = vec![memory("shared"), memory("workgroup")];
+        kernel.keep_numbers();
         let mut foreign = Foreign::default();
+        foreign.computes_f16 = s.has_capability(Capability::Float16);
         let types = types(s, facts, &mut kernel, &mut foreign);
         let asm = Assembler::new(kernel);
         let body = asm.kernel.body();

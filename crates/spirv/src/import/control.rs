@@ -290,7 +290,10 @@ impl<'a> Import<'a> {
         self.frames.pop();
         let done = self.close();
         self.here = at;
+        let control = self.foreign.loop_control_number(&self.s.operands(at)[2..]);
+        self.asm.at_number(control);
         self.structure(OpKind::Loop, &[], &[done]);
+        self.asm.at_number(0);
         Ok(if self.asm.ended() { Flow::Ended } else { Flow::Continues })
     }
 

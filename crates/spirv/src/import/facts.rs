@@ -1,6 +1,6 @@
 //! What is known of a module before its functions are imported: types, and which variables can become values.
 
-use rspirv::spirv::{Decoration, MemoryAccess, Op as S, StorageClass};
+use rspirv::spirv::{Capability, Decoration, MemoryAccess, Op as S, StorageClass};
 
 use super::grammar::{self, Role};
 use super::module::{At, Source};
@@ -234,6 +234,15 @@ fn by_numbers(s: &Source, w: &[u32]) -> bool {
 }
 
 impl Source {
+    /// The capabilities that the module says it needs, by their numbers.
+    pub(crate) fn capabilities(&self) -> impl Iterator<Item = u32> {
+        self.preamble.iter().filter(|&&at| self.op(at) == S::Capability).map(|&at| self.operands(at)[0])
+    }
+
+    pub(crate) fn has_capability(&self, capability: Capability) -> bool {
+        self.capabilities().any(|c| c == capability as u32)
+    }
+
     /// The number that a plain constant of 32 bits or less is.
     pub(crate) fn constant(&self, id: u32) -> Option<u32> {
         match self.made(id)? {

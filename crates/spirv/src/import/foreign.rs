@@ -4,7 +4,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use impasto_kernel::ir::{ForeignTable, Kernel, Ty};
+use impasto_kernel::ir::{ForeignTable, Kernel, OpId, Scalar, Ty};
 
 use super::grammar;
 
@@ -52,6 +52,10 @@ pub(crate) struct Foreign {
     constant_numbers: HashMap<Constant, u32>,
     /// The id in the module of each type, by its number; 0 where there is none.
     pub(crate) types: Vec<u32>,
+    /// Whether the module may compute with 16-bit floats, and not only load, convert and store them.
+    pub(crate) computes_f16: bool,
+    /// The loop controls that loops of the module have, each with its parameters. The number of a loop's op names one, from 1.
+    pub(crate) loop_controls: Vec<Vec<u32>>,
     /// The operands of `OpFunction`: what it returns, its id, its control, its type.
     pub(crate) function: [u32; 4],
 }
@@ -93,6 +97,25 @@ impl Foreign {
         table.downcast().ok()
     }
 
+    /// The number of a loop control with its parameters, from 1; 0 if it says nothing.
+    pub(crate) fn loop_control_number(&mut self, control: &[u32]) -> u32 {
+        if control.first().is_none_or(|&mask| mask == 0) {
+            return 0;
+        }
+        let known = self.loop_controls.iter().position(|c| c == control);
+        let at = known.unwrap_or_else(|| {
+            self.loop_controls.push(control.to_vec());
+            self.loop_controls.len() - 1
+        });
+        at as u32 + 1
+    }
+
+    /// The loop control of a loop of this kernel.
+    pub(crate) fn loop_control(&self, kernel: &Kernel, op: OpId) -> &[u32] {
+        let at = (kernel.place_number(op) as usize).checked_sub(1);
+        at.and_then(|i| self.loop_controls.get(i)).map_or(&[0], Vec::as_slice)
+    }
+
     /// The id of a type in the module.
     pub(crate) fn type_id(&self, ty: Ty) -> Option<u32> {
         self.types.get(ty.number()).copied().filter(|&id| id != 0)
@@ -117,5 +140,9 @@ impl ForeignTable for Foreign {
             Some(Constant::Local(n)) => format!("local {n}"),
             None => "outside".to_owned(),
         }
+    }
+
+    fn is_storage_only(&self, scalar: Scalar) -> bool {
+        scalar == Scalar::F16 && !self.computes_f16
     }
 }

@@ -21,8 +21,11 @@ mod table;
 mod write;
 
 use body::Blocks;
+pub(crate) use body::SHARED;
 use facts::Facts;
 pub(crate) use facts::pointee;
+use rspirv::spirv::Op as S;
+
 use impasto_kernel::KernelError;
 use impasto_kernel::hash::Set;
 use impasto_kernel::ir::Kernel;
@@ -146,13 +149,7 @@ pub struct OptimisedModule {
 
 /// Instructions of the functions of a module that was read.
 pub fn count_instructions(words: &[u32]) -> usize {
-    let (mut at, mut n, mut inside) = (5, 0, false);
-    while at < words.len() {
-        inside |= words[at] & 0xFFFF == rspirv::spirv::Op::Function as u32;
-        n += usize::from(inside);
-        at += (words[at] >> 16).max(1) as usize;
-    }
-    n
+    ModuleSize::of(words).instructions
 }
 
 /// The entry points of a module as kernels, and what was not understood.
@@ -233,8 +230,74 @@ pub fn optimise_words(words: &[u32], options: ModuleOptions) -> Result<Optimised
     optimise_words_seen(words, options, &mut |_, _, _| ())
 }
 
+/// What is better in a module that does the same, most important first: fewer instructions in its functions, fewer in loops, fewer words, fewer ids.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct ModuleSize {
+    instructions: usize,
+    in_loops: usize,
+    words: usize,
+    ids: u32,
+}
+
+impl ModuleSize {
+    /// The size of a module that was read or written here.
+    fn of(words: &[u32]) -> ModuleSize {
+        let mut size =
+            ModuleSize { instructions: 0, in_loops: 0, words: words.len(), ids: words.get(3).copied().unwrap_or(0) };
+        let (mut at, mut inside) = (5, false);
+        // The merge blocks of the loops around.
+        let mut merges: Vec<u32> = Vec::new();
+        while at < words.len() {
+            let op = words[at] & 0xFFFF;
+            inside |= op == S::Function as u32;
+            match words.get(at + 1) {
+                Some(&label) if op == S::Label as u32 => merges.retain(|&m| m != label),
+                Some(&merge) if op == S::LoopMerge as u32 => merges.push(merge),
+                _ => {}
+            }
+            size.instructions += usize::from(inside);
+            size.in_loops += merges.len();
+            at += (words[at] >> 16).max(1) as usize;
+        }
+        size
+    }
+}
+
 /// [`optimise_words`], with a look at each entry point after each pass: the pass, the entry point, and its text.
+///
+/// A module is optimised until that makes it no smaller, so the result has at most the instructions of `words`, and is its own result.
 pub fn optimise_words_seen(
+    words: &[u32],
+    options: ModuleOptions,
+    look: &mut dyn FnMut(&'static str, &str, &dyn std::fmt::Display),
+) -> Result<OptimisedModule, ImportError> {
+    let OptimisedModule { words: mut made, passed } = optimise_once(words, options, look)?;
+    let mut best = words.to_vec();
+    let mut size = ModuleSize::of(words);
+    loop {
+        if ModuleSize::of(&made) >= size {
+            // Ids and debug information may still be compacted where no pass helps.
+            made = compact(&best)?;
+            if ModuleSize::of(&made) >= size {
+                return Ok(OptimisedModule { words: best, passed });
+            }
+        }
+        size = ModuleSize::of(&made);
+        best = made;
+        made = optimise_once(&best, options, look)?.words;
+    }
+}
+
+/// The module with its functions as they are, and what they do not need left out.
+fn compact(words: &[u32]) -> Result<Vec<u32>, ImportError> {
+    let source = Source::read(words)?;
+    let kept = source.functions.iter().map(|f| f.id).collect();
+    let words = write::write(&source, &[], &kept)?;
+    module::last_look(&words).map_err(|e| ImportError::Fault(e.to_string()))?;
+    Ok(words)
+}
+
+fn optimise_once(
     words: &[u32],
     options: ModuleOptions,
     look: &mut dyn FnMut(&'static str, &str, &dyn std::fmt::Display),

@@ -93,13 +93,11 @@ pub fn reflect(words: &[u32]) -> Result<ModuleInterface, ImportError> {
 pub(crate) fn of(s: &Source) -> Result<ModuleInterface, ImportError> {
     let entries =
         s.entries.iter().map(|e| ModuleEntry { name: e.name.clone(), workgroup: workgroup(s, e.function) }).collect();
-    let capabilities =
-        s.preamble.iter().filter(|&&place| s.op(place) == S::Capability).map(|&place| s.operands(place)[0]).collect();
     let mut found = ModuleInterface {
         entries,
         buffers: Vec::new(),
         constants: BlockLayout::default(),
-        capabilities,
+        capabilities: s.capabilities().collect(),
         constants_variable: None,
     };
     for &place in &s.preamble {
@@ -153,9 +151,34 @@ impl Source {
 
     /// The number that a constant is where nobody specialises it.
     pub(crate) fn default(&self, id: u32) -> Option<u32> {
-        match self.made(id)? {
-            (S::Constant | S::SpecConstant, &[_, _, n]) => Some(n),
-            (S::ConstantNull, _) => Some(0),
+        self.default_within(id, 0)
+    }
+
+    fn default_within(&self, id: u32, level: u32) -> Option<u32> {
+        let (op, w) = self.made(id).filter(|_| level < 32)?;
+        let of = |i: usize| self.default_within(*w.get(i)?, level + 1);
+        match op {
+            S::Constant | S::SpecConstant if w.len() == 3 => Some(w[2]),
+            S::ConstantNull => Some(0),
+            S::SpecConstantTrue => Some(1),
+            S::SpecConstantFalse => Some(0),
+            // Sizes of arrays are computed like this.
+            S::SpecConstantOp => match S::from_u32(*w.get(2)?)? {
+                S::IAdd => Some(of(3)?.wrapping_add(of(4)?)),
+                S::ISub => Some(of(3)?.wrapping_sub(of(4)?)),
+                S::IMul => Some(of(3)?.wrapping_mul(of(4)?)),
+                S::UDiv => of(3)?.checked_div(of(4)?),
+                S::UMod => of(3)?.checked_rem(of(4)?),
+                S::ShiftLeftLogical => of(3)?.checked_shl(of(4)?),
+                S::ShiftRightLogical => of(3)?.checked_shr(of(4)?),
+                S::BitwiseAnd => Some(of(3)? & of(4)?),
+                S::BitwiseOr => Some(of(3)? | of(4)?),
+                S::UGreaterThan => Some(u32::from(of(3)? > of(4)?)),
+                S::ULessThan => Some(u32::from(of(3)? < of(4)?)),
+                S::IEqual => Some(u32::from(of(3)? == of(4)?)),
+                S::Select => of(if of(3)? != 0 { 4 } else { 5 }),
+                _ => None,
+            },
             _ => None,
         }
     }

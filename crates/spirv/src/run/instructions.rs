@@ -400,7 +400,7 @@ impl Instructions<'_, '_, '_> {
     }
 }
 
-fn is_atomic(code: S) -> bool {
+pub(super) fn is_atomic(code: S) -> bool {
     (S::AtomicLoad as u32..=S::AtomicXor as u32).contains(&(code as u32)) || code == S::AtomicFAddEXT
 }
 

@@ -7,9 +7,11 @@ mod numbers;
 use rspirv::spirv::{Decoration, Op as S};
 
 use impasto_kernel::KernelError;
-use impasto_kernel::exec::{Launch, execute_foreign};
+use impasto_kernel::exec::{Coverage, Launch, execute_foreign};
+use impasto_kernel::ir::{Kernel, OpId, OpKind};
 
-use crate::import::{ImportError, ModuleInterface, ModuleOptions, Source, import_all, reflect};
+use crate::import::foreign::Foreign;
+use crate::import::{ImportError, ModuleInterface, ModuleOptions, SHARED, Source, import_all, reflect};
 use memory::ModuleMemory;
 
 /// One launch of an entry point of a module.
@@ -31,29 +33,88 @@ pub struct ModuleLaunch {
 
 /// Runs an entry point on the executor; the buffers hold the results afterwards. What it cannot run is an error that says so.
 pub fn execute_words(words: &[u32], entry: &str, launch: &mut ModuleLaunch) -> Result<(), ImportError> {
-    let options = ModuleOptions { strict: true, environment: None };
-    let imported = import_all(words, options)?;
-    let interface = reflect::of(&imported.source)?;
-    let Some(mut kernel) = imported.kernels.into_iter().find(|k| k.name == entry) else {
-        return Err(ImportError::Words { word: 5, problem: format!("there is no entry point '{entry}'") });
-    };
-    kernel.workgroup = interface.entries.iter().find(|e| e.name == entry).map_or([1; 3], |e| e.workgroup);
-    if launch.buffers.len() != interface.buffers.len() {
-        let problem = format!("it takes {} buffers, {} were given", interface.buffers.len(), launch.buffers.len());
-        return Err(ImportError::Words { word: 5, problem });
+    ModuleProgram::new(words, entry)?.run(launch).0
+}
+
+/// An entry point of a module, to be run on the executor any number of times.
+pub(crate) struct ModuleProgram {
+    source: Source,
+    kernel: Kernel,
+    interface: ModuleInterface,
+}
+
+impl ModuleProgram {
+    pub(crate) fn new(words: &[u32], entry: &str) -> Result<ModuleProgram, ImportError> {
+        let imported = import_all(words, ModuleOptions { strict: true, environment: None })?;
+        let interface = reflect::of(&imported.source)?;
+        let Some(mut kernel) = imported.kernels.into_iter().find(|k| k.name == entry) else {
+            return Err(ImportError::Words { word: 5, problem: format!("there is no entry point '{entry}'") });
+        };
+        kernel.workgroup = interface.entries.iter().find(|e| e.name == entry).map_or([1; 3], |e| e.workgroup);
+        Ok(ModuleProgram { source: imported.source, kernel, interface })
     }
-    let mut run = Launch::new(launch.groups, Vec::new());
-    run.subgroup = launch.subgroup;
-    run.max_ops = launch.most_ops;
-    let mut bytes = launch.buffers.clone();
-    bytes.push(launch.constants.clone());
-    let failed = |e: KernelError| ImportError::Words { word: 5, problem: e.to_string() };
-    let mut outside = ModuleMemory::new(&imported.source, &kernel, &interface, bytes)
-        .map_err(|what| failed(cannot_run(&kernel.name, &what)))?;
-    execute_foreign(&kernel, &mut run, &mut outside).map_err(failed)?;
-    launch.strayed = outside.strayed;
-    launch.buffers = outside.buffers.into_iter().take(interface.buffers.len()).collect();
-    Ok(())
+
+    /// Runs it, and says what it reached; the buffers hold the results afterwards.
+    pub(crate) fn run(&self, launch: &mut ModuleLaunch) -> (Result<(), ImportError>, Coverage) {
+        let ModuleProgram { source, kernel, interface } = self;
+        if launch.buffers.len() != interface.buffers.len() {
+            let problem = format!("it takes {} buffers, {} were given", interface.buffers.len(), launch.buffers.len());
+            return (Err(ImportError::Words { word: 5, problem }), Coverage::default());
+        }
+        let mut run = Launch::new(launch.groups, Vec::new());
+        run.subgroup = launch.subgroup;
+        run.max_ops = launch.most_ops;
+        let mut bytes = launch.buffers.clone();
+        bytes.push(launch.constants.clone());
+        let failed = |e: KernelError| ImportError::Words { word: 5, problem: e.to_string() };
+        let mut memory = match ModuleMemory::new(source, kernel, interface, bytes) {
+            Ok(memory) => memory,
+            Err(what) => return (Err(failed(cannot_run(&kernel.name, &what))), Coverage::default()),
+        };
+        let (result, coverage) = execute_foreign(kernel, &mut run, &mut memory);
+        launch.strayed = memory.strayed;
+        launch.buffers = memory.buffers.into_iter().take(interface.buffers.len()).collect();
+        (result.map_err(failed), coverage)
+    }
+
+    /// Its ops that compute or move something, and of those the ones that write memory which others see. Moves between blocks count as
+    /// nothing: the same program can be written with more or fewer of them.
+    pub(crate) fn instructions(&self) -> Vec<(OpId, bool)> {
+        let k = &self.kernel;
+        let foreign = Foreign::of(k);
+        let mut found = Vec::new();
+        let mut open = vec![k.body()];
+        while let Some(region) = open.pop() {
+            for &op in k.region_ops(region) {
+                open.extend_from_slice(k.regions(op));
+                let writes = match k.kind(op) {
+                    kind if kind.is_structure() || kind.is_terminator() => continue,
+                    OpKind::Const(_) | OpKind::ForeignConst(_) | OpKind::Undef | OpKind::Get(_) | OpKind::Set(_) => {
+                        continue;
+                    }
+                    OpKind::Store(memory) => memory == SHARED,
+                    OpKind::Foreign(n, _) => {
+                        let code = foreign.and_then(|f| f.instructions.get(n as usize)).map_or(0, |i| i.opcode.into());
+                        S::from_u32(code).is_some_and(|c| c == S::Store || instructions::is_atomic(c))
+                    }
+                    _ => false,
+                };
+                found.push((op, writes));
+            }
+        }
+        found
+    }
+
+    /// Invocations in a workgroup.
+    pub(crate) fn lanes(&self) -> u64 {
+        self.kernel.workgroup.iter().map(|&n| u64::from(n)).product()
+    }
+
+    /// The integers that the module has as constants of 32 bits.
+    pub(crate) fn integers(&self) -> impl Iterator<Item = u32> {
+        let s = &self.source;
+        s.preamble.iter().filter(|&&at| s.op(at) == S::Constant).filter_map(|&at| s.constant(s.operands(at)[1]))
+    }
 }
 
 fn cannot_run(kernel: &str, what: &str) -> KernelError {

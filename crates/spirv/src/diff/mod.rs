@@ -1,18 +1,23 @@
-//! Two modules, compared by what they do: the same random buffers into both, and what comes out, scalar by scalar.
+//! Two modules, compared by what they do: the same inputs into both, and what comes out, scalar by scalar.
+
+mod inputs;
 
 use std::fmt;
 
 use half::f16;
-use impasto_vulkan::{Buffer, Interface, VulkanDevice, VulkanError};
+use impasto_vulkan::{Buffer, ComputePipeline, Interface, VulkanDevice, VulkanError};
 
-use crate::import::{BlockLayout, ImportError, ModuleInterface, ScalarFormat, reflect};
-use crate::run::{ModuleLaunch, execute_words, rebind};
+use crate::import::{ImportError, ModuleInterface, ScalarFormat, reflect};
+use crate::run::{ModuleLaunch, ModuleProgram, rebind};
+use inputs::{Inputs, search};
 
 /// How far floats may be apart that a device computed: it may fuse a product and a sum in one module and not in the other, and what
 /// comes of that may cancel. Relative to the larger of both, or to one.
 pub const ROUNDING: f64 = 1.0 / 1024.0;
-/// Bytes of a buffer.
-const MOST_BYTES: u64 = 1 << 28;
+
+/// Ops that a module may take for each op of the other one, and ops that it may always take; one that takes more is called endless.
+const ENDLESS: u64 = 16;
+const SHORT: u64 = 1 << 14;
 
 /// Why two modules were not compared.
 #[derive(Debug, thiserror::Error)]
@@ -25,12 +30,22 @@ pub enum DiffError {
         /// Why.
         cause: ImportError,
     },
+    /// One ends, and the other one does not.
+    #[error("in '{entry}' A ends after {ends} ops, and B has not ended after {ops}")]
+    Endless {
+        /// The entry point.
+        entry: String,
+        /// Ops that A takes.
+        ends: u64,
+        /// Ops after which B was stopped.
+        ops: u64,
+    },
     /// They do not take the same.
     #[error("the modules differ in what a host sees: {0}")]
     Interface(String),
     /// A device could not run a module.
     #[error("{module}: the device says: {cause}")]
-    VulkanDevice {
+    Device {
         /// Which of both: A or B.
         module: &'static str,
         /// What.
@@ -68,19 +83,72 @@ impl fmt::Display for Difference {
     }
 }
 
+/// How much of two modules ran: of both together, on all inputs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// Stores and atomics that an invocation ran.
+    pub stores: usize,
+    /// Stores and atomics that there are.
+    pub all_stores: usize,
+    /// Instructions that compute or move something, and that an invocation ran.
+    pub instructions: usize,
+    /// Those that there are.
+    pub all_instructions: usize,
+}
+
+impl Reach {
+    /// Whether everything ran.
+    pub fn is_whole(&self) -> bool {
+        self.stores == self.all_stores && self.instructions == self.all_instructions
+    }
+}
+
+impl fmt::Display for Reach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Reach { stores, all_stores, instructions, all_instructions } = self;
+        write!(f, "{stores} of {all_stores} stores and {instructions} of {all_instructions} instructions")
+    }
+}
+
 /// What a comparison found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Comparison {
     /// Scalars that were compared.
     pub scalars: usize,
-    /// Scalars that the first module changed: a comparison of nothing proves nothing.
+    /// Scalars that the first module changed.
     pub changed: usize,
+    /// What both modules reached with these inputs, if the executor could tell.
+    pub reach: Option<Reach>,
+    /// Launches that were compared.
+    pub launches: usize,
     /// Floats that differ by no more than a device may round differently.
     pub rounded: usize,
     /// On the executor, whether a module reads or writes outside of its buffers and arrays: then a difference is the program's own.
     pub strayed: bool,
     /// The first scalar that differs.
     pub first: Option<Difference>,
+}
+
+/// What a comparison shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The modules compute different things.
+    Different,
+    /// They compute the same with inputs that reach all of both.
+    Equal,
+    /// They compute the same, but the inputs do not reach enough to call them equal.
+    NotReached,
+}
+
+impl Comparison {
+    /// What this shows. Nothing that was changed, or code that did not run, is no evidence.
+    pub fn verdict(&self) -> Verdict {
+        match (&self.first, self.reach) {
+            (Some(_), _) => Verdict::Different,
+            (None, reach) if self.changed == 0 || reach.is_some_and(|r| !r.is_whole()) => Verdict::NotReached,
+            _ => Verdict::Equal,
+        }
+    }
 }
 
 /// How modules are launched to be compared.
@@ -109,61 +177,6 @@ pub struct Diff<'a> {
     modules: [&'a [u32]; 2],
     interfaces: [ModuleInterface; 2],
     options: DiffOptions,
-}
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// A number that programs compute with: floats that are neither huge nor tiny; integers that are mostly small, in constants always.
-    fn number(&mut self, n: ScalarFormat, constant: bool) -> u64 {
-        let r = self.next();
-        match n {
-            ScalarFormat::Float(bits) => {
-                let x = (r >> 11) as f64 / (1u64 << 53) as f64 * 16.0 - 8.0;
-                match bits {
-                    16 => f16::from_f64(x).to_bits().into(),
-                    32 => (x as f32).to_bits().into(),
-                    _ => x.to_bits(),
-                }
-            }
-            ScalarFormat::Int { .. } if constant => 1 + r % 200,
-            ScalarFormat::Int { .. } => match r % 4 {
-                0 => r >> 2,
-                1 => (r >> 2) % 256,
-                _ => (r >> 2) % 65_536,
-            },
-        }
-    }
-}
-
-fn fill(layout: &BlockLayout, elements: u32, random: &mut Random, constant: bool) -> Vec<u8> {
-    let array = layout.array.as_ref();
-    let end = array.map_or(0, |(at, stride, _)| u64::from(*at) + u64::from(*stride) * u64::from(elements));
-    let size = end.max(layout.size.into()).next_multiple_of(16).clamp(16, MOST_BYTES) as usize;
-    let mut bytes = vec![0u8; size];
-    let mut put = |at: usize, n: ScalarFormat| {
-        let x = random.number(n, constant).to_le_bytes();
-        if let Some(to) = bytes.get_mut(at..at + n.bytes() as usize) {
-            to.copy_from_slice(&x[..to.len()]);
-        }
-    };
-    for &(at, n) in &layout.scalars {
-        put(at as usize, n);
-    }
-    if let Some((at, stride, inner)) = array {
-        for i in 0..elements as usize {
-            inner.iter().for_each(|&(o, n)| put(*at as usize + i * *stride as usize + o as usize, n));
-        }
-    }
-    bytes
 }
 
 impl<'a> Diff<'a> {
@@ -202,29 +215,91 @@ impl<'a> Diff<'a> {
         all.collect::<std::collections::BTreeSet<u32>>().into_iter().collect()
     }
 
-    /// What both modules are given.
-    pub fn launch(&self, entry: &str) -> ModuleLaunch {
-        let i = &self.interfaces[0];
-        let mut random = Random(self.options.seed);
-        let elements = self.options.elements;
-        let buffers = i.buffers.iter().map(|b| fill(&b.layout, elements, &mut random, b.uniform)).collect();
-        let mut constants = fill(&i.constants, 0, &mut random, true);
-        constants.truncate(i.constants.size as usize);
-        let workgroup = i.entries.iter().find(|e| e.name == entry).map_or([1; 3], |e| e.workgroup);
-        let groups = self.options.groups.unwrap_or(workgroup.map(|n| if n > 1 { 4 } else { 1 }));
-        ModuleLaunch { groups, buffers, constants, subgroup: 8, most_ops: self.options.most_ops, strayed: false }
+    /// What both modules are given that a search finds nothing better for: random numbers.
+    fn random(&self, entry: &str) -> Inputs {
+        Inputs::random(&self.interfaces[0], entry, &self.options)
     }
 
-    /// Compares both on the executor, bit by bit; one NaN is as good as another.
+    fn launch(&self, inputs: &Inputs) -> ModuleLaunch {
+        inputs.launch(&self.interfaces[0], &self.options)
+    }
+
+    /// Compares both on the executor, bit by bit; one NaN is as good as another. The inputs are those of a search that reaches as much of both
+    /// modules as it can.
     pub fn on_cpu(&self, entry: &str) -> Result<Comparison, DiffError> {
-        let (mut results, mut strayed) = (Vec::new(), false);
+        let mut programs = Vec::new();
         for (module, words) in ["A", "B"].into_iter().zip(self.modules) {
-            let mut launch = self.launch(entry);
-            execute_words(words, entry, &mut launch).map_err(|cause| DiffError::Module { module, cause })?;
-            strayed |= launch.strayed;
+            programs.push(ModuleProgram::new(words, entry).map_err(|cause| DiffError::Module { module, cause })?);
+        }
+        let mut found = Comparison::default();
+        let mut reached: [Vec<bool>; 2] = Default::default();
+        let mut all: Vec<Inputs> = Vec::new();
+        // What B does with inputs that were found for A may show enough; else inputs are found for what is left of it.
+        for (module, program) in ["A", "B"].into_iter().zip(&programs) {
+            let more = search(program, &self.interfaces[0], entry, &self.options, &all);
+            let more = more.map_err(|cause| DiffError::Module { module, cause })?;
+            for inputs in &more {
+                if found.first.is_none() {
+                    self.run_both(entry, &programs, inputs, &mut found, &mut reached)?;
+                }
+            }
+            if found.first.is_some() {
+                break;
+            }
+            all.extend(more);
+        }
+        let mut reach = Reach::default();
+        for (program, reached) in programs.iter().zip(&reached) {
+            for (op, writes) in program.instructions() {
+                let ran = usize::from(reached.get(op.index()) == Some(&true));
+                reach.instructions += ran;
+                reach.all_instructions += 1;
+                reach.stores += ran * usize::from(writes);
+                reach.all_stores += usize::from(writes);
+            }
+        }
+        found.reach = Some(reach);
+        Ok(found)
+    }
+
+    /// Runs both on the executor, and adds what differs and what was reached.
+    fn run_both(
+        &self,
+        entry: &str,
+        programs: &[ModuleProgram],
+        inputs: &Inputs,
+        found: &mut Comparison,
+        reached: &mut [Vec<bool>; 2],
+    ) -> Result<(), DiffError> {
+        let mut results = Vec::new();
+        let mut ops: Option<u64> = None;
+        for ((module, program), reached) in ["A", "B"].into_iter().zip(programs).zip(reached) {
+            let mut launch = self.launch(inputs);
+            let most = ops.map_or(u64::MAX, |n| ENDLESS * n + SHORT);
+            launch.most_ops = launch.most_ops.min(most);
+            let (result, coverage) = program.run(&mut launch);
+            if let (Err(_), Some(other), true) = (&result, ops, coverage.ops > most) {
+                return Err(DiffError::Endless { entry: entry.to_owned(), ends: other, ops: most });
+            }
+            result.map_err(|cause| DiffError::Module { module, cause })?;
+            ops = Some(coverage.ops);
+            reached.resize(coverage.reached.len(), false);
+            reached.iter_mut().zip(&coverage.reached).for_each(|(to, &ran)| *to |= ran);
+            found.strayed |= launch.strayed;
             results.push(launch.buffers);
         }
-        Ok(Comparison { strayed, ..self.compare(entry, &results[0], &results[1], 0.0) })
+        self.compare(entry, inputs, [&results[0], &results[1]], 0.0, found);
+        Ok(())
+    }
+
+    /// Inputs which reach what either module does.
+    fn inputs(&self, entry: &str, programs: &[ModuleProgram]) -> Result<Vec<Inputs>, DiffError> {
+        let mut all = Vec::new();
+        for (module, program) in ["A", "B"].into_iter().zip(programs) {
+            let found = search(program, &self.interfaces[0], entry, &self.options, &all);
+            all.extend(found.map_err(|cause| DiffError::Module { module, cause })?);
+        }
+        Ok(all)
     }
 
     /// Compares both on a device. Floats may differ as a device rounds.
@@ -233,45 +308,70 @@ impl<'a> Diff<'a> {
     ///
     /// Both modules must be valid for this device, which is not checked here, and stay inside of their buffers.
     pub unsafe fn on_device(&self, device: &VulkanDevice, entry: &str) -> Result<Comparison, DiffError> {
-        let mut results = Vec::new();
+        // What the executor cannot run is given random numbers.
+        let programs: Result<Vec<_>, _> = self.modules.iter().map(|words| ModuleProgram::new(words, entry)).collect();
+        let found = programs.ok().and_then(|p| self.inputs(entry, &p).ok());
+        let mut all = found.unwrap_or_else(|| vec![self.random(entry)]);
+        // What leaves its buffers may do anything on a device.
+        if all.iter().any(|inputs| !inputs.strays) {
+            all.retain(|inputs| !inputs.strays);
+        }
+        let mut pipelines = Vec::new();
         for ((module, words), interface) in ["A", "B"].into_iter().zip(self.modules).zip(&self.interfaces) {
             let wrong = |cause| DiffError::Module { module, cause };
-            let failed = |cause| DiffError::VulkanDevice { module, cause };
+            let failed = |cause| DiffError::Device { module, cause };
             let words = rebind(words, interface).map_err(wrong)?;
             // SAFETY: as the caller says.
-            let after = unsafe { self.run(device, &words, interface, entry) }.map_err(failed)?;
-            results.push(after);
+            pipelines.push(unsafe { self.pipeline(device, &words, interface, entry) }.map_err(failed)?);
         }
-        Ok(self.compare(entry, &results[0], &results[1], ROUNDING))
+        let mut found = Comparison::default();
+        for inputs in &all {
+            let mut results = Vec::new();
+            for (module, pipeline) in ["A", "B"].into_iter().zip(&pipelines) {
+                let after = self.run(device, pipeline, inputs);
+                results.push(after.map_err(|cause| DiffError::Device { module, cause })?);
+            }
+            self.compare(entry, inputs, [&results[0], &results[1]], ROUNDING, &mut found);
+        }
+        Ok(found)
     }
 
-    /// What the buffers hold after a launch on a device.
-    unsafe fn run(
+    /// The pipeline of an entry point, which is compiled once for all inputs.
+    unsafe fn pipeline(
         &self,
         device: &VulkanDevice,
         words: &[u32],
         i: &ModuleInterface,
         entry: &str,
-    ) -> Result<Vec<Vec<u8>>, VulkanError> {
-        let launch = self.launch(entry);
+    ) -> Result<ComputePipeline, VulkanError> {
         let uniforms: Vec<u32> = (0u32..).zip(&i.buffers).filter(|(_, b)| b.uniform).map(|(n, _)| n).collect();
         let interface = Interface {
             entry,
             buffers: i.buffers.len() as u32,
-            constants: launch.constants.len() as u32,
+            constants: i.constants.size,
             subgroup: None,
             uniforms: &uniforms,
             unoptimised: self.options.plain_driver,
         };
         // SAFETY: as the caller says; the interface is what the module says.
-        let pipeline = unsafe { device.pipeline(words, &interface) }?;
+        unsafe { device.pipeline(words, &interface) }
+    }
+
+    /// What the buffers hold after a launch on a device.
+    fn run(
+        &self,
+        device: &VulkanDevice,
+        pipeline: &ComputePipeline,
+        inputs: &Inputs,
+    ) -> Result<Vec<Vec<u8>>, VulkanError> {
+        let launch = self.launch(inputs);
         let mut buffers = Vec::new();
         for bytes in &launch.buffers {
             let buffer = device.buffer(bytes.len() as u64)?;
             buffer.write(bytes)?;
             buffers.push(buffer);
         }
-        device.run(&pipeline, &buffers.iter().collect::<Vec<&Buffer>>(), &launch.constants, launch.groups)?;
+        device.run(pipeline, &buffers.iter().collect::<Vec<&Buffer>>(), &launch.constants, launch.groups)?;
         let mut after = launch.buffers;
         for (bytes, buffer) in after.iter_mut().zip(&buffers) {
             buffer.read(bytes)?;
@@ -279,9 +379,10 @@ impl<'a> Diff<'a> {
         Ok(after)
     }
 
-    fn compare(&self, entry: &str, a: &[Vec<u8>], b: &[Vec<u8>], rounding: f64) -> Comparison {
-        let mut found = Comparison::default();
-        let before = self.launch(entry).buffers;
+    /// Adds what both wrote with these inputs.
+    fn compare(&self, entry: &str, inputs: &Inputs, [a, b]: [&[Vec<u8>]; 2], rounding: f64, found: &mut Comparison) {
+        let before = self.launch(inputs).buffers;
+        found.launches += 1;
         for (i, buffer) in self.interfaces[0].buffers.iter().enumerate() {
             let (x, y) = (&a[i], &b[i]);
             let mut one = |at: usize, n: ScalarFormat, element: Option<usize>| {
@@ -314,7 +415,6 @@ impl<'a> Diff<'a> {
                 }
             }
         }
-        found
     }
 }
 

@@ -1,0 +1,116 @@
+//! One arithmetic instruction of a module is another one: the comparison of both modules finds it, or says that it did not get there.
+
+mod support;
+
+use impasto_spirv::{Diff, DiffError, DiffOptions, Verdict};
+use support::modules;
+
+/// Arithmetic instructions of SPIR-V by number, each with the one that stands in its place.
+const SWAPS: [(u32, u32); 8] = [
+    (128, 130), // IAdd, ISub
+    (130, 128),
+    (132, 128), // IMul, IAdd
+    (129, 131), // FAdd, FSub
+    (131, 129),
+    (133, 129), // FMul, FAdd
+    (136, 133), // FDiv, FMul
+    (199, 197), // BitwiseAnd, BitwiseOr
+];
+
+/// Where the arithmetic instructions of the functions stand.
+fn arithmetic(words: &[u32]) -> Vec<usize> {
+    let (mut at, mut found, mut inside) = (5, Vec::new(), false);
+    while at < words.len() {
+        let op = words[at] & 0xFFFF;
+        inside |= op == 54;
+        if inside && SWAPS.iter().any(|s| s.0 == op) {
+            found.push(at);
+        }
+        at += (words[at] >> 16).max(1) as usize;
+    }
+    found
+}
+
+fn planted(words: &[u32], at: usize) -> Vec<u32> {
+    let mut other = words.to_vec();
+    let op = words[at] & 0xFFFF;
+    other[at] = words[at] & !0xFFFF | SWAPS.iter().find(|s| s.0 == op).map_or(op, |s| s.1);
+    other
+}
+
+#[derive(Default)]
+struct Totals {
+    found: usize,
+    not_reached: Vec<String>,
+    missed: Vec<String>,
+}
+
+/// Plants a fault in each of `n` modules, spread evenly, and compares.
+fn trial(shaders: &[(String, Vec<u32>)], n: usize, seed: usize) -> Totals {
+    let candidates: Vec<_> = shaders.iter().filter(|s| !arithmetic(&s.1).is_empty()).collect();
+    let mut totals = Totals::default();
+    for i in 0..n {
+        let (name, words) = candidates[i * candidates.len() / n];
+        let places = arithmetic(words);
+        let at = places[(i * 7919 + seed * 104_729) % places.len()];
+        let other = planted(words, at);
+        let name = format!("{name}, word {at}, instruction {}", words[at] & 0xFFFF);
+        let diff = Diff::new(words, &other, DiffOptions::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let mut verdict = Verdict::Equal;
+        let mut said = String::new();
+        let begin = std::time::Instant::now();
+        for entry in diff.entries() {
+            match diff.on_cpu(entry) {
+                Ok(c) => {
+                    said += &format!("; {} changed, reached {}", c.changed, c.reach.unwrap());
+                    verdict = match (verdict, c.verdict()) {
+                        (Verdict::Different, _) | (_, Verdict::Different) => Verdict::Different,
+                        (Verdict::NotReached, _) | (_, Verdict::NotReached) => Verdict::NotReached,
+                        _ => Verdict::Equal,
+                    };
+                }
+                Err(DiffError::Endless { .. }) => verdict = Verdict::Different,
+                Err(e) => {
+                    said += &format!("; {e}");
+                    verdict = Verdict::NotReached;
+                }
+            }
+        }
+        println!("{name}: {verdict:?} in {:.1?}{said}", begin.elapsed());
+        match verdict {
+            Verdict::Different => totals.found += 1,
+            Verdict::NotReached => totals.not_reached.push(name + &said),
+            Verdict::Equal => totals.missed.push(name + &said),
+        }
+    }
+    totals
+}
+
+#[test]
+fn planted_faults_are_found_or_not_reached() {
+    // naga guards loops by counters whose faults change nothing, so WGSL has no part in this.
+    let shaders = modules::glsl(2);
+    let mut totals = trial(&shaders, 65, 1);
+    // With another stride its loop writes the same: such a fault is none.
+    totals.missed.retain(|m| !m.starts_with("grid_stride.comp"));
+    println!("{} found, not reached: {:#?}, missed: {:#?}", totals.found, totals.not_reached, totals.missed);
+    assert!(totals.missed.is_empty(), "called equal: {:#?}", totals.missed);
+    assert!(totals.found >= 60, "only {} of 65 found; not reached: {:#?}", totals.found, totals.not_reached);
+}
+
+/// The same with the modules of a folder: `IMPASTO_MODULES=DIR cargo test .. --test planted_faults -- --ignored --nocapture`, and
+/// `IMPASTO_FAULTS=N` for another number of faults, `IMPASTO_SEED=N` for others.
+#[test]
+#[ignore = "takes a folder of modules"]
+fn planted_faults_in_a_folder() {
+    let number = |name: &str, or: usize| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(or);
+    let folder = std::env::var("IMPASTO_MODULES").expect("IMPASTO_MODULES names a folder of modules");
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().path()).collect();
+    files.sort();
+    let read = |f: &std::path::PathBuf| (f.display().to_string(), modules::words(&std::fs::read(f).unwrap()));
+    let mut shaders: Vec<(String, Vec<u32>)> = files.iter().map(read).collect();
+    shaders.retain(|s| impasto_spirv::reflect(&s.1).is_ok());
+    let totals = trial(&shaders, number("IMPASTO_FAULTS", 65), number("IMPASTO_SEED", 1));
+    println!("not reached: {:#?}\nmissed: {:#?}", totals.not_reached, totals.missed);
+    println!("{} found, {} not reached, {} missed", totals.found, totals.not_reached.len(), totals.missed.len());
+}
