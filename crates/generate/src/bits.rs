@@ -28,12 +28,12 @@ pub(crate) fn from_hex(text: &str) -> Result<Vec<u32>, String> {
 
 /// Floating-point numbers, stored by their bits as an object with this one key.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Numbers(#[serde(with = "bits")] pub Vec<f32>);
+pub(crate) struct Numbers(#[serde(with = "as_bits")] pub Vec<f32>);
 
 /// The key of [`Numbers`].
 const BITS: &str = "f32_bits";
 
-mod bits {
+mod as_bits {
     use super::*;
 
     #[derive(Serialize, Deserialize)]

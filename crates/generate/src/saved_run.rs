@@ -204,7 +204,9 @@ pub fn run_file(picture: &Path) -> PathBuf {
         ..=LONGEST_STEM => stem,
         _ => {
             let sum = Checksum::new().over(stem.as_bytes()).value();
-            format!("{}{sum:016x}", &stem[..stem.floor_char_boundary(LONGEST_STEM - 16)])
+            let ends = |at: &usize| stem.is_char_boundary(*at);
+            let end = (0..=LONGEST_STEM - 16).rev().find(ends).unwrap_or(0);
+            format!("{}{sum:016x}", &stem[..end])
         }
     };
     picture.with_file_name(format!("{stem}.latent.safetensors"))
