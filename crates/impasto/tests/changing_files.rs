@@ -85,6 +85,8 @@ impl World {
     fn restore(&self) {
         let _ = std::fs::remove_dir_all(self.model());
         let _ = std::fs::remove_file(self.folder.join("x.png"));
+        // A run that failed in the middle has kept what it had done.
+        let _ = std::fs::remove_file(self.folder.join("x.latent.safetensors"));
         copy_folder(&self.folder.join("one"), &self.model());
     }
 

@@ -178,6 +178,9 @@ fn injected(device: &str, alone: bool, precision: Precision, wanted: u64, sample
         let places = place(&job, &machine(precision, alone.then_some(device)));
         paint(&job, &places.unwrap_or_else(|e| panic!("{e}")), from, device)
     };
+    // The first run compiles kernels, in pieces of work that the others do not have.
+    impasto_faults::plan("").expect("nothing");
+    paint(None);
     impasto_faults::plan("").expect("nothing");
     let whole = paint(None);
     let want = whole.made.unwrap_or_else(|e| panic!("{e}"));

@@ -1,6 +1,7 @@
 //! The plan of the house: which crate may use which, and where the names of APIs may stand. What a user would lose: nothing at once, and then
 //! every new backend and family would take twice the time.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The crates from the ground up: a crate uses only crates before it.
@@ -52,6 +53,26 @@ fn apis_are_named_where_they_belong() {
             }
         }
     }
+}
+
+/// A public type has a name of its own in the whole workspace: who reads it knows which one is meant.
+#[test]
+fn one_type_of_a_name() {
+    let mut seen: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for name in HOUSE {
+        for file in sources(&crates().join(name).join("src")) {
+            let text = std::fs::read_to_string(&file).expect("a source file");
+            for line in text.lines() {
+                let kinds = ["pub struct ", "pub enum ", "pub trait ", "pub union "];
+                let Some(rest) = kinds.iter().find_map(|kind| line.trim_start().strip_prefix(kind)) else { continue };
+                let ty: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                if let Some(before) = seen.insert(ty.clone(), file.clone()) {
+                    panic!("{ty} is in {} and in {}", before.display(), file.display());
+                }
+            }
+        }
+    }
+    assert!(seen.len() > 200, "the types were found");
 }
 
 fn sources(folder: &Path) -> Vec<PathBuf> {

@@ -2,7 +2,7 @@
 
 mod support;
 
-use impasto_spirv::{Diff, DiffError, DiffOptions, Verdict};
+use impasto_spirv::{Diff, DiffError, DiffOptions, DiffVerdict};
 use support::modules;
 
 /// Arithmetic instructions of SPIR-V by number, each with the one that stands in its place.
@@ -56,7 +56,7 @@ fn trial(shaders: &[(String, Vec<u32>)], n: usize, seed: usize) -> Totals {
         let other = planted(words, at);
         let name = format!("{name}, word {at}, instruction {}", words[at] & 0xFFFF);
         let diff = Diff::new(words, &other, DiffOptions::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let mut verdict = Verdict::Equal;
+        let mut verdict = DiffVerdict::Equal;
         let mut said = String::new();
         let begin = std::time::Instant::now();
         for entry in diff.entries() {
@@ -64,23 +64,23 @@ fn trial(shaders: &[(String, Vec<u32>)], n: usize, seed: usize) -> Totals {
                 Ok(c) => {
                     said += &format!("; {} changed, reached {}", c.changed, c.reach.unwrap());
                     verdict = match (verdict, c.verdict()) {
-                        (Verdict::Different, _) | (_, Verdict::Different) => Verdict::Different,
-                        (Verdict::NotReached, _) | (_, Verdict::NotReached) => Verdict::NotReached,
-                        _ => Verdict::Equal,
+                        (DiffVerdict::Different, _) | (_, DiffVerdict::Different) => DiffVerdict::Different,
+                        (DiffVerdict::NotReached, _) | (_, DiffVerdict::NotReached) => DiffVerdict::NotReached,
+                        _ => DiffVerdict::Equal,
                     };
                 }
-                Err(DiffError::Endless { .. }) => verdict = Verdict::Different,
+                Err(DiffError::Endless { .. }) => verdict = DiffVerdict::Different,
                 Err(e) => {
                     said += &format!("; {e}");
-                    verdict = Verdict::NotReached;
+                    verdict = DiffVerdict::NotReached;
                 }
             }
         }
         println!("{name}: {verdict:?} in {:.1?}{said}", begin.elapsed());
         match verdict {
-            Verdict::Different => totals.found += 1,
-            Verdict::NotReached => totals.not_reached.push(name + &said),
-            Verdict::Equal => totals.missed.push(name + &said),
+            DiffVerdict::Different => totals.found += 1,
+            DiffVerdict::NotReached => totals.not_reached.push(name + &said),
+            DiffVerdict::Equal => totals.missed.push(name + &said),
         }
     }
     totals

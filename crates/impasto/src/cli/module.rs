@@ -9,7 +9,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use impasto::bench;
 use impasto::spirv::{
-    Comparison, Diff, DiffError, DiffOptions, Environment, ModuleOptions, Verdict, count_instructions,
+    Comparison, Diff, DiffError, DiffOptions, DiffVerdict, Environment, ModuleOptions, count_instructions,
     optimise_words_seen,
 };
 use impasto_vulkan::{Loader, PhysicalDeviceType, VulkanDevice};
@@ -328,7 +328,7 @@ fn found(place: &str, entry: &str, compared: Result<Comparison, DiffError>) -> F
             changed: c.changed,
             rounded: c.rounded,
             strayed: c.strayed,
-            not_enough: c.verdict() == Verdict::NotReached,
+            not_enough: c.verdict() == DiffVerdict::NotReached,
             launches: c.launches,
             reached: c.reach.map(|r| r.to_string()),
             difference: c.first.map(|d| d.to_string()),

@@ -131,7 +131,7 @@ pub struct Comparison {
 
 /// What a comparison shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum DiffVerdict {
     /// The modules compute different things.
     Different,
     /// They compute the same with inputs that reach all of both.
@@ -142,11 +142,11 @@ pub enum Verdict {
 
 impl Comparison {
     /// What this shows. Nothing that was changed, or code that did not run, is no evidence.
-    pub fn verdict(&self) -> Verdict {
+    pub fn verdict(&self) -> DiffVerdict {
         match (&self.first, self.reach) {
-            (Some(_), _) => Verdict::Different,
-            (None, reach) if self.changed == 0 || reach.is_some_and(|r| !r.is_whole()) => Verdict::NotReached,
-            _ => Verdict::Equal,
+            (Some(_), _) => DiffVerdict::Different,
+            (None, reach) if self.changed == 0 || reach.is_some_and(|r| !r.is_whole()) => DiffVerdict::NotReached,
+            _ => DiffVerdict::Equal,
         }
     }
 }
