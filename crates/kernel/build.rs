@@ -1,4 +1,4 @@
-//! Names this version of the compiler by its sources, so that a compile cache never gives the words of another one.
+//! Names this version of a crate of the compiler by its sources, so that a compile cache never gives what another one made. `spirv` uses it too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,9 +28,6 @@ fn main() -> std::io::Result<()> {
         add(file.to_string_lossy().as_bytes());
         add(&fs::read(&file)?);
     }
-    println!(
-        "cargo::rustc-env=IMPASTO_COMPILER={}-{hash:016x}",
-        std::env::var("CARGO_PKG_VERSION").unwrap_or_default()
-    );
+    println!("cargo::rustc-env=IMPASTO_SOURCES={}-{hash:016x}", std::env::var("CARGO_PKG_VERSION").unwrap_or_default());
     Ok(())
 }

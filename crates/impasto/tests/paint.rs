@@ -187,7 +187,10 @@ fn bad_arguments_end_with_2_and_say_what_is_wrong() {
         (&[], "no prompt"),
         (&["--no-such-flag"], "--no-such-flag"),
         (&["--control-net", "x"], "stable-diffusion.cpp"),
-        (&["--diffusion-fa", "-p", "x"], "attention never stores its scores"),
+        (&["genrate"], "did you mean `impasto generate`"),
+        (&["-M", "vid_gen", "-p", "x"], "img_gen"),
+        (&["-p", "x", "-s", "9223372036854775807", "-b", "2"], "9223372036854775807"),
+        (&["-p", "x", "--preview", "proj", "--preview-path", "a.png", "-o", "a.png"], "are both a.png"),
     ] {
         let out = run(folder.path(), args);
         assert_eq!(code(&out), Some(2), "{args:?}: {}", text(&out.stderr));
@@ -232,7 +235,8 @@ fn settings_come_from_the_file_then_variables_then_flags() {
     std::fs::write(config.join("config.toml"), "steps = 'x'").expect("written");
     let out = run(folder.path(), &["-p", "x"]);
     assert_eq!(code(&out), Some(2));
-    assert!(text(&out.stderr).contains("steps: 'x'"), "{}", text(&out.stderr));
+    let says = "config.toml: line 1: steps: 'x'";
+    assert!(text(&out.stderr).contains(says), "{}", text(&out.stderr));
 }
 
 #[test]
@@ -285,18 +289,79 @@ fn pictures_begin_with_pictures() {
 #[test]
 fn previews_show_the_picture_on_the_way() {
     let folder = folder();
-    for (how, side) in [("proj", 8), ("vae", 64)] {
-        let out = run(folder.path(), &quick(&["-p", "a cat", "--preview", how, "--preview-path", "seen.png"]));
+    let with_preview =
+        |how: &str, path: &str| run(folder.path(), &quick(&["-p", "a cat", "--preview", how, "--preview-path", path]));
+    for (how, path, side) in [("proj", "small.png", 8), ("vae", "large.png", 64)] {
+        let out = with_preview(how, path);
         assert_eq!(code(&out), Some(0), "{}", text(&out.stderr));
-        assert_eq!(pixels(&folder.path().join("seen.png")).0, side, "{how}");
+        assert_eq!(pixels(&folder.path().join(path)).0, side, "{how}");
     }
-    // A preview that cannot be written does not cost the picture.
-    let out = run(
-        folder.path(),
-        &quick(&["-p", "a cat", "--preview", "proj", "--preview-path", "no/seen.png", "-o", "x.png"]),
+    // What cannot be written, or is there, is said before the work.
+    for (path, says) in [("no/seen.png", "no folder no"), ("small.png", "is there already")] {
+        let out = with_preview("proj", path);
+        assert!(code(&out) == Some(1) && text(&out.stderr).contains(says), "{}", text(&out.stderr));
+    }
+}
+
+/// What people type who have never read the manual, or know another program's.
+#[test]
+fn strangers_are_understood() {
+    let folder = folder();
+    for (args, says) in [
+        (&["a", "red", "house", "by", "the", "sea"][..], ""),
+        (&["--fa", "--diffusion-fa", "--mmap", "--color", "-M", "img_gen", "-p", "a cat"], "--mmap is not needed"),
+        (&["--scheduler", "normal", "--rng", "std_default", "-s", "-5", "-p", "a cat"], "std_default"),
+        (&["-p", "a cat <lora:fur:0.8>"], "<lora:fur...> is not applied"),
+    ] {
+        let out = run(folder.path(), &quick(args));
+        assert_eq!(code(&out), Some(0), "{args:?}: {}", text(&out.stderr));
+        assert!(text(&out.stderr).contains(says), "{args:?}: {}", text(&out.stderr));
+    }
+    let out = run(folder.path(), &quick(&["a", "red", "house", "--json"]));
+    let line: serde_json::Value = serde_json::from_slice(&out.stdout).expect("one JSON object");
+    let parameters = line["parameters"].as_str().expect("parameters");
+    assert!(parameters.starts_with("a red house\n") && parameters.contains("Sampler: Euler a,"), "{parameters}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_stays_a_link_when_its_file_is_overwritten() {
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::create_dir(at("album")).expect("a folder");
+    std::fs::write(at("album/real.png"), "old").expect("written");
+    std::os::unix::fs::symlink("album/real.png", at("link.png")).expect("linked");
+    let out = run(folder.path(), &quick(&["-p", "a cat", "-o", "link.png", "--force"]));
+    assert_eq!(code(&out), Some(0), "{}", text(&out.stderr));
+    assert!(at("link.png").is_symlink());
+    assert_eq!(pixels(&at("album/real.png")).0, 64);
+}
+
+/// Where files may not grow, the picture fails with words.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_and_no_signal() {
+    let folder = folder();
+    let program = env!("CARGO_BIN_EXE_impasto");
+    let line = format!("ulimit -f 1; exec {program} -p 'a cat' -W 64 -H 64 --steps 2 --gpu disable -o x.png");
+    let out = Command::new("sh").args(["-c", &line]).current_dir(folder.path()).env("HOME", folder.path()).output();
+    let out = out.expect("a shell starts");
+    assert!(
+        code(&out) == Some(1) && text(&out.stderr).contains("cannot write"),
+        "{:?}: {}",
+        out.status,
+        text(&out.stderr)
     );
-    assert_eq!(code(&out), Some(0));
-    assert!(text(&out.stderr).contains("warning: preview"), "{}", text(&out.stderr));
+}
+
+/// Results that nobody gets are no success.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_standard_output_is_an_error() {
+    let folder = folder();
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+    let out = command(folder.path(), &quick(&["-p", "a cat", "--json"])).stdout(full).output().expect("it starts");
+    assert!(code(&out) == Some(1) && text(&out.stderr).contains("standard output"), "{}", text(&out.stderr));
 }
 
 #[test]

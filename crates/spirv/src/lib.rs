@@ -64,7 +64,7 @@ impl Emitter for SpirV {
     }
 
     fn version(&self) -> &'static str {
-        env!("IMPASTO_SPIRV")
+        env!("IMPASTO_SOURCES")
     }
 
     fn lowerings(&self) -> &[Pass] {

@@ -1,7 +1,7 @@
 //! The few things that each operating system does in its own way. All `unsafe` of this crate is below this folder.
 //!
 //! `unix.rs` and `windows.rs` offer the same functions:
-//! `own_program`, `supervise`, `link`, `leave`, `enter_child`, `enter_link`, `hang_up`, `forget_variables`, `affinity`, `signal_name` and `is_kill`.
+//! `own_program`, `supervise`, `link`, `leave`, `enter_child`, `enter_link`, `hang_up`, `forget_variables`, `affinity`, `signal_name`, `is_kill` and `survive_file_size_limit`.
 
 pub(crate) mod cuda;
 mod library;

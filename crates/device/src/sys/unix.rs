@@ -446,3 +446,9 @@ pub(crate) fn signal_name(signal: i32) -> Option<(&'static str, &'static str)> {
         _ => return None,
     })
 }
+
+/// A write beyond the limit on the size of files (`ulimit -f`) fails, instead of ending the process by SIGXFSZ.
+pub(crate) fn survive_file_size_limit() {
+    // SAFETY: no handler is installed, and ignoring this signal changes nothing but that the write returns an error.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}

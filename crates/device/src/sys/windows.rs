@@ -315,3 +315,6 @@ pub(crate) fn is_kill(_signal: i32) -> bool {
 pub(crate) fn signal_name(_signal: i32) -> Option<(&'static str, &'static str)> {
     None
 }
+
+/// There is no such signal here.
+pub(crate) fn survive_file_size_limit() {}

@@ -21,7 +21,7 @@ pub(super) fn hooked() -> bool {
 
 /// Must be the first line of `main`: makes this program able to be its own child.
 ///
-/// In an ordinary process it only notes that it was called. In a child that [`trial()`](crate::trial()) has started it runs the
+/// In an ordinary process it only notes that it was called, and lets a file that may not grow (`ulimit -f`) be an error instead of a signal. In a child that [`trial()`](crate::trial()) has started it runs the
 /// trial that was asked for and leaves the process; it never returns. Being first matters: what comes before it happens in
 /// every child too, and no other thread may run yet when the child cleans its environment.
 ///
@@ -29,7 +29,10 @@ pub(super) fn hooked() -> bool {
 /// what it was to try, 255 failed or panicked.
 pub fn hook(trials: &[Trial]) {
     match Call::from_environment() {
-        None => HOOKED.store(true, Ordering::Relaxed),
+        None => {
+            sys::survive_file_size_limit();
+            HOOKED.store(true, Ordering::Relaxed);
+        }
         Some(call) => std::process::exit(answer(&call, trials)),
     }
 }

@@ -139,6 +139,9 @@ impl Picture {
     pub fn write(&self, path: &Path, parameters: &str, force: bool) -> Result<(), PictureError> {
         let format = Format::of(path)?;
         let wrong = |e: &dyn std::fmt::Display| PictureError::Write { path: path.into(), problem: e.to_string() };
+        // What is overwritten is the file that a link leads to, not the link.
+        let target = std::fs::canonicalize(path).ok().filter(|_| force && path.is_symlink());
+        let path = target.as_deref().unwrap_or(path);
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|e| wrong(&e))?;
         let mut out = BufWriter::new(file.as_file_mut());

@@ -24,7 +24,7 @@ pub fn command(others: impl FnOnce(Command) -> Command) -> Command {
         .about("Words to pictures on whatever hardware it finds, and it always finishes.")
         .long_about(
             "Words to pictures on whatever hardware it finds, and it always finishes.\n\n  \
-             impasto a red house under a yellow sun by the sea                   the model inside, which knows simple things\n  \
+             impasto a red house under a yellow sun by the sea                    the model inside\n  \
              impasto -m model.safetensors -p \"a lighthouse at dawn\" -o dawn.png   a Stable Diffusion model",
         )
         .after_help(EXIT_CODES)

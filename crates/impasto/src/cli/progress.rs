@@ -69,15 +69,15 @@ impl Progress {
             Some(since @ 1..) => Some(at.elapsed().as_secs_f64() / since as f64 * of.saturating_sub(done) as f64),
             _ => None,
         });
-        if of > 0 {
-            self.bar.set_message(tell(done, of, left));
-        }
         if !self.terminal && done > 0 && self.said.elapsed().as_secs() >= SILENCE {
             eprintln!("{what}: {}", tell(done, of, left));
             self.said = Instant::now();
         }
         self.bar.set_length(of.max(1));
         self.bar.set_position(done);
+        if of > 0 {
+            self.bar.set_message(tell(done, of, left));
+        }
         if of == 0 {
             self.bar.enable_steady_tick(Duration::from_millis(200));
         } else {

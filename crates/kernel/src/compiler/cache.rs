@@ -15,7 +15,7 @@ use crate::ir::Kernel;
 use crate::target::Target;
 
 /// The sources that this compiler was built from.
-const COMPILER: &str = env!("IMPASTO_COMPILER");
+const COMPILER: &str = env!("IMPASTO_SOURCES");
 const MAGIC: &[u8; 8] = b"impastok";
 /// Bytes before the module: the magic, the name, the length.
 const HEAD: usize = 8 + 16 + 8;
