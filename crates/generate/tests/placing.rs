@@ -156,7 +156,7 @@ fn what_is_wrong_is_shown_where_it_stands() {
         (
             "backend",
             "=cpu",
-            "a module is missing before '='; a device for all of them stands alone or behind all=".into(),
+            "a module is missing before '='; a device for all of them stands alone or after all=".into(),
             "^^^^",
         ),
         (

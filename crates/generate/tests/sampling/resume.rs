@@ -129,10 +129,10 @@ fn damaged_runs_are_refused() {
         ("\"method\":\"lms\"", "\"method\":\"euler\""),
         ("\"method\":\"lms\"", "\"method\":\"magic\""),
         ("\"eta\":0.0", "\"eta\":-1.0"),
-        ("\"latent\":\"", "\"latent\":\"00000000"),
-        ("\"latent\":\"", "\"latent\":\"0"),
-        ("\"sigmas\":\"", "\"sigmas\":\"00000000"),
-        ("\"slopes\":[\"", "\"slopes\":[\"00000000"),
+        ("\"latent\":{\"f32_bits\":\"", "\"latent\":{\"f32_bits\":\"00000000"),
+        ("\"latent\":{\"f32_bits\":\"", "\"latent\":{\"f32_bits\":\"0"),
+        ("\"sigmas\":{\"f32_bits\":\"", "\"sigmas\":{\"f32_bits\":\"00000000"),
+        ("\"slopes\":[{\"f32_bits\":\"", "\"slopes\":[{\"f32_bits\":\"00000000"),
     ] {
         let damaged = stored.replacen(from, to, 1);
         assert_ne!(damaged, stored, "{from}");
