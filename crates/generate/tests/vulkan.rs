@@ -62,30 +62,37 @@ fn whole_models_paint_the_picture_of_the_cpu() {
     let cpu: Arc<dyn Backend> =
         Arc::new(Cpu::new(&CpuOptions { precision: Precision::F32, ..CpuOptions::default() }).expect("there is a CPU"));
     let (exact, half) = (vulkan(Precision::F32), vulkan(Precision::Auto));
-    for (name, small) in [("sd1", Small::sd1()), ("sd2 v", Small::sd2_v()), ("sdxl", Small::sdxl())] {
+    // Both precisions of one, and one of each of the others: what differs between models is not the numbers.
+    let models = [
+        ("sd1", Small::sd1(), Some(&exact), Some(&half)),
+        ("sd2 v", Small::sd2_v(), Some(&exact), None),
+        ("sdxl", Small::sdxl(), None, Some(&half)),
+    ];
+    for (name, small, exact, half) in models {
         let folder = tempfile::tempdir().expect("a folder");
         small.write_folder(folder.path());
         let paths = ModelPaths { model: Some(folder.path().into()), ..ModelPaths::default() };
         let model = Arc::new(Model::open(&paths).unwrap_or_else(|e| panic!("{e}")));
         let want = paint(&model, &cpu, "a red house");
         let other = psnr(&want, &paint(&model, &cpu, "a blue cat at night"));
-        let [(found, left), (rough, _)] = [&exact, &half].map(|backend| {
-            let (picture, left) = paint_and_count(&model, backend, "a red house");
-            (psnr(&want, &picture), left)
-        });
-        assert!(left > 0, "{name}: nobody is told of the kernels that are compiled");
-        assert_eq!(paint_and_count(&model, &exact, "a red house").1, 0, "{name}: they are compiled again");
-        assert_eq!(
-            exact.meter().wanted(),
-            exact.meter().compiled(),
-            "{name}: kernels are counted that are not compiled"
-        );
-        println!("{name}: {found:.1} dB in f32, {rough:.1} dB in f16, {other:.1} dB with another prompt");
-        assert!(found >= 45.0, "{name}: {found:.1} dB in f32");
-        assert!(rough >= 30.0, "{name}: {rough:.1} dB in f16");
-        let held = half.meter().now();
-        (0..3).for_each(|_| drop(paint(&model, &half, "a red house")));
-        assert_eq!(half.meter().now(), held, "{name}: bytes are left on the device after a generation");
+        if let Some(exact) = exact {
+            let (picture, left) = paint_and_count(&model, exact, "a red house");
+            let found = psnr(&want, &picture);
+            println!("{name}: {found:.1} dB in f32, {other:.1} dB with another prompt");
+            assert!(found >= 45.0, "{name}: {found:.1} dB in f32");
+            assert!(left > 0, "{name}: nobody is told of the kernels that are compiled");
+            assert_eq!(paint_and_count(&model, exact, "a red house").1, 0, "{name}: they are compiled again");
+            let meter = exact.meter();
+            assert_eq!(meter.wanted(), meter.compiled(), "{name}: kernels are counted that are not compiled");
+        }
+        if let Some(half) = half {
+            let rough = psnr(&want, &paint(&model, half, "a red house"));
+            println!("{name}: {rough:.1} dB in f16, {other:.1} dB with another prompt");
+            assert!(rough >= 30.0, "{name}: {rough:.1} dB in f16");
+            let held = half.meter().now();
+            (0..3).for_each(|_| drop(paint(&model, half, "a red house")));
+            assert_eq!(half.meter().now(), held, "{name}: bytes are left on the device after a generation");
+        }
         assert!(other < 40.0, "the prompt hardly matters to {name}: the comparison shows nothing");
     }
 }
