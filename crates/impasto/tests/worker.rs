@@ -192,18 +192,22 @@ fn a_driver_that_goes_wrong_again_and_again_leaves_the_rest_to_the_cpu() {
     }
 }
 
-/// The worker of a process, once it is there.
-fn worker_of(parent: &Child) -> Option<u32> {
+/// The parent of a process.
+fn parent_of(process: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// The worker of a process, once it is there: the child of a supervisor, which is the process's own child.
+fn worker_of(program: &Child) -> Option<u32> {
     let numbers = std::fs::read_dir("/proc").expect("Linux tells").flatten();
     let mut numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    numbers.find(|number| {
-        let stat = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
-        let fields = stat.rsplit(')').next().unwrap_or_default();
-        let is_child = fields.split_whitespace().nth(1) == Some(&parent.id().to_string());
+    numbers.find(|&number| {
+        let is_worker = parent_of(number).and_then(parent_of) == Some(program.id());
         // Only a worker has memory that both reach; the children of the survey do not.
         let files = std::fs::read_dir(format!("/proc/{number}/fd")).into_iter().flatten().flatten();
         let shares = |path: PathBuf| path.to_string_lossy().contains("memfd:impasto");
-        is_child && files.into_iter().any(|file| std::fs::read_link(file.path()).is_ok_and(shares))
+        is_worker && files.into_iter().any(|file| std::fs::read_link(file.path()).is_ok_and(shares))
     })
 }
 
