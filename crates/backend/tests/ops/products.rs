@@ -129,10 +129,11 @@ fn linear_layers_of_great_depth() {
 #[test]
 fn linear_layers_with_large_results() {
     let mut exam = Exam::new("linear, large");
-    for (n, dtype) in [(2080, DType::BF16), (1056, DType::F32)] {
+    // Rows that are held since they are long, and since they are converted.
+    for (n, dtype, k, from) in [(2080, DType::BF16, 96, DType::F32), (1056, DType::F32, 1056, DType::BF16)] {
         cases(1, |_, rng| {
-            let x = Operand::Input(vec![1030, 1056], DType::BF16);
-            let w = Operand::Param(vec![n, 1056], Storage::Dense(DType::BF16));
+            let x = Operand::Input(vec![1030, k], from);
+            let w = Operand::Param(vec![n, k], Storage::Dense(DType::BF16));
             let fused = Fused { bias: true, activation: None, residual: false };
             let operands = vec![x, w, vector(n, rng)];
             let case = Case::new(single(Op::Linear { fused, geglu: false }, operands, Some(dtype), rng), rng);
