@@ -32,7 +32,7 @@ pub struct Trial {
 /// How to run a trial.
 ///
 /// ```
-/// use impasto_device::Options;
+/// use impasto_device::TrialOptions;
 /// use std::time::Duration;
 ///
 /// let options = TrialOptions {
