@@ -147,7 +147,7 @@ impl Checksum {
 pub struct Claim {
     lock: PathBuf,
     /// Locked as long as it is open.
-    _file: Option<File>,
+    file: Option<File>,
 }
 
 impl Claim {
@@ -173,13 +173,13 @@ impl Claim {
             File::options().create(true).append(true).open(&lock).ok()
         };
         loop {
-            let Some(file) = open() else { return Some(Claim { lock, _file: None }) };
+            let Some(file) = open() else { return Some(Claim { lock, file: None }) };
             match file.try_lock() {
-                Ok(()) if is_at(&file, &lock) => return Some(Claim { lock, _file: Some(file) }),
+                Ok(()) if is_at(&file, &lock) => return Some(Claim { lock, file: Some(file) }),
                 // Who had it has just removed it.
                 Ok(()) => {}
                 Err(fs::TryLockError::WouldBlock) => return None,
-                Err(fs::TryLockError::Error(_)) => return Some(Claim { lock, _file: None }),
+                Err(fs::TryLockError::Error(_)) => return Some(Claim { lock, file: None }),
             }
         }
     }
@@ -187,7 +187,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        if self._file.is_some() {
+        if self.file.is_some() {
             let _ = fs::remove_file(&self.lock);
         }
     }

@@ -144,7 +144,7 @@ pub fn fit(
     let nothing = || PlanError::Unsupported {
         label: module.to_string(),
         op: "graph",
-        reason: "no split_mode may be taken".into(),
+        reason: "no split mode may be taken".into(),
     };
     Err(GenerateError::Plan { module, device: device.name().into(), source: refusal.unwrap_or_else(nothing) })
 }

@@ -34,7 +34,7 @@ pub(super) fn pack(buffers: &[Buffer], alignment: u64, block: u64) -> Layout {
     best.expect("four orders were tried")
 }
 
-/// Location the buffers in this order, each at the lowest offset that is free while it lives.
+/// Places the buffers in this order, each at the lowest offset that is free while it lives.
 fn place(buffers: &[Buffer], order: &[usize], alignment: u64, block: u64) -> Layout {
     let mut offsets = vec![0; buffers.len()];
     let mut end = 0;

@@ -31,7 +31,7 @@ pub(super) fn fit(
     let PlanError::Memory { weights, limit, .. } = &refusal else { return Err(refusal) };
     let (weights, limit) = (*weights, *limit);
     let left = limit.saturating_sub(device.fixed_bytes());
-    // Weights that take turns need less room than all of them; how much less is for the plan to find.
+    // Streamed weights need less room than all of them; how much less is for the plan to find.
     let rooms = match streams {
         true => vec![left - left / 4, left / 2, left / 4, left / 8],
         false => vec![left.saturating_sub(weights)],

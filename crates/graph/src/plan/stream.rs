@@ -1,4 +1,4 @@
-//! streamed weights, where all of them do not fit beside the arena.
+//! Streamed weights, where all of them do not fit beside the arena.
 //!
 //! The steps of a plan are cut into segments. Before a segment runs, its weights are brought into a slot; with two slots, those of the next
 //! segment are brought while it runs. As many of the first steps as there is room for keep their weights on the device for good.

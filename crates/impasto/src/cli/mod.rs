@@ -115,7 +115,7 @@ pub enum Bench {
     Model(BenchModel),
     /// Plans of the real networks: memory, how near to the least possible, and the time that planning takes.
     Plan(Common),
-    /// A diffusion model in ever less memory: what it costs that weights are streamed to the device, and how much of the copying is hidden.
+    /// A diffusion model in ever less memory: what streamed weights cost, and how much of the copying is hidden.
     Stream(BenchStream),
     /// A step of the model inside the program, in this process and in a worker process in turns: what the worker costs.
     Worker(BenchWorker),

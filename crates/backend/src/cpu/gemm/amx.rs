@@ -132,7 +132,7 @@ pub(super) unsafe fn bf16_ending(t: &Tile, parts: &[Option<TileRows>; 2], waitin
 /// cache: 24 KB of it, half of that cache, since two threads may share it.
 const NEAR_STEPS: usize = 12;
 
-/// How a step loads A and B: by L1, or past it. What is not used again soon would only drive out what is.
+/// How a step loads A and B: through L1, or past it. What is not used again soon would only drive out what is.
 const NEAR_A: u8 = 0;
 const NEAR_B: u8 = 1;
 const PAST_BOTH: u8 = 2;
