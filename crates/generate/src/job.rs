@@ -81,6 +81,15 @@ pub struct Start {
 }
 
 impl Job {
+    /// Host memory that its pictures take at most, beside what networks take: one that was decoded, in floats, twice where it comes in
+    /// parts, then in bytes, packed to be written; and the one that it begins with.
+    pub(crate) fn picture_bytes(&self) -> u64 {
+        const DECODED: u64 = 2 * 3 * 4 + 3 + 2 * 3;
+        const BEGUN: u64 = 3 + 1 + 2 * 3 * 4;
+        let each = DECODED + if self.start.is_some() { BEGUN } else { 0 };
+        each.saturating_mul((self.width as u64).saturating_mul(self.height as u64))
+    }
+
     /// Decides everything, or refuses what cannot be. Reads the pictures that the run begins with. Pictures are given to who watches the run.
     pub fn new(settings: &Settings, model: &Arc<Model>) -> Result<Job, GenerateError> {
         let asked = |problem: &str| GenerateError::Asked(problem.into());

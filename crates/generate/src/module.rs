@@ -92,7 +92,8 @@ impl Module {
     ) -> Result<(Module, usize), GenerateError> {
         let network = model.network(id).ok_or_else(|| GenerateError::Asked(format!("this model has no {id}")))?;
         let (number, storage, device) = (network.id(), network.storage(), place.identity());
-        let key = format!("{id:?} of {number}: {shape} {storage} {bounds:?} on {device}");
+        let limits = place.device.limits();
+        let key = format!("{id:?} of {number}: {shape} {storage} {bounds:?} on {device} within {limits:?}");
         let fitted = place.pool().loaded().plan(key, || fit(id, &place.device, storage, bounds, builds))?;
         let (home, choice) = (home(place, &fitted.plan), fitted.choice);
         let module = Module {
@@ -387,7 +388,7 @@ impl Module {
         let needed = report.device_bytes() + device.fixed_bytes();
         loaded.make_room(device.name(), needed, device.limits().memory);
         if report.host_bytes > 0 {
-            loaded.make_room("cpu", report.host_bytes, host_memory());
+            loaded.make_room("cpu", report.host_bytes, self.place.host().plans);
         }
     }
 
@@ -430,11 +431,6 @@ fn kernels(graph: &Graph) -> u64 {
     ops.map(of_node).collect::<BTreeSet<_>>().len() as u64
 }
 
-/// Memory of the host that this process may use.
-fn host_memory() -> u64 {
-    impasto_device::cpu::memory().map_or(u64::MAX, |memory| memory.limit)
-}
-
 /// Where weights are kept: as asked for, but those that do not fit their device in host memory, and if that is the device, or is too small, in
 /// their file.
 fn home(place: &Place, plan: &Plan) -> Home {
@@ -451,7 +447,7 @@ fn home(place: &Place, plan: &Plan) -> Home {
         Home::Host => Home::Host,
         Home::Runtime if plan.stream().is_none() => Home::Runtime,
         Home::Runtime => {
-            if plan.weight_bytes() <= host_memory() {
+            if plan.weight_bytes() <= place.host().plans {
                 Home::Host
             } else {
                 Home::Disk

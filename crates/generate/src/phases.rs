@@ -44,17 +44,22 @@ impl Phases<'_> {
                 }
                 *held.entry("cpu".into()).or_default() += report.host_bytes;
             }
-            for (device, bytes) in held.into_iter().filter(|(_, bytes)| *bytes > 0) {
+            for (device, bytes) in held {
                 let peak = peaks.entry(device).or_default();
                 *peak = bytes.max(*peak);
             }
         }
+        let host = places.te.host();
         let limit = |device: &str| {
             let mut places = [&places.te, &places.diffusion, &places.vae].into_iter();
-            let host = || impasto_device::cpu::memory().map_or(u64::MAX, |memory| memory.limit);
             let place = places.find(|place| place.device.name() == device);
-            place.map_or_else(host, |place| place.device.limits().memory)
+            place.map_or(host.plans, |place| place.device.limits().memory)
         };
-        peaks.into_iter().map(|(device, bytes)| DevicePeak { limit: limit(&device), device, bytes }).collect()
+        let peak = |(device, plans): (String, u64)| {
+            let process = if device == "cpu" { host.process } else { 0 };
+            let [bytes, limit] = [plans, limit(&device)].map(|bytes| bytes.saturating_add(process));
+            DevicePeak { device, bytes, limit, process }
+        };
+        peaks.into_iter().map(peak).filter(|peak| peak.bytes > 0).collect()
     }
 }

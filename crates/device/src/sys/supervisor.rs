@@ -34,6 +34,7 @@ pub(super) fn split() {
             0 | -1 => {
                 libc::sigprocmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
                 die_with_parent(libc::SIGKILL);
+                be_killed_first();
             }
             child => {
                 die_with_parent(libc::SIGTERM);
@@ -48,6 +49,11 @@ pub(super) fn split() {
 fn die_with_parent(signal: libc::c_int) {
     // SAFETY: this option takes one number and touches no memory.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal as libc::c_ulong) };
+}
+
+/// Where memory is short, a driver and what it takes go before the program that can do without it. Anybody may ask for that.
+fn be_killed_first() {
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
 }
 
 /// Waits for the end of the child, kills all that it has started, and ends as it did.

@@ -2,7 +2,11 @@
 //!
 //! Modules run one after the other and can make room for each other, so each is placed for itself.
 
+use std::sync::Arc;
+
+use impasto_backend::WithLimits;
 use impasto_device::{Api, DeviceInfo, DeviceKind};
+use impasto_graph::Limits;
 use impasto_model::Model;
 
 use super::machine::Machine;
@@ -31,7 +35,7 @@ pub fn place(job: &Job, machine: &Machine) -> Result<Placement, GenerateError> {
                 let device = machine.devices().iter().find(|device| device.name == name);
                 let device = device.ok_or_else(|| GenerateError::Asked(format!("there is no device {name}")))?;
                 reasons.push(format!("{module}: {name}, as asked for"));
-                let place = at(machine, request.home(machine, module, device)?, device)?;
+                let place = at(job, machine, request.home(machine, module, device)?, device)?;
                 notes.extend(slower_than_cpu(machine, device, &place).filter(|note| !notes.contains(note)));
                 place
             }
@@ -93,11 +97,15 @@ fn slower_than_cpu(machine: &Machine, device: &DeviceInfo, place: &Place) -> Opt
     })
 }
 
-/// A module on a device.
-fn at(machine: &Machine, home: Home, device: &DeviceInfo) -> Result<Place, GenerateError> {
-    let profile = machine.profile(device).map_err(|why| GenerateError::Asked(format!("{}: {why}", device.name)))?;
-    let (rates, book) = (machine.rates(device, &*profile), machine.book().clone());
-    Ok(Place { device: profile, home, exact: false, pool: machine.pool().clone(), rates, book })
+/// A module of a job on a device.
+fn at(job: &Job, machine: &Machine, home: Home, device: &DeviceInfo) -> Result<Place, GenerateError> {
+    let mut profile = machine.profile(device).map_err(|why| GenerateError::Asked(format!("{}: {why}", device.name)))?;
+    let (rates, book, host) = (machine.rates(device, &*profile), machine.book().clone(), machine.host(job));
+    let limits = profile.limits();
+    if device.api == Api::Cpu && host.plans < limits.memory {
+        profile = Arc::new(WithLimits::new(profile, Limits { memory: host.plans, ..limits }));
+    }
+    Ok(Place { device: profile, home, exact: false, host, pool: machine.pool().clone(), rates, book })
 }
 
 /// The device on which a module will be done soonest, and why.
@@ -110,7 +118,7 @@ fn choose(
     may: Vec<&DeviceInfo>,
     learned: &Learned,
 ) -> Result<(Place, Vec<String>), GenerateError> {
-    let at = |device: &DeviceInfo| Ok::<_, GenerateError>(at(machine, home(device)?, device)?.with(learned, module));
+    let at = |device: &DeviceInfo| Ok::<_, GenerateError>(at(job, machine, home(device)?, device)?.with(learned, module));
     if let [device] = may.as_slice() {
         return Ok((at(device)?, vec![format!("{module}: {}, the only device that it can be on", device.name)]));
     }

@@ -10,10 +10,11 @@ use impasto_backend::{Backend, BackendError, DeviceOptions, Profile};
 use impasto_device::{Api, Companion, DeviceInfo, DeviceKind, Standing};
 
 use super::budget::Budget;
+use super::host::{HostBudget, HostRoom};
 use super::pool::Pool;
 use super::rates::{RateBook, Rates};
 use super::resolve;
-use crate::GenerateError;
+use crate::{GenerateError, Job};
 use crate::settings::Isolate;
 
 /// How devices are to be used.
@@ -64,6 +65,7 @@ struct Inner {
     faults: Vec<(Api, String)>,
     how: MachineOptions,
     free: Box<FreeMemory>,
+    host: HostRoom,
     open: Box<OpenDevice>,
     cpu: OnceLock<Result<Arc<dyn Backend>, BackendError>>,
     profiles: Vec<OnceLock<Result<Arc<dyn Profile>, String>>>,
@@ -80,7 +82,16 @@ impl Machine {
     ) -> Machine {
         let profiles = devices.iter().map(|_| OnceLock::new()).collect();
         let keep_alive = how.keep_alive;
-        let inner = Arc::new(Inner { devices, faults, how, free, open, cpu: OnceLock::new(), profiles });
+        let inner = Arc::new(Inner {
+            devices,
+            faults,
+            how,
+            free,
+            host: HostRoom::default(),
+            open,
+            cpu: OnceLock::new(),
+            profiles,
+        });
         let opener = inner.clone();
         let pool = Pool::new(keep_alive, move |name| opener.open(name));
         Machine { inner, pool }
@@ -136,6 +147,16 @@ impl Machine {
 
     pub(super) fn rates(&self, device: &DeviceInfo, profile: &dyn Profile) -> Rates {
         self.book().rates(&profile.about(), device)
+    }
+
+    /// The memory of the host for a job: what is free of it now, less what the program and the job's pictures take.
+    pub(super) fn host(&self, job: &Job) -> HostBudget {
+        let cpu = self.devices().iter().find(|device| device.api == Api::Cpu);
+        let held = self.inner.cpu.get().and_then(|cpu| cpu.as_ref().ok()).map_or(0, |cpu| cpu.meter().now());
+        match cpu.and_then(|cpu| (self.inner.free)(cpu)) {
+            Some(free) => self.inner.host.budget(free, held, job.picture_bytes()),
+            None => HostBudget { plans: cpu.map_or(u64::MAX, |cpu| cpu.limits.memory), ..HostBudget::UNLIMITED },
+        }
     }
 
     /// Devices on which something may run that nobody has placed: the CPU and healthy GPUs, never a software rasteriser, nor one that has failed

@@ -8,6 +8,7 @@ mod assignment;
 mod auto;
 mod budget;
 mod fit;
+mod host;
 mod imagined;
 mod learned;
 mod loaded;
@@ -31,6 +32,7 @@ pub use assignment::{Assignment, AssignmentError, Of, Problem};
 pub use auto::place;
 pub use budget::{Amount, Budget};
 pub use fit::{Bounds, Build, FittedModule, SplitMode, fit};
+pub use host::HostBudget;
 pub use imagined::imagine;
 pub(crate) use learned::Learned;
 pub use loaded::Work;
@@ -53,6 +55,8 @@ pub struct Place {
     pub home: Home,
     /// It computes in 32-bit floats, whatever the device prefers.
     exact: bool,
+    /// The memory of the host, which weights and activations may rest in wherever it computes.
+    host: HostBudget,
     pool: Arc<Pool>,
     rates: Rates,
     book: Arc<RateBook>,
@@ -66,6 +70,7 @@ impl Place {
             device: backend.profile(),
             home,
             exact: false,
+            host: HostBudget { plans: impasto_device::cpu::memory().map_or(u64::MAX, |memory| memory.limit), process: 0 },
             pool: Pool::new(Duration::ZERO, move |_| Ok(held.clone())),
             rates: Rates { flops: 1e11, load: 1e9, compile: 0.0, measured: false },
             book: Arc::default(),
@@ -79,10 +84,15 @@ impl Place {
         Ok([device.clone(), exact.unwrap_or(device)])
     }
 
-    /// The device as it is used here: two places with the same one pack the same weights, and plan the same.
+    /// The device as it is used here: two places with the same one pack the same weights, and within the same limits plan the same.
     pub(crate) fn identity(&self) -> String {
-        let (device, limits) = (&self.device, self.device.limits());
-        format!("{} ({}) within {limits:?}{}", device.name(), device.about(), if self.exact { " in f32" } else { "" })
+        let device = &self.device;
+        format!("{} ({}){}", device.name(), device.about(), if self.exact { " in f32" } else { "" })
+    }
+
+    /// The memory of the host.
+    pub(crate) fn host(&self) -> HostBudget {
+        self.host
     }
 
     /// The devices that are open.

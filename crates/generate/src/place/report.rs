@@ -71,12 +71,14 @@ pub struct DevicePeak {
     pub bytes: u64,
     /// What there is, or may be used.
     pub limit: u64,
+    /// Bytes of both that the program itself takes, where the device is the host.
+    pub process: u64,
 }
 
 impl DevicePeak {
     /// Refused where it is too much: weights that are kept in host memory may be more than there is.
     pub fn check(&self) -> Result<(), GenerateError> {
-        let DevicePeak { device, bytes, limit } = self;
+        let DevicePeak { device, bytes, limit, .. } = self;
         match bytes <= limit {
             true => Ok(()),
             false => Err(GenerateError::Refused(format!(

@@ -53,7 +53,16 @@ pub fn available_memory() -> Option<u64> {
     Some(available.min(room))
 }
 
-/// One line of `/proc/meminfo`, in bytes.
+/// Bytes of memory that this process holds and that are not those of files, or `None` where the system does not tell.
+///
+/// ```
+/// assert!(impasto_graph::host::own_memory().is_none_or(|bytes| bytes > 0));
+/// ```
+pub fn own_memory() -> Option<u64> {
+    meminfo(&read_text(Path::new("/proc/self/status"))?, "RssAnon")
+}
+
+/// One line of `/proc/meminfo`, or of another file of that form, in bytes.
 fn meminfo(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
     let kibibytes = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;

@@ -39,7 +39,11 @@ fn table(plan: &RunPlan, job: &Job) {
     rows(&lines);
     for peak in &plan.peaks {
         let over = if peak.bytes > peak.limit { ": too much" } else { "" };
-        show::line(format_args!("peak on {}: {} of {}{over}", peak.device, bytes(peak.bytes), bytes(peak.limit)));
+        let own = match peak.process {
+            0 => String::new(),
+            process => format!(", {} of them the program itself", bytes(process)),
+        };
+        show::line(format_args!("peak on {}: {} of {}{own}{over}", peak.device, bytes(peak.bytes), bytes(peak.limit)));
     }
     let measured = plan.modules.iter().all(|module| module.measured);
     let how = if measured { "by the rates of earlier runs" } else { "estimated, until runs have measured the devices" };
