@@ -7,7 +7,7 @@ use std::thread::available_parallelism;
 
 use impasto_graph::host::{self, read_text};
 
-pub use impasto_graph::host::{HostMemory, available_memory, memory, own_memory};
+pub use impasto_graph::host::{HostMemory, address_space, available_memory, memory, own_memory};
 
 use crate::sys;
 

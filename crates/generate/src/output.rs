@@ -20,8 +20,13 @@ pub struct OutputFiles {
 impl OutputFiles {
     /// `path` is what the user named; by default `output.png`. Refuses at once what could not be written in the end.
     pub fn new(path: Option<&Path>, count: usize, force: bool) -> Result<OutputFiles, PictureError> {
+        OutputFiles::named_or(path, "output.png", count, force)
+    }
+
+    /// The same with another name where the user has named none; it takes a number if there is such a file.
+    pub fn named_or(path: Option<&Path>, usual: &str, count: usize, force: bool) -> Result<OutputFiles, PictureError> {
         let named = path.is_some();
-        let path = path.unwrap_or(Path::new("output.png")).to_path_buf();
+        let path = path.unwrap_or(Path::new(usual)).to_path_buf();
         Format::of(&path)?;
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !folder.is_dir() {

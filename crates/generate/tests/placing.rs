@@ -285,3 +285,28 @@ fn a_device_is_opened_once_and_closed_when_nobody_uses_it() {
     assert!(pool.is_open("a"));
     assert_eq!(opened.load(Ordering::Relaxed), 3);
 }
+
+/// What others hold of the host's memory cannot be had: modules on the CPU are planned within the rest, less what the program takes.
+#[test]
+fn what_is_free_counts() {
+    let (_folder, model) = small();
+    let job = job(&model, &[("backend", "cpu")]).expect("a job");
+    let within = |free: Option<u64>| {
+        let cpu = CpuOptions { precision: Precision::F32, ..CpuOptions::default() };
+        let options = MachineOptions { cpu, ..MachineOptions::default() };
+        let open = |_: &DeviceInfo, _: &_| panic!("placing opens no device");
+        let devices = vec![imagine("cpu:memory=16GiB").expect("a device")];
+        let machine = Machine::new(devices, vec![], options, Box::new(move |_| free), Box::new(open));
+        let planned = impasto_generate::plan(&job, &place(&job, &machine).expect("a place")).expect("a plan");
+        (planned.fits(), planned.peaks[0].clone())
+    };
+    let (fits, all) = within(None);
+    assert!(fits && all.limit == 16 << 30 && all.process == 0, "{all:?}");
+    let (fits, most) = within(Some(15 << 30));
+    let plans = |peak: &impasto_generate::place::DevicePeak| (peak.bytes - peak.process, peak.limit - peak.process);
+    assert!(fits && plans(&most).0 == all.bytes && most.process > 0, "{most:?}");
+    assert!(plans(&most).1 < 15 << 30 && plans(&most).1 > 14 << 30, "{most:?}");
+    // What is left for plans is what is free, less what work and pictures need: too little for these.
+    let (fits, little) = within(Some(41 << 20));
+    assert!(!fits && plans(&little).1 < 1 << 20, "{little:?}");
+}

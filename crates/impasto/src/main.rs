@@ -47,7 +47,17 @@ fn main() -> ExitCode {
     }
 }
 
+/// Addresses without which nothing works: the program alone, its threads and the model inside it need most of them.
+const LEAST_ADDRESSES: u64 = 512 << 20;
+
 fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    if let Some(limit) = impasto::device::cpu::address_space().filter(|&limit| limit < LEAST_ADDRESSES) {
+        anyhow::bail!(
+            "this process may have {} MB of address space, and needs {} at least; raise the limit with `ulimit -v unlimited`",
+            limit / 1_000_000,
+            LEAST_ADDRESSES / 1_000_000
+        );
+    }
     let (flags, planned) = match matches.subcommand() {
         None => (arguments::settings(matches), None),
         Some(("generate", matches)) => (arguments::settings(matches), None),

@@ -301,6 +301,12 @@ fn previews_show_the_picture_on_the_way() {
         let out = with_preview("proj", path);
         assert!(code(&out) == Some(1) && text(&out.stderr).contains(says), "{}", text(&out.stderr));
     }
+    // Without a name, a file that is there keeps what it has.
+    std::fs::write(folder.path().join("preview.png"), "mine").expect("written");
+    let out = run(folder.path(), &quick(&["-p", "a cat", "--preview", "proj"]));
+    assert!(code(&out) == Some(0) && text(&out.stderr).contains("previews go to preview_2.png"), "{out:?}");
+    assert_eq!(std::fs::read(folder.path().join("preview.png")).expect("it is there"), b"mine");
+    assert_eq!(pixels(&folder.path().join("preview_2.png")).0, 8);
 }
 
 /// What people type who have never read the manual, or know another program's.
@@ -352,6 +358,20 @@ fn a_limit_on_the_size_of_files_is_an_error_and_no_signal() {
         out.status,
         text(&out.stderr)
     );
+}
+
+/// Where there are too few addresses to begin with, that is said, and nothing panics or hangs.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_limit_on_addresses_is_an_error_and_no_panic() {
+    let folder = folder();
+    for kilobytes in [50_000, 200_000, 500_000] {
+        let program = env!("CARGO_BIN_EXE_impasto");
+        let line = format!("ulimit -v {kilobytes}; exec {program} -p 'a cat' -W 64 -H 64 --steps 2 -o x.png");
+        let out = Command::new("sh").args(["-c", &line]).current_dir(folder.path()).env("HOME", folder.path()).output();
+        let (out, words) = out.map(|out| (code(&out), text(&out.stderr))).expect("a shell starts");
+        assert!(out == Some(1) && words.starts_with("error: ") && !words.contains("panic"), "{out:?}: {words}");
+    }
 }
 
 /// Results that nobody gets are no success.

@@ -81,6 +81,39 @@ fn a_budget_streams_what_has_no_room() {
     assert_eq!(small["modules"][1]["weights_on"], "cpu");
 }
 
+/// What a process has of memory that is not of files, at most, while it runs.
+#[cfg(target_os = "linux")]
+fn most_memory(mut child: std::process::Child) -> u64 {
+    let mut most = 0;
+    while child.try_wait().expect("it is ours").is_none() {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let now =
+            status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB")?.parse().ok());
+        most = most.max(now.unwrap_or(0) << 10);
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    most
+}
+
+/// The plan speaks of the whole process: a control group of that size is enough.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_program_stays_within_its_plan() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for size in ["256", "640"] {
+        let args = ["a red house", "-W", size, "-H", size, "--steps", "1", "--backend", "cpu"];
+        let plan = planned(folder.path(), &args);
+        let peak = &plan["peaks"][0];
+        let [planned, own] = ["bytes", "process"].map(|name| peak[name].as_u64().expect("a number"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_impasto"));
+        command.args(args).current_dir(folder.path()).env("HOME", folder.path());
+        let most = most_memory(command.stderr(std::process::Stdio::null()).spawn().expect("the program starts"));
+        assert!(most <= planned, "{size}: {most} bytes were taken, {planned} planned");
+        // And it is no number that holds because it is large.
+        assert!(most + (64 << 20) > planned && own < 160 << 20, "{size}: {most} of {planned}, {own} for the program");
+    }
+}
+
 #[test]
 fn bad_arguments_end_with_2_and_point_at_the_place() {
     let folder = tempfile::tempdir().expect("a folder");

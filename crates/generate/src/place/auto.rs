@@ -118,7 +118,8 @@ fn choose(
     may: Vec<&DeviceInfo>,
     learned: &Learned,
 ) -> Result<(Place, Vec<String>), GenerateError> {
-    let at = |device: &DeviceInfo| Ok::<_, GenerateError>(at(job, machine, home(device)?, device)?.with(learned, module));
+    let at =
+        |device: &DeviceInfo| Ok::<_, GenerateError>(at(job, machine, home(device)?, device)?.with(learned, module));
     if let [device] = may.as_slice() {
         return Ok((at(device)?, vec![format!("{module}: {}, the only device that it can be on", device.name)]));
     }

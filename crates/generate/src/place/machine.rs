@@ -14,8 +14,8 @@ use super::host::{HostBudget, HostRoom};
 use super::pool::Pool;
 use super::rates::{RateBook, Rates};
 use super::resolve;
-use crate::{GenerateError, Job};
 use crate::settings::Isolate;
+use crate::{GenerateError, Job};
 
 /// How devices are to be used.
 #[derive(Clone, Debug, Default)]

@@ -70,7 +70,10 @@ impl Place {
             device: backend.profile(),
             home,
             exact: false,
-            host: HostBudget { plans: impasto_device::cpu::memory().map_or(u64::MAX, |memory| memory.limit), process: 0 },
+            host: HostBudget {
+                plans: impasto_device::cpu::memory().map_or(u64::MAX, |memory| memory.limit),
+                process: 0,
+            },
             pool: Pool::new(Duration::ZERO, move |_| Ok(held.clone())),
             rates: Rates { flops: 1e11, load: 1e9, compile: 0.0, measured: false },
             book: Arc::default(),

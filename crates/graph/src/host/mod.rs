@@ -32,7 +32,8 @@ pub fn cpu_quota() -> Option<usize> {
 /// ```
 pub fn memory() -> Option<HostMemory> {
     let total = meminfo(&read_text(Path::new("/proc/meminfo"))?, "MemTotal")?;
-    let limit = cgroup::memory_limit(&read_text).unwrap_or(total).min(total);
+    let limits = [cgroup::memory_limit(&read_text), address_space()];
+    let limit = limits.into_iter().flatten().fold(total, u64::min);
     Some(HostMemory { total, limit })
 }
 
@@ -49,8 +50,19 @@ pub fn memory() -> Option<HostMemory> {
 /// ```
 pub fn available_memory() -> Option<u64> {
     let available = meminfo(&read_text(Path::new("/proc/meminfo"))?, "MemAvailable")?;
-    let room = cgroup::memory_room(&read_text).unwrap_or(available);
-    Some(available.min(room))
+    let addresses = address_space().zip(own("VmSize")).map(|(limit, taken)| limit.saturating_sub(taken));
+    let rooms = [cgroup::memory_room(&read_text), addresses];
+    Some(rooms.into_iter().flatten().fold(available, u64::min))
+}
+
+/// Bytes of addresses that this process may have (`ulimit -v`), or `None` where that is unlimited or not known.
+pub fn address_space() -> Option<u64> {
+    address_limit(&read_text(Path::new("/proc/self/limits"))?)
+}
+
+fn address_limit(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+    line.split_whitespace().next()?.parse().ok()
 }
 
 /// Bytes of memory that this process holds and that are not those of files, or `None` where the system does not tell.
@@ -59,7 +71,11 @@ pub fn available_memory() -> Option<u64> {
 /// assert!(impasto_graph::host::own_memory().is_none_or(|bytes| bytes > 0));
 /// ```
 pub fn own_memory() -> Option<u64> {
-    meminfo(&read_text(Path::new("/proc/self/status"))?, "RssAnon")
+    own("RssAnon")
+}
+
+fn own(key: &str) -> Option<u64> {
+    meminfo(&read_text(Path::new("/proc/self/status"))?, key)
 }
 
 /// One line of `/proc/meminfo`, or of another file of that form, in bytes.
@@ -99,6 +115,16 @@ mod tests {
         assert_eq!(meminfo("MemTotal: 18446744073709551615 kB", "MemTotal"), None);
         assert_eq!(meminfo("MemTotal: -1 kB", "MemTotal"), None);
         assert_eq!(meminfo("", "MemTotal"), None);
+    }
+
+    #[test]
+    fn a_limit_of_addresses_is_in_bytes() {
+        let limits = "Limit                     Soft Limit           Hard Limit           Units     \nMax stack size            8388608              unlimited            bytes     \n";
+        let line =
+            |soft: &str| format!("{limits}Max address space         {soft}             unlimited            bytes\n");
+        assert_eq!(address_limit(&line("51200000")), Some(51_200_000));
+        assert_eq!(address_limit(&line("unlimited")), None);
+        assert_eq!(address_limit(limits), None);
     }
 
     #[test]

@@ -105,6 +105,9 @@ pub fn again(picture: &Path, flags: &Settings) -> Result<(), GenerateError> {
 /// Runs a job, and says what happens.
 fn make(settings: &Settings, engine: &Engine, job: &Job, stop: &AtomicBool) -> Result<(), GenerateError> {
     let preview_path = preview_path(settings)?;
+    if !preview_path.as_os_str().is_empty() {
+        eprintln!("previews go to {}", preview_path.display());
+    }
     let (mut progress, mut last, mut placed) = (Progress::new(), Instant::now(), None);
     let done = engine.run(job, &mut |event| {
         match event {
@@ -234,19 +237,17 @@ fn show_times(settings: &Settings, places: &Placement) {
 
 /// Where previews go: a file that is not there yet, unless overwriting is allowed, and not the picture's.
 fn preview_path(settings: &Settings) -> Result<PathBuf, GenerateError> {
-    let named = settings.preview_path.as_deref();
     if settings.preview.unwrap_or_default() == Preview::None {
         return Ok(PathBuf::new());
     }
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.into());
     let output = settings.output.as_deref().unwrap_or(Path::new("output.png"));
-    match named {
-        Some(path) if absolute(path) == absolute(output) => {
-            Err(GenerateError::Asked(format!("--preview-path and --output are both {}", path.display())))
-        }
-        Some(path) => Ok(OutputFiles::new(Some(path), 1, settings.force == Some(true))?.claim()),
-        // Our own name: what was there before was a preview too.
-        None => Ok(PathBuf::from("preview.png")),
+    let named = settings.preview_path.as_deref();
+    let mut files = OutputFiles::named_or(named, "preview.png", 1, settings.force == Some(true))?;
+    let path = files.claim();
+    match absolute(&path) == absolute(output) {
+        true => Err(GenerateError::Asked(format!("--preview-path and --output are both {}", path.display()))),
+        false => Ok(path),
     }
 }
 
