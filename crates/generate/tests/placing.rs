@@ -297,16 +297,16 @@ fn what_is_free_counts() {
         let open = |_: &DeviceInfo, _: &_| panic!("placing opens no device");
         let devices = vec![imagine("cpu:memory=16GiB").expect("a device")];
         let machine = Machine::new(devices, vec![], options, Box::new(move |_| free), Box::new(open));
-        let planned = impasto_generate::plan(&job, &place(&job, &machine).expect("a place")).expect("a plan");
-        (planned.fits(), planned.peaks[0].clone())
+        impasto_generate::plan(&job, &place(&job, &machine).expect("a place")).expect("a plan")
     };
-    let (fits, all) = within(None);
-    assert!(fits && all.limit == 16 << 30 && all.process == 0, "{all:?}");
-    let (fits, most) = within(Some(15 << 30));
-    let plans = |peak: &impasto_generate::place::DevicePeak| (peak.bytes - peak.process, peak.limit - peak.process);
-    assert!(fits && plans(&most).0 == all.bytes && most.process > 0, "{most:?}");
-    assert!(plans(&most).1 < 15 << 30 && plans(&most).1 > 14 << 30, "{most:?}");
+    let all = within(None);
+    assert!(all.fits() && all.peaks[0].limit == 16 << 30 && all.peaks[0].process == 0, "{all:?}");
+    let most = within(Some(15 << 30));
+    let peak = &most.peaks[0];
+    let (plans, limit) = (peak.bytes - peak.process, peak.limit - peak.process);
+    assert!(most.fits() && plans == all.peaks[0].bytes && peak.process > 0, "{most:?}");
+    assert!(limit < 15 << 30 && limit > 14 << 30, "{most:?}");
     // What is left for plans is what is free, less what work and pictures need: too little for these.
-    let (fits, little) = within(Some(41 << 20));
-    assert!(!fits && plans(&little).1 < 1 << 20, "{little:?}");
+    let little = within(Some(41 << 20));
+    assert!(!little.fits() && little.modules.iter().all(|module| module.problem.is_some()), "{little:?}");
 }
