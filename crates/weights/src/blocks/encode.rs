@@ -7,7 +7,7 @@ use impasto_graph::{DType, Storage};
 use super::decode::half_power_of_two;
 use super::float::{f32_to_bf16, f32_to_e4m3, f32_to_e5m2, f32_to_f16};
 use super::k_quants::{q2_k, q3_k, q4_k, q5_k, q6_k};
-use super::search::{iq4_nl, iq4_xs};
+use super::search::{extreme, inverse, iq4_nl, iq4_xs};
 use super::{FOUR_BIT_FLOATS, check_lengths};
 
 /// Fills `out` with the numbers as whole blocks. Dense floats, the types whose name ends in `_0` or `_1` and `MXFP4` have the bytes of the reference
@@ -48,15 +48,6 @@ fn each<const ELEMENTS: usize, const BYTES: usize>(
 ) {
     let (numbers, blocks) = (numbers.as_chunks::<ELEMENTS>().0, out.as_chunks_mut::<BYTES>().0);
     numbers.iter().zip(blocks).for_each(|(numbers, block)| *block = encode(numbers));
-}
-
-/// The number of largest magnitude, with its sign; the first of several.
-fn extreme(x: &[f32; 32]) -> f32 {
-    x.iter().fold(0.0f32, |most, &x| if x.abs() > most.abs() { x } else { most })
-}
-
-fn inverse(d: f32) -> f32 {
-    if d == 0.0 { 0.0 } else { 1.0 / d }
 }
 
 /// Puts 32 four-bit numbers into 16 bytes: the first half into the low nibbles.

@@ -79,11 +79,12 @@ pub(super) const fn e5m2_to_f32(byte: u8) -> f32 {
     f16_to_f32((byte as u16) << 8)
 }
 
-/// The nearest eight-bit float with four bits of exponent. What rounds to more than 448 is NaN, as torch has it: there is no infinity.
+/// The nearest eight-bit float with four bits of exponent. There is no infinity: what is larger than 448 becomes 448, as torch has it.
 pub(super) const fn f32_to_e4m3(x: f32) -> u8 {
     let (bits, sign) = (x.to_bits() & 0x7fff_ffff, (x.to_bits() >> 24) & 0x80);
     let byte = narrow::<3, 7>(bits);
-    let byte = if byte > 0x7f || bits > 0x7f80_0000 { 0x7f } else { byte };
+    let byte = if byte > 0x7e { 0x7e } else { byte };
+    let byte = if bits > 0x7f80_0000 { 0x7f } else { byte };
     (byte | sign) as u8
 }
 
@@ -132,14 +133,14 @@ mod tests {
         }
         check(0..0x7bff, |c| f16_to_f32(c as u16), |x| f32_to_f16(x).into());
         check(0..0x7f7f, |c| bf16_to_f32(c as u16), |x| f32_to_bf16(x).into());
-        check(0..0x7e, |c| e4m3_to_f32(c as u8), |x| f32_to_e4m3(x).into());
+        check(0..0x7d, |c| e4m3_to_f32(c as u8), |x| f32_to_e4m3(x).into());
         check(0..0x7b, |c| e5m2_to_f32(c as u8), |x| f32_to_e5m2(x).into());
     }
 
     #[test]
-    fn what_is_too_large_is_infinite_or_nan_as_torch_has_it() {
+    fn what_is_too_large_is_infinite_or_the_largest_as_torch_has_it() {
         assert_eq!((f32_to_f16(65519.0), f32_to_f16(65520.0), f32_to_f16(f32::INFINITY)), (0x7bff, 0x7c00, 0x7c00));
-        assert_eq!((f32_to_e4m3(464.0), f32_to_e4m3(464.1), f32_to_e4m3(-1e9)), (0x7e, 0x7f, 0xff));
+        assert_eq!((f32_to_e4m3(448.0), f32_to_e4m3(480.0), f32_to_e4m3(-1e9)), (0x7e, 0x7e, 0xfe));
         assert_eq!((f32_to_e5m2(61439.0), f32_to_e5m2(61441.0), f32_to_e5m2(-1e9)), (0x7b, 0x7c, 0xfc));
         assert_eq!((f32_to_f16(f32::NAN) & 0x7fff, f32_to_e4m3(f32::NAN), f32_to_e5m2(f32::NAN)), (0x7e00, 0x7f, 0x7f));
     }

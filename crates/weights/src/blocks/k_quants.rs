@@ -4,7 +4,7 @@ use std::array::from_fn;
 
 use super::encode::put_half;
 use super::float::through_f16;
-use super::search::{best_part, extreme, inverses, is_finite, nearest, scale_of, sums};
+use super::search::{best_part, extreme, inverse, inverses, is_finite, nearest, scale_of, sums};
 
 /// Scales and minimums of `Q4_K` and `Q5_K`: eight of six bits each in twelve bytes.
 pub(super) fn nibble_scales(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
@@ -38,10 +38,6 @@ fn put_three_bit_scales(out: &mut [u8], scales: &[f32; 16]) {
         out[i % 8] |= (bits & 15) << (i / 8 * 4);
         out[8 + i % 4] |= bits >> 4 << (i / 4 * 2);
     }
-}
-
-fn inverse(d: f32) -> f32 {
-    if d == 0.0 { 0.0 } else { 1.0 / d }
 }
 
 /// A block whose groups have a scale each: `d * scale * level`.

@@ -23,7 +23,7 @@ const UNEVEN_STEPS: [f32; 16] =
 
 /// The numbers of `MXFP4`, doubled: one bit of sign, two of exponent, one of mantissa.
 const FOUR_BIT_FLOATS: [f32; 16] =
-    [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, -0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
+    [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
 
 /// Makes sure that so many bytes hold so many numbers.
 fn check_lengths(storage: Storage, bytes: usize, numbers: usize) {

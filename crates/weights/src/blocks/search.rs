@@ -65,7 +65,13 @@ pub(super) fn scale_of<const N: usize>(
     scale
 }
 
-/// The number of largest magnitude, with its sign.
+/// The inverse of a scale; that of zero is zero, since all of its levels are.
+#[inline(always)]
+pub(super) fn inverse(d: f32) -> f32 {
+    if d == 0.0 { 0.0 } else { 1.0 / d }
+}
+
+/// The number of largest magnitude, with its sign; the first of several.
 pub(super) fn extreme(x: &[f32]) -> f32 {
     x.iter().fold(0.0f32, |most, &x| if x.abs() > most.abs() { x } else { most })
 }
@@ -110,10 +116,6 @@ fn uneven_scale(x: &[f32; 32]) -> f32 {
     // The steps are not symmetric: the largest number may go to either end.
     let candidates = inverses(x, UNEVEN_STEPS[0], 7, 2.0).chain(inverses(x, UNEVEN_STEPS[15], 7, 2.0));
     scale_of(x, candidates, uneven_step)
-}
-
-fn inverse(d: f32) -> f32 {
-    if d == 0.0 { 0.0 } else { 1.0 / d }
 }
 
 pub(super) fn iq4_nl(x: &[f32; 32]) -> [u8; 18] {
