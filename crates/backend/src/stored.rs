@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use half::f16;
 use impasto_graph::{DType, Graph, Op, Storage, TensorType, Value};
+use impasto_weights::decode_from;
 
 use crate::cpu::memory::ReadBuffer;
 use crate::cpu::rows::Src;
@@ -132,18 +132,7 @@ impl Stored<'_> {
 
     /// `out.len()` numbers of blocks, from element `at` on, as `f32`.
     pub(crate) fn dequantise(&self, at: usize, out: &mut [f32]) {
-        for (i, o) in out.iter_mut().enumerate() {
-            let at = self.skipped + at + i;
-            let (block, within) = (at / 32, at % 32);
-            let block = &self.bytes[block * self.storage.block_bytes() as usize..];
-            let scale = f16::from_le_bytes([block[0], block[1]]).to_f32();
-            let quantum = match self.storage {
-                Storage::Q8_0 => block[2 + within] as i8 as f32,
-                _ if within < 16 => (block[2 + within] & 15) as f32 - 8.0,
-                _ => (block[2 + within - 16] >> 4) as f32 - 8.0,
-            };
-            *o = scale * quantum;
-        }
+        decode_from(self.storage, self.bytes, self.skipped + at, out);
     }
 
     /// These numbers where they lie if they are dense, else as `f32` in `room`.

@@ -39,7 +39,8 @@ pub(crate) fn check_source(op: &Op, ty: &TensorType) -> Result<(), String> {
             Storage::Dense(d) if d.is_float() != ty.dtype.is_float() => {
                 return Err(format!("is stored as {d} and cannot be used as {}", ty.dtype));
             }
-            Storage::Q8_0 | Storage::Q4_0 if !ty.dtype.is_float() => {
+            Storage::Dense(_) => {}
+            _ if !ty.dtype.is_float() => {
                 return Err(format!("is stored as {storage} and cannot be used as {}", ty.dtype));
             }
             _ => {}

@@ -17,6 +17,7 @@
 //! # Ok::<(), impasto_weights::WeightsError>(())
 //! ```
 
+mod blocks;
 mod checkpoint;
 mod error;
 mod file;
@@ -25,6 +26,7 @@ mod header;
 mod packed;
 mod source;
 
+pub use blocks::{decode, decode_from, encode};
 pub use checkpoint::Checkpoint;
 pub use error::WeightsError;
 pub use file::{FileError, FileFault, FileStamp, open_file};
