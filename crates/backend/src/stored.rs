@@ -31,6 +31,8 @@ pub(crate) struct Param<'a> {
     pub(crate) name: &'a str,
     storage: Storage,
     elements: usize,
+    /// A scale for each row, where it has them.
+    row_scales: Option<Vec<f32>>,
 }
 
 /// Some elements of a parameter, as they are stored.
@@ -40,6 +42,10 @@ pub(crate) struct Stored<'a> {
     bytes: &'a [u8],
     /// Elements of the first block that come before the first one.
     skipped: usize,
+    /// Where the first one stands in the parameter.
+    first: usize,
+    /// A scale for each row, and the elements of a row.
+    row_scales: Option<(&'a [f32], usize)>,
 }
 
 impl<'a> Param<'a> {
@@ -71,7 +77,13 @@ impl<'a> Param<'a> {
         if given.bytes != need {
             return problem(format!("has {} bytes, {need} are needed", given.bytes));
         }
-        Ok(Param { source, name, storage: given.storage, elements: ty.elements() as usize })
+        let row_scales = source.row_scales(name)?;
+        let rows = ty.shape.first().copied().unwrap_or(1);
+        if row_scales.as_ref().is_some_and(|scales| scales.len() != rows || matches!(given.storage, Storage::Dense(_)))
+        {
+            return problem(format!("is stored as {} and has no scale for each of its {rows} rows", given.storage));
+        }
+        Ok(Param { source, name, storage: given.storage, elements: ty.elements() as usize, row_scales })
     }
 
     pub(crate) fn storage(&self) -> Storage {
@@ -102,7 +114,9 @@ impl<'a> Param<'a> {
                 bytes
             }
         };
-        Ok(Stored { storage: self.storage, bytes, skipped: elements.start % block })
+        let row_scales = self.row_scales.as_deref().map(|scales| (scales, self.elements / scales.len().max(1)));
+        let (skipped, first) = (elements.start % block, elements.start);
+        Ok(Stored { storage: self.storage, bytes, skipped, first, row_scales })
     }
 
     /// The bytes of these elements straight into `out`, where they are no blocks.
@@ -133,6 +147,10 @@ impl Stored<'_> {
     /// `out.len()` numbers of blocks, from element `at` on, as `f32`.
     pub(crate) fn dequantise(&self, at: usize, out: &mut [f32]) {
         decode_from(self.storage, self.bytes, self.skipped + at, out);
+        if let Some((scales, row)) = self.row_scales.filter(|(_, row)| *row > 0) {
+            let first = self.first + at;
+            out.iter_mut().zip(first..).for_each(|(x, i)| *x *= scales[i / row]);
+        }
     }
 
     /// These numbers where they lie if they are dense, else as `f32` in `room`.

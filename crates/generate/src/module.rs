@@ -509,6 +509,10 @@ impl WeightSource for ProgressSource<'_> {
         self.source.describe(name)
     }
 
+    fn row_scales(&self, name: &str) -> Result<Option<Vec<f32>>, ParamError> {
+        self.source.row_scales(name)
+    }
+
     fn read_into(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(), ParamError> {
         self.source.read_into(name, offset, out)
     }

@@ -64,7 +64,7 @@ pub struct Inspection {
 impl TensorGroup {
     fn add(&mut self, tensor: &TensorInfo) {
         self.tensors += 1;
-        self.parameters += tensor.bytes() / tensor.element.bytes();
+        self.parameters += tensor.elements();
         self.bytes += tensor.bytes();
     }
 }

@@ -39,7 +39,7 @@ impl OpenNetwork {
             for (name, value) in graph.params() {
                 let stored = found.stored(name, shapes);
                 let shape = graph.ty(value).shape.clone();
-                params.insert(name.to_string(), ParamLocation { tensor: stored.name, take: stored.take, shape });
+                params.insert(name.to_string(), ParamLocation::new(stored.name, stored.take, shape));
             }
         }
         let wrong = |problems| ModelError::Tensors { path: path.into(), part: what, problems };

@@ -8,27 +8,37 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::file::{FileError, FileFault, FileStamp, ModelFile, open_file};
-use crate::header::{self, TensorInfo};
-use crate::{ElementType, ParamError, ParamInfo, WeightSource, WeightsError};
+use crate::format::gguf::{self, MetadataValue, ValueLocation};
+use crate::format::{self, TensorInfo};
+use crate::scales;
+use crate::view::ParamView;
+use crate::{ParamError, ParamInfo, TensorView, WeightSource, WeightsError};
 
 /// An opened model: tensors by name, their bytes read when they are asked for.
 pub struct Checkpoint {
     files: Vec<ModelFile>,
     tensors: BTreeMap<String, TensorInfo>,
+    /// Scales and markers of quantised weights, which are no tensors of a network.
+    scales: BTreeMap<String, TensorInfo>,
     metadata: BTreeMap<String, String>,
+    values: BTreeMap<String, ValueLocation>,
 }
 
 /// No real index comes near this.
 const MAX_INDEX: u64 = 100 << 20;
 
-/// `model.safetensors.index.json`.
+/// No model is in more parts.
+const MAX_PARTS: u64 = 1000;
+
+/// `model.safetensors.index.json`, or `pytorch_model.bin.index.json`.
 #[derive(Deserialize)]
 struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
 impl Checkpoint {
-    /// Open a `.safetensors` file, plain or compressed with zstd (then it is unpacked in memory), the `.index.json` of one in shards, or a folder that has one of them.
+    /// Open a model file of any format (safetensors, GGUF, a checkpoint of PyTorch), plain or compressed with zstd (then it is unpacked in memory); the
+    /// `.index.json` of one in shards; a GGUF file in parts, by any of them; or a folder that has one of these. The format is found by the file's bytes.
     pub fn open(path: &Path) -> Result<Checkpoint, WeightsError> {
         if path.is_dir() {
             return Checkpoint::open(&in_folder(path)?);
@@ -50,17 +60,73 @@ impl Checkpoint {
     pub fn from_bytes(name: &str, bytes: impl Into<Cow<'static, [u8]>>) -> Result<Checkpoint, WeightsError> {
         let mut checkpoint = Checkpoint::empty();
         checkpoint.add(ModelFile::of(name, bytes.into())?)?;
-        Ok(checkpoint)
+        checkpoint.finish()
     }
 
     fn empty() -> Checkpoint {
-        Checkpoint { files: vec![], tensors: BTreeMap::new(), metadata: BTreeMap::new() }
+        Checkpoint {
+            files: vec![],
+            tensors: BTreeMap::new(),
+            scales: BTreeMap::new(),
+            metadata: BTreeMap::new(),
+            values: BTreeMap::new(),
+        }
     }
 
     fn open_file(path: &Path) -> Result<Checkpoint, WeightsError> {
         let mut checkpoint = Checkpoint::empty();
         checkpoint.add(ModelFile::open(path)?)?;
-        Ok(checkpoint)
+        match checkpoint.number("split.count") {
+            Some(parts) if parts > 1 => Checkpoint::open_parts(path, parts),
+            _ => checkpoint.finish(),
+        }
+    }
+
+    /// Opens all parts of a GGUF file, of which `path` is one.
+    fn open_parts(path: &Path, parts: u64) -> Result<Checkpoint, WeightsError> {
+        let wrong = |path: &Path, problem: String| WeightsError::NotAModel { path: path.into(), problem };
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let end = format!("-of-{parts:05}.gguf");
+        let stem = name.strip_suffix(&end).and_then(|rest| rest.get(..rest.len().checked_sub(6)?));
+        let Some(stem) = stem.filter(|_| parts <= MAX_PARTS) else {
+            let problem = format!("is one of {parts} parts of a model, whose names should end in -00001{end}");
+            return Err(wrong(path, problem));
+        };
+        let mut checkpoint = Checkpoint::empty();
+        let mut expected = None;
+        for part in 1..=parts {
+            let path = path.with_file_name(format!("{stem}-{part:05}{end}"));
+            checkpoint.add(ModelFile::open(&path)?)?;
+            let said = checkpoint.number("split.no").zip(checkpoint.number("split.count"));
+            if said != Some((part - 1, parts)) {
+                return Err(wrong(
+                    &path,
+                    format!("does not say that it is part {part} of {parts}: it belongs to another model"),
+                ));
+            }
+            expected = expected.or(checkpoint.number("split.tensors.count"));
+        }
+        match expected {
+            Some(count) if count != checkpoint.tensors.len() as u64 => {
+                let problem =
+                    format!("should have {count} tensors in all its parts, and has {}", checkpoint.tensors.len());
+                Err(wrong(path, problem))
+            }
+            _ => checkpoint.finish(),
+        }
+    }
+
+    /// A whole number of the metadata.
+    fn number(&self, key: &str) -> Option<u64> {
+        self.values.contains_key(key).then(|| self.metadata.get(key)?.parse().ok())?
+    }
+
+    /// Looks at all tensors together, when the last file is open.
+    fn finish(mut self) -> Result<Checkpoint, WeightsError> {
+        let files = &self.files;
+        let read = |tensor: &TensorInfo| Ok(files[tensor.file].read(tensor.range.clone())?);
+        self.scales = scales::consume(&mut self.tensors, &self.metadata, read)?;
+        Ok(self)
     }
 
     fn open_shards(path: &Path) -> Result<Checkpoint, WeightsError> {
@@ -93,7 +159,7 @@ impl Checkpoint {
                 return Err(WeightsError::Missing { path: path.into(), tensor, shard });
             }
         }
-        Ok(checkpoint)
+        checkpoint.finish()
     }
 
     /// The files as they were when they were opened, if all of them are read as they are: what [`Checkpoint::reopen`] takes.
@@ -121,28 +187,30 @@ impl Checkpoint {
             file.check_same(stamp)?;
             checkpoint.add(file)?;
         }
-        Ok(checkpoint)
+        checkpoint.finish()
     }
 
     /// Take in the tensors of one more file.
-    fn add(&mut self, file: ModelFile) -> Result<(), WeightsError> {
-        let header = header::read(&file, self.files.len());
+    fn add(&mut self, mut file: ModelFile) -> Result<(), WeightsError> {
+        let contents = format::read(&file, self.files.len());
         // A header that was read while the file changed is none, whatever it says.
         file.check()?;
-        let header = header?;
-        for tensor in header.tensors {
+        let contents = contents?;
+        file.append(contents.copied);
+        for tensor in contents.tensors {
             if let Some(other) = self.tensors.get(&tensor.name) {
                 let first = self.files[other.file].path.clone();
                 return Err(WeightsError::Twice { tensor: tensor.name, first, second: file.path });
             }
             self.tensors.insert(tensor.name.clone(), tensor);
         }
-        self.metadata.extend(header.metadata);
+        self.metadata.extend(contents.metadata);
+        self.values.extend(contents.values);
         self.files.push(file);
         Ok(())
     }
 
-    /// The tensors, by name.
+    /// The tensors of networks, by name.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorInfo> {
         self.tensors.values()
     }
@@ -150,6 +218,20 @@ impl Checkpoint {
     /// The tensor of this name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.tensors.get(name)
+    }
+
+    /// Scales and markers of quantised weights: they are part of how those are stored, and no tensors of a network.
+    pub fn scale_tensors(&self) -> impl Iterator<Item = &TensorInfo> {
+        self.scales.values()
+    }
+
+    pub(crate) fn scale_tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.scales.get(name)
+    }
+
+    /// A tensor's bytes as they stand in the file, where they are in memory.
+    pub(crate) fn bytes_in_memory(&self, tensor: &TensorInfo) -> Option<&[u8]> {
+        self.files[tensor.file].in_memory(tensor.range.clone())
     }
 
     /// Fills `out` with the bytes of a tensor of this checkpoint, from `offset` on, as they stand in the file.
@@ -165,9 +247,19 @@ impl Checkpoint {
         self.files[tensor.file].read(tensor.range.clone())
     }
 
-    /// What the files say of themselves.
+    /// What the files say of themselves in short texts and single numbers.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.metadata
+    }
+
+    /// The keys of GGUF metadata, long texts and arrays included.
+    pub fn value_keys(&self) -> impl Iterator<Item = &str> {
+        self.values.keys().map(String::as_str)
+    }
+
+    /// A value of GGUF metadata, read from the file now, such as the words of a tokenizer.
+    pub fn value(&self, key: &str) -> Result<Option<MetadataValue>, WeightsError> {
+        self.values.get(key).map(|&location| gguf::value(&self.files, location)).transpose()
     }
 
     /// The files, in the order in which they were opened.
@@ -183,24 +275,31 @@ impl Checkpoint {
     }
 }
 
+impl Checkpoint {
+    /// A tensor as it is, as a parameter.
+    fn view<'a>(&'a self, name: &str) -> Result<ParamView<'a>, ParamError> {
+        let tensor = self.find(name)?;
+        let wrong = |problem| ParamError::Wrong { name: name.into(), problem };
+        ParamView::new(self, tensor, TensorView::Whole, &tensor.shape, None).map_err(wrong)
+    }
+}
+
 impl WeightSource for Checkpoint {
     fn describe(&self, name: &str) -> Result<ParamInfo, ParamError> {
-        let tensor = self.find(name)?;
-        let storage = tensor.element.storage().ok_or_else(|| {
-            let usable = [ElementType::F32, ElementType::F16, ElementType::BF16].map(|e| e.to_string()).join(", ");
-            let problem = format!("is stored as {}; {usable} can be computed with", tensor.element);
-            ParamError::Wrong { name: name.into(), problem }
-        })?;
-        Ok(ParamInfo { storage, shape: tensor.shape.clone(), bytes: tensor.bytes() })
+        let (tensor, view) = (self.find(name)?, self.view(name)?);
+        Ok(ParamInfo { storage: view.storage, shape: tensor.shape.clone(), bytes: view.bytes() })
+    }
+
+    fn row_scales(&self, name: &str) -> Result<Option<Vec<f32>>, ParamError> {
+        self.view(name)?.row_scales()
     }
 
     fn read_into(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(), ParamError> {
-        Ok(self.read(self.find(name)?, offset, out)?)
+        self.view(name)?.read(offset, out)
     }
 
     fn in_memory(&self, name: &str) -> Option<&[u8]> {
-        let tensor = self.tensor(name)?;
-        self.files[tensor.file].in_memory(tensor.range.clone())
+        self.view(name).ok()?.in_memory()
     }
 
     fn check(&self) -> Result<(), ParamError> {
@@ -208,7 +307,7 @@ impl WeightSource for Checkpoint {
     }
 }
 
-/// The model file of a folder: an index, else the one safetensors file.
+/// The model file of a folder: safetensors before other formats, an index before single files.
 fn in_folder(folder: &Path) -> Result<PathBuf, WeightsError> {
     let open = |source| WeightsError::Open { path: folder.into(), source };
     let mut files = vec![];
@@ -216,24 +315,28 @@ fn in_folder(folder: &Path) -> Result<PathBuf, WeightsError> {
         files.push(entry.map_err(open)?.path());
     }
     files.sort();
-    let named = |end: &str| -> Vec<&PathBuf> {
-        files.iter().filter(|f| f.file_name().is_some_and(|n| n.to_string_lossy().ends_with(end))).collect()
+    let name = |file: &PathBuf| file.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let named = |ends: &[&str]| -> Vec<&PathBuf> {
+        files.iter().filter(|file| ends.iter().any(|end| name(file).ends_with(end))).collect()
     };
-    let indices = named(".safetensors.index.json");
-    let models = [named(".safetensors"), named(".safetensors.zst")].concat();
-    match (&indices[..], &models[..]) {
-        ([one], _) | ([], [one]) => Ok((*one).clone()),
-        (many, others) => {
-            let found: Vec<String> = many
-                .iter()
-                .chain(others)
-                .filter_map(|f| f.file_name().map(|n| n.to_string_lossy().into_owned()))
-                .collect();
-            let problem = match found.len() {
-                0 => "has no .safetensors file in it".to_string(),
-                _ => format!("has several models in it, name one of them: {}", found.join(", ")),
-            };
-            Err(WeightsError::NotAModel { path: folder.into(), problem })
+    // Parts of one GGUF file are one model: its first.
+    let later_part = |file: &&PathBuf| name(file).contains("-of-0") && !name(file).contains("-00001-of-0");
+    let gguf = named(&[".gguf"]).into_iter().filter(|file| !later_part(file)).collect();
+    let choices = [
+        named(&[".safetensors.index.json"]),
+        named(&[".safetensors", ".safetensors.zst"]),
+        gguf,
+        named(&[".bin.index.json"]),
+        named(&[".ckpt", ".pt", ".pth", ".bin"]),
+    ];
+    // Shards without their index are several files, and so are different models.
+    let problem = match choices.iter().find(|files| !files.is_empty()).map(Vec::as_slice) {
+        Some([one]) => return Ok((*one).clone()),
+        Some(several) => {
+            let names: Vec<String> = several.iter().copied().map(name).collect();
+            format!("has several models in it, name one of them: {}", names.join(", "))
         }
-    }
+        None => "has no model file in it (.safetensors, .gguf, .ckpt, .pt, .pth or .bin)".to_string(),
+    };
+    Err(WeightsError::NotAModel { path: folder.into(), problem })
 }

@@ -48,6 +48,19 @@ pub enum WeightsError {
         /// What is wrong with it.
         problem: String,
     },
+    /// A pickle names something of Python that no weights need. Nothing of it was run.
+    #[error(
+        "{}: byte {offset}: this pickle names '{global}', which could run code where Python opens the file and which no weights need: it is refused, and nothing of it was run. Get the model as .safetensors, or from somebody you trust",
+        path.display()
+    )]
+    Global {
+        /// The file.
+        path: PathBuf,
+        /// Where in the file.
+        offset: u64,
+        /// Module and name.
+        global: String,
+    },
     /// Tensors that are missing or do not fit.
     #[error("{}: {problems}", path.display())]
     Tensors {

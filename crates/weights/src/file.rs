@@ -154,6 +154,8 @@ impl std::error::Error for FileError {}
 pub(crate) struct ModelFile {
     pub(crate) path: PathBuf,
     bytes: Bytes,
+    /// Bytes made of the file's when it was opened, which follow its last one.
+    appended: Vec<u8>,
 }
 
 enum Bytes {
@@ -167,14 +169,14 @@ impl ModelFile {
         let file = open_file(path).map_err(error)?;
         let metadata = file.metadata().map_err(error)?;
         if metadata.is_dir() {
-            let problem = "is a folder; a safetensors file is needed here".into();
+            let problem = "is a folder; a model file is needed here".into();
             return Err(WeightsError::NotAModel { path: path.into(), problem });
         }
         if metadata.len() == 0 {
             return Err(WeightsError::NotAModel { path: path.into(), problem: "is empty".into() });
         }
         let opened = FileStamp::of(path, &metadata).map_err(error)?;
-        let mut file = ModelFile { path: path.into(), bytes: Bytes::File { file, opened } };
+        let mut file = ModelFile { path: path.into(), bytes: Bytes::File { file, opened }, appended: vec![] };
         let mut start = [0; 4];
         let known = file.len().min(start.len() as u64) as usize;
         file.read_at(0, &mut start[..known])?;
@@ -193,7 +195,7 @@ impl ModelFile {
             true => unpack(&path, &bytes)?.into(),
             false => bytes,
         };
-        Ok(ModelFile { path, bytes: Bytes::Memory(bytes) })
+        Ok(ModelFile { path, bytes: Bytes::Memory(bytes), appended: vec![] })
     }
 
     /// The file as it was when it was opened; none of what is in memory.
@@ -211,12 +213,27 @@ impl ModelFile {
         }
     }
 
+    /// Puts bytes behind the last one of the file, as if they were its own.
+    pub(crate) fn append(&mut self, bytes: Vec<u8>) {
+        self.appended = bytes;
+    }
+
+    /// The bytes of a range, if they were put behind the file.
+    fn in_appended(&self, range: Range<usize>) -> Option<&[u8]> {
+        let length = self.len() as usize;
+        self.appended.get(range.start.checked_sub(length)?..range.end.checked_sub(length)?)
+    }
+
     fn failed(&self, fault: FileFault) -> FileError {
         FileError { path: self.path.clone(), fault }
     }
 
     /// Fills `out` with the bytes from `offset` on.
     pub(crate) fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), FileError> {
+        if let Some(bytes) = self.in_appended(offset as usize..offset as usize + out.len()) {
+            out.copy_from_slice(bytes);
+            return Ok(());
+        }
         match &self.bytes {
             Bytes::File { file, .. } => read_exact_at(file, out, offset).map_err(|error| {
                 self.failed(match error.kind() {
@@ -242,6 +259,7 @@ impl ModelFile {
     /// The bytes of a range, if they are in memory.
     pub(crate) fn in_memory(&self, range: Range<usize>) -> Option<&[u8]> {
         match &self.bytes {
+            _ if range.start as u64 >= self.len() => self.in_appended(range),
             Bytes::File { .. } => None,
             Bytes::Memory(bytes) => bytes.get(range),
         }

@@ -9,7 +9,11 @@ use std::sync::{Arc, OnceLock};
 use impasto_graph::{DType, Storage};
 use serde::{Deserialize, Serialize};
 
-use crate::{Checkpoint, FileError, FileStamp, Origin, ParamError, ParamInfo, TensorInfo, WeightSource, WeightsError};
+use crate::view::ParamView;
+use crate::{
+    Checkpoint, ElementType, FileError, FileStamp, Origin, ParamError, ParamInfo, TensorInfo, WeightSource,
+    WeightsError,
+};
 
 /// How a parameter is read from a stored tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +35,32 @@ pub struct ParamLocation {
     pub take: TensorView,
     /// The parameter's shape.
     pub shape: Vec<usize>,
+    /// As what it is read, converted on the way: dense, or quantised. None is as the file has it, as far as that can be.
+    #[serde(default, with = "storage_name", skip_serializing_if = "Option::is_none")]
+    pub read_as: Option<Storage>,
+}
+
+impl ParamLocation {
+    /// A tensor as the file has it.
+    pub fn new(tensor: impl Into<String>, take: TensorView, shape: impl Into<Vec<usize>>) -> ParamLocation {
+        ParamLocation { tensor: tensor.into(), take, shape: shape.into(), read_as: None }
+    }
+}
+
+/// A storage by its name.
+mod storage_name {
+    use impasto_graph::Storage;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(storage: &Option<Storage>, serializer: S) -> Result<S::Ok, S::Error> {
+        storage.map(Storage::name).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Storage>, D::Error> {
+        let name = Option::<String>::deserialize(deserializer)?;
+        name.map(|name| name.parse().map_err(D::Error::custom)).transpose()
+    }
 }
 
 /// Parameters in model files under the names of a graph, whatever the files call them.
@@ -86,7 +116,7 @@ impl FileParams {
         params: BTreeMap<String, ParamLocation>,
     ) -> Result<FileParams, TensorProblems> {
         let problem = |location: &ParamLocation| match checkpoint.tensor(&location.tensor) {
-            Some(tensor) => fits(tensor, location.take, &location.shape).err(),
+            Some(tensor) => fits(checkpoint, tensor, location).err(),
             None => Some(format!("tensor '{}' {:?} is missing", location.tensor, location.shape)),
         };
         let problems: Vec<String> = params.values().filter_map(problem).collect();
@@ -115,24 +145,24 @@ impl FileParams {
         &self.path
     }
 
-    /// How most of its bytes are stored: what a graph of them should say. Single parameters may be stored in another way.
+    /// The dense float that a graph should say of parameters that it keeps dense: that of most dense bytes, or `f16` where most bytes are quantised.
+    /// How each is stored is in [`WeightSource::describe`].
     pub fn storage(&self) -> Storage {
-        let mut bytes: BTreeMap<&'static str, (u64, Storage)> = BTreeMap::new();
-        for tensor in self.params.values().filter_map(|p| self.checkpoint.tensor(&p.tensor)) {
-            if let Some(storage) = tensor.element.storage() {
-                bytes.entry(storage.name()).or_insert((0, storage)).0 += tensor.bytes();
+        let mut bytes: BTreeMap<Storage, u64> = BTreeMap::new();
+        for location in self.params.values() {
+            if let Some(view) = self.view(location) {
+                let dense = matches!(view.storage, Storage::Dense(_));
+                let storage = if dense { view.storage } else { Storage::Dense(DType::F16) };
+                *bytes.entry(storage).or_default() += view.bytes();
             }
         }
-        bytes.values().max_by_key(|(n, _)| *n).map_or(Storage::Dense(DType::F32), |(_, storage)| *storage)
+        bytes.into_iter().max_by_key(|(_, n)| *n).map_or(Storage::Dense(DType::F32), |(storage, _)| storage)
     }
 
     /// Bytes that its parameters take in the file.
     pub fn bytes(&self) -> u64 {
-        let elements = |p: &ParamLocation| p.shape.iter().product::<usize>() as u64;
-        self.params
-            .values()
-            .map(|p| self.checkpoint.tensor(&p.tensor).map_or(0, |t| elements(p) * t.element.bytes()))
-            .sum()
+        let parts = |p: &ParamLocation| if let TensorView::Rows(_, parts) = p.take { parts as u64 } else { 1 };
+        self.params.values().map(|p| self.checkpoint.tensor(&p.tensor).map_or(0, |t| t.bytes() / parts(p))).sum()
     }
 
     /// A number that tells this network from others: of names and shapes, and of some bytes of every tensor, read when it is first asked for.
@@ -147,6 +177,7 @@ impl FileParams {
         for (name, location) in &self.params {
             take(name.as_bytes());
             location.shape.iter().for_each(|d| take(&(*d as u64).to_le_bytes()));
+            location.read_as.iter().for_each(|storage| take(storage.name().as_bytes()));
             if let Some(tensor) = self.checkpoint.tensor(&location.tensor) {
                 let some = &mut [0; 64][..tensor.bytes().min(64) as usize];
                 let rest = tensor.bytes() - some.len() as u64;
@@ -175,12 +206,13 @@ impl FileParams {
     }
 }
 
-/// Whether a tensor of a file holds a parameter of this shape.
-fn fits(tensor: &TensorInfo, take: TensorView, shape: &[usize]) -> Result<(), String> {
+/// Whether a tensor of a file holds a parameter of this shape, and can be read as it should be.
+fn fits(checkpoint: &Checkpoint, tensor: &TensorInfo, location: &ParamLocation) -> Result<(), String> {
+    let ParamLocation { take, shape, read_as, .. } = location;
     let without_ones = |shape: &[usize]| shape.iter().copied().filter(|&d| d != 1).collect::<Vec<_>>();
-    let mut want = shape.to_vec();
+    let mut want = shape.clone();
     let name = &tensor.name;
-    match (take, want.first_mut()) {
+    match (*take, want.first_mut()) {
         (TensorView::Whole, _) => {}
         (TensorView::Rows(part, parts), _) if part >= parts => return Err(format!("tensor '{name}' has no such part")),
         (TensorView::Rows(_, parts), Some(rows)) => *rows = rows.saturating_mul(parts),
@@ -190,52 +222,45 @@ fn fits(tensor: &TensorInfo, take: TensorView, shape: &[usize]) -> Result<(), St
     if without_ones(&tensor.shape) != without_ones(&want) {
         return Err(format!("tensor '{name}' has the shape {:?}, {want:?} is needed", tensor.shape));
     }
-    match tensor.element.storage() {
-        Some(Storage::Dense(dtype)) if dtype.is_float() => Ok(()),
-        _ => Err(format!("tensor '{name}' is stored as {}; f32, f16 and bf16 can be computed with", tensor.element)),
+    let view = ParamView::new(checkpoint, tensor, *take, shape, *read_as);
+    match view.map_err(|problem| format!("tensor '{name}' {problem}"))?.storage {
+        Storage::Dense(DType::I32) => {
+            Err(format!("tensor '{name}' is stored as i32; {} can be computed with", ElementType::usable()))
+        }
+        _ => Ok(()),
     }
 }
 
 impl FileParams {
-    fn find_param(&self, name: &str) -> Result<&ParamLocation, ParamError> {
+    /// A parameter whose tensor fits, as all did when they were found.
+    fn view<'a>(&'a self, location: &'a ParamLocation) -> Option<ParamView<'a>> {
+        let tensor = self.checkpoint.tensor(&location.tensor)?;
+        ParamView::new(&self.checkpoint, tensor, location.take, &location.shape, location.read_as).ok()
+    }
+
+    fn find_param(&self, name: &str) -> Result<(&ParamLocation, ParamView<'_>), ParamError> {
         let unknown = || ParamError::Wrong { name: name.into(), problem: "is no parameter of this network".into() };
-        self.params.get(name).ok_or_else(unknown)
+        let location = self.params.get(name).ok_or_else(unknown)?;
+        Ok((location, self.view(location).ok_or_else(unknown)?))
     }
 }
 
 impl WeightSource for FileParams {
     fn describe(&self, name: &str) -> Result<ParamInfo, ParamError> {
-        let location = self.find_param(name)?;
-        let ParamInfo { storage, bytes, .. } = self.checkpoint.describe(&location.tensor)?;
-        let parts = if let TensorView::Rows(_, parts) = location.take { parts as u64 } else { 1 };
-        Ok(ParamInfo { storage, shape: location.shape.clone(), bytes: bytes / parts })
+        let (location, view) = self.find_param(name)?;
+        Ok(ParamInfo { storage: view.storage, shape: location.shape.clone(), bytes: view.bytes() })
+    }
+
+    fn row_scales(&self, name: &str) -> Result<Option<Vec<f32>>, ParamError> {
+        self.find_param(name)?.1.row_scales()
     }
 
     fn read_into(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(), ParamError> {
-        let (location, bytes) = (self.find_param(name)?, self.describe(name)?.bytes);
-        // What comes after a view of a tensor's rows is another parameter's.
-        if offset.checked_add(out.len() as u64).is_none_or(|end| end > bytes) {
-            let problem = format!("has no {} bytes at {offset}", out.len());
-            return Err(ParamError::Wrong { name: name.into(), problem });
-        }
-        match location.take {
-            TensorView::Whole => self.checkpoint.read_into(&location.tensor, offset, out),
-            TensorView::Rows(part, _) => self.checkpoint.read_into(&location.tensor, bytes * part as u64 + offset, out),
-            TensorView::Transposed => read_transposed(&self.checkpoint, &location.tensor, offset, out),
-        }
+        self.find_param(name)?.1.read(offset, out)
     }
 
     fn in_memory(&self, name: &str) -> Option<&[u8]> {
-        let location = self.params.get(name)?;
-        let bytes = self.checkpoint.in_memory(&location.tensor)?;
-        match location.take {
-            TensorView::Whole => Some(bytes),
-            TensorView::Rows(part, parts) => {
-                let each = bytes.len() / parts;
-                bytes.get(part * each..(part + 1) * each)
-            }
-            TensorView::Transposed => None,
-        }
+        self.view(self.params.get(name)?)?.in_memory()
     }
 
     fn check(&self) -> Result<(), ParamError> {
@@ -245,40 +270,4 @@ impl WeightSource for FileParams {
     fn origin(&self) -> Option<Origin> {
         Some(Origin::Files(FileOrigin { files: self.checkpoint.stamps()?, params: self.params.clone() }))
     }
-}
-
-/// Bytes of a stored matrix that are read at a time to be transposed.
-const PIECE: usize = 256 << 10;
-
-/// Fills `out` with bytes from `offset` on of a matrix with its rows and columns exchanged.
-fn read_transposed(source: &Checkpoint, tensor: &str, offset: u64, out: &mut [u8]) -> Result<(), ParamError> {
-    let info = source.describe(tensor)?;
-    let without_ones: Vec<usize> = info.shape.iter().copied().filter(|&d| d != 1).collect();
-    let [rows, columns] = without_ones[..] else { return source.read_into(tensor, offset, out) };
-    let size = (info.bytes / (rows * columns) as u64) as usize;
-    let row_bytes = columns * size;
-    let mut piece = vec![0; (PIECE / row_bytes).clamp(1, rows) * row_bytes];
-    // Elements of the transposed matrix, of which the first and the last may be wanted in part.
-    let (begin, end) = (offset as usize, offset as usize + out.len());
-    let first_row = |at: usize| at / size / rows;
-    for first in (0..rows).step_by(piece.len() / row_bytes) {
-        let count = (rows - first).min(piece.len() / row_bytes);
-        let piece = &mut piece[..count * row_bytes];
-        source.read_into(tensor, (first * row_bytes) as u64, piece)?;
-        for column in first_row(begin)..(first_row(end.saturating_sub(1)) + 1).min(columns) {
-            for row in 0..count {
-                let at = (column * rows + first + row) * size;
-                let from = &piece[row * row_bytes + column * size..][..size];
-                if at >= begin && at + size <= end {
-                    out[at - begin..][..size].copy_from_slice(from);
-                } else {
-                    (at..at + size)
-                        .zip(from)
-                        .filter(|(at, _)| (begin..end).contains(at))
-                        .for_each(|(at, b)| out[at - begin] = *b);
-                }
-            }
-        }
-    }
-    Ok(())
 }

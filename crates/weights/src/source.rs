@@ -54,6 +54,12 @@ pub trait WeightSource: Sync {
     /// How the parameter of this name is stored.
     fn describe(&self, name: &str) -> Result<ParamInfo, ParamError>;
 
+    /// A scale for each row of the parameter (its first dimension), if it has them: a true weight is what is stored times the scale of its row. Only
+    /// eight-bit floats have them; scales of other storages are applied while they are read.
+    fn row_scales(&self, _name: &str) -> Result<Option<Vec<f32>>, ParamError> {
+        Ok(None)
+    }
+
     /// Fills `out` with the parameter's bytes from `offset` on, as a model file stores them (little endian).
     fn read_into(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(), ParamError>;
 

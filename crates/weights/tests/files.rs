@@ -58,17 +58,19 @@ fn what_is_wrong_is_named_with_its_place() {
     let one = |entry: &str| file(&format!("{{\"w\":{entry}}}"), &[0; 16]);
     let cases: Vec<(&str, Vec<u8>, &[&str])> = vec![
         ("empty", vec![], &["is empty"]),
-        ("shorter than a length", vec![1, 2, 3], &["3 bytes", "header"]),
+        ("shorter than a length", vec![1, 2, 3], &["3 bytes", "too few"]),
         ("cut off in the header", good()[..100].to_vec(), &["byte 0", "cut off"]),
         (
             "a length beyond everything",
             file("{}", &[]).iter().map(|_| 0xff).collect(),
             &["byte 0", "claims 18446744073709551615"],
         ),
-        ("text", b"<html><body>404 not found</body></html>".to_vec(), &["a web page", "no safetensors"]),
-        ("GGUF", b"GGUF\x03\0\0\0\x24\x01\0\0\0\0\0\0".to_vec(), &["this is a GGUF file; impasto cannot read it yet"]),
-        ("a PyTorch file", b"PK\x03\x04\0\0\x08\x08\0\0\0\0".to_vec(), &["this is a PyTorch file (.ckpt"]),
-        ("an old PyTorch file", b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P".to_vec(), &["this is a PyTorch file (.ckpt"]),
+        ("text", b"<html><body>404 not found</body></html>".to_vec(), &["a web page", "no model file"]),
+        ("GGUF, cut off", b"GGUF\x03\0\0\0\x24\x01\0\0\0\0\0\0".to_vec(), &["byte 16", "cut off"]),
+        ("GGUF of 2023", b"GGUF\x01\0\0\0\x24\x01\0\0\0\0\0\0".to_vec(), &["byte 4", "version 1 of GGUF"]),
+        ("a zip file, cut off", b"PK\x03\x04\0\0\x08\x08\0\0\0\0".to_vec(), &["byte 12", "zip archive", "cut off"]),
+        ("a pickle, cut off", b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P".to_vec(), &["byte 0", "pickle", "cut off"]),
+        ("an old archive", [vec![b'x'; 257], b"ustar\0\0\0\0\0".to_vec()].concat(), &["a tar file"]),
         ("a pointer", b"version https://git-lfs.github.com/spec/v1\noid".to_vec(), &["a pointer of Git LFS"]),
         ("no JSON", file("{]", &[]), &["byte 8", "JSON"]),
         ("a list", file("[1]", &[]), &["byte 8", "JSON"]),
@@ -152,7 +154,7 @@ fn folders_and_files_that_are_not_there_are_said() {
     let folder = TempDir::new().expect("a temporary folder");
     let message = |path: &Path| Checkpoint::open(path).err().expect("it is refused").to_string();
     assert!(message(&folder.path().join("none.safetensors")).contains("cannot be opened"));
-    assert!(message(folder.path()).contains("has no .safetensors file"));
+    assert!(message(folder.path()).contains("has no model file"));
     write(&folder, "one.safetensors", &good());
     assert!(Checkpoint::open(folder.path()).is_ok(), "the only model of a folder needs no name");
     write(&folder, "two.safetensors", &good());

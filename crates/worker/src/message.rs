@@ -64,6 +64,8 @@ pub(crate) struct GivenParam {
     /// All that it has, also where a part is given.
     pub bytes: u64,
     pub lies: Payload,
+    /// The bits of its row scales, where none of its bytes are asked for.
+    pub row_scales: Option<Vec<u32>>,
 }
 
 /// Device memory that is allocated, and kernels that were compiled.
@@ -210,7 +212,7 @@ pub(crate) mod arbitrary {
             Just(TensorView::Transposed),
         ];
         let location = ("\\PC*", take, prop::collection::vec(any::<usize>(), 0..4))
-            .prop_map(|(tensor, take, shape)| ParamLocation { tensor, take, shape });
+            .prop_map(|(tensor, take, shape)| ParamLocation::new(tensor, take, shape));
         let params = prop::collection::btree_map("\\PC*", location, 0..4);
         (prop::collection::vec(stamp, 0..3), params).prop_map(|(files, params)| FileOrigin { files, params })
     }
@@ -286,7 +288,13 @@ pub(crate) mod arbitrary {
         });
         let open = (any::<u32>(), "\\PC*", device, options, any::<u64>());
         let given = ("\\PC*", any::<Vec<usize>>(), any::<u64>(), lies());
-        let given = given.prop_map(|(storage, shape, bytes, lies)| GivenParam { storage, shape, bytes, lies });
+        let given = given.prop_map(|(storage, shape, bytes, lies)| GivenParam {
+            storage,
+            shape,
+            bytes,
+            lies,
+            row_scales: (bytes % 2 == 0).then(|| vec![1, 0x7fc0_0000]),
+        });
         let places = || prop::collection::vec(lies(), 0..5);
         prop_oneof![
             open.prop_map(|(version, build, device, options, idle_milliseconds)| Request::Open {

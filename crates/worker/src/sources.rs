@@ -53,7 +53,7 @@ pub(crate) struct AskParent {
 
 impl AskParent {
     /// Asks for a parameter and some of its bytes.
-    fn ask(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<ParamInfo, ParamError> {
+    fn ask(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(ParamInfo, Option<Vec<u32>>), ParamError> {
         let gone = || ParamError::Gone { reason: "the parent is gone".into() };
         let wrong = |problem: String| ParamError::Wrong { name: name.into(), problem };
         // Held until the bytes are here, so that each asker gets its own.
@@ -69,13 +69,18 @@ impl AskParent {
             (Payload::Memory(at), Some(file)) => memory::read(file, at, out).map_err(|_| elsewhere())?,
             _ => return Err(elsewhere()),
         }
-        Ok(ParamInfo { storage, shape: given.shape, bytes: given.bytes })
+        Ok((ParamInfo { storage, shape: given.shape, bytes: given.bytes }, given.row_scales))
     }
 }
 
 impl WeightSource for AskParent {
     fn describe(&self, name: &str) -> Result<ParamInfo, ParamError> {
-        self.ask(name, 0, &mut [])
+        self.ask(name, 0, &mut []).map(|(info, _)| info)
+    }
+
+    fn row_scales(&self, name: &str) -> Result<Option<Vec<f32>>, ParamError> {
+        let (_, scales) = self.ask(name, 0, &mut [])?;
+        Ok(scales.map(|bits| bits.into_iter().map(f32::from_bits).collect()))
     }
 
     fn read_into(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(), ParamError> {
@@ -104,6 +109,10 @@ impl Watched {
 impl WeightSource for Watched {
     fn describe(&self, name: &str) -> Result<ParamInfo, ParamError> {
         self.source.describe(name)
+    }
+
+    fn row_scales(&self, name: &str) -> Result<Option<Vec<f32>>, ParamError> {
+        self.source.row_scales(name)
     }
 
     fn read_into(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(), ParamError> {

@@ -200,9 +200,10 @@ impl Worker {
             }
             let mut part = vec![0; bytes as usize];
             source.read_into(name, offset, &mut part)?;
-            Ok((info, part))
+            let row_scales = if bytes == 0 { source.row_scales(name)? } else { None };
+            Ok((info, part, row_scales))
         };
-        let (info, part) = match read() {
+        let (info, part, row_scales) = match read() {
             Ok(read) => read,
             Err(error) => {
                 self.tell(&Request::Param(Err(Failure::from(error.clone()))), &[]);
@@ -212,7 +213,9 @@ impl Worker {
         let in_memory = (bytes > memory::LARGE)
             && self.memory.as_ref().is_some_and(|file| memory::write(file, waiting.room_at, &part).is_ok());
         let lies = if in_memory { Payload::Memory(waiting.room_at) } else { Payload::Tail };
-        let param = GivenParam { storage: info.storage.to_string(), shape: info.shape, bytes: info.bytes, lies };
+        let row_scales = row_scales.map(|scales| scales.into_iter().map(f32::to_bits).collect());
+        let (storage, shape, all) = (info.storage.to_string(), info.shape, info.bytes);
+        let param = GivenParam { storage, shape, bytes: all, lies, row_scales };
         self.tell(&Request::Param(Ok(param)), if in_memory { &[] } else { &part });
         None
     }
