@@ -25,6 +25,15 @@ pub(crate) fn storage(graph: &Graph, param: Value) -> Storage {
     }
 }
 
+/// How a parameter stays stored as the weights of products, if it is in blocks and can: its rows are whole blocks, and no taps of a window are
+/// among them, which products take in another order.
+pub(crate) fn kept_blocks(graph: &Graph, param: Value) -> Option<Storage> {
+    let (storage, ty) = (storage(graph, param), graph.ty(param));
+    let pointwise = ty.shape.len() >= 2 && ty.shape[2..].iter().all(|&d| d == 1);
+    let blocks = !matches!(storage, Storage::Dense(_)) && pointwise;
+    (blocks && (ty.shape[1] as u64).is_multiple_of(storage.block_elements())).then_some(storage)
+}
+
 /// A parameter that a source has as the graph expects it.
 pub(crate) struct Param<'a> {
     source: &'a dyn WeightSource,
@@ -90,6 +99,20 @@ impl<'a> Param<'a> {
         self.storage
     }
 
+    /// Makes sure that it is stored so, where it is not converted.
+    pub(crate) fn check_is(&self, storage: Storage) -> Result<(), BackendError> {
+        if self.storage == storage {
+            return Ok(());
+        }
+        let problem = format!("is stored as {}, the graph was built for {storage}", self.storage);
+        Err(BackendError::Param { name: self.name.into(), problem })
+    }
+
+    /// What numbers of a row are multiplied by.
+    pub(crate) fn scale_of_row(&self, row: usize) -> f32 {
+        self.row_scales.as_ref().and_then(|scales| scales.get(row)).copied().unwrap_or(1.0)
+    }
+
     /// Bytes of so many elements.
     pub(crate) fn bytes_of(&self, elements: usize) -> usize {
         (elements as u64).div_ceil(self.storage.block_elements()) as usize * self.storage.block_bytes() as usize
@@ -119,10 +142,10 @@ impl<'a> Param<'a> {
         Ok(Stored { storage: self.storage, bytes, skipped, first, row_scales })
     }
 
-    /// The bytes of these elements straight into `out`, where they are no blocks.
+    /// The bytes of these elements straight into `out`: whole blocks, where they are blocks.
     pub(crate) fn read_into(&self, elements: Range<usize>, out: &mut [u8]) -> Result<(), BackendError> {
         assert!(elements.end <= self.elements, "a parameter is read inside its shape");
-        Ok(self.source.read_into(self.name, (elements.start * self.bytes_of(1)) as u64, out)?)
+        Ok(self.source.read_into(self.name, self.bytes_of(elements.start) as u64, out)?)
     }
 
     /// Says that so many elements were read and packed.

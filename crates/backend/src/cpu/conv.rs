@@ -12,10 +12,12 @@ use std::ops::Range;
 use impasto_graph::{Graph, Value};
 
 use super::Cpu;
+use super::blocks::Decoding;
 use super::gemm::drive::{BLOCK_ROWS, Block, Product, Target, convert, spread, sums_bytes};
 use super::gemm::pack::{self, Order};
 use super::gemm::share::{Partition, Room};
 use super::gemm::{Kernel, ProductType};
+use super::pool::Pool;
 use super::rows::{Dst, Src};
 use super::session::{Env, Ptr, Run};
 use crate::shapes::{Window, epilogue};
@@ -146,17 +148,30 @@ impl ConvPlan {
 }
 
 pub(super) fn scratch_bytes(cpu: &Cpu, graph: &Graph, value: Value) -> u64 {
-    (ConvPlan::new(cpu, &Window::of(graph, value)).room.bytes() * cpu.threads()) as u64
+    let plan = ConvPlan::new(cpu, &Window::of(graph, value));
+    let decoded = decoding(cpu, graph, value).map_or(0, |decoding| decoding.bytes());
+    (decoded + plan.room.bytes() * cpu.threads()) as u64
+}
+
+/// How the weights of a convolution are decoded first, if they are in blocks: all at once, since a window of one pixel has few.
+fn decoding(cpu: &Cpu, graph: &Graph, value: Value) -> Option<Decoding> {
+    Decoding::new(cpu, graph, graph.node(value).inputs[1], false, usize::MAX)
 }
 
 pub(super) fn prepare(env: &Env, value: Value) -> Run {
-    let conv = Convolution::new(env, value);
+    let mut conv = Convolution::new(env, value);
+    let Some(decoding) = decoding(env.cpu, env.graph, value) else {
+        conv.product.panels = env.panels(env.graph.node(value).inputs[1], false);
+        return Box::new(move |pool| conv.run(pool));
+    };
+    let (decoder, panels) = (decoding.of(env, env.graph.node(value).inputs[1]), conv.scratch);
+    // SAFETY: panels, then a room for each thread, as `scratch_bytes` has planned.
+    conv.scratch = Ptr::new(unsafe { panels.add(decoding.bytes()) });
+    conv.product.panels = panels.get();
     Box::new(move |pool| {
-        pool.each(conv.counts.iter().product(), &|thread, task| {
-            // SAFETY: a task has its own pixels and columns of the result, a thread its own scratch memory; sizes are
-            // those that `scratch_bytes` and the plan agreed on.
-            unsafe { conv.compute(thread, task) };
-        });
+        // SAFETY: the panels have their place, and the steps before are done.
+        unsafe { decoder.panels(pool, &conv.product, 0, panels) };
+        conv.run(pool);
     })
 }
 
@@ -201,7 +216,8 @@ impl Convolution {
             kernel: plan.kernel,
             rows: env.cpu.rows(),
             number: plan.number,
-            panels: env.panels(node.inputs[1], false),
+            // They are found, or decoded, when it is known which.
+            panels: std::ptr::null(),
             k: s.k(),
         };
         let place = |tap: usize| tap / s.kernel[1] * plan.line_bytes + tap % s.kernel[1] * plan.pixel_bytes;
@@ -233,6 +249,15 @@ impl Convolution {
                 pixels.div_ceil(plan.block[1]),
             ],
         }
+    }
+
+    /// Computes it.
+    fn run(&self, pool: &Pool) {
+        pool.each(self.counts.iter().product(), &|thread, task| {
+            // SAFETY: a task has its own pixels and columns of the result, a thread its own scratch memory; sizes are
+            // those that `scratch_bytes` and the plan agreed on.
+            unsafe { self.compute(thread, task) };
+        });
     }
 
     /// Neighbouring tasks share their columns: the panels are still in the cache.

@@ -4,11 +4,13 @@ use std::ops::Range;
 
 use impasto_graph::{DType, Graph, Op, Value};
 
+use super::blocks::Decoding;
 use super::gemm::drive::{Block, Product, Target, convert_row, spread, sums_bytes};
 use super::gemm::share::{Partition, Room};
 use super::gemm::{Kernel, PANEL, ProductType, pack};
+use super::pool::Pool;
 use super::rows::{Dst, Src};
-use super::session::{Env, Run, size};
+use super::session::{Env, Ptr, Run, size};
 use super::{Cpu, memory::ALIGNMENT};
 use crate::shapes::epilogue;
 
@@ -88,19 +90,28 @@ fn shape(graph: &Graph, value: Value) -> Shape {
     }
 }
 
+/// How the weights of a linear layer are decoded first, if they are in blocks.
+fn decoding(cpu: &Cpu, graph: &Graph, value: Value, plan: &LinearPlan) -> Option<Decoding> {
+    let gated = matches!(graph.node(value).op, Op::Linear { geglu: true, .. });
+    Decoding::new(cpu, graph, graph.node(value).inputs[1], gated, plan.partition.columns)
+}
+
 pub(super) fn scratch_bytes(cpu: &Cpu, graph: &Graph, value: Value) -> u64 {
-    (LinearPlan::new(cpu, &shape(graph, value)).room.bytes() * cpu.threads()) as u64
+    let plan = LinearPlan::new(cpu, &shape(graph, value));
+    let decoded = decoding(cpu, graph, value, &plan).map_or(0, |decoding| decoding.bytes());
+    (decoded + plan.room.bytes() * cpu.threads()) as u64
 }
 
 pub(super) fn prepare(env: &Env, value: Value) -> Run {
     let node = env.graph.node(value);
     let Op::Linear { fused, .. } = node.op else { unreachable!("called for linear layers") };
     let s = shape(env.graph, value);
-    let panels = env.panels(node.inputs[1], s.gated);
     let (bias, residual) = epilogue(env.graph, value, fused);
     let [bias, residual] = [bias, residual].map(|operand| operand.map(|v| env.src(v)));
     let (a, out, scratch) = (env.src(node.inputs[0]), env.dst(value), env.scratch());
     let plan = LinearPlan::new(env.cpu, &s);
+    let decoder = decoding(env.cpu, env.graph, value, &plan).map(|decoding| decoding.of(env, node.inputs[1]));
+    let panels = if decoder.is_some() { std::ptr::null() } else { env.panels(node.inputs[1], s.gated) };
     let product = Product { kernel: plan.kernel, rows: env.cpu.rows(), number: plan.number, panels, k: s.k };
     // Held rows write a strip of columns, then the next: each line would be fetched from far away to be overwritten.
     let row_bytes = s.results * size(out.dtype);
@@ -112,14 +123,16 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
         && lines
         && s.groups * s.m * row_bytes >= STREAMED_BYTES;
     let biases = if s.gated { 2 * s.results } else { s.results };
-    Box::new(move |pool| {
-        let (row_blocks, column_blocks) = (s.m.div_ceil(plan.partition.rows), s.n.div_ceil(plan.partition.columns));
+    // Columns `all` of the result, with panels that are there and scratch memory for each thread.
+    let multiply = move |pool: &Pool, product: Product, all: Range<usize>, scratch: Ptr| {
+        let (row_blocks, column_blocks) =
+            (s.m.div_ceil(plan.partition.rows), all.len().div_ceil(plan.partition.columns));
         pool.each(s.groups * row_blocks * column_blocks, &|thread, task| {
             // Neighbouring tasks share their columns: the panels are still in the cache.
             let (columns, block) = (task / (s.groups * row_blocks), task % (s.groups * row_blocks));
             let (group, block) = (block / row_blocks, block % row_blocks);
-            let n0 = columns * plan.partition.columns;
-            let n = n0..s.n.min(n0 + plan.partition.columns);
+            let n0 = all.start + columns * plan.partition.columns;
+            let n = n0..all.end.min(n0 + plan.partition.columns);
             let m0 = block * plan.partition.rows;
             let m = plan.partition.rows.min(s.m - m0);
             let first = group * s.m + m0;
@@ -146,7 +159,20 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
                 multiply_rows(&product, &plan, a.at(first * s.k), s.k, m, n, scratch, &target);
             }
         });
-    })
+    };
+    match decoder {
+        None => Box::new(move |pool| multiply(pool, product, 0..s.n, scratch)),
+        Some(decoder) => Box::new(move |pool| {
+            for first in (0..s.n).step_by(decoder.decoding.columns) {
+                // SAFETY: panels, then a room for each thread, as `scratch_bytes` has planned; the steps before are done.
+                let (product, rooms) = unsafe {
+                    let rooms = Ptr::new(scratch.add(decoder.decoding.bytes()));
+                    (decoder.panels(pool, &product, first, scratch), rooms)
+                };
+                multiply(pool, product, first..s.n.min(first + decoder.decoding.columns), rooms);
+            }
+        }),
+    }
 }
 
 /// One block of rows of A against some columns of B, converting the rows first where that is needed.

@@ -2,10 +2,19 @@
 
 use impasto_graph::{Op, Pairs, Value};
 
+use super::blocks::BlockRows;
+use super::rows::Src;
 use super::session::{Env, Run};
 
-/// Numbers that are turned at a time.
+/// Numbers that are turned at a time: whole blocks of every storage.
 const CHUNK: usize = 512;
+
+/// Where the rows of a table can be read.
+#[derive(Clone, Copy)]
+pub(super) enum Table {
+    Dense(Src),
+    Blocks(BlockRows),
+}
 
 /// Rows of a table by number. A number outside the table gives a row of NaN, which the run reports as such: a wrong
 /// row would be a silently wrong picture.
@@ -24,7 +33,10 @@ pub(super) fn embedding(env: &Env, value: Value) -> Run {
                 for at in (0..c).step_by(CHUNK) {
                     let part = &mut buffer[..CHUNK.min(c - at)];
                     match usize::try_from(id) {
-                        Ok(row) if row < count => (rows.load)(table.at(row * c + at), part),
+                        Ok(row) if row < count => match table {
+                            Table::Dense(numbers) => (rows.load)(numbers.at(row * c + at), part),
+                            Table::Blocks(blocks) => blocks.decode(row, at, part),
+                        },
                         _ => part.fill(f32::NAN),
                     }
                     (rows.store)(part, out.at(i * c + at));

@@ -6,6 +6,7 @@
 
 mod attention;
 mod bench;
+mod blocks;
 mod conv;
 mod elementwise;
 mod gemm;

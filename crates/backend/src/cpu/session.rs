@@ -4,13 +4,15 @@ use std::time::Instant;
 
 use impasto_graph::{DType, Data, Graph, HostTensor, Location, Plan, Span, Step, TensorType, Value};
 
+use super::blocks::BlockRows;
+use super::lookup::Table;
 use super::memory::CpuMemory;
 use super::pool::Pool;
 use super::rows::{Dst, Src};
 use super::weights::{CpuLayout, CpuWeights};
 use super::{Cpu, attention, conv, elementwise, linear, lookup, movement, norm};
 use crate::session::{PrepareOps, Signature, StreamState, step_times};
-use crate::stored::param_name;
+use crate::stored::{kept_blocks, param_name};
 use crate::stream::segment_of;
 use crate::{BackendError, Session, StepTime, Streaming, io};
 
@@ -70,9 +72,7 @@ impl Env<'_> {
             Location::Arena(span) => {
                 Src { ptr: self.arena_ptr(span.offset, span.bytes), dtype: self.graph.ty(value).dtype }
             }
-            Location::Weight(param) => {
-                self.weights.find(self.segment, param_name(self.graph, param), CpuLayout::Tensor)
-            }
+            Location::Weight(param) => self.weight(param, CpuLayout::Tensor),
             Location::Host(_) | Location::Nowhere => unreachable!("an operand of a step has a place here"),
         }
     }
@@ -88,17 +88,24 @@ impl Env<'_> {
     }
 
     /// Where the rows of a table can be read.
-    pub(super) fn table(&self, value: Value) -> Src {
+    pub(super) fn table(&self, value: Value) -> Table {
         match self.plan.place(value) {
-            Location::Weight(param) => self.weights.find(self.segment, param_name(self.graph, param), CpuLayout::Table),
-            _ => self.src(value),
+            Location::Weight(param) => match kept_blocks(self.graph, param) {
+                Some(storage) => Table::Blocks(BlockRows::new(self, param, storage)),
+                None => Table::Dense(self.weight(param, CpuLayout::Table)),
+            },
+            _ => Table::Dense(self.src(value)),
         }
     }
 
     /// The packed panels of a parameter, with gates among them or without.
     pub(super) fn panels(&self, param: Value, gated: bool) -> *const u8 {
-        let layout = if gated { CpuLayout::GatedPanels } else { CpuLayout::Panels };
-        self.weights.find(self.segment, param_name(self.graph, param), layout).ptr
+        self.weight(param, if gated { CpuLayout::GatedPanels } else { CpuLayout::Panels }).ptr
+    }
+
+    /// A parameter in one of its layouts.
+    pub(super) fn weight(&self, param: Value, layout: CpuLayout) -> Src {
+        self.weights.find(self.segment, param_name(self.graph, param), layout)
     }
 
     /// The scratch memory of a step.

@@ -10,14 +10,14 @@ use std::sync::{Mutex, PoisonError};
 
 use impasto_graph::{DType, Graph, Plan, Segment, Storage, StreamedWeight, TensorType, Used, Value, Weight};
 
-use super::Cpu;
 use super::gemm::pack::{self, Order};
 use super::gemm::{PANEL, ProductType};
 use super::memory::{AlignedBytes, CpuMemory, ReadBuffer};
 use super::rows::{Dst, PanelRows, Src};
 use super::session::Ptr;
+use super::{Cpu, blocks};
 use crate::shapes::product_shape;
-use crate::stored::{Param, Stored, param_name, storage};
+use crate::stored::{Param, Stored, kept_blocks, param_name, storage};
 use crate::tasks::FirstError;
 use crate::{BackendError, WeightSource};
 
@@ -36,6 +36,8 @@ pub(super) enum CpuLayout {
     Panels,
     /// As panels of values and of their gates, the weights of a product that ends with GEGLU.
     GatedPanels,
+    /// In the blocks of the file, the weights of a product, gated or not, and tables.
+    Blocks,
     Table,
     Tensor,
 }
@@ -79,14 +81,22 @@ fn layouts(cpu: &Cpu, graph: &Graph, param: Value, used: Used) -> Vec<(CpuLayout
     let ty = graph.ty(param);
     let table = table_dtype(storage(graph, param));
     let mut all = vec![];
-    if used.as_weights {
-        all.push((CpuLayout::Panels, cpu.number().dtype(), packed_bytes(cpu, ty, false)));
-    }
-    if used.as_gated {
-        all.push((CpuLayout::GatedPanels, cpu.number().dtype(), packed_bytes(cpu, ty, true)));
-    }
-    if used.as_table {
-        all.push((CpuLayout::Table, table, ty.elements() * table.bytes()));
+    match kept_blocks(graph, param) {
+        Some(storage) if used.as_weights || used.as_gated || used.as_table => {
+            all.push((CpuLayout::Blocks, DType::F32, blocks::bytes(ty, storage)));
+        }
+        Some(_) => {}
+        None => {
+            if used.as_weights {
+                all.push((CpuLayout::Panels, cpu.number().dtype(), packed_bytes(cpu, ty, false)));
+            }
+            if used.as_gated {
+                all.push((CpuLayout::GatedPanels, cpu.number().dtype(), packed_bytes(cpu, ty, true)));
+            }
+            if used.as_table {
+                all.push((CpuLayout::Table, table, ty.elements() * table.bytes()));
+            }
+        }
     }
     if used.as_tensor {
         all.push((CpuLayout::Tensor, ty.dtype, ty.bytes()));
@@ -106,7 +116,16 @@ const TASK_BYTES: usize = 256 << 10;
 struct Load<'a> {
     ty: &'a TensorType,
     from: From<'a>,
-    places: Vec<(CpuLayout, DType, Ptr)>,
+    places: Vec<Place>,
+}
+
+/// Where a parameter goes in one of its layouts.
+#[derive(Clone, Copy)]
+struct Place {
+    layout: CpuLayout,
+    dtype: DType,
+    bytes: u64,
+    to: Ptr,
 }
 
 enum From<'a> {
@@ -128,14 +147,17 @@ impl<'a> Load<'a> {
             Some(packed) => From::Packed(packed),
             None => From::Source(Param::find(source, name, ty, storage(graph, weight.value))?),
         };
+        if let (From::Source(param), Some(kept)) = (&from, kept_blocks(graph, weight.value)) {
+            param.check_is(kept)?;
+        }
         let layouts = layouts(cpu, graph, weight.value, weight.used).into_iter().zip(places);
-        let places = layouts.map(|((layout, dtype, _), &to)| (layout, dtype, to)).collect();
+        let places = layouts.map(|((layout, dtype, bytes), &to)| Place { layout, dtype, bytes, to }).collect();
         Ok(Load { ty, from, places })
     }
 
-    /// Rows of the parameter, and elements of each: where nothing is panels, every element is one.
+    /// Rows of the parameter, and elements of each: where nothing is in rows, every element is one.
     fn rows(&self) -> (usize, usize) {
-        match self.places.iter().any(|place| place.0.is_panels()) {
+        match self.places.iter().any(|place| place.layout.is_panels() || place.layout == CpuLayout::Blocks) {
             true => product_shape(self.ty),
             false => (self.ty.elements() as usize, 1),
         }
@@ -144,7 +166,7 @@ impl<'a> Load<'a> {
     /// The rows of each task. No panel of any layout is cut.
     fn tasks(&self) -> Vec<Range<usize>> {
         let (rows, width) = self.rows();
-        let has = |layout: CpuLayout| self.places.iter().any(|place| place.0 == layout);
+        let has = |layout: CpuLayout| self.places.iter().any(|place| place.layout == layout);
         let half = if has(CpuLayout::GatedPanels) { rows / 2 } else { rows };
         let (half, least) = match &self.from {
             From::Source(param) if half == rows || !has(CpuLayout::Panels) || half.is_multiple_of(PANEL) => {
@@ -167,13 +189,7 @@ impl<'a> Load<'a> {
             From::Source(param) => param,
             From::Packed(packed) => {
                 let mut rest = *packed;
-                for &(layout, dtype, to) in &self.places {
-                    let bytes = match layout {
-                        CpuLayout::Panels | CpuLayout::GatedPanels => {
-                            packed_bytes(cpu, self.ty, layout == CpuLayout::GatedPanels)
-                        }
-                        CpuLayout::Table | CpuLayout::Tensor => self.ty.elements() * dtype.bytes(),
-                    };
+                for &Place { bytes, to, .. } in &self.places {
                     let (own, others) = rest.split_at(bytes as usize);
                     // SAFETY: the caller's.
                     unsafe { to.get().copy_from_nonoverlapping(own.as_ptr(), own.len()) };
@@ -187,16 +203,23 @@ impl<'a> Load<'a> {
         let [buffer, numbers] = buffers;
         match self.places[..] {
             // SAFETY: the caller's.
-            [(CpuLayout::Table | CpuLayout::Tensor, dtype, to)] if param.storage() == Storage::Dense(dtype) => unsafe {
+            [Place { layout, dtype, to, .. }]
+                if layout == CpuLayout::Blocks || !layout.is_panels() && param.storage() == Storage::Dense(dtype) =>
+            unsafe {
                 let (at, bytes) = (to.add(param.bytes_of(elements.start)), param.bytes_of(elements.len()));
                 param.read_into(elements.clone(), std::slice::from_raw_parts_mut(at, bytes))?;
             },
             _ => {
                 let stored = param.read(elements.clone(), buffer)?;
-                for &(layout, dtype, to) in &self.places {
+                for &Place { layout, dtype, to, .. } in &self.places {
                     // SAFETY: the caller's.
                     unsafe {
                         match layout {
+                            CpuLayout::Blocks => {
+                                let bytes = stored.bytes();
+                                let to = to.add(param.bytes_of(elements.start));
+                                to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+                            }
                             CpuLayout::Panels => self.pack_panels(cpu, &stored, &rows, false, to, numbers),
                             CpuLayout::GatedPanels => self.pack_panels(cpu, &stored, &rows, true, to, numbers),
                             CpuLayout::Table | CpuLayout::Tensor => {
@@ -206,6 +229,17 @@ impl<'a> Load<'a> {
                             }
                         }
                     }
+                }
+            }
+        }
+        let of_rows =
+            self.places.iter().filter(|p| p.layout == CpuLayout::Blocks && blocks::has_scales(param.storage()));
+        for place in of_rows {
+            for row in rows.clone() {
+                // SAFETY: the caller's; the layout has a scale for each row, aligned, behind its blocks.
+                unsafe {
+                    let scales = place.to.add(blocks::scales_offset(self.ty, param.storage())).cast::<f32>();
+                    scales.add(row).write(param.scale_of_row(row));
                 }
             }
         }

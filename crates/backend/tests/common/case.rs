@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-use half::f16;
 use impasto_backend::{ParamError, ParamInfo, WeightSource};
 use impasto_graph::{Banded, DType, Data, Graph, HostTensor, Op, Storage, Value};
+
+use impasto_weights::{decode, encode};
 
 use super::rng::Rng;
 
@@ -15,12 +16,14 @@ pub struct Case {
     pub given: HashMap<Value, HostTensor>,
     /// What a model file has of the parameters, by name.
     stored: HashMap<String, Vec<u8>>,
+    /// Scales of the rows of some of them.
+    scales: HashMap<String, Vec<f32>>,
 }
 
 impl Case {
     /// Inputs are normally distributed, ids small; the weights of products keep the size of what they multiply.
     pub fn new(graph: Graph, rng: &mut Rng) -> Case {
-        let mut case = Case { graph, given: HashMap::new(), stored: HashMap::new() };
+        let mut case = Case { graph, given: HashMap::new(), stored: HashMap::new(), scales: HashMap::new() };
         for value in case.graph.values() {
             let ty = case.graph.ty(value).clone();
             let n = ty.elements() as usize;
@@ -36,9 +39,17 @@ impl Case {
                     tensor
                 }
                 Op::Param { storage, name } => {
-                    let (bytes, numbers) = random_blocks(*storage, n / 32, size, rng);
+                    // Eight-bit floats have no room for small numbers: their rows have scales.
+                    let scaled = matches!(storage, Storage::F8_E4M3 | Storage::F8_E5M2) && rng.chance(70);
+                    let (bytes, mut numbers) = random_blocks(*storage, n, if scaled { 4.0 } else { size }, rng);
                     case.stored.insert(name.clone(), bytes);
-                    tensor(&ty.shape, DType::F32, numbers)
+                    if scaled {
+                        let rows = ty.shape[0];
+                        let scales: Vec<f32> = (0..rows).map(|_| ((0.5 + rng.unit()) * size / 4.0) as f32).collect();
+                        numbers.iter_mut().enumerate().for_each(|(i, x)| *x *= scales[i / (n / rows)]);
+                        case.scales.insert(name.clone(), scales);
+                    }
+                    tensor(&ty.shape, DType::F32, numbers.into_iter().map(f64::from))
                 }
                 _ => continue,
             };
@@ -73,7 +84,7 @@ impl Case {
         let sources_of = |name: &str| parts.get(name).unwrap_or_else(|| sources[name]).clone();
         let all = banded.graph.inputs().chain(banded.graph.params());
         let given = all.map(|(name, value)| (value, sources_of(name))).collect();
-        Case { graph: banded.graph.clone(), given, stored: self.stored.clone() }
+        Case { graph: banded.graph.clone(), given, stored: self.stored.clone(), scales: self.scales.clone() }
     }
 
     /// The inputs, as a run takes them.
@@ -104,28 +115,38 @@ pub fn bytes(tensor: &HostTensor) -> Vec<u8> {
     bytes
 }
 
-/// Blocks of 32 as a file stores them, and the numbers that they stand for.
-fn random_blocks(storage: Storage, blocks: usize, size: f64, rng: &mut Rng) -> (Vec<u8>, Vec<f64>) {
-    let (mut bytes, mut numbers) = (vec![], vec![]);
-    for _ in 0..blocks {
-        let largest = if storage == Storage::Q8_0 { 127.0 } else { 8.0 };
-        let scale = f16::from_f64(3.0 * size * (0.5 + rng.unit()) / largest * if rng.chance(20) { -1.0 } else { 1.0 });
-        bytes.extend(scale.to_le_bytes());
-        match storage {
-            Storage::Q8_0 => {
-                let quanta: Vec<i8> = (0..32).map(|_| rng.bits() as i8).collect();
-                bytes.extend(quanta.iter().map(|&q| q as u8));
-                numbers.extend(quanta.iter().map(|&q| scale.to_f64() * q as f64));
-            }
-            Storage::Q4_0 => {
-                let quanta: Vec<u8> = (0..32).map(|_| rng.below(16) as u8).collect();
-                // The first half of a block is in the low nibbles.
-                bytes.extend((0..16).map(|i| quanta[i] | quanta[i + 16] << 4));
-                numbers.extend(quanta.iter().map(|&q| scale.to_f64() * (q as f64 - 8.0)));
-            }
-            _ => unreachable!("graphs of tests have {storage} nowhere"),
-        }
-    }
+/// Quantised storages: those of tests that take any.
+pub const BLOCKS: [Storage; 15] = [
+    Storage::Q4_0,
+    Storage::Q4_1,
+    Storage::Q5_0,
+    Storage::Q5_1,
+    Storage::Q8_0,
+    Storage::Q2_K,
+    Storage::Q3_K,
+    Storage::Q4_K,
+    Storage::Q5_K,
+    Storage::Q6_K,
+    Storage::IQ4_NL,
+    Storage::IQ4_XS,
+    Storage::MXFP4,
+    Storage::F8_E4M3,
+    Storage::F8_E5M2,
+];
+
+/// A storage whose blocks rows of so many numbers are made of.
+pub fn any_blocks(k: usize, rng: &mut Rng) -> Storage {
+    let fit: Vec<Storage> = BLOCKS.into_iter().filter(|s| (k as u64).is_multiple_of(s.block_elements())).collect();
+    rng.pick(&fit)
+}
+
+/// Blocks of random numbers as a file stores them, and the numbers that they stand for before rows are scaled. That blocks are decoded as the reference
+/// does is tested where they are decoded.
+fn random_blocks(storage: Storage, elements: usize, size: f64, rng: &mut Rng) -> (Vec<u8>, Vec<f32>) {
+    let mut numbers: Vec<f32> = (0..elements).map(|_| (size * rng.normal()) as f32).collect();
+    let mut bytes = vec![0; storage.bytes_of(elements as u64).expect("few") as usize];
+    encode(storage, &numbers, &mut bytes);
+    decode(storage, &bytes, &mut numbers);
     (bytes, numbers)
 }
 
@@ -135,6 +156,10 @@ impl WeightSource for Case {
         let value = self.graph.params().find(|(n, _)| *n == name).ok_or_else(missing)?.1;
         let Op::Param { storage, .. } = self.graph.node(value).op else { return Err(missing()) };
         Ok(ParamInfo { storage, shape: self.graph.ty(value).shape.clone(), bytes: self.stored[name].len() as u64 })
+    }
+
+    fn row_scales(&self, name: &str) -> Result<Option<Vec<f32>>, ParamError> {
+        Ok(self.scales.get(name).cloned())
     }
 
     fn read_into(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(), ParamError> {

@@ -2,7 +2,7 @@
 
 use impasto_graph::{DType, Epilogue, Fused, Node, Op, Storage, Unary};
 
-use super::common::case::Case;
+use super::common::case::{BLOCKS, Case, any_blocks};
 use super::common::exam::{Bar, Exam};
 use super::common::rng::{Rng, cases};
 use super::operands::{FLOATS, Operand, any_dtype, input, single, vector};
@@ -145,9 +145,14 @@ fn linear_layers_with_large_results() {
 #[test]
 fn linear_layers_of_quantised_weights() {
     let mut exam = Exam::new("linear, quantised");
+    // Each of them once, and so large that panels are decoded in several turns.
+    cases(BLOCKS.len(), |i, rng| {
+        let case = linear(&rows(3, rng), 1037, if i % 4 == 0 { 4608 } else { 512 }, BLOCKS[i], rng);
+        exam.check(&case, bar(&case), rng);
+    });
     cases(24, |_, rng| {
-        let (m, n, k) = (rng.pick(&M[..6]), rng.pick(&N), rng.pick(&[32, 96, 320, 1120]));
-        let (rows, storage) = (rows(m, rng), rng.pick(&[Storage::Q8_0, Storage::Q4_0]));
+        let (m, n, k) = (rng.pick(&M[..6]), rng.pick(&N), rng.pick(&[32, 96, 256, 320, 1120, 1536]));
+        let (rows, storage) = (rows(m, rng), any_blocks(k, rng));
         let case = linear(&rows, n, k, storage, rng);
         exam.check(&case, bar(&case), rng);
     });
@@ -194,7 +199,7 @@ fn linear_layers_with_geglu() {
         };
         let (x, rows) = (rng.pick(&FLOATS), rows(m, rng));
         let storage = match k.is_multiple_of(32) && rng.chance(60) {
-            true => rng.pick(&[Storage::Q8_0, Storage::Q4_0]),
+            true => any_blocks(k, rng),
             false => dense(rng),
         };
         exam.check(&gated(x, &rows, n, k, storage, rng), Bar::TIGHT, rng);
@@ -390,11 +395,11 @@ fn convolutions_of_quantised_weights() {
     let mut exam = Exam::new("conv2d, quantised");
     // Blocks that end with a filter, and blocks that do not.
     cases(12, |_, rng| {
-        let channels = rng.pick(&[[32, 5], [64, 32], [4, 32], [3, 64], [40, 4]]);
+        let channels = rng.pick(&[[32, 5], [64, 32], [4, 32], [3, 64], [40, 4], [256, 9]]);
         let kernel = rng.pick(&[[1, 1], [3, 3]]);
         let conv = Conv { kernel, ..same(1, [5, 9], channels) };
-        let storage = rng.pick(&[Storage::Q8_0, Storage::Q4_0]);
-        let case = conv.case(storage, rng);
+        let filters = channels[0] * channels[1] * kernel[0] * kernel[1];
+        let case = conv.case(any_blocks(filters, rng), rng);
         exam.check(&case, bar(&case), rng);
     });
 }

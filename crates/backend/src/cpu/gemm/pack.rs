@@ -52,6 +52,11 @@ impl Order {
         Order { taps, channels, block }
     }
 
+    /// One tap of so many channels.
+    pub(in super::super) fn plain(channels: usize) -> Order {
+        Order { taps: [1, 1], channels, block: channels }
+    }
+
     pub(in super::super) fn taps(self) -> usize {
         self.taps[0] * self.taps[1]
     }

@@ -4,7 +4,7 @@
 //! set's versions. All arithmetic is in `f32`.
 
 use half::bf16;
-use impasto_graph::{DType, Unary};
+use impasto_graph::{DType, Storage, Unary};
 
 use super::Isa;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -218,6 +218,8 @@ pub(crate) struct Rows {
     pub(crate) convert: unsafe fn(Src, Dst, usize),
     /// Rows of a model file into a panel, but for its padding.
     pub(crate) panel: unsafe fn(&PanelRows, *mut u8),
+    /// Whole blocks of a model file to numbers.
+    pub(crate) decode: unsafe fn(Storage, &[u8], &mut [f32]),
 }
 
 /// Eight or sixteen sums side by side, so that the compiler can use vectors without changing the order of addition
@@ -259,6 +261,7 @@ macro_rules! rows {
                 scale = body::scale(x: &mut [f32], factor: f32);
                 convert = stored::convert(src: Src, dst: Dst, n: usize);
                 panel = stored::panel(rows: &PanelRows, panel: *mut u8);
+                decode = stored::decode(storage: Storage, bytes: &[u8], out: &mut [f32]);
             );
         }
     };

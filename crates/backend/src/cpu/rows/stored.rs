@@ -3,7 +3,7 @@
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use impasto_graph::DType;
+use impasto_graph::{DType, Storage};
 
 use super::body::{load, round_row, slice, slice_mut, to_bf16};
 use super::{Dst, Src};
@@ -95,6 +95,12 @@ pub(super) unsafe fn convert<const L: u8>(src: Src, dst: Dst, n: usize) {
             }
         }
     }
+}
+
+/// Whole blocks to `f32`.
+#[inline(always)]
+pub(super) unsafe fn decode<const L: u8>(storage: Storage, bytes: &[u8], out: &mut [f32]) {
+    impasto_weights::decode(storage, bytes, out);
 }
 
 /// Packs a panel but for its padding.
