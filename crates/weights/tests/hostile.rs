@@ -21,7 +21,9 @@ fn fixtures() -> Vec<(String, Vec<u8>)> {
     let mut files: Vec<(String, Vec<u8>)> = std::fs::read_dir(folder)
         .expect("the fixtures are in the repository")
         .map(|entry| entry.expect("an entry").path())
-        .map(|path| (path.file_name().expect("a file").to_string_lossy().into_owned(), std::fs::read(path).expect("read")))
+        .map(|path| {
+            (path.file_name().expect("a file").to_string_lossy().into_owned(), std::fs::read(path).expect("read"))
+        })
         .filter(|(name, _)| !name.ends_with(".json") && name != "expected.safetensors" && !name.contains("-of-00003"))
         .collect();
     files.sort();
@@ -155,7 +157,10 @@ fn random_damage_is_harmless() {
             Err(_) => refused += 1,
         }
     });
-    assert!(accepted > cases / 50 && refused > cases / 4, "{accepted} accepted, {refused} refused: damage that tests nothing");
+    assert!(
+        accepted > cases / 50 && refused > cases / 4,
+        "{accepted} accepted, {refused} refused: damage that tests nothing"
+    );
 }
 
 /// A pickle in a zip archive that holds nothing else, as PyTorch has it.
@@ -189,7 +194,10 @@ fn bombs_fill_no_memory() {
         ("empty lists", zipped(&repeat(b"]", 10 << 20))),
         ("tuples of tuples", zipped(&[b"N", &repeat(b"\x85", 10 << 20)[..], b"."].concat())),
         ("lists that hold themselves twice", zipped(&[b"]q\0", &repeat(b"(h\0h\0e", 5 << 20)[..], b"."].concat())),
-        ("tuples of the whole stack", zipped(&[&repeat(b"N", 1 << 20)[..], &repeat(b"0", 1 << 20), &repeat(b"(t0", 1 << 20)].concat())),
+        (
+            "tuples of the whole stack",
+            zipped(&[&repeat(b"N", 1 << 20)[..], &repeat(b"0", 1 << 20), &repeat(b"(t0", 1 << 20)].concat()),
+        ),
         ("a memo of everything", zipped(&[&b"N"[..], &repeat(b"\x94", 20 << 20)].concat())),
         ("names", zipped(&repeat(b"ctorch\nSize\n", 2 << 20))),
         (
@@ -217,7 +225,8 @@ fn bombs_fill_no_memory() {
             gguf_value(&[&b"\x09\0\0\0\x08\0\0\0"[..], &(4u64 << 20).to_le_bytes(), &vec![0; 32 << 20]].concat()),
         ),
         ("tensors of the same name", {
-            let entry = [&1u64.to_le_bytes()[..], b"t", &0u32.to_le_bytes(), &0u32.to_le_bytes(), &0u64.to_le_bytes()].concat();
+            let entry =
+                [&1u64.to_le_bytes()[..], b"t", &0u32.to_le_bytes(), &0u32.to_le_bytes(), &0u64.to_le_bytes()].concat();
             let head = [&b"GGUF\x03\0\0\0"[..], &100_000u64.to_le_bytes(), &0u64.to_le_bytes()].concat();
             [head, repeat(&entry, 100_000), vec![0; 64]].concat()
         }),
@@ -246,7 +255,7 @@ fn bombs_fill_no_memory() {
 fn wrong_pickles_are_refused_with_a_reason() {
     let storage = b"X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x04tQ";
     let tensor = |rest: &[u8]| {
-        [&b"\x80\x02}X\x01\0\0\0wctorch._utils\n_rebuild_tensor_v2\n((" [..], storage, rest, b"tRs."].concat()
+        [&b"\x80\x02}X\x01\0\0\0wctorch._utils\n_rebuild_tensor_v2\n(("[..], storage, rest, b"tRs."].concat()
     };
     let cases: Vec<(&str, Vec<u8>, &str)> = vec![
         ("pops nothing", b"\x80\x020.".to_vec(), "the stack is empty"),
@@ -257,7 +266,11 @@ fn wrong_pickles_are_refused_with_a_reason() {
         ("eval", b"\x80\x02cbuiltins\neval\n.".to_vec(), "'builtins.eval'"),
         ("a dotted name", b"\x80\x04\x8c\x05torch\x8c\x09os.system\x93.".to_vec(), "'torch.os.system'"),
         ("a negative shape", tensor(b"K\0(J\xff\xff\xff\xfft(K\x01t\x89N"), "described wrongly"),
-        ("nine dimensions", tensor(b"K\0(K\x01K\x01K\x01K\x01K\x01K\x01K\x01K\x01K\x01t(K\x01t\x89N"), "described wrongly"),
+        (
+            "nine dimensions",
+            tensor(b"K\0(K\x01K\x01K\x01K\x01K\x01K\x01K\x01K\x01K\x01t(K\x01t\x89N"),
+            "described wrongly",
+        ),
         ("a storage that is not there", tensor(b"K\0(K\x04t(K\x01t\x89N"), "storage '0' is missing"),
         ("odd pairs", b"\x80\x02}(K\x01u.".to_vec(), "no value"),
         ("no mark", b"\x80\x02t.".to_vec(), "no mark"),
