@@ -250,6 +250,13 @@ fn bombs_fill_no_memory() {
     }
 }
 
+/// Found by fuzzing: a tensor without elements may begin behind the end of its file, where reading nothing failed.
+#[test]
+fn tensors_without_elements_are_read_wherever_they_are() {
+    let bytes = include_bytes!("../../../fuzz/seeds/gguf/empty_tensor.gguf");
+    assert_eq!(read_everything("empty tensor", bytes).expect("it opens"), 1);
+}
+
 /// What a pickle says is checked, and what is wrong is said with its place.
 #[test]
 fn wrong_pickles_are_refused_with_a_reason() {
