@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use impasto_graph::{DType, Graph, Op, Storage, TensorType, Value};
-use impasto_weights::decode_from;
+use impasto_weights::{decode_from, scale_rows};
 
 use crate::cpu::memory::ReadBuffer;
 use crate::cpu::rows::Src;
@@ -171,8 +171,7 @@ impl Stored<'_> {
     pub(crate) fn dequantise(&self, at: usize, out: &mut [f32]) {
         decode_from(self.storage, self.bytes, self.skipped + at, out);
         if let Some((scales, row)) = self.row_scales.filter(|(_, row)| *row > 0) {
-            let first = self.first + at;
-            out.iter_mut().zip(first..).for_each(|(x, i)| *x *= scales[i / row]);
+            scale_rows(out, self.first + at, row, scales);
         }
     }
 
@@ -192,5 +191,47 @@ impl Stored<'_> {
                 Src { ptr: bytes.as_ptr(), dtype: DType::F32 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ParamError, ParamInfo};
+
+    /// Eight-bit floats, with a scale for each row of three.
+    struct Scaled(Vec<f32>);
+
+    impl WeightSource for Scaled {
+        fn describe(&self, _: &str) -> Result<ParamInfo, ParamError> {
+            Ok(ParamInfo { storage: Storage::F8_E4M3, shape: vec![4, 3], bytes: 12 })
+        }
+
+        fn row_scales(&self, _: &str) -> Result<Option<Vec<f32>>, ParamError> {
+            Ok(Some(self.0.clone()))
+        }
+
+        fn read_into(&self, _: &str, offset: u64, out: &mut [u8]) -> Result<(), ParamError> {
+            // 2, 2.25, 2.5 and so on.
+            out.iter_mut().zip(offset..).for_each(|(out, i)| *out = 0x40 + i as u8);
+            Ok(())
+        }
+    }
+
+    /// A scaled fp8 model whose scales were lost is noise.
+    #[test]
+    fn rows_are_multiplied_by_their_scales() -> Result<(), BackendError> {
+        let ty = TensorType { shape: vec![4, 3], dtype: DType::F32 };
+        let source = Scaled(vec![1.0, 10.0, 0.5, -2.0]);
+        let param = Param::find(&source, "w", &ty, Storage::Dense(DType::F16))?;
+        let (mut all, mut part) = ([0.0; 12], [0.0; 5]);
+        let mut buffer = ReadBuffer::default();
+        param.read(0..12, &mut buffer)?.dequantise(0, &mut all);
+        assert_eq!(all[..6], [2.0, 2.25, 2.5, 27.5, 30.0, 32.5]);
+        assert_eq!((all[6], all[11]), (3.5 * 0.5, 7.5 * -2.0));
+        param.read(4..12, &mut buffer)?.dequantise(1, &mut part);
+        assert_eq!(part, all[5..10]);
+        assert!(Param::find(&Scaled(vec![1.0; 3]), "w", &ty, Storage::Dense(DType::F16)).is_err());
+        Ok(())
     }
 }

@@ -32,7 +32,7 @@ mod scales;
 mod source;
 mod view;
 
-pub use blocks::{decode, decode_from, encode};
+pub use blocks::{decode, decode_from, encode, scale_rows};
 pub use checkpoint::Checkpoint;
 pub use element::ElementType;
 pub use error::WeightsError;

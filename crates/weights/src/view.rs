@@ -2,7 +2,7 @@
 
 use impasto_graph::{DType, Storage};
 
-use crate::blocks::{decode_from, encode};
+use crate::blocks::{decode_from, encode, scale_rows};
 use crate::format::TensorInfo;
 use crate::scales::Quantised;
 use crate::{Checkpoint, ElementType, ParamError, TensorView};
@@ -261,19 +261,8 @@ impl<'a> ParamView<'a> {
         raw.resize((end - begin) * block, 0);
         self.checkpoint.read(self.tensor, (begin * block) as u64, raw)?;
         self.raw.decode(raw, first - begin * per_block, out);
-        match scales {
-            None => {}
-            Some([scale]) => out.iter_mut().for_each(|x| *x *= scale),
-            Some(scales) => {
-                let row = (self.tensor.elements() as usize / scales.len()).max(1);
-                let (mut at, mut out) = (first, out);
-                while !out.is_empty() {
-                    let count = (row - at % row).min(out.len());
-                    let (now, rest) = out.split_at_mut(count);
-                    now.iter_mut().for_each(|x| *x *= scales[at / row]);
-                    (at, out) = (at + count, rest);
-                }
-            }
+        if let Some(scales) = scales.filter(|scales| !scales.is_empty()) {
+            scale_rows(out, first, self.tensor.elements() as usize / scales.len(), scales);
         }
         Ok(())
     }

@@ -26,10 +26,13 @@ fn numbers(storage: Storage, bytes: &[u8], elements: usize) -> Vec<f32> {
     out
 }
 
-/// The numbers that the reference reads, by file and tensor.
-fn expected() -> BTreeMap<String, BTreeMap<String, (Vec<usize>, Vec<f32>)>> {
+/// Shapes and numbers of a file's tensors, by name.
+type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+
+/// What the references read, by file.
+fn expected() -> BTreeMap<String, Tensors> {
     let file = open("expected.safetensors");
-    let mut all: BTreeMap<String, BTreeMap<_, _>> = BTreeMap::new();
+    let mut all: BTreeMap<String, Tensors> = BTreeMap::new();
     for tensor in file.tensors() {
         let (name, of) = tensor.name.split_once('/').expect("a file and a tensor");
         let values = numbers(F32, &file.read_all(tensor).expect("read"), tensor.elements() as usize);

@@ -72,6 +72,20 @@ pub fn decode_from(storage: Storage, bytes: &[u8], first: usize, out: &mut [f32]
     }
 }
 
+/// Multiplies numbers, the first of which is element `first` of a tensor, by the scales of their rows of `row` elements.
+///
+/// # Panics
+/// If a number's row has no scale.
+pub fn scale_rows(numbers: &mut [f32], first: usize, row: usize, scales: &[f32]) {
+    let (mut at, mut numbers) = (first, numbers);
+    while !numbers.is_empty() {
+        let count = (row - at % row).min(numbers.len());
+        let (of_row, rest) = numbers.split_at_mut(count);
+        of_row.iter_mut().for_each(|x| *x *= scales[at / row]);
+        (at, numbers) = (at + count, rest);
+    }
+}
+
 fn each<const BYTES: usize, const ELEMENTS: usize>(
     bytes: &[u8],
     out: &mut [f32],

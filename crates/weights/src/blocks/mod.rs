@@ -14,7 +14,7 @@ mod search;
 
 use impasto_graph::Storage;
 
-pub use decode::{decode, decode_from};
+pub use decode::{decode, decode_from, scale_rows};
 pub use encode::encode;
 
 /// The steps of `IQ4_NL` and `IQ4_XS`: closer around zero, where most weights are.

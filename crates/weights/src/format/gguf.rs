@@ -212,19 +212,26 @@ impl<'a> Reader<'a> {
         if depth == 0 {
             return Err(self.wrong.at(at, format!("arrays are nested more than {MAX_DEPTH} deep")));
         }
-        // Values of any kind take more memory than numbers.
-        let cost = count.saturating_mul(if matches!(kind, Kind::Bool | Kind::Array) { 4 } else { 1 });
+        // Texts and values of any kind take more memory than numbers.
+        let cost = count.saturating_mul(if matches!(kind, Kind::Bool | Kind::Array | Kind::Text) { 4 } else { 1 });
         match self.elements_left.checked_sub(cost) {
             Some(left) if count <= self.cursor.left() => self.elements_left = left,
             _ => return Err(self.wrong.at(at, format!("an array claims {count} elements"))),
         }
+        let capacity = count as usize;
         match kind {
-            Kind::Text => (0..count).map(|_| self.text()).collect::<Result<_, _>>().map(MetadataValue::Texts),
+            Kind::Text => {
+                let mut texts = Vec::with_capacity(capacity);
+                (0..count).try_for_each(|_| self.text().map(|text| texts.push(text)))?;
+                Ok(MetadataValue::Texts(texts))
+            }
             Kind::Bool | Kind::Array => {
-                (0..count).map(|_| self.value(kind, depth - 1)).collect::<Result<_, _>>().map(MetadataValue::Array)
+                let mut values = Vec::with_capacity(capacity);
+                (0..count).try_for_each(|_| self.value(kind, depth - 1).map(|value| values.push(value)))?;
+                Ok(MetadataValue::Array(values))
             }
             number => {
-                let mut numbers = vec![];
+                let mut numbers = Vec::with_capacity(capacity);
                 for _ in 0..count {
                     match self.value(number, 0)? {
                         MetadataValue::Integer(n) => numbers.push(n as f64),

@@ -108,7 +108,7 @@ pub(super) fn is_harmless(module: &str, name: &str) -> bool {
     !name.contains('.')
         && (NAMES.iter().any(listed)
             || matches!(module, "builtins" | "__builtin__") && BUILTINS.contains(&name)
-            || PACKAGES.iter().any(|package| inside(&package))
+            || PACKAGES.iter().any(inside)
             || storage_type(module, name).is_some()
             || dtype(module, name).is_some()
             || module == "torch" && (name.starts_with("contiguous_format") || name == "preserve_format"))
