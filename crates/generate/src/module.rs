@@ -91,15 +91,15 @@ impl Module {
         builds: &[&Build],
     ) -> Result<(Module, usize), GenerateError> {
         let network = model.network(id).ok_or_else(|| GenerateError::Asked(format!("this model has no {id}")))?;
-        let (number, storage, device) = (network.id(), network.storage(), place.identity());
+        let (number, device, source) = (network.id(), place.identity(), network.source());
         let limits = place.device.limits();
-        let key = format!("{id:?} of {number}: {shape} {storage} {bounds:?} on {device} within {limits:?}");
-        let fitted = place.pool().loaded().plan(key, || fit(id, &place.device, storage, bounds, builds))?;
+        let key = format!("{id:?} of {number}: {shape} {bounds:?} on {device} within {limits:?}");
+        let fitted = place.pool().loaded().plan(key, || fit(id, &place.device, &*source, bounds, builds))?;
         let (home, choice) = (home(place, &fitted.plan), fitted.choice);
         let module = Module {
             id,
             place: place.clone(),
-            source: network.source(),
+            source,
             key: WeightsKey { id, network: number, device, home },
             fitted,
             tiles: None,

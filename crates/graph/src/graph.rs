@@ -325,6 +325,31 @@ impl Graph {
         }
     }
 
+    /// Says how parameters are stored: as `of` has it, by their names, or as it was where that says nothing.
+    ///
+    /// ```
+    /// use impasto_graph::{DType, Epilogue, Graph, Storage};
+    /// let mut graph = Graph::new();
+    /// let x = graph.input("x", [1, 64], DType::F32)?;
+    /// let w = graph.param("w", [8, 64], Storage::Dense(DType::F32))?;
+    /// graph.linear(x, w, Epilogue::new())?;
+    /// graph.set_storages(|name| (name == "w").then_some(Storage::Q8_0))?;
+    /// assert!(graph.to_string().contains("q8_0"));
+    /// # Ok::<(), impasto_graph::GraphError>(())
+    /// ```
+    pub fn set_storages(&mut self, of: impl Fn(&str) -> Option<Storage>) -> Result<(), GraphError> {
+        for node in &mut self.nodes {
+            let Op::Param { name, storage } = &mut node.op else { continue };
+            let (label, op) = (name.clone(), "param");
+            *storage = of(name).unwrap_or(*storage);
+            if let Err(problem) = check_source(&node.op, &node.ty) {
+                let operands = Operands(vec![Operand { role: op.into(), ty: node.ty.clone() }]);
+                return Err(GraphError::Shape { label, op, operands, problem });
+            }
+        }
+        Ok(())
+    }
+
     /// Make a value a result of the graph.
     pub fn output(&mut self, name: &str, value: Value) -> Result<(), GraphError> {
         if value.index() >= self.nodes.len() {

@@ -38,10 +38,11 @@ pub fn load(model: &Model, name: &str, options: &BackendOptions, runs: usize) ->
     let backend = crate::open_device(name, options)?;
     let profile = backend.profile();
     let network = model.network(NetworkId::Denoiser).ok_or_else(|| anyhow::anyhow!("the model has no denoiser"))?;
-    let numbers = ElementTypes { storage: network.storage(), activations: profile.activations() };
-    let graph = Published { name: "model", pipeline: model.pipeline.clone() }.step(512, numbers)?;
-    let plan = Plan::new(&graph, &*profile)?;
+    let numbers = ElementTypes { activations: profile.activations(), ..ElementTypes::F32 };
+    let mut graph = Published { name: "model", pipeline: model.pipeline.clone() }.step(512, numbers)?;
     let source: &dyn WeightSource = &***network;
+    graph.set_storages(|name| Some(source.describe(name).ok()?.storage))?;
+    let plan = Plan::new(&graph, &*profile)?;
     let threads = options.cpu.threads.unwrap_or_else(impasto_device::cpu::usable_cores);
     let names: Vec<&str> = graph.params().map(|(name, _)| name).collect();
     let mut line = LoadLine {
