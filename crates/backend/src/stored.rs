@@ -7,6 +7,7 @@ use impasto_weights::{decode_from, scale_rows};
 
 use crate::cpu::memory::ReadBuffer;
 use crate::cpu::rows::Src;
+use crate::shapes::product_shape;
 use crate::{BackendError, WeightSource};
 
 /// The name of a parameter of the graph.
@@ -32,6 +33,22 @@ pub(crate) fn kept_blocks(graph: &Graph, param: Value) -> Option<Storage> {
     let pointwise = ty.shape.len() >= 2 && ty.shape[2..].iter().all(|&d| d == 1);
     let blocks = !matches!(storage, Storage::Dense(_)) && pointwise;
     (blocks && (ty.shape[1] as u64).is_multiple_of(storage.block_elements())).then_some(storage)
+}
+
+/// Bytes that a parameter takes in blocks: as in the file, and a scale for each row of eight-bit floats.
+pub(crate) fn kept_bytes(ty: &TensorType, storage: Storage) -> u64 {
+    scales_offset(ty, storage) as u64 + if has_scales(storage) { 4 * product_shape(ty).0 as u64 } else { 0 }
+}
+
+/// Whether rows have scales of their own, in 32-bit floats behind the blocks.
+pub(crate) fn has_scales(storage: Storage) -> bool {
+    matches!(storage, Storage::F8_E4M3 | Storage::F8_E5M2)
+}
+
+/// Where the scales begin: where every device can begin to read.
+pub(crate) fn scales_offset(ty: &TensorType, storage: Storage) -> usize {
+    let bytes = (ty.elements() / storage.block_elements() * storage.block_bytes()) as usize;
+    if has_scales(storage) { bytes.next_multiple_of(256) } else { bytes }
 }
 
 /// A parameter that a source has as the graph expects it.

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 
-use impasto_graph::{DType, Graph, Storage, TensorType, Value};
+use impasto_graph::{DType, Graph, Storage, Value};
 
 use super::Cpu;
 use super::gemm::drive::Product;
@@ -15,28 +15,12 @@ use super::rows::{PanelRows, Rows, Src};
 use super::session::{Env, Ptr};
 use super::weights::CpuLayout;
 use crate::shapes::product_shape;
-use crate::stored::kept_blocks;
+use crate::stored::{has_scales, kept_blocks, scales_offset};
 
 /// Bytes of panels that are decoded at a time, unless one task needs more.
 const DECODED_BYTES: usize = 8 << 20;
 /// Numbers of a row that are decoded at a time: whole blocks of every storage.
 const PIECE: usize = 256;
-
-/// Bytes that a parameter takes in blocks: as in the file, and a scale for each row of eight-bit floats.
-pub(super) fn bytes(ty: &TensorType, storage: Storage) -> u64 {
-    scales_offset(ty, storage) as u64 + if has_scales(storage) { 4 * product_shape(ty).0 as u64 } else { 0 }
-}
-
-/// Whether rows have scales of their own, in 32-bit floats behind the blocks.
-pub(super) fn has_scales(storage: Storage) -> bool {
-    matches!(storage, Storage::F8_E4M3 | Storage::F8_E5M2)
-}
-
-/// Where the scales begin.
-pub(super) fn scales_offset(ty: &TensorType, storage: Storage) -> usize {
-    let bytes = ty.elements() / storage.block_elements() * storage.block_bytes();
-    if has_scales(storage) { (bytes as usize).next_multiple_of(4) } else { bytes as usize }
-}
 
 /// How the weights of a product that are in blocks become panels. None of those that are panels already.
 #[derive(Clone, Copy)]

@@ -10,14 +10,14 @@ use std::sync::{Mutex, PoisonError};
 
 use impasto_graph::{DType, Graph, Plan, Segment, Storage, StreamedWeight, TensorType, Used, Value, Weight};
 
+use super::Cpu;
 use super::gemm::pack::{self, Order};
 use super::gemm::{PANEL, ProductType};
 use super::memory::{AlignedBytes, CpuMemory, ReadBuffer};
 use super::rows::{Dst, PanelRows, Src};
 use super::session::Ptr;
-use super::{Cpu, blocks};
 use crate::shapes::product_shape;
-use crate::stored::{Param, Stored, kept_blocks, param_name, storage};
+use crate::stored::{Param, Stored, has_scales, kept_blocks, kept_bytes, param_name, scales_offset, storage};
 use crate::tasks::FirstError;
 use crate::{BackendError, WeightSource};
 
@@ -83,7 +83,7 @@ fn layouts(cpu: &Cpu, graph: &Graph, param: Value, used: Used) -> Vec<(CpuLayout
     let mut all = vec![];
     match kept_blocks(graph, param) {
         Some(storage) if used.as_weights || used.as_gated || used.as_table => {
-            all.push((CpuLayout::Blocks, DType::F32, blocks::bytes(ty, storage)));
+            all.push((CpuLayout::Blocks, DType::F32, kept_bytes(ty, storage)));
         }
         Some(_) => {}
         None => {
@@ -232,13 +232,12 @@ impl<'a> Load<'a> {
                 }
             }
         }
-        let of_rows =
-            self.places.iter().filter(|p| p.layout == CpuLayout::Blocks && blocks::has_scales(param.storage()));
+        let of_rows = self.places.iter().filter(|p| p.layout == CpuLayout::Blocks && has_scales(param.storage()));
         for place in of_rows {
             for row in rows.clone() {
                 // SAFETY: the caller's; the layout has a scale for each row, aligned, behind its blocks.
                 unsafe {
-                    let scales = place.to.add(blocks::scales_offset(self.ty, param.storage())).cast::<f32>();
+                    let scales = place.to.add(scales_offset(self.ty, param.storage())).cast::<f32>();
                     scales.add(row).write(param.scale_of_row(row));
                 }
             }

@@ -1,14 +1,17 @@
 //! Linear layers and products of two computed matrices, and how every product is run.
 
-use impasto_graph::{Graph, Op, Value};
+use impasto_graph::{Capabilities, Graph, Op, Value};
+use impasto_kernel::KernelError;
 
 use super::GpuProfile;
 use super::gated::Ungated;
 use super::kernels::gemm::{Bias, Gemm, Left};
 use super::kernels::matrices::Tiled;
+use super::kernels::{blocks, groups_of_lines};
 use super::session::Env;
 use super::{Binding, Run, Runs};
-use crate::shapes::{Window, epilogue};
+use crate::shapes::{Window, epilogue, product_shape};
+use crate::stored::{has_scales, kept_blocks, scales_offset};
 
 /// A linear layer, a convolution or a product of two computed matrices.
 pub(super) fn gemm(device: &GpuProfile, graph: &Graph, value: Value) -> Gemm {
@@ -70,10 +73,32 @@ pub(super) fn sums_bytes(device: &GpuProfile, gemm: &Gemm) -> u64 {
 }
 
 pub(super) fn scratch(device: &GpuProfile, graph: &Graph, value: Value) -> u64 {
-    match Ungated::of(device, graph, value) {
+    let (products, weights) = scratch_parts(device, graph, value);
+    weights.map_or(products, |weights| products.next_multiple_of(device.alignment()) + weights)
+}
+
+/// Scratch memory of the product, and of its weights where they are in blocks and decoded before it.
+fn scratch_parts(device: &GpuProfile, graph: &Graph, value: Value) -> (u64, Option<u64>) {
+    let products = match Ungated::of(device, graph, value) {
         Some(ungated) => ungated.scratch(device, &gemm(device, graph, value)),
         None => sums_bytes(device, &gemm(device, graph, value)),
-    }
+    };
+    let weights = graph.node(value).inputs[1];
+    (products, kept_blocks(graph, weights).map(|_| graph.ty(weights).elements() * device.number().bytes()))
+}
+
+/// The run that decodes the weights of a product, if they are in blocks, and where they are then.
+fn decoded(env: &Env, value: Value) -> Result<Option<(Run, Binding)>, KernelError> {
+    let (device, weights) = (env.profile, env.graph.node(value).inputs[1]);
+    let (products, bytes) = scratch_parts(device, env.graph, value);
+    let (Some(storage), Some(bytes)) = (kept_blocks(env.graph, weights), bytes) else { return Ok(None) };
+    let to = env.scratch(products.next_multiple_of(device.alignment()), bytes);
+    let ty = env.graph.ty(weights);
+    let (n, k) = product_shape(ty);
+    let scales = has_scales(storage).then(|| scales_offset(ty, storage) as u32);
+    let kernel = blocks::decode(storage, [n as u32, k as u32], scales, device.number())?;
+    let bindings = vec![env.blocks(weights), to];
+    Ok(Some((Run { kernel, bindings, groups: groups_of_lines(ty.elements()) }, to)))
 }
 
 /// The runs of a product.
@@ -82,15 +107,20 @@ pub(super) fn prepare(env: &Env, value: Value) -> Runs {
     let gemm = gemm(device, env.graph, value);
     let inputs = &env.graph.node(value).inputs;
     let weights = !matches!(env.graph.node(value).op, Op::MatMul { .. });
-    let right = if weights { env.packed(inputs[1]).0 } else { env.binding(inputs[1]) };
+    let (first, right) = match decoded(env, value)? {
+        Some((run, binding)) => (Some(run), binding),
+        None if weights => (None, env.packed(inputs[1]).0),
+        None => (None, env.binding(inputs[1])),
+    };
     let factors = [env.binding(inputs[0]), right];
-    match Ungated::of(device, env.graph, value) {
+    let runs = match Ungated::of(device, env.graph, value) {
         Some(ungated) => ungated.runs(env, value, &gemm, factors),
         None => {
             let rest = inputs[2..].iter().chain([&value]).map(|&v| env.binding(v)).collect();
             product(device, &gemm, factors, rest, env.scratch(0, sums_bytes(device, &gemm)))
         }
-    }
+    };
+    Ok(first.into_iter().chain(runs?).collect())
 }
 
 /// The runs of a product of these factors: then bias, residual and result, and a place for parts of sums.

@@ -1,17 +1,25 @@
 //! Rows of tables, and encodings of times and positions.
 
-use impasto_graph::{Capabilities, Op, Value};
+use impasto_graph::{Capabilities, DType, Op, Value};
 
-use super::kernels::{groups_of_lines, lookup};
+use super::kernels::{blocks, groups_of_lines, lookup};
 use super::session::Env;
 use super::{Run, Runs};
+use crate::stored::{has_scales, scales_offset};
 
 /// Rows of a table by number. A table that is larger than a kernel can reach is looked up part by part.
 pub(super) fn embedding(env: &Env, value: Value) -> Runs {
     let (table, ids) = (env.operand(value, 0), env.operand(value, 1));
     let [rows, width] = [0, 1].map(|i| env.ty(table).shape[i] as u32);
-    let (place, dtype) = env.table(table);
-    let row_bytes = u64::from(width) * dtype.bytes();
+    let blocks = env.table_blocks(table);
+    let (place, dtype) = match blocks {
+        Some((place, _)) => (place, DType::F32),
+        None => env.table(table),
+    };
+    let row_bytes = match blocks {
+        Some((_, storage)) => u64::from(width) / storage.block_elements() * storage.block_bytes(),
+        None => u64::from(width) * dtype.bytes(),
+    };
     // Parts begin where a binding may begin.
     let alignment = env.profile.alignment();
     let step = alignment / gcd(alignment, row_bytes);
@@ -20,10 +28,23 @@ pub(super) fn embedding(env: &Env, value: Value) -> Runs {
     let mut runs = vec![];
     for start in (0..rows).step_by(part_rows.max(1) as usize) {
         let end = rows.min(start + part_rows);
-        let kernel = lookup::embedding(env.ty(ids).elements() as u32, width, rows, start..end, [dtype, ty.dtype])?;
-        let part = place.within(u64::from(start) * row_bytes, u64::from(end - start) * row_bytes);
-        let groups = groups_of_lines(ty.elements());
-        runs.push(Run { kernel, bindings: vec![part, env.binding(ids), env.binding(value)], groups });
+        let (count, groups) = (env.ty(ids).elements() as u32, groups_of_lines(ty.elements()));
+        // A kernel reads whole words of blocks; what follows the last of them belongs to the parameter.
+        let whole = if blocks.is_some() { 4 } else { 1 };
+        let bytes = (u64::from(end - start) * row_bytes).next_multiple_of(whole);
+        let part = place.within(u64::from(start) * row_bytes, bytes);
+        let mut bindings = vec![part, env.binding(ids), env.binding(value)];
+        let kernel = match blocks {
+            None => lookup::embedding(count, width, rows, start..end, [dtype, ty.dtype])?,
+            Some((_, storage)) => {
+                if has_scales(storage) {
+                    let at = scales_offset(env.ty(table), storage) as u64;
+                    bindings.insert(1, place.within(at, 4 * u64::from(rows)));
+                }
+                blocks::embedding(storage, [count, width, rows], start..end, has_scales(storage), ty.dtype)?
+            }
+        };
+        runs.push(Run { kernel, bindings, groups });
     }
     Ok(runs)
 }

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use impasto_graph::{DType, Graph, HostTensor, Location, Plan, Span, TensorType, Value};
+use impasto_graph::{DType, Graph, HostTensor, Location, Plan, Span, Storage, TensorType, Value};
 use impasto_kernel::{Kernel, KernelError};
 
 use super::weights::{GpuLayout, GpuWeights, WeightPlaces};
@@ -11,7 +11,7 @@ use super::{
     movement, norm,
 };
 use crate::session::{PrepareOps, Signature, StreamState, step_times};
-use crate::stored::param_name;
+use crate::stored::{kept_blocks, param_name};
 use crate::stream::segment_of;
 use crate::tasks::on_threads;
 use crate::{BackendError, Session, StepTime, Streaming, Weights, io};
@@ -53,6 +53,19 @@ impl Env<'_> {
     /// Where the packed weights of a product lie, and as what.
     pub(super) fn packed(&self, param: Value) -> (Binding, DType) {
         self.weights.find(self.segment, param_name(self.graph, param), GpuLayout::Weights)
+    }
+
+    /// Where the weights of a product lie that stay in blocks.
+    pub(super) fn blocks(&self, param: Value) -> Binding {
+        self.weights.find(self.segment, param_name(self.graph, param), GpuLayout::Blocks).0
+    }
+
+    /// Where a table lies that stays in blocks, and in which.
+    pub(super) fn table_blocks(&self, table: Value) -> Option<(Binding, Storage)> {
+        match self.plan.place(table) {
+            Location::Weight(param) => kept_blocks(self.graph, param).map(|storage| (self.blocks(param), storage)),
+            _ => None,
+        }
     }
 
     /// A part of the step's scratch memory.

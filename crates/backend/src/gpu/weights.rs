@@ -14,13 +14,15 @@ use super::{Binding, Gpu, GpuMemory, GpuProfile, MemoryCopy, MemoryWriter, Resid
 use crate::cpu::Isa;
 use crate::cpu::memory::{AlignedBytes, ReadBuffer};
 use crate::cpu::rows::{Dst, Rows, Src};
-use crate::stored::{Param, Stored, param_name, storage};
+use crate::stored::{Param, Stored, has_scales, kept_blocks, kept_bytes, param_name, scales_offset, storage};
 use crate::{BackendError, WeightSource};
 
 /// The layouts of parameters, by how they are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum GpuLayout {
     Weights,
+    /// In the blocks of the file, the weights of a product and tables.
+    Blocks,
     Table,
     Tensor,
 }
@@ -74,13 +76,20 @@ fn table_dtype(device: &GpuProfile, storage: Storage) -> DType {
 /// The layouts that a parameter is stored in, with the element type and the bytes that each takes.
 fn layouts(device: &GpuProfile, graph: &Graph, param: Value, used: Used) -> Vec<(GpuLayout, DType, u64)> {
     let ty = graph.ty(param);
+    let blocks = kept_blocks(graph, param).is_some();
+    let as_product = used.as_weights || used.as_gated;
     let all = [
-        (used.as_weights || used.as_gated, GpuLayout::Weights, device.number()),
-        (used.as_table, GpuLayout::Table, table_dtype(device, storage(graph, param))),
+        (blocks && (as_product || used.as_table), GpuLayout::Blocks, device.number()),
+        (!blocks && as_product, GpuLayout::Weights, device.number()),
+        (!blocks && used.as_table, GpuLayout::Table, table_dtype(device, storage(graph, param))),
         (used.as_tensor, GpuLayout::Tensor, ty.dtype),
     ];
-    let bytes = |dtype: DType| (ty.elements() * dtype.bytes()).next_multiple_of(device.alignment());
-    all.into_iter().filter(|w| w.0).map(|(_, layout, dtype)| (layout, dtype, bytes(dtype))).collect()
+    let bytes = |layout: GpuLayout, dtype: DType| match layout {
+        GpuLayout::Blocks => kept_bytes(ty, storage(graph, param)),
+        _ => ty.elements() * dtype.bytes(),
+    };
+    let layout = |(_, layout, dtype)| (layout, dtype, bytes(layout, dtype).next_multiple_of(device.alignment()));
+    all.into_iter().filter(|w| w.0).map(layout).collect()
 }
 
 /// Bytes that a parameter takes, for the plan.
@@ -119,6 +128,9 @@ impl<'a> Load<'a> {
     ) -> Result<Load<'a>, BackendError> {
         let (name, ty) = (param_name(graph, weight.value), graph.ty(weight.value));
         let param = Param::find(source, name, ty, storage(graph, weight.value))?;
+        if let Some(kept) = kept_blocks(graph, weight.value) {
+            param.check_is(kept)?;
+        }
         let mut at = 0;
         let place = |(layout, dtype, bytes)| {
             at += bytes;
@@ -161,19 +173,23 @@ impl<'a> Load<'a> {
         let taps = self.taps();
         let is_last = elements.end == self.ty.elements() as usize;
         let ends = self.layouts.iter().skip(1).map(|layout| layout.2).chain([self.bytes]);
-        let place = |dtype: DType, at: u64, end: u64| {
-            let size = dtype.bytes() as usize;
-            let (begin, bytes) = (at + (elements.start * size) as u64, elements.len() * size);
+        let place = |layout: GpuLayout, dtype: DType, at: u64, end: u64| {
+            let bytes_of = |elements: usize| match layout {
+                GpuLayout::Blocks => self.param.bytes_of(elements),
+                _ => elements * dtype.bytes() as usize,
+            };
+            let (begin, bytes) = (at + bytes_of(elements.start) as u64, bytes_of(elements.len()));
             (begin, bytes, if is_last { (end - begin) as usize } else { bytes })
         };
         match self.layouts[..] {
             [(layout, dtype, at)]
-                if self.param.storage() == Storage::Dense(dtype) && (layout != GpuLayout::Weights || taps == 1) =>
+                if layout == GpuLayout::Blocks
+                    || self.param.storage() == Storage::Dense(dtype) && (layout != GpuLayout::Weights || taps == 1) =>
             {
-                let (begin, bytes, padded) = place(dtype, at, self.bytes);
+                let (begin, bytes, padded) = place(layout, dtype, at, self.bytes);
                 put(begin, padded, &mut |to, cached| {
                     let (to, padding) = to.split_at_mut(bytes);
-                    padding.fill(0);
+                    self.pad(layout, begin + bytes as u64 - at, padding);
                     // Memory that the host only writes well is written once, in order, from memory that it reads well.
                     match cached {
                         true => self.param.read_into(elements.clone(), to),
@@ -187,13 +203,14 @@ impl<'a> Load<'a> {
             _ => {
                 let stored = self.param.read(elements.clone(), read)?;
                 for (&(layout, dtype, at), end) in self.layouts.iter().zip(ends) {
-                    let (begin, bytes, padded) = place(dtype, at, end);
+                    let (begin, bytes, padded) = place(layout, dtype, at, end);
                     put(begin, padded, &mut |to, _| {
                         let (to, padding) = to.split_at_mut(bytes);
-                        padding.fill(0);
-                        match layout == GpuLayout::Weights && taps > 1 {
-                            true => self.reorder(&stored, taps, dtype, to, numbers, rows),
-                            false => convert(stored.numbers(0..elements.len(), numbers), dtype, to),
+                        self.pad(layout, begin + bytes as u64 - at, padding);
+                        match layout {
+                            GpuLayout::Blocks => to.copy_from_slice(stored.bytes()),
+                            GpuLayout::Weights if taps > 1 => self.reorder(&stored, taps, dtype, to, numbers, rows),
+                            _ => convert(stored.numbers(0..elements.len(), numbers), dtype, to),
                         }
                         Ok(())
                     })?;
@@ -201,6 +218,18 @@ impl<'a> Load<'a> {
             }
         }
         self.param.was_read(elements.len())
+    }
+
+    /// What follows the last element of a layout, so many bytes from its beginning: the scales of rows in blocks, and zeros.
+    fn pad(&self, layout: GpuLayout, from: u64, padding: &mut [u8]) {
+        padding.fill(0);
+        let storage = self.param.storage();
+        if layout == GpuLayout::Blocks && has_scales(storage) && !padding.is_empty() {
+            let scales = &mut padding[scales_offset(self.ty, storage) - from as usize..];
+            for (row, to) in scales.chunks_exact_mut(4).take(self.ty.shape[0]).enumerate() {
+                to.copy_from_slice(&self.param.scale_of_row(row).to_le_bytes());
+            }
+        }
     }
 
     /// Rows of a convolution's weights: the file has (channel, tap), the device goes through (tap, channel).
@@ -263,7 +292,12 @@ fn place(
     let (name, ty) = (param_name(graph, weight.value), graph.ty(weight.value));
     let mut all = vec![];
     for (layout, dtype, bytes) in layouts(device, graph, weight.value, weight.used) {
-        let kept = DeviceParam { address, bytes: ty.elements() * dtype.bytes(), dtype, ty: ty.clone() };
+        let used = match layout {
+            // A kernel reads whole words.
+            GpuLayout::Blocks => kept_bytes(ty, storage(graph, weight.value)).next_multiple_of(4),
+            _ => ty.elements() * dtype.bytes(),
+        };
+        let kept = DeviceParam { address, bytes: used, dtype, ty: ty.clone() };
         all.push(((name.to_owned(), layout), kept));
         address += bytes;
     }

@@ -2,6 +2,7 @@
 //! products, attention) with the builder. Each function writes one kernel for one shape: what is known before a run is a number in the kernel. Sums are of `f32`, whatever tensors are stored as.
 
 pub(super) mod attention;
+pub(crate) mod blocks;
 pub(super) mod elementwise;
 pub(super) mod flash;
 pub(crate) mod gemm;
