@@ -25,6 +25,8 @@ pub struct Executor<'a> {
     pub(super) lanes: usize,
     /// The first column of each value, and of each variable.
     pub(super) columns: Vec<u32>,
+    /// Scalars of each value.
+    scalars: Vec<u32>,
     vars: Vec<u32>,
     pub(super) regs: Vec<u64>,
     /// Workgroup and private arrays; buffers have none. Nothing was written where there is `None`.
@@ -38,6 +40,8 @@ pub struct Executor<'a> {
     ops: u64,
     reached: Vec<bool>,
     arithmetic: Arithmetic,
+    /// Ops, by their index, that the foreign executor is shown when they run; none beyond the end.
+    pub(super) watched: Vec<bool>,
     /// What runs the foreign ops of an imported kernel.
     pub(super) foreign: Option<&'a mut dyn ForeignExecutor>,
 }
@@ -61,6 +65,7 @@ impl<'a> Executor<'a> {
             at
         };
         let columns = (0..k.value_count()).map(|v| take(k.ty(Value(v as u32)))).collect();
+        let scalars = (0..k.value_count()).map(|v| leaves(k, k.ty(Value(v as u32)))).collect();
         let vars = k.vars.iter().map(|&t| take(t)).collect();
         let mut n = 0;
         let buffers = k
@@ -75,6 +80,7 @@ impl<'a> Executor<'a> {
             k,
             lanes,
             columns,
+            scalars,
             vars,
             regs: vec![0; next as usize * lanes],
             arrays: vec![Vec::new(); k.memories.len()],
@@ -86,6 +92,7 @@ impl<'a> Executor<'a> {
             ops: 0,
             reached: vec![false; k.op_count()],
             arithmetic: Arithmetic { wide },
+            watched: Vec::new(),
             foreign: None,
         }
     }
@@ -157,7 +164,7 @@ impl<'a> Executor<'a> {
     }
 
     fn width(&self, v: Value) -> u32 {
-        leaves(self.k, self.k.ty(v))
+        self.scalars[v.index()]
     }
 
     /// Gives values to others at once: all are read before the first is written.
@@ -198,6 +205,10 @@ impl<'a> Executor<'a> {
                     format!("the run took more than {} ops: a loop may not end", launch.max_ops),
                 ));
             }
+            let watched = self.watched.get(op.index()) == Some(&true);
+            if watched && (k.kind(op).is_structure() || k.kind(op).is_terminator()) {
+                self.show(op, mask);
+            }
             match k.kind(op) {
                 OpKind::Yield => {
                     if let Some(p) = parent {
@@ -237,10 +248,24 @@ impl<'a> Executor<'a> {
                 }
                 OpKind::Loop => mask = self.run_loop(op, mask, launch)?,
                 OpKind::For(step) => mask = self.run_for(op, step, mask, launch)?,
-                kind => self.plain(op, kind, mask, launch)?,
+                kind => {
+                    self.plain(op, kind, mask, launch)?;
+                    if watched {
+                        self.show(op, mask);
+                    }
+                }
             }
         }
         Ok(Mask::default())
+    }
+
+    /// Shows the foreign executor an op that it watches.
+    fn show(&mut self, op: OpId, mask: Mask) {
+        let mut foreign = self.foreign.take();
+        if let Some(f) = &mut foreign {
+            f.observe(self, op, mask);
+        }
+        self.foreign = foreign;
     }
 
     fn split(&self, op: OpId, mask: Mask, arm: impl Fn(u64) -> usize, n: usize) -> Vec<Mask> {
@@ -364,6 +389,20 @@ impl<'a> Executor<'a> {
             }
             _ => {}
         }
+        if matches!(
+            kind,
+            OpKind::Unary(_)
+                | OpKind::Binary(_)
+                | OpKind::Compare(_)
+                | OpKind::Fma
+                | OpKind::Select
+                | OpKind::Convert
+                | OpKind::Bitcast
+                | OpKind::Custom
+        ) {
+            self.elementwise(op, kind, mask);
+            return Ok(());
+        }
         for lane in mask.lanes() {
             match kind {
                 OpKind::Const(c) => {
@@ -391,7 +430,7 @@ impl<'a> Executor<'a> {
                     self.copy(self.vars[v.index()], result, n, lane);
                 }
                 OpKind::Make | OpKind::Extract(_) | OpKind::Insert(_) => self.members(op, kind, lane),
-                _ => self.elementwise(op, kind, lane),
+                _ => {}
             }
         }
         Ok(())
@@ -424,30 +463,34 @@ impl<'a> Executor<'a> {
     }
 
     /// An op that computes each scalar of its result from those of its operands.
-    fn elementwise(&mut self, op: OpId, kind: OpKind, lane: usize) {
+    fn elementwise(&mut self, op: OpId, kind: OpKind, mask: Mask) {
         let k = self.k;
         let (args, result) = (k.args(op), self.columns[k.result(op).index()]);
         let n = self.width(k.result(op));
         let whole = self.width(args[0]) == 1;
-        let s = |a: usize| k.scalar_of(k.ty(args[a])).unwrap_or(Scalar::U64);
-        let to = || k.scalar_of(k.ty(k.result(op))).unwrap_or(Scalar::U64);
-        for i in 0..n {
-            let x = |a: usize| self.regs[self.at(self.columns[args[a].index()] + i, lane)];
-            let bits = match kind {
-                OpKind::Unary(f) => self.arithmetic.unary(f, s(0), x(0)),
-                OpKind::Binary(f) => self.arithmetic.binary(f, s(0), x(0), x(1)),
-                OpKind::Compare(c) => self.arithmetic.compare(c, s(0), x(0), x(1)).into(),
-                OpKind::Fma => self.arithmetic.fma(s(0), x(0), x(1), x(2)),
-                OpKind::Convert => self.arithmetic.convert(s(0), to(), x(0)),
-                OpKind::Bitcast => self.arithmetic.bitcast(s(0), to(), x(0)),
-                OpKind::Select => {
-                    let c = if whole { self.get(args[0], lane) } else { x(0) };
-                    if c != 0 { x(1) } else { x(2) }
-                }
-                _ => x(0),
-            };
-            let at = self.at(result + i, lane);
-            self.regs[at] = bits;
+        let mut columns = [0; 3];
+        columns.iter_mut().zip(args).for_each(|(c, v)| *c = self.columns[v.index()]);
+        let s = k.scalar_of(k.ty(args[0])).unwrap_or(Scalar::U64);
+        let to = k.scalar_of(k.ty(k.result(op))).unwrap_or(Scalar::U64);
+        for lane in mask.lanes() {
+            for i in 0..n {
+                let x = |a: usize| self.regs[self.at(columns[a] + i, lane)];
+                let bits = match kind {
+                    OpKind::Unary(f) => self.arithmetic.unary(f, s, x(0)),
+                    OpKind::Binary(f) => self.arithmetic.binary(f, s, x(0), x(1)),
+                    OpKind::Compare(c) => self.arithmetic.compare(c, s, x(0), x(1)).into(),
+                    OpKind::Fma => self.arithmetic.fma(s, x(0), x(1), x(2)),
+                    OpKind::Convert => self.arithmetic.convert(s, to, x(0)),
+                    OpKind::Bitcast => self.arithmetic.bitcast(s, to, x(0)),
+                    OpKind::Select => {
+                        let c = if whole { self.regs[self.at(columns[0], lane)] } else { x(0) };
+                        if c != 0 { x(1) } else { x(2) }
+                    }
+                    _ => x(0),
+                };
+                let at = self.at(result + i, lane);
+                self.regs[at] = bits;
+            }
         }
     }
 

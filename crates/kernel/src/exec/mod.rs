@@ -89,6 +89,7 @@ pub fn execute_foreign(
         return (Err(e), Coverage::default());
     }
     let mut machine = machine::Executor::new(kernel, false);
+    machine.watched = foreign.watched();
     machine.foreign = Some(foreign);
     let result = run_workgroups(&mut machine, launch);
     (result, machine.coverage())

@@ -64,7 +64,7 @@ impl ModuleProgram {
         let mut run = Launch::new(launch.groups, Vec::new());
         run.subgroup = launch.subgroup;
         run.max_ops = launch.most_ops;
-        let mut bytes = launch.buffers.clone();
+        let mut bytes = std::mem::take(&mut launch.buffers);
         bytes.push(launch.constants.clone());
         let failed = |e: KernelError| ImportError::Words { word: 5, problem: e.to_string() };
         let mut memory = match ModuleMemory::new(source, kernel, interface, bytes) {
