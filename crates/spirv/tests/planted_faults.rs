@@ -62,7 +62,7 @@ fn trial(shaders: &[(String, Vec<u32>)], n: usize, seed: usize) -> Totals {
         for entry in diff.entries() {
             match diff.on_cpu(entry) {
                 Ok(c) => {
-                    said += &format!("; {} changed, reached {}", c.changed, c.reach.unwrap());
+                    said += &format!("; {} changed, reached {}; {}", c.changed, c.reach.unwrap(), c.differing);
                     verdict = match (verdict, c.verdict()) {
                         (DiffVerdict::Different, _) | (_, DiffVerdict::Different) => DiffVerdict::Different,
                         (DiffVerdict::NotReached, _) | (_, DiffVerdict::NotReached) => DiffVerdict::NotReached,

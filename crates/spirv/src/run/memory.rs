@@ -13,6 +13,7 @@ use impasto_kernel::ir::{Builtin, Kernel, OpId, OpKind, Scalar, Shape, Value};
 
 use super::instructions::Instructions;
 use super::numbers;
+use super::observe::Observer;
 use crate::import::foreign::{Constant, Foreign, Instruction};
 use crate::import::{ModuleInterface, ScalarFormat, Source, member_scalars, pointee};
 
@@ -68,6 +69,7 @@ pub(super) struct ModuleMemory<'a> {
     codes: Vec<S>,
     constants: Map<u32, Vec<u64>>,
     pub(super) buffers: Vec<Vec<u8>>,
+    observer: &'a mut Observer,
     /// Whether something was read or written outside of its memory: what is not there reads as 0, and Vulkan promises nothing.
     pub(super) strayed: bool,
 }
@@ -92,6 +94,7 @@ impl<'a> ModuleMemory<'a> {
         k: &Kernel,
         interface: &ModuleInterface,
         buffers: Vec<Vec<u8>>,
+        observer: &'a mut Observer,
     ) -> Result<ModuleMemory<'a>, String> {
         let lanes = k.workgroup.iter().fold(1usize, |n, &w| n.saturating_mul(w as usize)).min(MOST_LANES);
         let mut o = ModuleMemory {
@@ -105,6 +108,7 @@ impl<'a> ModuleMemory<'a> {
             codes: Foreign::of(k).iter().flat_map(|f| &f.instructions).map(instruction).collect(),
             constants: Map::default(),
             buffers,
+            observer,
             strayed: false,
         };
         let rows = s
@@ -468,6 +472,14 @@ impl ForeignExecutor for ModuleMemory<'_> {
             }
         }
         Ok(())
+    }
+
+    fn watched(&self) -> Vec<bool> {
+        self.observer.watched.clone()
+    }
+
+    fn observe(&mut self, m: &Executor<'_>, op: OpId, active: Mask) {
+        self.observer.observe(m, op, active);
     }
 }
 

@@ -1,0 +1,344 @@
+//! Inputs that reach what two modules do, and that tell them apart. Random push constants make many shaders return at once: sizes that are 0 or
+//! larger than the buffers, modes that do not exist. So inputs are searched for, by what the executor reaches with them: every op that is reached
+//! for the first time makes an input worth keeping, and others are made of it by changing a few numbers. Both modules run with every input, and
+//! where they are the same but for some instructions, the search goes on until these give different results and something comes of it.
+
+use impasto_kernel::exec::Coverage;
+use impasto_kernel::hash::Set;
+
+use super::align::DifferingPair;
+use super::inputs::{BufferContents, Inputs, IntegerFill, Random, float_bits};
+use super::{Comparison, Diff, DiffError, DiffOptions, DifferingInstructions, Reach};
+use crate::import::ScalarFormat;
+use crate::run::{ModuleProgram, Observer, VARIED};
+
+/// Ops of the first run, of each later one, and invocations times ops of all later ones.
+const FIRST_OPS: u64 = 1 << 19;
+const SEARCH_OPS: u64 = 1 << 16;
+const SEARCH_WORK: u64 = 1 << 26;
+/// Bytes that take as long to prepare and compare as one op of one invocation.
+const BYTES_OF_AN_OP: u64 = 64;
+/// Runs of the search, runs after which all that was reached is enough, and inputs that are kept.
+const SEARCH_RUNS: usize = 1200;
+const FEW_RUNS: usize = 32;
+const MOST_INPUTS: usize = 24;
+/// Integers of the module that are tried.
+const MOST_INTEGERS: usize = 64;
+/// Bytes that a run changes, from which on it shows enough by itself.
+const MANY_BYTES: usize = 512;
+/// Ops that a module may take for each op of the other one, and ops that it may always take; one that takes more is called endless.
+const ENDLESS: u64 = 16;
+const SHORT: u64 = 1 << 14;
+
+/// What became of the instructions in one place that differ.
+#[derive(Clone, Debug, Default)]
+struct PairState {
+    /// Whether their results differed in a run.
+    differed: bool,
+    /// Different values of each operand in the first module, and whether it is a constant there.
+    operands: Vec<(Vec<u64>, bool)>,
+}
+
+impl PairState {
+    /// Whether both gave the same result each time, with operands that are varied enough for that to mean something.
+    fn agreed(&self) -> bool {
+        !self.differed && self.operands.iter().all(|(seen, constant)| *constant || seen.len() >= VARIED)
+    }
+}
+
+/// A search for inputs of one entry point.
+pub(super) struct Search<'a> {
+    diff: &'a Diff<'a>,
+    entry: &'a str,
+    programs: &'a [ModuleProgram; 2],
+    formats: Vec<ScalarFormat>,
+    /// Integers that are worth trying.
+    pool: Vec<u64>,
+    /// The ops that count.
+    wanted: [Vec<usize>; 2],
+    /// Ops that were reached, by a run that stays inside of its buffers and by any.
+    clean: [Vec<bool>; 2],
+    any: [Vec<bool>; 2],
+    /// The instructions that differ, if that is all that does.
+    pairs: Vec<(DifferingPair, Option<PairState>)>,
+    contents: BufferContents,
+    pub(super) found: Vec<Inputs>,
+    pub(super) comparison: Comparison,
+    work: u64,
+    runs: usize,
+    /// The most bytes that a run changes.
+    most_changed: usize,
+    /// Whether the executor could not even begin.
+    hopeless: bool,
+    first_error: Option<DiffError>,
+}
+
+impl<'a> Search<'a> {
+    pub(super) fn new(
+        diff: &'a Diff<'a>,
+        entry: &'a str,
+        programs: &'a [ModuleProgram; 2],
+        pairs: Vec<DifferingPair>,
+    ) -> Search<'a> {
+        let interface = &diff.interfaces[0];
+        let uniform = interface.buffers.iter().filter(|b| b.uniform).flat_map(|b| &b.layout.scalars);
+        let formats: Vec<ScalarFormat> = uniform.chain(&interface.constants.scalars).map(|s| s.1).collect();
+        let wanted =
+            [0, 1].map(|i| programs[i].instructions().into_iter().map(|(op, _)| op.index()).collect::<Vec<_>>());
+        let none = [0, 1].map(|i| vec![false; programs[i].kernel.op_count()]);
+        Search {
+            diff,
+            entry,
+            programs,
+            formats,
+            pool: pool(programs, &diff.options),
+            wanted,
+            clean: none.clone(),
+            any: none,
+            pairs: pairs.into_iter().map(|p| (p, None)).collect(),
+            contents: BufferContents::default(),
+            found: Vec::new(),
+            comparison: Comparison::default(),
+            work: 0,
+            runs: 0,
+            most_changed: 0,
+            hopeless: false,
+            first_error: None,
+        }
+    }
+
+    /// Searches until the modules are told apart, until there is nothing more to find, or until there is no time.
+    pub(super) fn run(&mut self) -> Result<(), DiffError> {
+        let options = &self.diff.options;
+        let first = Inputs::random(&self.diff.interfaces[0], self.entry, options);
+        // Where there is nothing to choose, this one must do.
+        self.attempt(&first, if first.fixed.is_empty() { options.most_ops } else { FIRST_OPS })?;
+        let mut random = Random(options.seed ^ 0x5EED);
+        let starts = [64u64, 1, 8, 256, 1024, 2, 32, options.elements.into(), 0];
+        for (k, size) in starts.into_iter().enumerate() {
+            if self.done() && self.most_changed >= MANY_BYTES {
+                break;
+            }
+            let mut inputs = first.clone();
+            for (fixed, n) in inputs.fixed.iter_mut().zip(&self.formats) {
+                *fixed = matches!(n, ScalarFormat::Int { .. }).then_some(size);
+            }
+            if k % 2 == 1 {
+                inputs.fills.fill(IntegerFill::Below(8));
+            }
+            self.attempt(&inputs, SEARCH_OPS)?;
+        }
+        for _ in 0..SEARCH_RUNS {
+            if self.done() {
+                break;
+            }
+            let mut inputs = match self.found.len() {
+                0 => first.clone(),
+                n => self.found[n - 1 - random.below(n).min(random.below(n))].clone(),
+            };
+            for _ in 0..=random.below(3) {
+                self.change(&mut inputs, &mut random);
+            }
+            self.attempt(&inputs, SEARCH_OPS)?;
+        }
+        self.compare_strays()?;
+        match (self.found.is_empty(), self.first_error.take()) {
+            (true, Some(e)) => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether there is nothing more to find, or no time.
+    fn done(&self) -> bool {
+        let reached = |i: usize| self.wanted[i].iter().all(|&op| self.clean[i][op]);
+        let settled = || self.pairs.iter().all(|(_, state)| state.as_ref().is_some_and(PairState::agreed));
+        self.hopeless
+            || self.comparison.first.is_some()
+            || self.work > SEARCH_WORK
+            || !self.found.is_empty() && self.runs >= FEW_RUNS && reached(0) && reached(1) && settled()
+    }
+
+    /// Another number in one place.
+    fn change(&self, inputs: &mut Inputs, random: &mut Random) {
+        let (numbers, buffers) = (inputs.fixed.len(), inputs.fills.len());
+        let groups = if self.diff.options.groups.is_none() { 3 } else { 0 };
+        let at = random.below(4 * numbers + buffers + groups + 1);
+        if at < 4 * numbers {
+            let at = at / 4;
+            inputs.fixed[at] = Some(match self.formats[at] {
+                ScalarFormat::Int { .. } if random.below(2) == 0 => random.below(9) as u64,
+                ScalarFormat::Int { .. } => self.pool[random.below(self.pool.len())],
+                ScalarFormat::Float(bits) => float_bits(bits, [0.0, 1.0, -1.0, 0.5, 2.0, 8.0, 100.0][random.below(7)]),
+            });
+        } else if at < 4 * numbers + buffers {
+            inputs.fills[at - 4 * numbers] =
+                [IntegerFill::Any, IntegerFill::Below(2), IntegerFill::Below(8), IntegerFill::Below(64)]
+                    [random.below(4)];
+        } else if at < 4 * numbers + buffers + groups {
+            inputs.groups[at - 4 * numbers - buffers] = 1 + random.below(4) as u32;
+        } else {
+            inputs.seed = inputs.seed.wrapping_add(1 + random.next() % 1000);
+        }
+    }
+
+    /// Runs both with these inputs, compares them, and keeps the inputs if they reach something for the first time.
+    fn attempt(&mut self, inputs: &Inputs, most_ops: u64) -> Result<(), DiffError> {
+        let Some(both) = self.run_both(inputs, most_ops)? else { return Ok(()) };
+        let mut news = self.found.is_empty();
+        for i in [0, 1] {
+            for &op in &self.wanted[i] {
+                if both.reached[i][op] {
+                    news |= !std::mem::replace(&mut self.any[i][op], true);
+                    news |= !both.strayed && !std::mem::replace(&mut self.clean[i][op], true);
+                }
+            }
+        }
+        if both.strayed {
+            self.keep(inputs, news, true);
+            return Ok(());
+        }
+        // Few numbers hide much: an offset of 0, a product with 1.
+        let changed = |(a, b): (&Vec<u8>, &Vec<u8>)| a.iter().zip(b).filter(|(x, y)| x != y).count();
+        let changed: usize = both.before.iter().zip(&both.after[0]).map(changed).sum();
+        if changed > 2 * self.most_changed {
+            (self.most_changed, news) = (changed, true);
+        }
+        news |= self.trace(&both.observers);
+        self.keep(inputs, news, false);
+        self.diff.compare(self.entry, &both.before, [&both.after[0], &both.after[1]], 0.0, &mut self.comparison);
+        Ok(())
+    }
+
+    fn keep(&mut self, inputs: &Inputs, news: bool, strays: bool) {
+        if news && self.found.len() < MOST_INPUTS {
+            self.found.push(Inputs { strays, ..inputs.clone() });
+        }
+    }
+
+    /// Adds what the instructions did that differ; whether one of them differed for the first time.
+    fn trace(&mut self, observers: &[Observer; 2]) -> bool {
+        let mut news = false;
+        for (pair, state) in &mut self.pairs {
+            let traces = [0, 1].map(|i| observers[i].traces.get(&pair.ops[i]));
+            let Some(first) = traces[0].or(traces[1]) else { continue };
+            let program = &self.programs[usize::from(traces[0].is_none())];
+            let op = pair.ops[usize::from(traces[0].is_none())];
+            let state = state.get_or_insert_default();
+            state.operands.resize(first.operands.len(), Default::default());
+            for ((known, constant), (seen, v)) in
+                state.operands.iter_mut().zip(first.operands.iter().zip(program.kernel.args(op)))
+            {
+                *constant = program.constants.contains_key(v);
+                let new: Vec<u64> = seen.iter().copied().filter(|x| !known.contains(x)).collect();
+                known.extend(new);
+            }
+            let differ = traces[0].map(|t| t.results) != traces[1].map(|t| t.results);
+            news |= differ && !state.differed;
+            state.differed |= differ;
+        }
+        news
+    }
+
+    /// Runs both. Nothing comes back if one of them could not end.
+    fn run_both(&mut self, inputs: &Inputs, most_ops: u64) -> Result<Option<BothRuns>, DiffError> {
+        let mut after = Vec::new();
+        let mut reached = Vec::new();
+        let mut observers = [0, 1].map(|i| Observer::new(self.pairs.iter().map(|(p, _)| p.ops[i])));
+        let mut ends: Option<u64> = None;
+        let mut strayed = true;
+        let (interface, options) = (&self.diff.interfaces[0], &self.diff.options);
+        let before = inputs.launch(interface, options, &mut self.contents);
+        self.runs += 1;
+        self.work += before.buffers.iter().map(|b| b.len() as u64).sum::<u64>() / BYTES_OF_AN_OP;
+        for (i, (module, program)) in ["A", "B"].into_iter().zip(self.programs).enumerate() {
+            let mut launch = before.clone();
+            let most = ends.map_or(most_ops, |n| ENDLESS * n + SHORT);
+            launch.most_ops = most.min(options.most_ops);
+            let (result, Coverage { reached: own, ops }) = program.run(&mut launch, &mut observers[i]);
+            self.work += ops * program.lanes();
+            match (result, ends) {
+                (Err(_), Some(ends)) if ops > most && !(strayed && launch.strayed) => {
+                    return Err(DiffError::Endless { entry: self.entry.to_owned(), ends, ops: most });
+                }
+                (Err(cause), _) => {
+                    self.hopeless |= ops == 0;
+                    self.first_error.get_or_insert(DiffError::Module { module, cause });
+                    return Ok(None);
+                }
+                (Ok(()), _) => {}
+            }
+            ends = Some(ops);
+            // Where only one of them leaves its buffers, what comes of it is a difference.
+            strayed &= launch.strayed;
+            after.push(launch.buffers);
+            reached.push(own);
+        }
+        Ok(Some(BothRuns { before: before.buffers, after, reached, strayed, observers }))
+    }
+
+    /// What was found, what was reached, and what became of the instructions that differ.
+    pub(super) fn finish(self) -> Comparison {
+        let mut reach = Reach::default();
+        for (program, any) in self.programs.iter().zip(&self.any) {
+            for (op, writes) in program.instructions() {
+                let ran = usize::from(any[op.index()]);
+                reach.instructions += ran;
+                reach.all_instructions += 1;
+                reach.stores += ran * usize::from(writes);
+                reach.all_stores += usize::from(writes);
+            }
+        }
+        let states = || self.pairs.iter().filter_map(|(_, state)| state.as_ref());
+        let differing = DifferingInstructions {
+            all: self.pairs.len(),
+            differed: states().filter(|s| s.differed).count(),
+            agreed: states().filter(|s| s.agreed()).count(),
+        };
+        Comparison { reach: Some(reach), differing, ..self.comparison }
+    }
+
+    /// Compares with the inputs that leave buffers. They are of use only where no others reach what they reach, and a difference is then the
+    /// program's own.
+    fn compare_strays(&mut self) -> Result<(), DiffError> {
+        self.found.sort_by_key(|inputs| inputs.strays);
+        let reached = |i: usize| self.wanted[i].iter().all(|&op| self.clean[i][op]);
+        if self.comparison.first.is_some() || reached(0) && reached(1) {
+            return Ok(());
+        }
+        for inputs in self.found.clone().iter().filter(|inputs| inputs.strays) {
+            let Some(both) = self.run_both(inputs, self.diff.options.most_ops)? else { continue };
+            self.comparison.strayed = true;
+            self.diff.compare(self.entry, &both.before, [&both.after[0], &both.after[1]], 0.0, &mut self.comparison);
+            if self.comparison.first.is_some() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What two modules did with the same inputs.
+struct BothRuns {
+    before: Vec<Vec<u8>>,
+    after: Vec<Vec<Vec<u8>>>,
+    reached: Vec<Vec<bool>>,
+    /// Whether both leave their buffers or arrays.
+    strayed: bool,
+    observers: [Observer; 2],
+}
+
+/// Integers that decide something: sizes, and what the modules have as constants.
+fn pool(programs: &[ModuleProgram; 2], options: &DiffOptions) -> Vec<u64> {
+    let elements = u64::from(options.elements);
+    let mut pool: Vec<u64> =
+        vec![0, 1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 100, 128, 256, 512, 1024, elements, 8 * elements];
+    let own: Set<u32> = programs.iter().flat_map(ModuleProgram::integers).filter(|&n| n <= 1 << 20).collect();
+    let mut own: Vec<u32> = own.into_iter().collect();
+    own.sort_unstable();
+    pool.extend(
+        own.into_iter().take(MOST_INTEGERS).flat_map(|n| [u64::from(n).saturating_sub(1), n.into(), u64::from(n) + 1]),
+    );
+    pool.sort_unstable();
+    pool.dedup();
+    pool
+}
