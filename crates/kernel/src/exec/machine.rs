@@ -37,7 +37,10 @@ pub struct Executor<'a> {
     places: Vec<ScalarOffsets>,
     frames: Vec<Frame>,
     group: [u32; 3],
+    /// All invocations.
+    all: Mask,
     ops: u64,
+    work: u64,
     reached: Vec<bool>,
     arithmetic: Arithmetic,
     /// Ops, by their index, that the foreign executor is shown when they run; none beyond the end.
@@ -89,7 +92,9 @@ impl<'a> Executor<'a> {
             places: k.memories.iter().map(|m| ScalarOffsets::new(k, m.ty, wide)).collect(),
             frames: Vec::new(),
             group: [0; 3],
+            all: Mask::first(lanes),
             ops: 0,
+            work: 0,
             reached: vec![false; k.op_count()],
             arithmetic: Arithmetic { wide },
             watched: Vec::new(),
@@ -98,7 +103,7 @@ impl<'a> Executor<'a> {
     }
 
     pub(super) fn coverage(self) -> Coverage {
-        Coverage { reached: self.reached, ops: self.ops }
+        Coverage { reached: self.reached, ops: self.ops, work: self.work }
     }
 
     pub(super) fn workgroup(&mut self, group: [u32; 3], launch: &mut Launch) -> Result<(), KernelError> {
@@ -156,10 +161,32 @@ impl<'a> Executor<'a> {
         self.regs[at] = bits;
     }
 
-    fn copy(&mut self, from: u32, to: u32, n: u32, lane: usize) {
+    /// Copies columns to others for all active invocations.
+    fn copy(&mut self, from: u32, to: u32, n: u32, mask: Mask) {
+        if mask == self.all {
+            let (from, end, to) = (self.at(from, 0), self.at(from + n, 0), self.at(to, 0));
+            self.regs.copy_within(from..end, to);
+            return;
+        }
         for i in 0..n {
-            let (a, b) = (self.at(from + i, lane), self.at(to + i, lane));
-            self.regs[b] = self.regs[a];
+            let (a, b) = (self.at(from + i, 0), self.at(to + i, 0));
+            mask.lanes().for_each(|lane| self.regs[b + lane] = self.regs[a + lane]);
+        }
+    }
+
+    /// Computes each scalar of columns from those of up to three others, for all active invocations.
+    fn map(&mut self, from: [u32; 3], to: u32, n: u32, mask: Mask, f: impl Fn([u64; 3]) -> u64) {
+        let (lanes, all) = (self.lanes, mask == self.all);
+        for i in 0..n {
+            let [a, b, c] = from.map(|column| self.at(column + i, 0));
+            let to = self.at(to + i, 0);
+            let regs = &mut self.regs;
+            let mut one = |lane: usize| regs[to + lane] = f([regs[a + lane], regs[b + lane], regs[c + lane]]);
+            if all {
+                (0..lanes).for_each(one);
+            } else {
+                mask.lanes().for_each(&mut one);
+            }
         }
     }
 
@@ -196,6 +223,7 @@ impl<'a> Executor<'a> {
                 return Ok(mask);
             }
             self.ops += 1;
+            self.work += mask.count();
             self.reached[op.index()] = true;
             if self.ops > launch.max_ops {
                 let lane = mask.lanes().next().unwrap_or(0);
@@ -364,8 +392,6 @@ impl<'a> Executor<'a> {
     fn plain(&mut self, op: OpId, kind: OpKind, mask: Mask, launch: &mut Launch) -> Result<(), Stop> {
         let k = self.k;
         let args = k.args(op);
-        let column = |m: &Self, i: usize| m.columns[args[i].index()];
-        let result = self.columns.get(k.result(op).index()).copied().unwrap_or(0);
         match kind {
             OpKind::Barrier => {
                 let all = Mask::first(self.lanes);
@@ -389,19 +415,29 @@ impl<'a> Executor<'a> {
             }
             _ => {}
         }
-        if matches!(
-            kind,
-            OpKind::Unary(_)
-                | OpKind::Binary(_)
-                | OpKind::Compare(_)
-                | OpKind::Fma
-                | OpKind::Select
-                | OpKind::Convert
-                | OpKind::Bitcast
-                | OpKind::Custom
-        ) {
-            self.elementwise(op, kind, mask);
-            return Ok(());
+        match kind {
+            OpKind::Unary(_) | OpKind::Binary(_) | OpKind::Compare(_) | OpKind::Fma | OpKind::Select => {
+                self.elementwise(op, kind, mask);
+                return Ok(());
+            }
+            OpKind::Convert | OpKind::Bitcast | OpKind::Custom => {
+                self.elementwise(op, kind, mask);
+                return Ok(());
+            }
+            OpKind::Make | OpKind::Extract(_) | OpKind::Insert(_) => {
+                self.members(op, kind, mask);
+                return Ok(());
+            }
+            OpKind::Var(v) | OpKind::Set(v) => {
+                self.copy(self.columns[args[0].index()], self.vars[v.index()], self.width(args[0]), mask);
+                return Ok(());
+            }
+            OpKind::Get(v) => {
+                let result = k.result(op);
+                self.copy(self.vars[v.index()], self.columns[result.index()], self.width(result), mask);
+                return Ok(());
+            }
+            _ => {}
         }
         for lane in mask.lanes() {
             match kind {
@@ -421,15 +457,6 @@ impl<'a> Executor<'a> {
                     let n = self.places[m.index()].elements(&launch.buffers[self.buffers[m.index()]]);
                     self.set(k.result(op), lane, n as u64);
                 }
-                OpKind::Var(v) | OpKind::Set(v) => {
-                    let n = self.width(args[0]);
-                    self.copy(column(self, 0), self.vars[v.index()], n, lane);
-                }
-                OpKind::Get(v) => {
-                    let n = self.width(k.result(op));
-                    self.copy(self.vars[v.index()], result, n, lane);
-                }
-                OpKind::Make | OpKind::Extract(_) | OpKind::Insert(_) => self.members(op, kind, lane),
                 _ => {}
             }
         }
@@ -437,7 +464,7 @@ impl<'a> Executor<'a> {
     }
 
     /// An op that puts a composite together or takes it apart.
-    fn members(&mut self, op: OpId, kind: OpKind, lane: usize) {
+    fn members(&mut self, op: OpId, kind: OpKind, mask: Mask) {
         let k = self.k;
         let (args, result) = (k.args(op), self.columns[k.result(op).index()]);
         let first = self.columns[args[0].index()];
@@ -445,7 +472,7 @@ impl<'a> Executor<'a> {
             let mut to = result;
             for &member in args {
                 let n = self.width(member);
-                self.copy(self.columns[member.index()], to, n, lane);
+                self.copy(self.columns[member.index()], to, n, mask);
                 to += n;
             }
             return;
@@ -455,42 +482,45 @@ impl<'a> Executor<'a> {
         let n = k.member(ty, i).map_or(0, |t| leaves(k, t));
         if let OpKind::Insert(_) = kind {
             let whole = self.width(args[0]);
-            self.copy(first, result, whole, lane);
-            self.copy(self.columns[args[1].index()], result + before, n, lane);
+            self.copy(first, result, whole, mask);
+            self.copy(self.columns[args[1].index()], result + before, n, mask);
         } else {
-            self.copy(first + before, result, n, lane);
+            self.copy(first + before, result, n, mask);
         }
     }
 
     /// An op that computes each scalar of its result from those of its operands.
     fn elementwise(&mut self, op: OpId, kind: OpKind, mask: Mask) {
         let k = self.k;
-        let (args, result) = (k.args(op), self.columns[k.result(op).index()]);
+        let (args, to) = (k.args(op), self.columns[k.result(op).index()]);
         let n = self.width(k.result(op));
-        let whole = self.width(args[0]) == 1;
-        let mut columns = [0; 3];
-        columns.iter_mut().zip(args).for_each(|(c, v)| *c = self.columns[v.index()]);
+        let mut from = [self.columns[args[0].index()]; 3];
+        from.iter_mut().zip(args).for_each(|(c, v)| *c = self.columns[v.index()]);
         let s = k.scalar_of(k.ty(args[0])).unwrap_or(Scalar::U64);
-        let to = k.scalar_of(k.ty(k.result(op))).unwrap_or(Scalar::U64);
-        for lane in mask.lanes() {
-            for i in 0..n {
-                let x = |a: usize| self.regs[self.at(columns[a] + i, lane)];
-                let bits = match kind {
-                    OpKind::Unary(f) => self.arithmetic.unary(f, s, x(0)),
-                    OpKind::Binary(f) => self.arithmetic.binary(f, s, x(0), x(1)),
-                    OpKind::Compare(c) => self.arithmetic.compare(c, s, x(0), x(1)).into(),
-                    OpKind::Fma => self.arithmetic.fma(s, x(0), x(1), x(2)),
-                    OpKind::Convert => self.arithmetic.convert(s, to, x(0)),
-                    OpKind::Bitcast => self.arithmetic.bitcast(s, to, x(0)),
-                    OpKind::Select => {
-                        let c = if whole { self.regs[self.at(columns[0], lane)] } else { x(0) };
-                        if c != 0 { x(1) } else { x(2) }
-                    }
-                    _ => x(0),
-                };
-                let at = self.at(result + i, lane);
-                self.regs[at] = bits;
+        let scalar = k.scalar_of(k.ty(k.result(op))).unwrap_or(Scalar::U64);
+        let arithmetic = self.arithmetic;
+        match kind {
+            OpKind::Unary(f) => self.map(from, to, n, mask, |[x, ..]| arithmetic.unary(f, s, x)),
+            // The kinds that programs have most are known to the compiler where it matters, inside of the loop.
+            OpKind::Binary(BinaryOp::Add) => {
+                self.map(from, to, n, mask, |[x, y, _]| arithmetic.binary(BinaryOp::Add, s, x, y))
             }
+            OpKind::Binary(BinaryOp::Mul) => {
+                self.map(from, to, n, mask, |[x, y, _]| arithmetic.binary(BinaryOp::Mul, s, x, y))
+            }
+            OpKind::Binary(f) => self.map(from, to, n, mask, |[x, y, _]| arithmetic.binary(f, s, x, y)),
+            OpKind::Compare(c) => self.map(from, to, n, mask, |[x, y, _]| arithmetic.compare(c, s, x, y).into()),
+            OpKind::Fma => self.map(from, to, n, mask, |[x, y, z]| arithmetic.fma(s, x, y, z)),
+            OpKind::Convert => self.map(from, to, n, mask, |[x, ..]| arithmetic.convert(s, scalar, x)),
+            OpKind::Bitcast => self.map(from, to, n, mask, |[x, ..]| arithmetic.bitcast(s, scalar, x)),
+            OpKind::Select if self.width(args[0]) == 1 => {
+                let [condition, yes, no] = from;
+                for i in 0..n {
+                    self.map([condition, yes + i, no + i], to + i, 1, mask, |[c, x, y]| if c != 0 { x } else { y });
+                }
+            }
+            OpKind::Select => self.map(from, to, n, mask, |[c, x, y]| if c != 0 { x } else { y }),
+            _ => self.map(from, to, n, mask, |[x, ..]| x),
         }
     }
 

@@ -4,6 +4,7 @@ use half::f16;
 use impasto_kernel::hash::Map;
 
 use super::DiffOptions;
+use super::specialise::Specialisation;
 use crate::import::{BlockLayout, ModuleInterface, ScalarFormat};
 use crate::run::ModuleLaunch;
 
@@ -68,6 +69,8 @@ pub(super) struct Inputs {
     pub(super) fixed: Vec<Option<u64>>,
     /// The integers of each buffer.
     pub(super) fills: Vec<IntegerFill>,
+    /// Specialisation constants.
+    pub(super) specialisation: Specialisation,
     /// Whether a module leaves its buffers or arrays with these inputs.
     pub(super) strays: bool,
 }
@@ -83,6 +86,7 @@ impl Inputs {
             groups,
             fixed: vec![None; uniform + i.constants.scalars.len()],
             fills: vec![IntegerFill::Any; i.buffers.len()],
+            specialisation: Specialisation::new(),
             strays: false,
         }
     }

@@ -3,6 +3,7 @@
 mod align;
 mod inputs;
 mod search;
+mod specialise;
 
 use std::fmt;
 
@@ -13,6 +14,7 @@ use crate::import::{ImportError, ModuleInterface, ScalarFormat, reflect};
 use crate::run::{ModuleLaunch, ModuleProgram, rebind};
 use inputs::{BufferContents, Inputs};
 use search::Search;
+use specialise::{SpecConstant, Specialisation, spec_constants, specialised};
 
 /// How far floats may be apart that a device computed: it may fuse a product and a sum in one module and not in the other, and what
 /// comes of that may cancel. Relative to the larger of both, or to one.
@@ -69,16 +71,22 @@ pub struct Difference {
     pub element: Option<usize>,
     /// What the first module wrote, and the second.
     pub values: [String; 2],
+    /// The specialisation constants that were set, by their `constant_id`.
+    pub specialisation: Vec<(u32, u32)>,
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Difference { entry, buffer, set, binding, byte, element, values: [a, b] } = self;
+        let Difference { entry, buffer, set, binding, byte, element, values: [a, b], specialisation } = self;
         write!(f, "entry point '{entry}', set {set} binding {binding} ('{buffer}'), byte {byte}")?;
         if let Some(element) = element {
             write!(f, ", element {element}")?;
         }
-        write!(f, ": {a} and {b}")
+        write!(f, ": {a} and {b}")?;
+        for (i, (id, n)) in specialisation.iter().enumerate() {
+            write!(f, "{} constant_id {id} = {n}", if i == 0 { ", with" } else { "," })?;
+        }
+        Ok(())
     }
 }
 
@@ -204,6 +212,7 @@ impl Default for DiffOptions {
 pub struct Diff<'a> {
     modules: [&'a [u32]; 2],
     interfaces: [ModuleInterface; 2],
+    constants: Vec<SpecConstant>,
     options: DiffOptions,
 }
 
@@ -229,7 +238,17 @@ impl<'a> Diff<'a> {
         {
             return differ(format!("the layout of '{}'", p.name));
         }
-        Ok(Diff { modules: [a, b], interfaces, options })
+        let read =
+            |module: &'static str, words| spec_constants(words).map_err(|cause| DiffError::Module { module, cause });
+        let (constants, others) = (read("A", a)?, read("B", b)?);
+        // An optimiser may have removed some.
+        let contradict = |c: &SpecConstant, d: &SpecConstant| {
+            c.id == d.id && !c.values.is_subset(&d.values) && !d.values.is_subset(&c.values)
+        };
+        if let Some(c) = constants.iter().find(|c| others.iter().any(|d| contradict(c, d))) {
+            return differ(format!("the value of the specialisation constant {}", c.id));
+        }
+        Ok(Diff { modules: [a, b], interfaces, constants, options })
     }
 
     /// The entry points.
@@ -245,13 +264,18 @@ impl<'a> Diff<'a> {
 
     /// What both modules are given that a search finds nothing better for: random numbers.
     fn random(&self, entry: &str) -> Inputs {
-        Inputs::random(&self.interfaces[0], entry, &self.options)
+        let open = self.constants.iter().filter(|c| c.values.len() > 1);
+        Inputs {
+            specialisation: open.map(|c| (c.id, c.largest())).collect(),
+            ..Inputs::random(&self.interfaces[0], entry, &self.options)
+        }
     }
 
     /// Both modules, ready to run.
-    fn programs(&self, entry: &str) -> Result<[ModuleProgram; 2], DiffError> {
+    fn programs(&self, entry: &str, constants: &Specialisation) -> Result<[ModuleProgram; 2], DiffError> {
         let read = |i: usize, module: &'static str| {
-            ModuleProgram::new(self.modules[i], entry).map_err(|cause| DiffError::Module { module, cause })
+            let made = specialised(self.modules[i], constants).and_then(|words| ModuleProgram::new(&words, entry));
+            made.map_err(|cause| DiffError::Module { module, cause })
         };
         Ok([read(0, "A")?, read(1, "B")?])
     }
@@ -259,17 +283,14 @@ impl<'a> Diff<'a> {
     /// Compares both on the executor, bit by bit; one NaN is as good as another. The inputs are those of a search that reaches as much of both
     /// modules as it can.
     pub fn on_cpu(&self, entry: &str) -> Result<Comparison, DiffError> {
-        let programs = self.programs(entry)?;
-        let pairs = align::differing(&programs[0], &programs[1]).unwrap_or_default();
-        let mut search = Search::new(self, entry, &programs, pairs);
+        let mut search = Search::new(self, entry)?;
         search.run()?;
         Ok(search.finish())
     }
 
     /// Inputs which reach what either module does.
     fn inputs(&self, entry: &str) -> Result<Vec<Inputs>, DiffError> {
-        let programs = self.programs(entry)?;
-        let mut search = Search::new(self, entry, &programs, Vec::new());
+        let mut search = Search::new(self, entry)?;
         search.run()?;
         Ok(search.found)
     }
@@ -282,15 +303,19 @@ impl<'a> Diff<'a> {
     pub unsafe fn on_device(&self, device: &VulkanDevice, entry: &str) -> Result<Comparison, DiffError> {
         // What the executor cannot run is given random numbers.
         let mut all = self.inputs(entry).unwrap_or_else(|_| vec![self.random(entry)]);
+        let constants = self.random(entry).specialisation;
         // What leaves its buffers may do anything on a device.
         if all.iter().any(|inputs| !inputs.strays) {
             all.retain(|inputs| !inputs.strays);
         }
+        // A driver may compile for minutes: only what the first inputs say.
+        all.retain(|inputs| inputs.specialisation == constants);
         let mut pipelines = Vec::new();
         for ((module, words), interface) in ["A", "B"].into_iter().zip(self.modules).zip(&self.interfaces) {
             let wrong = |cause| DiffError::Module { module, cause };
             let failed = |cause| DiffError::Device { module, cause };
-            let words = rebind(words, interface).map_err(wrong)?;
+            let words = specialised(words, &constants).map_err(wrong)?;
+            let words = rebind(&words, interface).map_err(wrong)?;
             // SAFETY: as the caller says.
             pipelines.push(unsafe { self.pipeline(device, &words, interface, entry) }.map_err(failed)?);
         }
@@ -303,7 +328,13 @@ impl<'a> Diff<'a> {
                 let after = self.run(device, pipeline, &launch);
                 results.push(after.map_err(|cause| DiffError::Device { module, cause })?);
             }
-            self.compare(entry, &launch.buffers, [&results[0], &results[1]], ROUNDING, &mut found);
+            self.compare(
+                (entry, &inputs.specialisation),
+                &launch.buffers,
+                [&results[0], &results[1]],
+                ROUNDING,
+                &mut found,
+            );
         }
         Ok(found)
     }
@@ -351,7 +382,14 @@ impl<'a> Diff<'a> {
     }
 
     /// Adds what both wrote, with what the buffers held before.
-    fn compare(&self, entry: &str, before: &[Vec<u8>], [a, b]: [&[Vec<u8>]; 2], rounding: f64, found: &mut Comparison) {
+    fn compare(
+        &self,
+        (entry, specialisation): (&str, &Specialisation),
+        before: &[Vec<u8>],
+        [a, b]: [&[Vec<u8>]; 2],
+        rounding: f64,
+        found: &mut Comparison,
+    ) {
         found.launches += 1;
         for (i, buffer) in self.interfaces[0].buffers.iter().enumerate() {
             let (x, y) = (&a[i], &b[i]);
@@ -376,6 +414,7 @@ impl<'a> Diff<'a> {
                             byte: at,
                             element,
                             values: [shown(n, p), shown(n, q)],
+                            specialisation: specialisation.iter().map(|(&id, &n)| (id, n)).collect(),
                         });
                     }
                     Some(_) => {}

@@ -3,19 +3,24 @@
 //! for the first time makes an input worth keeping, and others are made of it by changing a few numbers. Both modules run with every input, and
 //! where they are the same but for some instructions, the search goes on until these give different results and something comes of it.
 
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
 use impasto_kernel::exec::Coverage;
 use impasto_kernel::hash::Set;
 
-use super::align::DifferingPair;
+use super::align::{self, DifferingPair};
 use super::inputs::{BufferContents, Inputs, IntegerFill, Random, float_bits};
+use super::specialise::Specialisation;
 use super::{Comparison, Diff, DiffError, DiffOptions, DifferingInstructions, Reach};
 use crate::import::ScalarFormat;
 use crate::run::{ModuleProgram, Observer, VARIED};
 
-/// Ops of the first run, of each later one, and invocations times ops of all later ones.
-const FIRST_OPS: u64 = 1 << 19;
-const SEARCH_OPS: u64 = 1 << 16;
-const SEARCH_WORK: u64 = 1 << 26;
+/// Ops of one run with inputs that were chosen, if all invocations run them; ops of all runs together, counted for each invocation.
+const RUN_WORK: u64 = 1 << 24;
+const SEARCH_WORK: u64 = 1 << 27;
+/// What an op costs besides what it costs for each invocation.
+const OP_WORK: u64 = 4;
 /// Bytes that take as long to prepare and compare as one op of one invocation.
 const BYTES_OF_AN_OP: u64 = 64;
 /// Runs of the search, runs after which all that was reached is enough, and inputs that are kept.
@@ -50,7 +55,9 @@ impl PairState {
 pub(super) struct Search<'a> {
     diff: &'a Diff<'a>,
     entry: &'a str,
-    programs: &'a [ModuleProgram; 2],
+    /// Both modules as the first inputs specialise them, and as others do.
+    programs: Rc<[ModuleProgram; 2]>,
+    specialised: BTreeMap<Specialisation, Option<Rc<[ModuleProgram; 2]>>>,
     formats: Vec<ScalarFormat>,
     /// Integers that are worth trying.
     pool: Vec<u64>,
@@ -74,24 +81,23 @@ pub(super) struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    pub(super) fn new(
-        diff: &'a Diff<'a>,
-        entry: &'a str,
-        programs: &'a [ModuleProgram; 2],
-        pairs: Vec<DifferingPair>,
-    ) -> Search<'a> {
+    pub(super) fn new(diff: &'a Diff<'a>, entry: &'a str) -> Result<Search<'a>, DiffError> {
+        let first = diff.random(entry).specialisation;
+        let programs = Rc::new(diff.programs(entry, &first)?);
+        let pairs = align::differing(&programs[0], &programs[1]).unwrap_or_default();
         let interface = &diff.interfaces[0];
         let uniform = interface.buffers.iter().filter(|b| b.uniform).flat_map(|b| &b.layout.scalars);
         let formats: Vec<ScalarFormat> = uniform.chain(&interface.constants.scalars).map(|s| s.1).collect();
         let wanted =
             [0, 1].map(|i| programs[i].instructions().into_iter().map(|(op, _)| op.index()).collect::<Vec<_>>());
         let none = [0, 1].map(|i| vec![false; programs[i].kernel.op_count()]);
-        Search {
+        Ok(Search {
             diff,
             entry,
+            pool: pool(&programs, &diff.options),
+            specialised: BTreeMap::from([(first, Some(programs.clone()))]),
             programs,
             formats,
-            pool: pool(programs, &diff.options),
             wanted,
             clean: none.clone(),
             any: none,
@@ -104,15 +110,16 @@ impl<'a> Search<'a> {
             most_changed: 0,
             hopeless: false,
             first_error: None,
-        }
+        })
     }
 
     /// Searches until the modules are told apart, until there is nothing more to find, or until there is no time.
     pub(super) fn run(&mut self) -> Result<(), DiffError> {
         let options = &self.diff.options;
-        let first = Inputs::random(&self.diff.interfaces[0], self.entry, options);
+        let first = self.diff.random(self.entry);
         // Where there is nothing to choose, this one must do.
-        self.attempt(&first, if first.fixed.is_empty() { options.most_ops } else { FIRST_OPS })?;
+        let most_ops = RUN_WORK / self.programs[0].lanes().max(1);
+        self.attempt(&first, if first.fixed.is_empty() { options.most_ops } else { most_ops })?;
         let mut random = Random(options.seed ^ 0x5EED);
         let starts = [64u64, 1, 8, 256, 1024, 2, 32, options.elements.into(), 0];
         for (k, size) in starts.into_iter().enumerate() {
@@ -126,7 +133,7 @@ impl<'a> Search<'a> {
             if k % 2 == 1 {
                 inputs.fills.fill(IntegerFill::Below(8));
             }
-            self.attempt(&inputs, SEARCH_OPS)?;
+            self.attempt(&inputs, most_ops)?;
         }
         for _ in 0..SEARCH_RUNS {
             if self.done() {
@@ -139,7 +146,7 @@ impl<'a> Search<'a> {
             for _ in 0..=random.below(3) {
                 self.change(&mut inputs, &mut random);
             }
-            self.attempt(&inputs, SEARCH_OPS)?;
+            self.attempt(&inputs, most_ops)?;
         }
         self.compare_strays()?;
         match (self.found.is_empty(), self.first_error.take()) {
@@ -162,7 +169,8 @@ impl<'a> Search<'a> {
     fn change(&self, inputs: &mut Inputs, random: &mut Random) {
         let (numbers, buffers) = (inputs.fixed.len(), inputs.fills.len());
         let groups = if self.diff.options.groups.is_none() { 3 } else { 0 };
-        let at = random.below(4 * numbers + buffers + groups + 1);
+        let constants = self.diff.constants.len();
+        let at = random.below(4 * numbers + buffers + groups + constants + 1);
         if at < 4 * numbers {
             let at = at / 4;
             inputs.fixed[at] = Some(match self.formats[at] {
@@ -176,6 +184,10 @@ impl<'a> Search<'a> {
                     [random.below(4)];
         } else if at < 4 * numbers + buffers + groups {
             inputs.groups[at - 4 * numbers - buffers] = 1 + random.below(4) as u32;
+        } else if at < 4 * numbers + buffers + groups + constants {
+            let c = &self.diff.constants[at - 4 * numbers - buffers - groups];
+            let n = if c.is_bool { random.below(2) as u32 } else { [c.largest(), 0, 1, 2, 4][random.below(5)] };
+            inputs.specialisation.insert(c.id, n);
         } else {
             inputs.seed = inputs.seed.wrapping_add(1 + random.next() % 1000);
         }
@@ -205,7 +217,13 @@ impl<'a> Search<'a> {
         }
         news |= self.trace(&both.observers);
         self.keep(inputs, news, false);
-        self.diff.compare(self.entry, &both.before, [&both.after[0], &both.after[1]], 0.0, &mut self.comparison);
+        self.diff.compare(
+            (self.entry, &inputs.specialisation),
+            &both.before,
+            [&both.after[0], &both.after[1]],
+            0.0,
+            &mut self.comparison,
+        );
         Ok(())
     }
 
@@ -239,8 +257,24 @@ impl<'a> Search<'a> {
         news
     }
 
+    /// Both modules as they are specialised, if they can be run so.
+    fn specialised(&mut self, constants: &Specialisation) -> Option<Rc<[ModuleProgram; 2]>> {
+        if let Some(known) = self.specialised.get(constants) {
+            return known.clone();
+        }
+        let made = self.diff.programs(self.entry, constants).ok();
+        // All that is counted by op stands for the same in both.
+        let same =
+            |p: &[ModuleProgram; 2]| (0..2).all(|i| p[i].kernel.op_count() == self.programs[i].kernel.op_count());
+        let made = made.filter(same).map(Rc::new);
+        self.specialised.insert(constants.clone(), made.clone());
+        made
+    }
+
     /// Runs both. Nothing comes back if one of them could not end.
     fn run_both(&mut self, inputs: &Inputs, most_ops: u64) -> Result<Option<BothRuns>, DiffError> {
+        let Some(programs) = self.specialised(&inputs.specialisation) else { return Ok(None) };
+        let first = Rc::ptr_eq(&programs, &self.programs);
         let mut after = Vec::new();
         let mut reached = Vec::new();
         let mut observers = [0, 1].map(|i| Observer::new(self.pairs.iter().map(|(p, _)| p.ops[i])));
@@ -250,18 +284,18 @@ impl<'a> Search<'a> {
         let before = inputs.launch(interface, options, &mut self.contents);
         self.runs += 1;
         self.work += before.buffers.iter().map(|b| b.len() as u64).sum::<u64>() / BYTES_OF_AN_OP;
-        for (i, (module, program)) in ["A", "B"].into_iter().zip(self.programs).enumerate() {
+        for (i, (module, program)) in ["A", "B"].into_iter().zip(&*programs).enumerate() {
             let mut launch = before.clone();
             let most = ends.map_or(most_ops, |n| ENDLESS * n + SHORT);
             launch.most_ops = most.min(options.most_ops);
-            let (result, Coverage { reached: own, ops }) = program.run(&mut launch, &mut observers[i]);
-            self.work += ops * program.lanes();
+            let (result, Coverage { reached: own, ops, work }) = program.run(&mut launch, &mut observers[i]);
+            self.work += work + OP_WORK * ops;
             match (result, ends) {
                 (Err(_), Some(ends)) if ops > most && !(strayed && launch.strayed) => {
                     return Err(DiffError::Endless { entry: self.entry.to_owned(), ends, ops: most });
                 }
                 (Err(cause), _) => {
-                    self.hopeless |= ops == 0;
+                    self.hopeless |= ops == 0 && first;
                     self.first_error.get_or_insert(DiffError::Module { module, cause });
                     return Ok(None);
                 }
@@ -308,7 +342,13 @@ impl<'a> Search<'a> {
         for inputs in self.found.clone().iter().filter(|inputs| inputs.strays) {
             let Some(both) = self.run_both(inputs, self.diff.options.most_ops)? else { continue };
             self.comparison.strayed = true;
-            self.diff.compare(self.entry, &both.before, [&both.after[0], &both.after[1]], 0.0, &mut self.comparison);
+            self.diff.compare(
+                (self.entry, &inputs.specialisation),
+                &both.before,
+                [&both.after[0], &both.after[1]],
+                0.0,
+                &mut self.comparison,
+            );
             if self.comparison.first.is_some() {
                 break;
             }

@@ -160,8 +160,8 @@ impl Source {
         match op {
             S::Constant | S::SpecConstant if w.len() == 3 => Some(w[2]),
             S::ConstantNull => Some(0),
-            S::SpecConstantTrue => Some(1),
-            S::SpecConstantFalse => Some(0),
+            S::SpecConstantTrue | S::ConstantTrue => Some(1),
+            S::SpecConstantFalse | S::ConstantFalse => Some(0),
             // Sizes of arrays are computed like this.
             S::SpecConstantOp => match S::from_u32(*w.get(2)?)? {
                 S::IAdd => Some(of(3)?.wrapping_add(of(4)?)),
@@ -175,7 +175,18 @@ impl Source {
                 S::BitwiseOr => Some(of(3)? | of(4)?),
                 S::UGreaterThan => Some(u32::from(of(3)? > of(4)?)),
                 S::ULessThan => Some(u32::from(of(3)? < of(4)?)),
-                S::IEqual => Some(u32::from(of(3)? == of(4)?)),
+                S::IEqual | S::LogicalEqual => Some(u32::from(of(3)? == of(4)?)),
+                S::INotEqual | S::LogicalNotEqual => Some(u32::from(of(3)? != of(4)?)),
+                S::LogicalAnd => Some(of(3)? & of(4)?),
+                S::LogicalOr => Some(of(3)? | of(4)?),
+                S::LogicalNot => Some(u32::from(of(3)? == 0)),
+                S::SDiv => Some((of(3)? as i32).checked_div(of(4)? as i32)? as u32),
+                S::CompositeExtract if w.len() == 5 => match self.made(w[3])? {
+                    (S::ConstantComposite | S::SpecConstantComposite, parts) => {
+                        self.default_within(*parts.get(2 + w[4] as usize)?, level + 1)
+                    }
+                    _ => None,
+                },
                 S::Select => of(if of(3)? != 0 { 4 } else { 5 }),
                 _ => None,
             },

@@ -74,12 +74,7 @@ impl Instructions<'_, '_, '_> {
             }
             S::MemoryBarrier => return Ok(()),
             S::AccessChain | S::InBoundsAccessChain if !self.m.kernel().args(op).is_empty() => {
-                let result = self.m.kernel().result(op);
-                for lane in mask.lanes() {
-                    let pointer = self.outside.chain(self.m, op, lane).map_err(|p| Stop(op, lane, p))?;
-                    self.m.give(result, lane, &[pointer]);
-                }
-                return Ok(());
+                return self.outside.chain(self.m, op, mask);
             }
             S::Load if !self.m.kernel().args(op).is_empty() => return self.outside.load(self.m, op, mask, launch),
             S::Store if self.m.kernel().args(op).len() > 1 => return self.outside.store(self.m, op, mask),

@@ -9,7 +9,7 @@ use rspirv::spirv::{BuiltIn, Decoration, Op as S, StorageClass};
 
 use impasto_kernel::exec::{Executor, ForeignExecutor, Launch, Mask, Stop};
 use impasto_kernel::hash::Map;
-use impasto_kernel::ir::{Builtin, Kernel, OpId, OpKind, Scalar, Shape, Value};
+use impasto_kernel::ir::{Builtin, Kernel, OpId, OpKind, Shape, Value};
 
 use super::instructions::Instructions;
 use super::numbers;
@@ -52,7 +52,7 @@ pub(super) struct Access {
 struct Chain {
     bytes: bool,
     fixed: u64,
-    indices: Vec<(Value, Scalar, u64)>,
+    indices: Vec<(Value, ScalarFormat, u64)>,
 }
 
 /// The module around a kernel that runs.
@@ -259,26 +259,32 @@ impl<'a> ModuleMemory<'a> {
         }
     }
 
-    /// Follows a chain of indices from a pointer.
-    pub(super) fn chain(&mut self, m: &Executor<'_>, op: OpId, lane: usize) -> Result<u64, String> {
-        let pointer = m.get(m.kernel().args(op)[0], lane);
-        let bytes = matches!(self.homes.get((pointer >> PLACE) as usize), Some(Storage::Buffer(_)));
-        let chain = match &self.chains[op.index()] {
-            Some(chain) if chain.bytes == bytes => chain.clone(),
-            _ => {
-                let made = Rc::new(self.make_chain(m, op, lane, bytes)?);
-                self.chains[op.index()] = Some(made.clone());
-                made
+    /// `OpAccessChain` for all active invocations: follows a chain of indices from a pointer.
+    pub(super) fn chain(&mut self, m: &mut Executor<'_>, op: OpId, mask: Mask) -> Result<(), Stop> {
+        let k = m.kernel();
+        let (base, result) = (k.args(op)[0], k.result(op));
+        let mut known = self.chains[op.index()].clone();
+        for lane in mask.lanes() {
+            let pointer = m.get(base, lane);
+            let bytes = matches!(self.homes.get((pointer >> PLACE) as usize), Some(Storage::Buffer(_)));
+            let chain = match &known {
+                Some(chain) if chain.bytes == bytes => chain,
+                _ => {
+                    let made = self.make_chain(m, op, lane, bytes).map_err(|p| Stop(op, lane, p))?;
+                    let made = known.insert(Rc::new(made));
+                    self.chains[op.index()] = Some(made.clone());
+                    made
+                }
+            };
+            let mut place = (pointer & ((1 << PLACE) - 1)).saturating_add(chain.fixed);
+            for &(index, format, each) in &chain.indices {
+                let i = integer(format, m.get(index, lane));
+                // Far outside of every buffer, and still a pointer into this one.
+                place = place.saturating_add(i.saturating_mul(each).min((1 << (PLACE - 2)) - 1));
             }
-        };
-        let mut place = (pointer & ((1 << PLACE) - 1)).saturating_add(chain.fixed);
-        for &(index, scalar, each) in &chain.indices {
-            let i = impasto_kernel::eval::to_int(scalar, m.get(index, lane));
-            let i = u64::try_from(i).unwrap_or(u64::from(u32::MAX));
-            // Far outside of every buffer, and still a pointer into this one.
-            place = place.saturating_add(i.saturating_mul(each).min((1 << (PLACE - 2)) - 1));
+            m.give(result, lane, &[pointer >> PLACE << PLACE | place.min((1 << PLACE) - 1)]);
         }
-        Ok(pointer >> PLACE << PLACE | place.min((1 << PLACE) - 1))
+        Ok(())
     }
 
     /// What types say of a chain of indices. Members of structs are constants, so that any invocation knows them.
@@ -290,12 +296,10 @@ impl<'a> ModuleMemory<'a> {
         let out = || "an index that is out of bounds".to_owned();
         let mut chain = Chain { bytes, fixed: 0, indices: Vec::new() };
         for &index in &args[1..] {
-            let Shape::Scalar(scalar) = k.shape(k.ty(index)) else {
-                return Err("an index of 8 or 16 bits".to_owned());
-            };
+            let format = number(s, Foreign::of(k).and_then(|f| f.type_id(k.ty(index))).unwrap_or(0));
             t = match s.made(t.ty) {
                 Some((S::TypeStruct, _)) => {
-                    let i = u32::try_from(impasto_kernel::eval::to_int(scalar, m.get(index, lane))).unwrap_or(u32::MAX);
+                    let i = u32::try_from(integer(format, m.get(index, lane))).unwrap_or(u32::MAX);
                     let next = s.member(t.ty, i).ok_or_else(out)?;
                     chain.fixed += if bytes {
                         s.member_decoration(t.ty, i, Decoration::Offset).unwrap_or(0).into()
@@ -314,7 +318,7 @@ impl<'a> ModuleMemory<'a> {
                     } else {
                         slots(s, next, 0).unwrap_or(0)
                     };
-                    chain.indices.push((index, scalar, each));
+                    chain.indices.push((index, format, each));
                     Target { ty: next, within: t.within }
                 }
             };
@@ -518,6 +522,12 @@ pub(super) fn number(s: &Source, ty: u32) -> ScalarFormat {
         }
     }
     ScalarFormat::Int { bits: 32, signed: false }
+}
+
+/// The element that an index names; one that is negative names none.
+fn integer(n: ScalarFormat, bits: u64) -> u64 {
+    let negative = matches!(n, ScalarFormat::Int { signed: true, .. }) && numbers::signed(n, bits) < 0;
+    if negative { u32::MAX.into() } else { bits }
 }
 
 fn or_zero(x: Option<u64>, strayed: &mut bool) -> u64 {
