@@ -264,9 +264,9 @@ impl<'a> Diff<'a> {
 
     /// What both modules are given that a search finds nothing better for: random numbers.
     fn random(&self, entry: &str) -> Inputs {
-        let open = self.constants.iter().filter(|c| c.values.len() > 1);
+        let open = self.constants.iter().filter(|c| c.is_open());
         Inputs {
-            specialisation: open.map(|c| (c.id, c.largest())).collect(),
+            specialisation: open.map(|c| (c.id, c.first())).collect(),
             ..Inputs::random(&self.interfaces[0], entry, &self.options)
         }
     }

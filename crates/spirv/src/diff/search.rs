@@ -16,16 +16,19 @@ use super::{Comparison, Diff, DiffError, DiffOptions, DifferingInstructions, Rea
 use crate::import::ScalarFormat;
 use crate::run::{ModuleProgram, Observer, VARIED};
 
-/// Ops of one run with inputs that were chosen, if all invocations run them; ops of all runs together, counted for each invocation.
+/// Ops of one run with inputs that were chosen, counted for each invocation and once for all; ops of all runs together.
 const RUN_WORK: u64 = 1 << 24;
-const SEARCH_WORK: u64 = 1 << 27;
+const RUN_OPS: u64 = 1 << 18;
+const SEARCH_WORK: u64 = 3 << 27;
 /// What an op costs besides what it costs for each invocation.
-const OP_WORK: u64 = 4;
+const OP_WORK: u64 = 12;
 /// Bytes that take as long to prepare and compare as one op of one invocation.
-const BYTES_OF_AN_OP: u64 = 64;
+const BYTES_OF_AN_OP: u64 = 8;
 /// Runs of the search, runs after which all that was reached is enough, and inputs that are kept.
 const SEARCH_RUNS: usize = 1200;
 const FEW_RUNS: usize = 32;
+/// Runs that begin with numbers that all differ.
+const MIXED_RUNS: usize = 16;
 const MOST_INPUTS: usize = 24;
 /// Integers of the module that are tried.
 const MOST_INTEGERS: usize = 64;
@@ -34,6 +37,10 @@ const MANY_BYTES: usize = 512;
 /// Ops that a module may take for each op of the other one, and ops that it may always take; one that takes more is called endless.
 const ENDLESS: u64 = 16;
 const SHORT: u64 = 1 << 14;
+
+/// What storage buffers are filled with.
+const FILLS: [IntegerFill; 4] =
+    [IntegerFill::Any, IntegerFill::Below(2), IntegerFill::Below(8), IntegerFill::Below(64)];
 
 /// What became of the instructions in one place that differ.
 #[derive(Clone, Debug, Default)]
@@ -75,6 +82,9 @@ pub(super) struct Search<'a> {
     runs: usize,
     /// The most bytes that a run changes.
     most_changed: usize,
+    /// Inputs with which instructions gave different results that nothing came of, and the most bytes that such a run changes.
+    telling: Vec<Inputs>,
+    most_telling: usize,
     /// Whether the executor could not even begin.
     hopeless: bool,
     first_error: Option<DiffError>,
@@ -108,6 +118,8 @@ impl<'a> Search<'a> {
             work: 0,
             runs: 0,
             most_changed: 0,
+            telling: Vec::new(),
+            most_telling: 0,
             hopeless: false,
             first_error: None,
         })
@@ -118,7 +130,7 @@ impl<'a> Search<'a> {
         let options = &self.diff.options;
         let first = self.diff.random(self.entry);
         // Where there is nothing to choose, this one must do.
-        let most_ops = RUN_WORK / self.programs[0].lanes().max(1);
+        let most_ops = (RUN_WORK / self.programs[0].lanes().max(1)).min(RUN_OPS);
         self.attempt(&first, if first.fixed.is_empty() { options.most_ops } else { most_ops })?;
         let mut random = Random(options.seed ^ 0x5EED);
         let starts = [64u64, 1, 8, 256, 1024, 2, 32, options.elements.into(), 0];
@@ -135,16 +147,15 @@ impl<'a> Search<'a> {
             }
             self.attempt(&inputs, most_ops)?;
         }
-        for _ in 0..SEARCH_RUNS {
+        for k in 0..SEARCH_RUNS {
             if self.done() {
                 break;
             }
-            let mut inputs = match self.found.len() {
-                0 => first.clone(),
-                n => self.found[n - 1 - random.below(n).min(random.below(n))].clone(),
-            };
-            for _ in 0..=random.below(3) {
-                self.change(&mut inputs, &mut random);
+            let mut inputs = self.parent(&first, &mut random);
+            if k < MIXED_RUNS || random.below(8) == 0 {
+                self.mix(&mut inputs, &mut random);
+            } else {
+                (0..=random.below(4)).for_each(|_| self.change(&mut inputs, &mut random));
             }
             self.attempt(&inputs, most_ops)?;
         }
@@ -165,31 +176,57 @@ impl<'a> Search<'a> {
             || !self.found.is_empty() && self.runs >= FEW_RUNS && reached(0) && reached(1) && settled()
     }
 
+    /// Inputs that others are made of: with which the instructions differ that differ, or that were kept lately.
+    fn parent(&self, first: &Inputs, random: &mut Random) -> Inputs {
+        let kept = match self.telling.len() {
+            n if n > 0 && random.below(2) == 0 => Some(&self.telling[random.below(n)]),
+            _ => {
+                let n = self.found.len();
+                n.checked_sub(1 + random.below(n).min(random.below(n))).map(|i| &self.found[i])
+            }
+        };
+        kept.unwrap_or(first).clone()
+    }
+
+    /// Other numbers everywhere: small ones, which differ from each other.
+    fn mix(&self, inputs: &mut Inputs, random: &mut Random) {
+        for (fixed, n) in inputs.fixed.iter_mut().zip(&self.formats) {
+            if let ScalarFormat::Int { .. } = n {
+                *fixed = Some([1, 2, 3, 4, 5, 8, 16, 32, 64][random.below(9)]);
+            }
+        }
+        inputs.fills.iter_mut().for_each(|fill| *fill = FILLS[random.below(FILLS.len())]);
+        self.change_groups(inputs, random);
+    }
+
+    fn change_groups(&self, inputs: &mut Inputs, random: &mut Random) {
+        if self.diff.options.groups.is_none() {
+            inputs.groups[random.below(3)] = 1 + random.below(4) as u32;
+        }
+    }
+
     /// Another number in one place.
     fn change(&self, inputs: &mut Inputs, random: &mut Random) {
-        let (numbers, buffers) = (inputs.fixed.len(), inputs.fills.len());
-        let groups = if self.diff.options.groups.is_none() { 3 } else { 0 };
-        let constants = self.diff.constants.len();
-        let at = random.below(4 * numbers + buffers + groups + constants + 1);
-        if at < 4 * numbers {
-            let at = at / 4;
-            inputs.fixed[at] = Some(match self.formats[at] {
-                ScalarFormat::Int { .. } if random.below(2) == 0 => random.below(9) as u64,
-                ScalarFormat::Int { .. } => self.pool[random.below(self.pool.len())],
-                ScalarFormat::Float(bits) => float_bits(bits, [0.0, 1.0, -1.0, 0.5, 2.0, 8.0, 100.0][random.below(7)]),
-            });
-        } else if at < 4 * numbers + buffers {
-            inputs.fills[at - 4 * numbers] =
-                [IntegerFill::Any, IntegerFill::Below(2), IntegerFill::Below(8), IntegerFill::Below(64)]
-                    [random.below(4)];
-        } else if at < 4 * numbers + buffers + groups {
-            inputs.groups[at - 4 * numbers - buffers] = 1 + random.below(4) as u32;
-        } else if at < 4 * numbers + buffers + groups + constants {
-            let c = &self.diff.constants[at - 4 * numbers - buffers - groups];
-            let n = if c.is_bool { random.below(2) as u32 } else { [c.largest(), 0, 1, 2, 4][random.below(5)] };
-            inputs.specialisation.insert(c.id, n);
-        } else {
-            inputs.seed = inputs.seed.wrapping_add(1 + random.next() % 1000);
+        let (numbers, buffers, constants) = (inputs.fixed.len(), inputs.fills.len(), self.diff.constants.len());
+        match random.below(10) {
+            0 => inputs.seed = inputs.seed.wrapping_add(1 + random.next() % 1000),
+            1 => self.change_groups(inputs, random),
+            2 if constants > 0 => {
+                let c = &self.diff.constants[random.below(constants)];
+                let n = if c.is_bool { random.below(2) as u32 } else { [c.first(), 0, 1, 2, 4][random.below(5)] };
+                inputs.specialisation.insert(c.id, n);
+            }
+            2 | 3 if buffers > 0 => inputs.fills[random.below(buffers)] = FILLS[random.below(FILLS.len())],
+            _ if numbers > 0 => {
+                let at = random.below(numbers);
+                let floats = [0.0, 1.0, -1.0, 0.5, 2.0, 8.0, 100.0];
+                inputs.fixed[at] = Some(match self.formats[at] {
+                    ScalarFormat::Int { .. } if random.below(2) == 0 => random.below(9) as u64,
+                    ScalarFormat::Int { .. } => self.pool[random.below(self.pool.len())],
+                    ScalarFormat::Float(bits) => float_bits(bits, floats[random.below(floats.len())]),
+                });
+            }
+            _ => {}
         }
     }
 
@@ -215,7 +252,11 @@ impl<'a> Search<'a> {
         if changed > 2 * self.most_changed {
             (self.most_changed, news) = (changed, true);
         }
-        news |= self.trace(&both.observers);
+        let (differ, first) = self.trace(&both.observers);
+        if first || differ && changed > self.most_telling {
+            self.most_telling = self.most_telling.max(changed);
+            self.telling.push(inputs.clone());
+        }
         self.keep(inputs, news, false);
         self.diff.compare(
             (self.entry, &inputs.specialisation),
@@ -233,9 +274,9 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Adds what the instructions did that differ; whether one of them differed for the first time.
-    fn trace(&mut self, observers: &[Observer; 2]) -> bool {
-        let mut news = false;
+    /// Adds what the instructions did that differ; whether the results of one of them differed, and did for the first time.
+    fn trace(&mut self, observers: &[Observer; 2]) -> (bool, bool) {
+        let (mut any, mut news) = (false, false);
         for (pair, state) in &mut self.pairs {
             let traces = [0, 1].map(|i| observers[i].traces.get(&pair.ops[i]));
             let Some(first) = traces[0].or(traces[1]) else { continue };
@@ -251,10 +292,11 @@ impl<'a> Search<'a> {
                 known.extend(new);
             }
             let differ = traces[0].map(|t| t.results) != traces[1].map(|t| t.results);
+            any |= differ;
             news |= differ && !state.differed;
             state.differed |= differ;
         }
-        news
+        (any, news)
     }
 
     /// Both modules as they are specialised, if they can be run so.

@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rspirv::spirv::{Decoration, Op as S};
 
-use crate::import::{ImportError, Source};
+use crate::import::{ImportError, Source, size_constants};
+
+/// Invocations of a workgroup whose size its host chooses.
+const COMMON_SIZE: u32 = 64;
 
 /// Values of specialisation constants by their `constant_id`; all others are what the module says.
 pub(super) type Specialisation = BTreeMap<u32, u32>;
@@ -17,11 +20,20 @@ pub(super) struct SpecConstant {
     /// What the module says. If that is several things, it counts on its host.
     pub(super) values: BTreeSet<u32>,
     pub(super) is_bool: bool,
+    /// Whether a side of the workgroup is as long as it says.
+    pub(super) is_size: bool,
 }
 
 impl SpecConstant {
-    pub(super) fn largest(&self) -> u32 {
-        self.values.last().copied().unwrap_or(0)
+    /// Whether the module counts on its host to say something: it says several things itself, or that a workgroup is one invocation.
+    pub(super) fn is_open(&self) -> bool {
+        self.values.len() > 1 || self.is_size && self.values.contains(&1)
+    }
+
+    /// What is tried first.
+    pub(super) fn first(&self) -> u32 {
+        let largest = self.values.last().copied().unwrap_or(0);
+        if self.is_size && largest == 1 { COMMON_SIZE } else { largest }
     }
 }
 
@@ -44,8 +56,13 @@ fn places(s: &Source) -> impl Iterator<Item = (u32, u32, u32, bool)> {
 /// The specialisation constants of a module.
 pub(super) fn spec_constants(words: &[u32]) -> Result<Vec<SpecConstant>, ImportError> {
     let mut found: BTreeMap<u32, SpecConstant> = BTreeMap::new();
-    for (_, id, n, is_bool) in places(&Source::read(words)?) {
-        found.entry(id).or_insert(SpecConstant { id, values: BTreeSet::new(), is_bool }).values.insert(n);
+    let s = Source::read(words)?;
+    let sizes = size_constants(&s);
+    for (at, id, n, is_bool) in places(&s) {
+        let new = SpecConstant { id, values: BTreeSet::new(), is_bool, is_size: false };
+        let known = found.entry(id).or_insert(new);
+        known.values.insert(n);
+        known.is_size |= sizes.contains(&s.operands(at)[1]);
     }
     Ok(found.into_values().collect())
 }
