@@ -224,11 +224,12 @@ fn workgroup_ids(s: &Source, function: Option<u32>) -> Vec<[u32; 3]> {
     // A constant that says so is stronger.
     for &at in &s.preamble {
         let w = s.operands(at);
-        if s.op(at) == S::Decorate && w.get(1..3) == Some(&[Decoration::BuiltIn as u32, BuiltIn::WorkgroupSize as u32])
+        let says = w.get(1..3) == Some(&[Decoration::BuiltIn as u32, BuiltIn::WorkgroupSize as u32]);
+        if s.op(at) == S::Decorate
+            && says
+            && let Some((S::ConstantComposite | S::SpecConstantComposite, &[_, _, x, y, z])) = s.made(w[0])
         {
-            if let Some((S::ConstantComposite | S::SpecConstantComposite, &[_, _, x, y, z])) = s.made(w[0]) {
-                found.push([x, y, z]);
-            }
+            found.push([x, y, z]);
         }
     }
     found
