@@ -20,6 +20,8 @@ use crate::run::{ModuleProgram, Observer, VARIED};
 const RUN_WORK: u64 = 1 << 24;
 const RUN_OPS: u64 = 1 << 18;
 const SEARCH_WORK: u64 = 3 << 27;
+/// How much less is searched where modules are the same, or differ in their form: then there is nothing that must still show itself.
+const FORM_SHARE: u64 = 8;
 /// What an op costs besides what it costs for each invocation.
 const OP_WORK: u64 = 12;
 /// Bytes that take as long to prepare and compare as one op of one invocation.
@@ -172,7 +174,7 @@ impl<'a> Search<'a> {
         let settled = || self.pairs.iter().all(|(_, state)| state.as_ref().is_some_and(PairState::agreed));
         self.hopeless
             || self.comparison.first.is_some()
-            || self.work > SEARCH_WORK
+            || self.work > if self.pairs.is_empty() { SEARCH_WORK / FORM_SHARE } else { SEARCH_WORK }
             || !self.found.is_empty() && self.runs >= FEW_RUNS && reached(0) && reached(1) && settled()
     }
 
