@@ -257,8 +257,16 @@ fn known(k: &Kernel, names: &[&str]) -> Result<(), KernelError> {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Kernels that were prepared on this thread.
+    static PREPARED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
 /// SSA form on scalars and vectors, with what is plainly superfluous taken out.
 fn prepared(k: &Kernel, arrays: bool) -> Result<(Kernel, BufferScalars), KernelError> {
+    #[cfg(test)]
+    PREPARED.set(PREPARED.get() + 1);
     verify(k)?;
     let is_matrix = |op: &OpId| k.kind(*op).is_matrix();
     if let Some(op) = Places::new(k).ops.into_iter().find(is_matrix) {
@@ -337,17 +345,24 @@ fn as_written(k: &Kernel) -> Result<Cow<'_, Kernel>, KernelError> {
 }
 
 fn gradient(primal: &Kernel, wrt: &dyn Fn(&str) -> bool) -> Result<Grad, KernelError> {
+    gradient_below(primal, wrt, MAX_ADJOINT_OPS)
+}
+
+/// The gradient of a kernel, if it has no more ops than this.
+fn gradient_below(primal: &Kernel, wrt: &dyn Fn(&str) -> bool, limit: u64) -> Result<Grad, KernelError> {
     if let Some(custom) = custom(primal) {
         return custom;
     }
     let primal = &*as_written(primal)?;
+    verify(primal)?;
+    estimate::check_early(&values(primal)?, wrt, limit)?;
     let (flat, parts) = prepared(primal, true)?;
     let wrt = &|name: &str| wrt(parts::base(name));
     let mut normal = normal::normal(&flat).map_err(|r| refused(&flat, r))?;
     let mut places = Places::new(&normal.kernel);
     let mut activity = Activity::new(&normal.kernel, &places, wrt);
     let mut plan = Plan::new(&normal, &places, &activity);
-    estimate::check(&normal.kernel, &places, &activity, &plan, MAX_ADJOINT_OPS)?;
+    estimate::check(&normal.kernel, &places, &activity, &plan, limit)?;
     if let Some(logged) = log::log(&normal, &places, &plan) {
         normal = logged;
         places = Places::new(&normal.kernel);

@@ -34,7 +34,9 @@ use impasto_kernel::passes::{FLOAT_ATOMICS, MULTI_LEVEL_EXITS, Pass};
 use impasto_kernel::{CompiledModule, Compiler, Emitter, Entry, Kernel, KernelError, ModuleKind, Target};
 use impasto_vulkan::{Interface, VulkanFeatures};
 
-pub use diff::{Comparison, Diff, DiffError, DiffOptions, DiffVerdict, Difference, ROUNDING, Reach};
+pub use diff::{
+    Comparison, Diff, DiffError, DiffOptions, DiffVerdict, Difference, DifferingInstructions, ROUNDING, Reach,
+};
 pub use emit::ID_LIMIT;
 pub use import::{
     BlockLayout, BoundBuffer, Environment, ImportError, LastArray, ModuleEntry, ModuleInterface, ModuleOptions,

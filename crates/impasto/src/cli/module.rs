@@ -217,6 +217,9 @@ struct Found {
     /// How much of both modules ran, on the CPU reference.
     #[serde(default)]
     reached: Option<String>,
+    /// What became of the instructions that differ, if nothing came of them.
+    #[serde(default)]
+    differing: Option<String>,
     /// Equal, but with inputs that do not reach enough of the modules to say so.
     #[serde(default)]
     not_enough: bool,
@@ -237,6 +240,7 @@ impl Found {
             difference: None,
             launches: 0,
             reached: None,
+            differing: None,
             not_enough: false,
             problem: None,
         }
@@ -305,14 +309,17 @@ pub fn diff(args: &KernelDiff) -> anyhow::Result<()> {
 fn told(f: &Found) -> String {
     let Found { place, entry, scalars, changed, rounded, launches, .. } = f;
     let reached = f.reached.as_ref().map_or(String::new(), |r| format!("; reached {r}"));
-    let extent = format!("{scalars} scalars ({changed} changed) of {launches} launches{reached}");
+    let differing = f.differing.as_ref().map_or(String::new(), |d| format!("; {d}"));
+    let extent = format!("{scalars} scalars ({changed} changed) of {launches} launches{reached}{differing}");
     match (&f.difference, &f.problem) {
         (Some(difference), _) => {
             let note = if f.strayed { "; a module reads or writes outside of its buffers or arrays" } else { "" };
             format!("{place}: DIFFERENT: {difference}{note}")
         }
         (_, Some(problem)) => format!("{place}: '{entry}' was not compared: {problem}"),
-        _ if f.not_enough => format!("{place}: '{entry}' NOT REACHED: no difference, but too little ran: {extent}"),
+        _ if f.not_enough => {
+            format!("{place}: '{entry}' NOT REACHED: no difference, but too little ran to call them equal: {extent}")
+        }
         _ if *rounded > 0 => format!("{place}: '{entry}' equal but for rounding of {rounded} scalars, {extent}"),
         _ => format!("{place}: '{entry}' equal, {extent}"),
     }
@@ -331,6 +338,7 @@ fn found(place: &str, entry: &str, compared: Result<Comparison, DiffError>) -> F
             not_enough: c.verdict() == DiffVerdict::NotReached,
             launches: c.launches,
             reached: c.reach.map(|r| r.to_string()),
+            differing: (c.differing.all > 0 && c.first.is_none()).then(|| c.differing.to_string()),
             difference: c.first.map(|d| d.to_string()),
             problem: None,
         },

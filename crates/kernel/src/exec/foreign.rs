@@ -10,4 +10,12 @@ pub trait ForeignExecutor {
 
     /// Runs one op for all active invocations.
     fn run(&mut self, machine: &mut Executor<'_>, op: OpId, active: Mask, launch: &Launch) -> Result<(), Stop>;
+
+    /// The ops that [`observe`](ForeignExecutor::observe) is called for, by their index; none beyond the end.
+    fn watched(&self) -> Vec<bool> {
+        Vec::new()
+    }
+
+    /// Sees a watched op for all active invocations: after it ran, or before, if it has regions or ends one.
+    fn observe(&mut self, _machine: &Executor<'_>, _op: OpId, _active: Mask) {}
 }

@@ -25,6 +25,8 @@ pub struct Executor<'a> {
     pub(super) lanes: usize,
     /// The first column of each value, and of each variable.
     pub(super) columns: Vec<u32>,
+    /// Scalars of each value.
+    scalars: Vec<u32>,
     vars: Vec<u32>,
     pub(super) regs: Vec<u64>,
     /// Workgroup and private arrays; buffers have none. Nothing was written where there is `None`.
@@ -35,9 +37,14 @@ pub struct Executor<'a> {
     places: Vec<ScalarOffsets>,
     frames: Vec<Frame>,
     group: [u32; 3],
+    /// All invocations.
+    all: Mask,
     ops: u64,
+    work: u64,
     reached: Vec<bool>,
     arithmetic: Arithmetic,
+    /// Ops, by their index, that the foreign executor is shown when they run; none beyond the end.
+    pub(super) watched: Vec<bool>,
     /// What runs the foreign ops of an imported kernel.
     pub(super) foreign: Option<&'a mut dyn ForeignExecutor>,
 }
@@ -61,6 +68,7 @@ impl<'a> Executor<'a> {
             at
         };
         let columns = (0..k.value_count()).map(|v| take(k.ty(Value(v as u32)))).collect();
+        let scalars = (0..k.value_count()).map(|v| leaves(k, k.ty(Value(v as u32)))).collect();
         let vars = k.vars.iter().map(|&t| take(t)).collect();
         let mut n = 0;
         let buffers = k
@@ -75,6 +83,7 @@ impl<'a> Executor<'a> {
             k,
             lanes,
             columns,
+            scalars,
             vars,
             regs: vec![0; next as usize * lanes],
             arrays: vec![Vec::new(); k.memories.len()],
@@ -83,15 +92,18 @@ impl<'a> Executor<'a> {
             places: k.memories.iter().map(|m| ScalarOffsets::new(k, m.ty, wide)).collect(),
             frames: Vec::new(),
             group: [0; 3],
+            all: Mask::first(lanes),
             ops: 0,
+            work: 0,
             reached: vec![false; k.op_count()],
             arithmetic: Arithmetic { wide },
+            watched: Vec::new(),
             foreign: None,
         }
     }
 
     pub(super) fn coverage(self) -> Coverage {
-        Coverage { reached: self.reached, ops: self.ops }
+        Coverage { reached: self.reached, ops: self.ops, work: self.work }
     }
 
     pub(super) fn workgroup(&mut self, group: [u32; 3], launch: &mut Launch) -> Result<(), KernelError> {
@@ -149,15 +161,37 @@ impl<'a> Executor<'a> {
         self.regs[at] = bits;
     }
 
-    fn copy(&mut self, from: u32, to: u32, n: u32, lane: usize) {
+    /// Copies columns to others for all active invocations.
+    fn copy(&mut self, from: u32, to: u32, n: u32, mask: Mask) {
+        if mask == self.all {
+            let (from, end, to) = (self.at(from, 0), self.at(from + n, 0), self.at(to, 0));
+            self.regs.copy_within(from..end, to);
+            return;
+        }
         for i in 0..n {
-            let (a, b) = (self.at(from + i, lane), self.at(to + i, lane));
-            self.regs[b] = self.regs[a];
+            let (a, b) = (self.at(from + i, 0), self.at(to + i, 0));
+            mask.lanes().for_each(|lane| self.regs[b + lane] = self.regs[a + lane]);
+        }
+    }
+
+    /// Computes each scalar of columns from those of up to three others, for all active invocations.
+    fn map(&mut self, from: [u32; 3], to: u32, n: u32, mask: Mask, f: impl Fn([u64; 3]) -> u64) {
+        let (lanes, all) = (self.lanes, mask == self.all);
+        for i in 0..n {
+            let [a, b, c] = from.map(|column| self.at(column + i, 0));
+            let to = self.at(to + i, 0);
+            let regs = &mut self.regs;
+            let mut one = |lane: usize| regs[to + lane] = f([regs[a + lane], regs[b + lane], regs[c + lane]]);
+            if all {
+                (0..lanes).for_each(one);
+            } else {
+                mask.lanes().for_each(&mut one);
+            }
         }
     }
 
     fn width(&self, v: Value) -> u32 {
-        leaves(self.k, self.k.ty(v))
+        self.scalars[v.index()]
     }
 
     /// Gives values to others at once: all are read before the first is written.
@@ -189,6 +223,7 @@ impl<'a> Executor<'a> {
                 return Ok(mask);
             }
             self.ops += 1;
+            self.work += mask.count();
             self.reached[op.index()] = true;
             if self.ops > launch.max_ops {
                 let lane = mask.lanes().next().unwrap_or(0);
@@ -197,6 +232,10 @@ impl<'a> Executor<'a> {
                     lane,
                     format!("the run took more than {} ops: a loop may not end", launch.max_ops),
                 ));
+            }
+            let watched = self.watched.get(op.index()) == Some(&true);
+            if watched && (k.kind(op).is_structure() || k.kind(op).is_terminator()) {
+                self.show(op, mask);
             }
             match k.kind(op) {
                 OpKind::Yield => {
@@ -237,10 +276,24 @@ impl<'a> Executor<'a> {
                 }
                 OpKind::Loop => mask = self.run_loop(op, mask, launch)?,
                 OpKind::For(step) => mask = self.run_for(op, step, mask, launch)?,
-                kind => self.plain(op, kind, mask, launch)?,
+                kind => {
+                    self.plain(op, kind, mask, launch)?;
+                    if watched {
+                        self.show(op, mask);
+                    }
+                }
             }
         }
         Ok(Mask::default())
+    }
+
+    /// Shows the foreign executor an op that it watches.
+    fn show(&mut self, op: OpId, mask: Mask) {
+        let mut foreign = self.foreign.take();
+        if let Some(f) = &mut foreign {
+            f.observe(self, op, mask);
+        }
+        self.foreign = foreign;
     }
 
     fn split(&self, op: OpId, mask: Mask, arm: impl Fn(u64) -> usize, n: usize) -> Vec<Mask> {
@@ -339,8 +392,6 @@ impl<'a> Executor<'a> {
     fn plain(&mut self, op: OpId, kind: OpKind, mask: Mask, launch: &mut Launch) -> Result<(), Stop> {
         let k = self.k;
         let args = k.args(op);
-        let column = |m: &Self, i: usize| m.columns[args[i].index()];
-        let result = self.columns.get(k.result(op).index()).copied().unwrap_or(0);
         match kind {
             OpKind::Barrier => {
                 let all = Mask::first(self.lanes);
@@ -364,6 +415,30 @@ impl<'a> Executor<'a> {
             }
             _ => {}
         }
+        match kind {
+            OpKind::Unary(_) | OpKind::Binary(_) | OpKind::Compare(_) | OpKind::Fma | OpKind::Select => {
+                self.elementwise(op, kind, mask);
+                return Ok(());
+            }
+            OpKind::Convert | OpKind::Bitcast | OpKind::Custom => {
+                self.elementwise(op, kind, mask);
+                return Ok(());
+            }
+            OpKind::Make | OpKind::Extract(_) | OpKind::Insert(_) => {
+                self.members(op, kind, mask);
+                return Ok(());
+            }
+            OpKind::Var(v) | OpKind::Set(v) => {
+                self.copy(self.columns[args[0].index()], self.vars[v.index()], self.width(args[0]), mask);
+                return Ok(());
+            }
+            OpKind::Get(v) => {
+                let result = k.result(op);
+                self.copy(self.vars[v.index()], self.columns[result.index()], self.width(result), mask);
+                return Ok(());
+            }
+            _ => {}
+        }
         for lane in mask.lanes() {
             match kind {
                 OpKind::Const(c) => {
@@ -382,23 +457,14 @@ impl<'a> Executor<'a> {
                     let n = self.places[m.index()].elements(&launch.buffers[self.buffers[m.index()]]);
                     self.set(k.result(op), lane, n as u64);
                 }
-                OpKind::Var(v) | OpKind::Set(v) => {
-                    let n = self.width(args[0]);
-                    self.copy(column(self, 0), self.vars[v.index()], n, lane);
-                }
-                OpKind::Get(v) => {
-                    let n = self.width(k.result(op));
-                    self.copy(self.vars[v.index()], result, n, lane);
-                }
-                OpKind::Make | OpKind::Extract(_) | OpKind::Insert(_) => self.members(op, kind, lane),
-                _ => self.elementwise(op, kind, lane),
+                _ => {}
             }
         }
         Ok(())
     }
 
     /// An op that puts a composite together or takes it apart.
-    fn members(&mut self, op: OpId, kind: OpKind, lane: usize) {
+    fn members(&mut self, op: OpId, kind: OpKind, mask: Mask) {
         let k = self.k;
         let (args, result) = (k.args(op), self.columns[k.result(op).index()]);
         let first = self.columns[args[0].index()];
@@ -406,7 +472,7 @@ impl<'a> Executor<'a> {
             let mut to = result;
             for &member in args {
                 let n = self.width(member);
-                self.copy(self.columns[member.index()], to, n, lane);
+                self.copy(self.columns[member.index()], to, n, mask);
                 to += n;
             }
             return;
@@ -416,38 +482,45 @@ impl<'a> Executor<'a> {
         let n = k.member(ty, i).map_or(0, |t| leaves(k, t));
         if let OpKind::Insert(_) = kind {
             let whole = self.width(args[0]);
-            self.copy(first, result, whole, lane);
-            self.copy(self.columns[args[1].index()], result + before, n, lane);
+            self.copy(first, result, whole, mask);
+            self.copy(self.columns[args[1].index()], result + before, n, mask);
         } else {
-            self.copy(first + before, result, n, lane);
+            self.copy(first + before, result, n, mask);
         }
     }
 
     /// An op that computes each scalar of its result from those of its operands.
-    fn elementwise(&mut self, op: OpId, kind: OpKind, lane: usize) {
+    fn elementwise(&mut self, op: OpId, kind: OpKind, mask: Mask) {
         let k = self.k;
-        let (args, result) = (k.args(op), self.columns[k.result(op).index()]);
+        let (args, to) = (k.args(op), self.columns[k.result(op).index()]);
         let n = self.width(k.result(op));
-        let whole = self.width(args[0]) == 1;
-        let s = |a: usize| k.scalar_of(k.ty(args[a])).unwrap_or(Scalar::U64);
-        let to = || k.scalar_of(k.ty(k.result(op))).unwrap_or(Scalar::U64);
-        for i in 0..n {
-            let x = |a: usize| self.regs[self.at(self.columns[args[a].index()] + i, lane)];
-            let bits = match kind {
-                OpKind::Unary(f) => self.arithmetic.unary(f, s(0), x(0)),
-                OpKind::Binary(f) => self.arithmetic.binary(f, s(0), x(0), x(1)),
-                OpKind::Compare(c) => self.arithmetic.compare(c, s(0), x(0), x(1)).into(),
-                OpKind::Fma => self.arithmetic.fma(s(0), x(0), x(1), x(2)),
-                OpKind::Convert => self.arithmetic.convert(s(0), to(), x(0)),
-                OpKind::Bitcast => self.arithmetic.bitcast(s(0), to(), x(0)),
-                OpKind::Select => {
-                    let c = if whole { self.get(args[0], lane) } else { x(0) };
-                    if c != 0 { x(1) } else { x(2) }
+        let mut from = [self.columns[args[0].index()]; 3];
+        from.iter_mut().zip(args).for_each(|(c, v)| *c = self.columns[v.index()]);
+        let s = k.scalar_of(k.ty(args[0])).unwrap_or(Scalar::U64);
+        let scalar = k.scalar_of(k.ty(k.result(op))).unwrap_or(Scalar::U64);
+        let arithmetic = self.arithmetic;
+        match kind {
+            OpKind::Unary(f) => self.map(from, to, n, mask, |[x, ..]| arithmetic.unary(f, s, x)),
+            // The kinds that programs have most are known to the compiler where it matters, inside of the loop.
+            OpKind::Binary(BinaryOp::Add) => {
+                self.map(from, to, n, mask, |[x, y, _]| arithmetic.binary(BinaryOp::Add, s, x, y))
+            }
+            OpKind::Binary(BinaryOp::Mul) => {
+                self.map(from, to, n, mask, |[x, y, _]| arithmetic.binary(BinaryOp::Mul, s, x, y))
+            }
+            OpKind::Binary(f) => self.map(from, to, n, mask, |[x, y, _]| arithmetic.binary(f, s, x, y)),
+            OpKind::Compare(c) => self.map(from, to, n, mask, |[x, y, _]| arithmetic.compare(c, s, x, y).into()),
+            OpKind::Fma => self.map(from, to, n, mask, |[x, y, z]| arithmetic.fma(s, x, y, z)),
+            OpKind::Convert => self.map(from, to, n, mask, |[x, ..]| arithmetic.convert(s, scalar, x)),
+            OpKind::Bitcast => self.map(from, to, n, mask, |[x, ..]| arithmetic.bitcast(s, scalar, x)),
+            OpKind::Select if self.width(args[0]) == 1 => {
+                let [condition, yes, no] = from;
+                for i in 0..n {
+                    self.map([condition, yes + i, no + i], to + i, 1, mask, |[c, x, y]| if c != 0 { x } else { y });
                 }
-                _ => x(0),
-            };
-            let at = self.at(result + i, lane);
-            self.regs[at] = bits;
+            }
+            OpKind::Select => self.map(from, to, n, mask, |[c, x, y]| if c != 0 { x } else { y }),
+            _ => self.map(from, to, n, mask, |[x, ..]| x),
         }
     }
 

@@ -27,6 +27,11 @@ impl Mask {
         self.0 == [0; 16]
     }
 
+    /// How many are active.
+    pub fn count(&self) -> u64 {
+        self.0.iter().map(|w| u64::from(w.count_ones())).sum()
+    }
+
     /// Adds the invocations of another set.
     pub fn or(&mut self, other: Mask) {
         self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a |= b);

@@ -76,6 +76,8 @@ pub struct Coverage {
     pub reached: Vec<bool>,
     /// Ops that were run, each counted once for all invocations of a workgroup that run it together.
     pub ops: u64,
+    /// Ops that were run, each counted for every invocation that runs it.
+    pub work: u64,
 }
 
 /// Runs an imported kernel, and says what it reached, also where it stopped. Its memory and the meaning of its foreign ops are those of `foreign`;
@@ -89,6 +91,7 @@ pub fn execute_foreign(
         return (Err(e), Coverage::default());
     }
     let mut machine = machine::Executor::new(kernel, false);
+    machine.watched = foreign.watched();
     machine.foreign = Some(foreign);
     let result = run_workgroups(&mut machine, launch);
     (result, machine.coverage())

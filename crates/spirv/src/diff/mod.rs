@@ -1,6 +1,9 @@
 //! Two modules, compared by what they do: the same inputs into both, and what comes out, scalar by scalar.
 
+mod align;
 mod inputs;
+mod search;
+mod specialise;
 
 use std::fmt;
 
@@ -9,15 +12,13 @@ use impasto_vulkan::{Buffer, ComputePipeline, Interface, VulkanDevice, VulkanErr
 
 use crate::import::{ImportError, ModuleInterface, ScalarFormat, reflect};
 use crate::run::{ModuleLaunch, ModuleProgram, rebind};
-use inputs::{Inputs, search};
+use inputs::{BufferContents, Inputs};
+use search::Search;
+use specialise::{SpecConstant, Specialisation, spec_constants, specialised};
 
 /// How far floats may be apart that a device computed: it may fuse a product and a sum in one module and not in the other, and what
 /// comes of that may cancel. Relative to the larger of both, or to one.
 pub const ROUNDING: f64 = 1.0 / 1024.0;
-
-/// Ops that a module may take for each op of the other one, and ops that it may always take; one that takes more is called endless.
-const ENDLESS: u64 = 16;
-const SHORT: u64 = 1 << 14;
 
 /// Why two modules were not compared.
 #[derive(Debug, thiserror::Error)]
@@ -70,16 +71,22 @@ pub struct Difference {
     pub element: Option<usize>,
     /// What the first module wrote, and the second.
     pub values: [String; 2],
+    /// The specialisation constants that were set, by their `constant_id`.
+    pub specialisation: Vec<(u32, u32)>,
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Difference { entry, buffer, set, binding, byte, element, values: [a, b] } = self;
+        let Difference { entry, buffer, set, binding, byte, element, values: [a, b], specialisation } = self;
         write!(f, "entry point '{entry}', set {set} binding {binding} ('{buffer}'), byte {byte}")?;
         if let Some(element) = element {
             write!(f, ", element {element}")?;
         }
-        write!(f, ": {a} and {b}")
+        write!(f, ": {a} and {b}")?;
+        for (i, (id, n)) in specialisation.iter().enumerate() {
+            write!(f, "{} constant_id {id} = {n}", if i == 0 { ", with" } else { "," })?;
+        }
+        Ok(())
     }
 }
 
@@ -110,6 +117,29 @@ impl fmt::Display for Reach {
     }
 }
 
+/// The instructions of two modules that stand in the same place and differ, where the modules are the same but for these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DifferingInstructions {
+    /// Those that there are; none if the modules are the same, or differ in their form, as after an optimiser.
+    pub all: usize,
+    /// Those whose results differed.
+    pub differed: usize,
+    /// Those whose results were the same each time, with operands that were varied enough for that to mean something.
+    pub agreed: usize,
+}
+
+impl fmt::Display for DifferingInstructions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DifferingInstructions { all, differed, agreed } = self;
+        write!(
+            f,
+            "{all} instructions differ: {differed} gave other results, which nothing came of, {agreed} gave the same with varied operands, {} \
+             did not run with operands that tell",
+            all - differed - agreed
+        )
+    }
+}
+
 /// What a comparison found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Comparison {
@@ -119,6 +149,8 @@ pub struct Comparison {
     pub changed: usize,
     /// What both modules reached with these inputs, if the executor could tell.
     pub reach: Option<Reach>,
+    /// The instructions that differ, if the executor could tell.
+    pub differing: DifferingInstructions,
     /// Launches that were compared.
     pub launches: usize,
     /// Floats that differ by no more than a device may round differently.
@@ -136,16 +168,20 @@ pub enum DiffVerdict {
     Different,
     /// They compute the same with inputs that reach all of both.
     Equal,
-    /// They compute the same, but the inputs do not reach enough to call them equal.
+    /// They compute the same, but the inputs do not reach enough to call them equal, or nothing came of an instruction that differs.
     NotReached,
 }
 
 impl Comparison {
-    /// What this shows. Nothing that was changed, or code that did not run, is no evidence.
+    /// What this shows. Nothing that was changed, or code that did not run, is no evidence. Nor are equal results of two modules that are the same
+    /// but for one instruction, unless both forms of it gave the same with varied operands: else its result was lost on the way, or never differed.
     pub fn verdict(&self) -> DiffVerdict {
+        let unsettled = self.differing.agreed < self.differing.all;
         match (&self.first, self.reach) {
             (Some(_), _) => DiffVerdict::Different,
-            (None, reach) if self.changed == 0 || reach.is_some_and(|r| !r.is_whole()) => DiffVerdict::NotReached,
+            (None, reach) if self.changed == 0 || unsettled || reach.is_some_and(|r| !r.is_whole()) => {
+                DiffVerdict::NotReached
+            }
             _ => DiffVerdict::Equal,
         }
     }
@@ -176,6 +212,7 @@ impl Default for DiffOptions {
 pub struct Diff<'a> {
     modules: [&'a [u32]; 2],
     interfaces: [ModuleInterface; 2],
+    constants: Vec<SpecConstant>,
     options: DiffOptions,
 }
 
@@ -201,7 +238,17 @@ impl<'a> Diff<'a> {
         {
             return differ(format!("the layout of '{}'", p.name));
         }
-        Ok(Diff { modules: [a, b], interfaces, options })
+        let read =
+            |module: &'static str, words| spec_constants(words).map_err(|cause| DiffError::Module { module, cause });
+        let (constants, others) = (read("A", a)?, read("B", b)?);
+        // An optimiser may have removed some.
+        let contradict = |c: &SpecConstant, d: &SpecConstant| {
+            c.id == d.id && !c.values.is_subset(&d.values) && !d.values.is_subset(&c.values)
+        };
+        if let Some(c) = constants.iter().find(|c| others.iter().any(|d| contradict(c, d))) {
+            return differ(format!("the value of the specialisation constant {}", c.id));
+        }
+        Ok(Diff { modules: [a, b], interfaces, constants, options })
     }
 
     /// The entry points.
@@ -217,89 +264,35 @@ impl<'a> Diff<'a> {
 
     /// What both modules are given that a search finds nothing better for: random numbers.
     fn random(&self, entry: &str) -> Inputs {
-        Inputs::random(&self.interfaces[0], entry, &self.options)
+        let open = self.constants.iter().filter(|c| c.is_open());
+        Inputs {
+            specialisation: open.map(|c| (c.id, c.first())).collect(),
+            ..Inputs::random(&self.interfaces[0], entry, &self.options)
+        }
     }
 
-    fn launch(&self, inputs: &Inputs) -> ModuleLaunch {
-        inputs.launch(&self.interfaces[0], &self.options)
+    /// Both modules, ready to run.
+    fn programs(&self, entry: &str, constants: &Specialisation) -> Result<[ModuleProgram; 2], DiffError> {
+        let read = |i: usize, module: &'static str| {
+            let made = specialised(self.modules[i], constants).and_then(|words| ModuleProgram::new(&words, entry));
+            made.map_err(|cause| DiffError::Module { module, cause })
+        };
+        Ok([read(0, "A")?, read(1, "B")?])
     }
 
     /// Compares both on the executor, bit by bit; one NaN is as good as another. The inputs are those of a search that reaches as much of both
     /// modules as it can.
     pub fn on_cpu(&self, entry: &str) -> Result<Comparison, DiffError> {
-        let mut programs = Vec::new();
-        for (module, words) in ["A", "B"].into_iter().zip(self.modules) {
-            programs.push(ModuleProgram::new(words, entry).map_err(|cause| DiffError::Module { module, cause })?);
-        }
-        let mut found = Comparison::default();
-        let mut reached: [Vec<bool>; 2] = Default::default();
-        let mut all: Vec<Inputs> = Vec::new();
-        // What B does with inputs that were found for A may show enough; else inputs are found for what is left of it.
-        for (module, program) in ["A", "B"].into_iter().zip(&programs) {
-            let more = search(program, &self.interfaces[0], entry, &self.options, &all);
-            let more = more.map_err(|cause| DiffError::Module { module, cause })?;
-            for inputs in &more {
-                if found.first.is_none() {
-                    self.run_both(entry, &programs, inputs, &mut found, &mut reached)?;
-                }
-            }
-            if found.first.is_some() {
-                break;
-            }
-            all.extend(more);
-        }
-        let mut reach = Reach::default();
-        for (program, reached) in programs.iter().zip(&reached) {
-            for (op, writes) in program.instructions() {
-                let ran = usize::from(reached.get(op.index()) == Some(&true));
-                reach.instructions += ran;
-                reach.all_instructions += 1;
-                reach.stores += ran * usize::from(writes);
-                reach.all_stores += usize::from(writes);
-            }
-        }
-        found.reach = Some(reach);
-        Ok(found)
-    }
-
-    /// Runs both on the executor, and adds what differs and what was reached.
-    fn run_both(
-        &self,
-        entry: &str,
-        programs: &[ModuleProgram],
-        inputs: &Inputs,
-        found: &mut Comparison,
-        reached: &mut [Vec<bool>; 2],
-    ) -> Result<(), DiffError> {
-        let mut results = Vec::new();
-        let mut ops: Option<u64> = None;
-        for ((module, program), reached) in ["A", "B"].into_iter().zip(programs).zip(reached) {
-            let mut launch = self.launch(inputs);
-            let most = ops.map_or(u64::MAX, |n| ENDLESS * n + SHORT);
-            launch.most_ops = launch.most_ops.min(most);
-            let (result, coverage) = program.run(&mut launch);
-            if let (Err(_), Some(other), true) = (&result, ops, coverage.ops > most) {
-                return Err(DiffError::Endless { entry: entry.to_owned(), ends: other, ops: most });
-            }
-            result.map_err(|cause| DiffError::Module { module, cause })?;
-            ops = Some(coverage.ops);
-            reached.resize(coverage.reached.len(), false);
-            reached.iter_mut().zip(&coverage.reached).for_each(|(to, &ran)| *to |= ran);
-            found.strayed |= launch.strayed;
-            results.push(launch.buffers);
-        }
-        self.compare(entry, inputs, [&results[0], &results[1]], 0.0, found);
-        Ok(())
+        let mut search = Search::new(self, entry)?;
+        search.run()?;
+        Ok(search.finish())
     }
 
     /// Inputs which reach what either module does.
-    fn inputs(&self, entry: &str, programs: &[ModuleProgram]) -> Result<Vec<Inputs>, DiffError> {
-        let mut all = Vec::new();
-        for (module, program) in ["A", "B"].into_iter().zip(programs) {
-            let found = search(program, &self.interfaces[0], entry, &self.options, &all);
-            all.extend(found.map_err(|cause| DiffError::Module { module, cause })?);
-        }
-        Ok(all)
+    fn inputs(&self, entry: &str) -> Result<Vec<Inputs>, DiffError> {
+        let mut search = Search::new(self, entry)?;
+        search.run()?;
+        Ok(search.found)
     }
 
     /// Compares both on a device. Floats may differ as a device rounds.
@@ -309,29 +302,39 @@ impl<'a> Diff<'a> {
     /// Both modules must be valid for this device, which is not checked here, and stay inside of their buffers.
     pub unsafe fn on_device(&self, device: &VulkanDevice, entry: &str) -> Result<Comparison, DiffError> {
         // What the executor cannot run is given random numbers.
-        let programs: Result<Vec<_>, _> = self.modules.iter().map(|words| ModuleProgram::new(words, entry)).collect();
-        let found = programs.ok().and_then(|p| self.inputs(entry, &p).ok());
-        let mut all = found.unwrap_or_else(|| vec![self.random(entry)]);
+        let mut all = self.inputs(entry).unwrap_or_else(|_| vec![self.random(entry)]);
+        let constants = self.random(entry).specialisation;
         // What leaves its buffers may do anything on a device.
         if all.iter().any(|inputs| !inputs.strays) {
             all.retain(|inputs| !inputs.strays);
         }
+        // A driver may compile for minutes: only what the first inputs say.
+        all.retain(|inputs| inputs.specialisation == constants);
         let mut pipelines = Vec::new();
         for ((module, words), interface) in ["A", "B"].into_iter().zip(self.modules).zip(&self.interfaces) {
             let wrong = |cause| DiffError::Module { module, cause };
             let failed = |cause| DiffError::Device { module, cause };
-            let words = rebind(words, interface).map_err(wrong)?;
+            let words = specialised(words, &constants).map_err(wrong)?;
+            let words = rebind(&words, interface).map_err(wrong)?;
             // SAFETY: as the caller says.
             pipelines.push(unsafe { self.pipeline(device, &words, interface, entry) }.map_err(failed)?);
         }
         let mut found = Comparison::default();
+        let mut contents = BufferContents::default();
         for inputs in &all {
+            let launch = inputs.launch(&self.interfaces[0], &self.options, &mut contents);
             let mut results = Vec::new();
             for (module, pipeline) in ["A", "B"].into_iter().zip(&pipelines) {
-                let after = self.run(device, pipeline, inputs);
+                let after = self.run(device, pipeline, &launch);
                 results.push(after.map_err(|cause| DiffError::Device { module, cause })?);
             }
-            self.compare(entry, inputs, [&results[0], &results[1]], ROUNDING, &mut found);
+            self.compare(
+                (entry, &inputs.specialisation),
+                &launch.buffers,
+                [&results[0], &results[1]],
+                ROUNDING,
+                &mut found,
+            );
         }
         Ok(found)
     }
@@ -362,9 +365,8 @@ impl<'a> Diff<'a> {
         &self,
         device: &VulkanDevice,
         pipeline: &ComputePipeline,
-        inputs: &Inputs,
+        launch: &ModuleLaunch,
     ) -> Result<Vec<Vec<u8>>, VulkanError> {
-        let launch = self.launch(inputs);
         let mut buffers = Vec::new();
         for bytes in &launch.buffers {
             let buffer = device.buffer(bytes.len() as u64)?;
@@ -372,19 +374,30 @@ impl<'a> Diff<'a> {
             buffers.push(buffer);
         }
         device.run(pipeline, &buffers.iter().collect::<Vec<&Buffer>>(), &launch.constants, launch.groups)?;
-        let mut after = launch.buffers;
+        let mut after = launch.buffers.clone();
         for (bytes, buffer) in after.iter_mut().zip(&buffers) {
             buffer.read(bytes)?;
         }
         Ok(after)
     }
 
-    /// Adds what both wrote with these inputs.
-    fn compare(&self, entry: &str, inputs: &Inputs, [a, b]: [&[Vec<u8>]; 2], rounding: f64, found: &mut Comparison) {
-        let before = self.launch(inputs).buffers;
+    /// Adds what both wrote, with what the buffers held before.
+    fn compare(
+        &self,
+        (entry, specialisation): (&str, &Specialisation),
+        before: &[Vec<u8>],
+        [a, b]: [&[Vec<u8>]; 2],
+        rounding: f64,
+        found: &mut Comparison,
+    ) {
         found.launches += 1;
         for (i, buffer) in self.interfaces[0].buffers.iter().enumerate() {
             let (x, y) = (&a[i], &b[i]);
+            if *x == before[i] && x == y {
+                let array = buffer.layout.array.as_ref().map_or(0, |a| a.2.len() * self.options.elements as usize);
+                found.scalars += buffer.layout.scalars.len() + array;
+                continue;
+            }
             let mut one = |at: usize, n: ScalarFormat, element: Option<usize>| {
                 let (Some(p), Some(q)) = (scalar(x, at, n), scalar(y, at, n)) else { return };
                 found.scalars += 1;
@@ -401,6 +414,7 @@ impl<'a> Diff<'a> {
                             byte: at,
                             element,
                             values: [shown(n, p), shown(n, q)],
+                            specialisation: specialisation.iter().map(|(&id, &n)| (id, n)).collect(),
                         });
                     }
                     Some(_) => {}

@@ -88,7 +88,7 @@ pub(crate) fn walk(
     see: impl FnMut(usize, Role),
 ) -> Result<(), &'static str> {
     let Some(entry) = words.first().and_then(|w| entry(w & 0xFFFF)) else {
-        return Err("there is no such instruction");
+        return Err("this instruction is not known here, so the module is refused as it is");
     };
     let mut w = Walk { words, at: 1, see };
     for operand in entry.operands {

@@ -34,7 +34,7 @@ use impasto_kernel::verify;
 use module::At;
 pub(crate) use module::Source;
 pub use reflect::{BlockLayout, BoundBuffer, LastArray, ModuleEntry, ModuleInterface, ScalarFormat, reflect};
-pub(crate) use reflect::{member_scalars, strides};
+pub(crate) use reflect::{member_scalars, size_constants, strides};
 
 /// Why a module was not optimised.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -160,8 +160,8 @@ impl Source {
         match op {
             S::Constant | S::SpecConstant if w.len() == 3 => Some(w[2]),
             S::ConstantNull => Some(0),
-            S::SpecConstantTrue => Some(1),
-            S::SpecConstantFalse => Some(0),
+            S::SpecConstantTrue | S::ConstantTrue => Some(1),
+            S::SpecConstantFalse | S::ConstantFalse => Some(0),
             // Sizes of arrays are computed like this.
             S::SpecConstantOp => match S::from_u32(*w.get(2)?)? {
                 S::IAdd => Some(of(3)?.wrapping_add(of(4)?)),
@@ -175,7 +175,18 @@ impl Source {
                 S::BitwiseOr => Some(of(3)? | of(4)?),
                 S::UGreaterThan => Some(u32::from(of(3)? > of(4)?)),
                 S::ULessThan => Some(u32::from(of(3)? < of(4)?)),
-                S::IEqual => Some(u32::from(of(3)? == of(4)?)),
+                S::IEqual | S::LogicalEqual => Some(u32::from(of(3)? == of(4)?)),
+                S::INotEqual | S::LogicalNotEqual => Some(u32::from(of(3)? != of(4)?)),
+                S::LogicalAnd => Some(of(3)? & of(4)?),
+                S::LogicalOr => Some(of(3)? | of(4)?),
+                S::LogicalNot => Some(u32::from(of(3)? == 0)),
+                S::SDiv => Some((of(3)? as i32).checked_div(of(4)? as i32)? as u32),
+                S::CompositeExtract if w.len() == 5 => match self.made(w[3])? {
+                    (S::ConstantComposite | S::SpecConstantComposite, parts) => {
+                        self.default_within(*parts.get(2 + w[4] as usize)?, level + 1)
+                    }
+                    _ => None,
+                },
                 S::Select => of(if of(3)? != 0 { 4 } else { 5 }),
                 _ => None,
             },
@@ -187,13 +198,25 @@ impl Source {
 fn workgroup(s: &Source, function: u32) -> [u32; 3] {
     let mut size = [1; 3];
     for &at in &s.preamble {
-        let w = s.operands(at);
-        match (s.op(at), w) {
-            (S::ExecutionMode, &[f, mode, x, y, z]) if f == function && mode == ExecutionMode::LocalSize as u32 => {
-                size = [x, y, z]
-            }
-            (S::ExecutionModeId, &[f, mode, x, y, z]) if f == function && mode == ExecutionMode::LocalSizeId as u32 => {
-                size = [x, y, z].map(|id| s.default(id).unwrap_or(1));
+        if let (S::ExecutionMode, &[f, mode, x, y, z]) = (s.op(at), s.operands(at))
+            && f == function
+            && mode == ExecutionMode::LocalSize as u32
+        {
+            size = [x, y, z];
+        }
+    }
+    workgroup_ids(s, Some(function)).last().map_or(size, |ids| ids.map(|id| s.default(id).unwrap_or(1)))
+}
+
+/// The ids of the constants that workgroups are as large as, of one function or of all; the last say most.
+fn workgroup_ids(s: &Source, function: Option<u32>) -> Vec<[u32; 3]> {
+    let mut found = Vec::new();
+    for &at in &s.preamble {
+        match (s.op(at), s.operands(at)) {
+            (S::ExecutionModeId, &[f, mode, x, y, z])
+                if function.is_none_or(|function| f == function) && mode == ExecutionMode::LocalSizeId as u32 =>
+            {
+                found.push([x, y, z]);
             }
             _ => {}
         }
@@ -201,16 +224,20 @@ fn workgroup(s: &Source, function: u32) -> [u32; 3] {
     // A constant that says so is stronger.
     for &at in &s.preamble {
         let w = s.operands(at);
-        if w.is_empty() {
-            continue;
-        }
         let says = w.get(1..3) == Some(&[Decoration::BuiltIn as u32, BuiltIn::WorkgroupSize as u32]);
-        let constant = s.made(w[0]).filter(|_| says && s.op(at) == S::Decorate);
-        if let Some((S::ConstantComposite | S::SpecConstantComposite, &[_, _, x, y, z])) = constant {
-            size = [x, y, z].map(|id| s.default(id).unwrap_or(1));
+        if s.op(at) == S::Decorate
+            && says
+            && let Some((S::ConstantComposite | S::SpecConstantComposite, &[_, _, x, y, z])) = s.made(w[0])
+        {
+            found.push([x, y, z]);
         }
     }
-    size
+    found
+}
+
+/// The ids of the constants that say how large workgroups are.
+pub(crate) fn size_constants(s: &Source) -> Vec<u32> {
+    workgroup_ids(s, None).into_iter().flatten().collect()
 }
 
 /// Where the members of a type lie that has a layout.

@@ -3,7 +3,7 @@
 use rspirv::spirv::{GlslStd450Op as G, GroupOperation, Op as S};
 
 use impasto_kernel::exec::{Executor, Launch, Mask, Stop};
-use impasto_kernel::ir::{OpId, Shape, Value};
+use impasto_kernel::ir::{Members, OpId, Shape, Value};
 
 use super::memory::{ModuleMemory, number};
 use super::numbers::{self, bits, compute, float};
@@ -73,10 +73,18 @@ impl Instructions<'_, '_, '_> {
                     .map_or(Ok(()), |l| Err(Stop(op, l, "this invocation does not reach the barrier".to_owned())));
             }
             S::MemoryBarrier => return Ok(()),
+            S::AccessChain | S::InBoundsAccessChain if !self.m.kernel().args(op).is_empty() => {
+                return self.outside.chain(self.m, op, mask);
+            }
+            S::Load if !self.m.kernel().args(op).is_empty() => return self.outside.load(self.m, op, mask, launch),
+            S::Store if self.m.kernel().args(op).len() > 1 => return self.outside.store(self.m, op, mask),
             code if (S::GroupNonUniformElect as u32..=S::GroupNonUniformQuadSwap as u32).contains(&(code as u32)) => {
                 return self.subgroup(mask, launch);
             }
             _ => {}
+        }
+        if self.scalars(mask) {
+            return Ok(());
         }
         for lane in mask.lanes() {
             let value = self.lane(lane, launch).map_err(|p| Stop(op, lane, p))?;
@@ -87,6 +95,36 @@ impl Instructions<'_, '_, '_> {
         Ok(())
     }
 
+    /// A scalar that is computed of scalars: whether the op is one.
+    fn scalars(&mut self, mask: Mask) -> bool {
+        let k = self.m.kernel();
+        let args = k.args(self.op);
+        if !(1..=4).contains(&args.len()) || k.results(self.op).len() != 1 {
+            return false;
+        }
+        let result = k.result(self.op);
+        let (from, to) = (self.number(args[0]), self.number(result));
+        if args
+            .iter()
+            .chain([&result])
+            .any(|&v| !matches!(k.shape(k.ty(v)), Shape::Scalar(_) | Shape::Foreign(_, Members::None)))
+        {
+            return false;
+        }
+        let function = (self.code == S::ExtInst).then(|| self.literal(0));
+        for lane in mask.lanes() {
+            let mut parts = [0; 4];
+            parts.iter_mut().zip(args).for_each(|(to, &v)| *to = self.m.get(v, lane));
+            let value = match function {
+                Some(function) => numbers::extended(function, from, to, &parts),
+                None => compute(self.code, from, to, &parts),
+            };
+            let Some(value) = value else { return false };
+            self.m.give(result, lane, &[value]);
+        }
+        true
+    }
+
     fn lane(&mut self, lane: usize, launch: &Launch) -> Result<Option<Vec<u64>>, String> {
         let args = self.args();
         let k = self.m.kernel();
@@ -95,15 +133,6 @@ impl Instructions<'_, '_, '_> {
         }
         let nowhere = || "a pointer that leads nowhere".to_owned();
         match self.code {
-            S::AccessChain | S::InBoundsAccessChain => self.outside.chain(self.m, self.op, lane).map(|p| Some(vec![p])),
-            S::Load => {
-                let t = self.outside.target(k, args[0]).ok_or_else(nowhere)?;
-                self.outside.read(self.m, self.m.get(args[0], lane), t, lane, launch).map(Some)
-            }
-            S::Store => {
-                let t = self.outside.target(k, args[0]).ok_or_else(nowhere)?;
-                self.outside.write(self.m.get(args[0], lane), t, lane, &self.m.values(args[1], lane)).map(|()| None)
-            }
             S::ArrayLength => {
                 let Shape::Foreign(ty, _) = k.shape(k.ty(args[0])) else { return Err(nowhere()) };
                 let to = pointee(self.outside.s, ty).ok_or_else(nowhere)?;
@@ -115,8 +144,9 @@ impl Instructions<'_, '_, '_> {
                 let (x, pointer) = (self.m.values(args[0], lane), self.m.get(args[1], lane));
                 let n = self.number(args[0]);
                 let t = self.outside.target(k, args[1]).ok_or_else(nowhere)?;
+                let what = self.outside.access(t);
                 let whole: Vec<u64> = x.iter().map(|&x| bits(n, float(n, x).trunc())).collect();
-                self.outside.write(pointer, t, lane, &whole)?;
+                self.outside.write(pointer, &what, lane, &whole)?;
                 Ok(Some(x.iter().map(|&x| bits(n, float(n, x) - float(n, x).trunc())).collect()))
             }
             _ => self.pure(&args, lane).map(Some),
@@ -126,7 +156,9 @@ impl Instructions<'_, '_, '_> {
     fn atomic(&mut self, args: &[Value], lane: usize, launch: &Launch) -> Result<Option<Vec<u64>>, String> {
         let t = self.outside.target(self.m.kernel(), args[0]).ok_or("a pointer that leads nowhere")?;
         let pointer = self.m.get(args[0], lane);
-        let old = self.outside.read(self.m, pointer, t, lane, launch)?.first().copied().unwrap_or(0);
+        let (what, mut old) = (self.outside.access(t), Vec::new());
+        self.outside.read(self.m, pointer, &what, lane, launch, &mut old)?;
+        let old = old.first().copied().unwrap_or(0);
         let n = number(self.outside.s, t.ty);
         let x = |i: usize| args.get(i).map_or(0, |&v| self.m.get(v, lane));
         let signed = |b: u64| numbers::signed(n, b);
@@ -166,7 +198,7 @@ impl Instructions<'_, '_, '_> {
             }
             code => return Err(format!("Op{code:?} is not computed here")),
         };
-        self.outside.write(pointer, t, lane, &[new & numbers::mask(n)])?;
+        self.outside.write(pointer, &what, lane, &[new & numbers::mask(n)])?;
         Ok((self.code != S::AtomicStore).then(|| vec![old]))
     }
 

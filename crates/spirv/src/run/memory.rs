@@ -3,6 +3,8 @@
 //! A pointer is a number: which memory, and where in it. Memory with a layout is bytes; all other memory is scalars, one after the other. What
 //! a module leaves undefined is zero here, and an access outside of a buffer reads zero or does nothing, as robust access does.
 
+use std::rc::Rc;
+
 use rspirv::spirv::{BuiltIn, Decoration, Op as S, StorageClass};
 
 use impasto_kernel::exec::{Executor, ForeignExecutor, Launch, Mask, Stop};
@@ -11,7 +13,8 @@ use impasto_kernel::ir::{Builtin, Kernel, OpId, OpKind, Shape, Value};
 
 use super::instructions::Instructions;
 use super::numbers;
-use crate::import::foreign::{Constant, Foreign};
+use super::observe::Observer;
+use crate::import::foreign::{Constant, Foreign, Instruction};
 use crate::import::{ModuleInterface, ScalarFormat, Source, member_scalars, pointee};
 
 /// Scalars of one memory of an invocation or a workgroup.
@@ -39,6 +42,19 @@ pub(super) struct Target {
     within: Option<(u32, u32)>,
 }
 
+/// What lies where a pointer leads: its scalars in memory that has a layout, and how many there are in memory that has none.
+pub(super) struct Access {
+    layout: Option<Vec<(u32, ScalarFormat)>>,
+    slots: usize,
+}
+
+/// A chain of indices, as far as types tell: bytes or scalars that are always skipped, and those of one step of each index.
+struct Chain {
+    bytes: bool,
+    fixed: u64,
+    indices: Vec<(Value, ScalarFormat, u64)>,
+}
+
 /// The module around a kernel that runs.
 pub(super) struct ModuleMemory<'a> {
     pub(super) s: &'a Source,
@@ -46,9 +62,14 @@ pub(super) struct ModuleMemory<'a> {
     variables: Map<u32, usize>,
     locals: Vec<usize>,
     targets: Map<Value, Target>,
-    layouts: Map<Target, Vec<(u32, ScalarFormat)>>,
+    accesses: Map<Target, Rc<Access>>,
+    /// The chains of ops that have run, by the index of the op.
+    chains: Vec<Option<Rc<Chain>>>,
+    /// The instructions of the foreign ops, by number.
+    codes: Vec<S>,
     constants: Map<u32, Vec<u64>>,
     pub(super) buffers: Vec<Vec<u8>>,
+    observer: &'a mut Observer,
     /// Whether something was read or written outside of its memory: what is not there reads as 0, and Vulkan promises nothing.
     pub(super) strayed: bool,
 }
@@ -73,6 +94,7 @@ impl<'a> ModuleMemory<'a> {
         k: &Kernel,
         interface: &ModuleInterface,
         buffers: Vec<Vec<u8>>,
+        observer: &'a mut Observer,
     ) -> Result<ModuleMemory<'a>, String> {
         let lanes = k.workgroup.iter().fold(1usize, |n, &w| n.saturating_mul(w as usize)).min(MOST_LANES);
         let mut o = ModuleMemory {
@@ -81,9 +103,12 @@ impl<'a> ModuleMemory<'a> {
             variables: Map::default(),
             locals: Vec::new(),
             targets: Map::default(),
-            layouts: Map::default(),
+            accesses: Map::default(),
+            chains: vec![None; k.op_count()],
+            codes: Foreign::of(k).iter().flat_map(|f| &f.instructions).map(instruction).collect(),
             constants: Map::default(),
             buffers,
+            observer,
             strayed: false,
         };
         let rows = s
@@ -234,31 +259,54 @@ impl<'a> ModuleMemory<'a> {
         }
     }
 
-    /// Follows a chain of indices from a pointer.
-    pub(super) fn chain(&mut self, m: &Executor<'_>, op: OpId, lane: usize) -> Result<u64, String> {
+    /// `OpAccessChain` for all active invocations: follows a chain of indices from a pointer.
+    pub(super) fn chain(&mut self, m: &mut Executor<'_>, op: OpId, mask: Mask) -> Result<(), Stop> {
+        let k = m.kernel();
+        let (base, result) = (k.args(op)[0], k.result(op));
+        let mut known = self.chains[op.index()].clone();
+        for lane in mask.lanes() {
+            let pointer = m.get(base, lane);
+            let bytes = matches!(self.homes.get((pointer >> PLACE) as usize), Some(Storage::Buffer(_)));
+            let chain = match &known {
+                Some(chain) if chain.bytes == bytes => chain,
+                _ => {
+                    let made = self.make_chain(m, op, lane, bytes).map_err(|p| Stop(op, lane, p))?;
+                    let made = known.insert(Rc::new(made));
+                    self.chains[op.index()] = Some(made.clone());
+                    made
+                }
+            };
+            let mut place = (pointer & ((1 << PLACE) - 1)).saturating_add(chain.fixed);
+            for &(index, format, each) in &chain.indices {
+                let i = integer(format, m.get(index, lane));
+                // Far outside of every buffer, and still a pointer into this one.
+                place = place.saturating_add(i.saturating_mul(each).min((1 << (PLACE - 2)) - 1));
+            }
+            m.give(result, lane, &[pointer >> PLACE << PLACE | place.min((1 << PLACE) - 1)]);
+        }
+        Ok(())
+    }
+
+    /// What types say of a chain of indices. Members of structs are constants, so that any invocation knows them.
+    fn make_chain(&mut self, m: &Executor<'_>, op: OpId, lane: usize, bytes: bool) -> Result<Chain, String> {
         let k = m.kernel();
         let args = k.args(op);
-        let mut pointer = m.get(args[0], lane);
         let mut t = self.target(k, args[0]).ok_or("a pointer that leads nowhere")?;
-        let bytes = matches!(self.homes.get((pointer >> PLACE) as usize), Some(Storage::Buffer(_)));
         let s = self.s;
         let out = || "an index that is out of bounds".to_owned();
+        let mut chain = Chain { bytes, fixed: 0, indices: Vec::new() };
         for &index in &args[1..] {
-            let (Shape::Scalar(scalar), i) = (k.shape(k.ty(index)), m.get(index, lane)) else {
-                return Err("an index of 8 or 16 bits".to_owned());
-            };
-            let i = impasto_kernel::eval::to_int(scalar, i);
-            let i = u64::try_from(i).unwrap_or(u64::from(u32::MAX));
-            let (step, next) = match s.made(t.ty) {
+            let format = number(s, Foreign::of(k).and_then(|f| f.type_id(k.ty(index))).unwrap_or(0));
+            t = match s.made(t.ty) {
                 Some((S::TypeStruct, _)) => {
-                    let i = i as u32;
+                    let i = u32::try_from(integer(format, m.get(index, lane))).unwrap_or(u32::MAX);
                     let next = s.member(t.ty, i).ok_or_else(out)?;
-                    let step = if bytes {
+                    chain.fixed += if bytes {
                         s.member_decoration(t.ty, i, Decoration::Offset).unwrap_or(0).into()
                     } else {
-                        (0..i).filter_map(|j| slots(s, s.member(t.ty, j)?, 0)).sum()
+                        (0..i).filter_map(|j| slots(s, s.member(t.ty, j)?, 0)).sum::<u64>()
                     };
-                    (step, Target { ty: next, within: Some((t.ty, i)) })
+                    Target { ty: next, within: Some((t.ty, i)) }
                 }
                 _ => {
                     let next = s.element(t.ty).ok_or_else(out)?;
@@ -270,70 +318,95 @@ impl<'a> ModuleMemory<'a> {
                     } else {
                         slots(s, next, 0).unwrap_or(0)
                     };
-                    // Far outside of every buffer, and still a pointer into this one.
-                    let step = i.saturating_mul(each).min((1 << (PLACE - 2)) - 1);
-                    (step, Target { ty: next, within: t.within })
+                    chain.indices.push((index, format, each));
+                    Target { ty: next, within: t.within }
                 }
             };
-            let place = (pointer & ((1 << PLACE) - 1)).saturating_add(step).min((1 << PLACE) - 1);
-            pointer = pointer >> PLACE << PLACE | place;
-            t = next;
         }
         self.targets.insert(k.result(op), t);
-        Ok(pointer)
+        Ok(chain)
     }
 
-    fn layout(&mut self, t: Target) -> Result<&[(u32, ScalarFormat)], String> {
-        if !self.layouts.contains_key(&t) {
-            let found = member_scalars(self.s, t.ty, t.within).ok_or("a type without a layout")?;
-            self.layouts.insert(t, found);
-        }
-        Ok(&self.layouts[&t])
+    /// How what a pointer leads to is read and written.
+    pub(super) fn access(&mut self, t: Target) -> Rc<Access> {
+        let s = self.s;
+        let found = self.accesses.entry(t).or_insert_with(|| {
+            let slots = slots(s, t.ty, 0).unwrap_or(0) as usize;
+            Rc::new(Access { layout: member_scalars(s, t.ty, t.within), slots })
+        });
+        found.clone()
     }
 
-    /// Reads what lies at a pointer.
+    /// Reads what lies at a pointer, into `to`.
     pub(super) fn read(
         &mut self,
         m: &Executor<'_>,
         pointer: u64,
-        t: Target,
+        what: &Access,
         lane: usize,
         launch: &Launch,
-    ) -> Result<Vec<u64>, String> {
+        to: &mut Vec<u64>,
+    ) -> Result<(), String> {
         let (home, place) = ((pointer >> PLACE) as usize, (pointer & ((1 << PLACE) - 1)) as usize);
+        let strayed = &mut self.strayed;
+        to.clear();
         match self.homes.get(home) {
             Some(&Storage::Buffer(b)) => {
-                let layout = self.layout(t)?.to_vec();
+                let layout = what.layout.as_ref().ok_or("a type without a layout")?;
                 let found = layout.iter().map(|&(at, n)| get(&self.buffers[b], place + at as usize, n));
-                let strayed = &mut self.strayed;
-                Ok(found.map(|x| or_zero(x, strayed)).collect())
+                to.extend(found.map(|x| or_zero(x, strayed)));
             }
             Some(Storage::Input(b)) => {
                 let all = input(m, *b, lane, launch).ok_or_else(|| format!("the input {b:?}"))?;
-                let n = slots(self.s, t.ty, 0).unwrap_or(0) as usize;
-                Ok(all.iter().skip(place).take(n).map(|&x| x.into()).collect())
+                to.extend(all.iter().skip(place).take(what.slots).map(|&x| u64::from(x)));
             }
             Some(Storage::Shared(v)) => {
-                let n = slots(self.s, t.ty, 0).unwrap_or(0) as usize;
-                let strayed = &mut self.strayed;
-                Ok((0..n).map(|i| or_zero(v.get(place + i).copied(), strayed)).collect())
+                to.extend((0..what.slots).map(|i| or_zero(v.get(place + i).copied(), strayed)));
             }
             Some(Storage::Own(v, size)) => {
-                let n = slots(self.s, t.ty, 0).unwrap_or(0) as usize;
                 let own = &v[lane * size..(lane + 1) * size];
-                let strayed = &mut self.strayed;
-                Ok((0..n).map(|i| or_zero(own.get(place + i).copied(), strayed)).collect())
+                to.extend((0..what.slots).map(|i| or_zero(own.get(place + i).copied(), strayed)));
             }
-            None => Err("a pointer that leads nowhere".to_owned()),
+            None => return Err("a pointer that leads nowhere".to_owned()),
         }
+        Ok(())
+    }
+
+    /// `OpLoad` for all active invocations.
+    pub(super) fn load(&mut self, m: &mut Executor<'_>, op: OpId, mask: Mask, launch: &Launch) -> Result<(), Stop> {
+        let k = m.kernel();
+        let pointer = k.args(op)[0];
+        let Some(first) = mask.lanes().next() else { return Ok(()) };
+        let t = self.target(k, pointer).ok_or_else(|| Stop(op, first, "a pointer that leads nowhere".to_owned()))?;
+        let (what, mut value) = (self.access(t), Vec::new());
+        for lane in mask.lanes() {
+            let read = self.read(m, m.get(pointer, lane), &what, lane, launch, &mut value);
+            read.map_err(|p| Stop(op, lane, p))?;
+            m.give(k.result(op), lane, &value);
+        }
+        Ok(())
+    }
+
+    /// `OpStore` for all active invocations.
+    pub(super) fn store(&mut self, m: &Executor<'_>, op: OpId, mask: Mask) -> Result<(), Stop> {
+        let k = m.kernel();
+        let (pointer, value) = (k.args(op)[0], k.args(op)[1]);
+        let Some(first) = mask.lanes().next() else { return Ok(()) };
+        let t = self.target(k, pointer).ok_or_else(|| Stop(op, first, "a pointer that leads nowhere".to_owned()))?;
+        let what = self.access(t);
+        for lane in mask.lanes() {
+            let written = self.write(m.get(pointer, lane), &what, lane, &m.values(value, lane));
+            written.map_err(|p| Stop(op, lane, p))?;
+        }
+        Ok(())
     }
 
     /// Writes to where a pointer leads.
-    pub(super) fn write(&mut self, pointer: u64, t: Target, lane: usize, value: &[u64]) -> Result<(), String> {
+    pub(super) fn write(&mut self, pointer: u64, what: &Access, lane: usize, value: &[u64]) -> Result<(), String> {
         let (home, place) = ((pointer >> PLACE) as usize, (pointer & ((1 << PLACE) - 1)) as usize);
         match self.homes.get_mut(home) {
             Some(&mut Storage::Buffer(b)) => {
-                let layout = self.layout(t)?.to_vec();
+                let layout = what.layout.as_ref().ok_or("a type without a layout")?;
                 let bytes = &mut self.buffers[b];
                 for (&(at, n), &x) in layout.iter().zip(value) {
                     self.strayed |= !put(bytes, place + at as usize, n, x);
@@ -373,11 +446,15 @@ impl ForeignExecutor for ModuleMemory<'_> {
     fn run(&mut self, m: &mut Executor<'_>, op: OpId, mask: Mask, launch: &Launch) -> Result<(), Stop> {
         let k = m.kernel();
         let kind = k.kind(op);
-        let args = k.args(op);
         let foreign = Foreign::of(k);
+        match kind {
+            OpKind::Load(_) => return self.load(m, op, mask, launch),
+            OpKind::Store(_) => return self.store(m, op, mask),
+            _ => {}
+        }
         if let OpKind::Foreign(n, _) = kind {
             let Some(i) = foreign.and_then(|f| f.instructions.get(n as usize)) else { return Ok(()) };
-            let code = S::from_u32(i.opcode.into()).unwrap_or(S::Nop);
+            let code = self.codes[n as usize];
             return Instructions { outside: self, m, op, code, words: &i.words }.run(mask, launch);
         }
         for lane in mask.lanes() {
@@ -395,20 +472,23 @@ impl ForeignExecutor for ModuleMemory<'_> {
                     };
                     m.give(k.result(op), lane, &value);
                 }
-                OpKind::Load(_) => {
-                    let t = self.target(k, args[0]).ok_or_else(|| stop("a pointer that leads nowhere".to_owned()))?;
-                    let value = self.read(m, m.get(args[0], lane), t, lane, launch).map_err(stop)?;
-                    m.give(k.result(op), lane, &value);
-                }
-                OpKind::Store(_) => {
-                    let t = self.target(k, args[0]).ok_or_else(|| stop("a pointer that leads nowhere".to_owned()))?;
-                    self.write(m.get(args[0], lane), t, lane, &m.values(args[1], lane)).map_err(stop)?;
-                }
                 _ => {}
             }
         }
         Ok(())
     }
+
+    fn watched(&self) -> Vec<bool> {
+        self.observer.watched.clone()
+    }
+
+    fn observe(&mut self, m: &Executor<'_>, op: OpId, active: Mask) {
+        self.observer.observe(m, op, active);
+    }
+}
+
+fn instruction(i: &Instruction) -> S {
+    S::from_u32(i.opcode.into()).unwrap_or(S::Nop)
 }
 
 /// What a module calls the place of an invocation.
@@ -442,6 +522,12 @@ pub(super) fn number(s: &Source, ty: u32) -> ScalarFormat {
         }
     }
     ScalarFormat::Int { bits: 32, signed: false }
+}
+
+/// The element that an index names; one that is negative names none.
+fn integer(n: ScalarFormat, bits: u64) -> u64 {
+    let negative = matches!(n, ScalarFormat::Int { signed: true, .. }) && numbers::signed(n, bits) < 0;
+    if negative { u32::MAX.into() } else { bits }
 }
 
 fn or_zero(x: Option<u64>, strayed: &mut bool) -> u64 {

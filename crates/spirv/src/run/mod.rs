@@ -3,16 +3,19 @@
 mod instructions;
 mod memory;
 mod numbers;
+mod observe;
 
 use rspirv::spirv::{Decoration, Op as S};
 
 use impasto_kernel::KernelError;
 use impasto_kernel::exec::{Coverage, Launch, execute_foreign};
-use impasto_kernel::ir::{Kernel, OpId, OpKind};
+use impasto_kernel::hash::Map;
+use impasto_kernel::ir::{Kernel, OpId, OpKind, Value};
 
 use crate::import::foreign::Foreign;
 use crate::import::{ImportError, ModuleInterface, ModuleOptions, SHARED, Source, import_all, reflect};
 use memory::ModuleMemory;
+pub(crate) use observe::{Observer, VARIED};
 
 /// One launch of an entry point of a module.
 #[derive(Clone, Debug)]
@@ -33,14 +36,16 @@ pub struct ModuleLaunch {
 
 /// Runs an entry point on the executor; the buffers hold the results afterwards. What it cannot run is an error that says so.
 pub fn execute_words(words: &[u32], entry: &str, launch: &mut ModuleLaunch) -> Result<(), ImportError> {
-    ModuleProgram::new(words, entry)?.run(launch).0
+    ModuleProgram::new(words, entry)?.run(launch, &mut Observer::default()).0
 }
 
 /// An entry point of a module, to be run on the executor any number of times.
 pub(crate) struct ModuleProgram {
-    source: Source,
-    kernel: Kernel,
+    pub(crate) source: Source,
+    pub(crate) kernel: Kernel,
     interface: ModuleInterface,
+    /// The values that are constants, and the ops that give them.
+    pub(crate) constants: Map<Value, OpKind>,
 }
 
 impl ModuleProgram {
@@ -51,12 +56,35 @@ impl ModuleProgram {
             return Err(ImportError::Words { word: 5, problem: format!("there is no entry point '{entry}'") });
         };
         kernel.workgroup = interface.entries.iter().find(|e| e.name == entry).map_or([1; 3], |e| e.workgroup);
-        Ok(ModuleProgram { source: imported.source, kernel, interface })
+        let mut program = ModuleProgram { source: imported.source, kernel, interface, constants: Map::default() };
+        let k = &program.kernel;
+        program.constants =
+            program.ops().filter(|&op| is_constant(k.kind(op))).map(|op| (k.result(op), k.kind(op))).collect();
+        Ok(program)
     }
 
-    /// Runs it, and says what it reached; the buffers hold the results afterwards.
-    pub(crate) fn run(&self, launch: &mut ModuleLaunch) -> (Result<(), ImportError>, Coverage) {
-        let ModuleProgram { source, kernel, interface } = self;
+    /// All its ops.
+    fn ops(&self) -> impl Iterator<Item = OpId> {
+        let k = &self.kernel;
+        let mut open = vec![k.body()];
+        std::iter::from_fn(move || {
+            open.pop().map(|region| {
+                let ops = k.region_ops(region);
+                ops.iter().for_each(|&op| open.extend_from_slice(k.regions(op)));
+                ops
+            })
+        })
+        .flatten()
+        .copied()
+    }
+
+    /// Runs it, and says what it reached; the buffers hold the results afterwards, and the observer what the ops computed that it watches.
+    pub(crate) fn run(
+        &self,
+        launch: &mut ModuleLaunch,
+        observer: &mut Observer,
+    ) -> (Result<(), ImportError>, Coverage) {
+        let ModuleProgram { source, kernel, interface, .. } = self;
         if launch.buffers.len() != interface.buffers.len() {
             let problem = format!("it takes {} buffers, {} were given", interface.buffers.len(), launch.buffers.len());
             return (Err(ImportError::Words { word: 5, problem }), Coverage::default());
@@ -64,10 +92,10 @@ impl ModuleProgram {
         let mut run = Launch::new(launch.groups, Vec::new());
         run.subgroup = launch.subgroup;
         run.max_ops = launch.most_ops;
-        let mut bytes = launch.buffers.clone();
+        let mut bytes = std::mem::take(&mut launch.buffers);
         bytes.push(launch.constants.clone());
         let failed = |e: KernelError| ImportError::Words { word: 5, problem: e.to_string() };
-        let mut memory = match ModuleMemory::new(source, kernel, interface, bytes) {
+        let mut memory = match ModuleMemory::new(source, kernel, interface, bytes, observer) {
             Ok(memory) => memory,
             Err(what) => return (Err(failed(cannot_run(&kernel.name, &what))), Coverage::default()),
         };
@@ -83,24 +111,18 @@ impl ModuleProgram {
         let k = &self.kernel;
         let foreign = Foreign::of(k);
         let mut found = Vec::new();
-        let mut open = vec![k.body()];
-        while let Some(region) = open.pop() {
-            for &op in k.region_ops(region) {
-                open.extend_from_slice(k.regions(op));
-                let writes = match k.kind(op) {
-                    kind if kind.is_structure() || kind.is_terminator() => continue,
-                    OpKind::Const(_) | OpKind::ForeignConst(_) | OpKind::Undef | OpKind::Get(_) | OpKind::Set(_) => {
-                        continue;
-                    }
-                    OpKind::Store(memory) => memory == SHARED,
-                    OpKind::Foreign(n, _) => {
-                        let code = foreign.and_then(|f| f.instructions.get(n as usize)).map_or(0, |i| i.opcode.into());
-                        S::from_u32(code).is_some_and(|c| c == S::Store || instructions::is_atomic(c))
-                    }
-                    _ => false,
-                };
-                found.push((op, writes));
-            }
+        for op in self.ops() {
+            let writes = match k.kind(op) {
+                kind if kind.is_structure() || kind.is_terminator() || is_constant(kind) => continue,
+                OpKind::Get(_) | OpKind::Set(_) => continue,
+                OpKind::Store(memory) => memory == SHARED,
+                OpKind::Foreign(n, _) => {
+                    let code = foreign.and_then(|f| f.instructions.get(n as usize)).map_or(0, |i| i.opcode.into());
+                    S::from_u32(code).is_some_and(|c| c == S::Store || instructions::is_atomic(c))
+                }
+                _ => false,
+            };
+            found.push((op, writes));
         }
         found
     }
@@ -115,6 +137,11 @@ impl ModuleProgram {
         let s = &self.source;
         s.preamble.iter().filter(|&&at| s.op(at) == S::Constant).filter_map(|&at| s.constant(s.operands(at)[1]))
     }
+}
+
+/// Whether an op gives the same value wherever it stands.
+pub(crate) fn is_constant(kind: OpKind) -> bool {
+    matches!(kind, OpKind::Const(_) | OpKind::ForeignConst(_) | OpKind::Undef)
 }
 
 fn cannot_run(kernel: &str, what: &str) -> KernelError {

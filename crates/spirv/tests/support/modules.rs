@@ -23,16 +23,25 @@ fn named(file: &Path) -> String {
     file.file_name().unwrap().to_string_lossy().into_owned()
 }
 
+/// A compute shader in GLSL, by `glslc -O0`.
+pub fn compile(text: &str) -> Vec<u32> {
+    let folder = tempfile::tempdir().unwrap();
+    let (input, output) = (folder.path().join("in.comp"), folder.path().join("out.spv"));
+    std::fs::write(&input, text).unwrap();
+    compile_file(&input, &output)
+}
+
+fn compile_file(file: &Path, output: &Path) -> Vec<u32> {
+    let done = Command::new("glslc").args(["-O0", "--target-env=vulkan1.1"]).arg(file).arg("-o").arg(output).status();
+    assert!(done.expect("glslc cannot be run: install it, as tools/test.sh does").success(), "{file:?}");
+    words(&std::fs::read(output).unwrap())
+}
+
 /// Every so many of the shaders in GLSL, by `glslc -O0`.
 pub fn glsl(step: usize) -> Vec<Shader> {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("out.spv");
-    let compile = |file: &PathBuf| {
-        let done =
-            Command::new("glslc").args(["-O0", "--target-env=vulkan1.1"]).arg(file).arg("-o").arg(&output).status();
-        assert!(done.expect("glslc cannot be run: install it, as tools/test.sh does").success(), "{file:?}");
-        (named(file), words(&std::fs::read(&output).unwrap()))
-    };
+    let compile = |file: &PathBuf| (named(file), compile_file(file, &output));
     files("comp").iter().step_by(step).map(compile).collect()
 }
 
