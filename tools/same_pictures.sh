@@ -56,12 +56,12 @@ for model in default sd1 sd2 xl; do
     flags=(-W 128 -H 128)
     [ "$model" = default ] && flags=() || flags+=(-m "$work/models/$model")
     for type in f32 bf16; do
-        compare "$model-cpu-$type" --backend cpu --type "$type" "${flags[@]}"
-        IMPASTO_CPU=portable compare "$model-portable-$type" --backend cpu --type "$type" "${flags[@]}"
+        compare "$model-cpu-$type" --backend cpu --precision "$type" "${flags[@]}"
+        IMPASTO_CPU=portable compare "$model-portable-$type" --backend cpu --precision "$type" "${flags[@]}"
     done
     [ "$device" = none ] && continue
     for type in f32 auto; do
-        compare "$model-$device-$type" --backend "$device" --type "$type" "${flags[@]}"
+        compare "$model-$device-$type" --backend "$device" --precision "$type" "${flags[@]}"
     done
 done
 echo "$same passed, $differ failed"

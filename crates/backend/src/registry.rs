@@ -18,6 +18,8 @@ pub enum Precision {
     Auto,
     /// 32-bit floats.
     F32,
+    /// f16 factors with f32 sums, on devices that have them.
+    F16,
     /// bf16 factors with f32 sums, also where that is slow.
     Bf16,
 }
@@ -29,6 +31,7 @@ impl FromStr for Precision {
         match text {
             "auto" => Ok(Precision::Auto),
             "f32" => Ok(Precision::F32),
+            "f16" => Ok(Precision::F16),
             "bf16" => Ok(Precision::Bf16),
             _ => Err(BackendError::Setting(format!("'{text}' is no precision; there are auto, f32 and bf16"))),
         }

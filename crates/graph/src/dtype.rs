@@ -123,6 +123,31 @@ impl Storage {
         Storage::F8_E5M2,
     ];
 
+    /// Those of floats: what weights can be.
+    pub const FLOATS: [Storage; 18] = {
+        let mut floats = [Storage::Dense(DType::F32); 18];
+        let (mut from, mut to) = (0, 0);
+        while from < Storage::ALL.len() {
+            if Storage::ALL[from].is_float() {
+                floats[to] = Storage::ALL[from];
+                to += 1;
+            }
+            from += 1;
+        }
+        floats
+    };
+
+    /// The storage of smaller blocks with as many bits or more, for rows that are no whole blocks of this one.
+    pub const fn in_smaller_blocks(self) -> Option<Storage> {
+        match self {
+            Storage::Q2_K | Storage::Q3_K | Storage::IQ4_XS => Some(Storage::IQ4_NL),
+            Storage::Q4_K => Some(Storage::Q5_0),
+            Storage::Q5_K => Some(Storage::Q5_1),
+            Storage::Q6_K => Some(Storage::Q8_0),
+            _ => None,
+        }
+    }
+
     /// Its name, the elements of a block, and the bytes of a block.
     const fn layout(self) -> (&'static str, u64, u64) {
         match self {

@@ -96,6 +96,7 @@ fn run_other(command: Command) -> anyhow::Result<()> {
         Command::Bench(Bench::Model(args)) => show::bench_model(&args),
         Command::Bench(Bench::Plan(args)) => show::bench_plan(&args),
         Command::Bench(Bench::Stream(args)) => show::bench_stream(&args),
+        Command::Bench(Bench::Types(args)) => show::bench_types(&args),
         Command::Bench(Bench::Worker(args)) => show::bench_worker(&args),
         Command::Completions { shell } => show::completions(shell),
         Command::Man => show::manual(),

@@ -327,7 +327,7 @@ fn a_disk_that_fills_up_costs_no_finished_step() {
     let pixels = |path: &Path| image::open(path).expect("a picture").into_rgb8().into_raw();
     let whole = tempfile::tempdir().expect("a folder");
     let mut args = vec!["-p", "a red house", "--steps", "4", "-W", "64", "-H", "64", "--threads", "2"];
-    args.extend(["--type", "f32", "-o", "run.png"]);
+    args.extend(["--precision", "f32", "-o", "run.png"]);
     assert!(program(whole.path(), "", &args).status.success());
     let want = pixels(&whole.path().join("run.png"));
     let (mut injections, mut kept) = (0, 0);

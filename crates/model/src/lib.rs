@@ -36,7 +36,7 @@ pub use impasto_weights::TensorView;
 pub use latent::{LatentShape, channels_first, channels_last};
 pub use layout::{CheckpointLayout, TensorRef};
 pub use levels::{BetaSchedule, NoiseError, NoiseLevels, TrainingNoise};
-pub use model::{Model, ModelPaths};
+pub use model::{Model, ModelPaths, layer_storage};
 pub use networks::{
     CLIP, Clip, ClipConfig, ClipLayout, FindNetwork, Heads, HiddenState, IncompleteNetwork, Network, NetworkKind,
     PrefixedTensors, RecognisedNetwork, Recogniser, TAESD, Taesd, TaesdConfig, TensorProblem, TensorShapes, UNET, Unet,

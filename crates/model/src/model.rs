@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use impasto_graph::Storage;
 use impasto_weights::{Checkpoint, FileError, WeightsError};
 
 use crate::discovery::Discovered;
@@ -27,6 +28,8 @@ pub struct ModelPaths {
     pub clip_g: Option<PathBuf>,
     /// The tiny autoencoder.
     pub taesd: Option<PathBuf>,
+    /// As what the weights of all of them are read; by default as the files have them.
+    pub weight_type: Option<Storage>,
 }
 
 impl ModelPaths {
@@ -64,7 +67,26 @@ impl Model {
 
     /// The same with a list of families of one's own.
     pub fn open_with(families: &[&dyn Family], paths: &ModelPaths) -> Result<Model, ModelError> {
-        Model::assemble(families, Discovered::of_paths(families, paths)?)
+        let model = Model::assemble(families, Discovered::of_paths(families, paths)?)?;
+        match paths.weight_type {
+            Some(storage) => model.read_as(storage),
+            None => Ok(model),
+        }
+    }
+
+    /// The same model, its weights converted to another type while they are read: those of layers, as far as their rows are whole blocks of it; biases,
+    /// norms and embeddings stay as the files have them.
+    pub fn read_as(mut self, storage: Storage) -> Result<Model, ModelError> {
+        let mut converted: Vec<(Arc<OpenNetwork>, Arc<OpenNetwork>)> = vec![];
+        for network in self.networks.values_mut() {
+            let known = converted.iter().find(|(before, _)| Arc::ptr_eq(before, network));
+            let after = match known {
+                Some((_, after)) => after.clone(),
+                None => Arc::new(network.read_as(&|name, shape| layer_storage(name, shape, storage))?),
+            };
+            converted.push((std::mem::replace(network, after.clone()), after));
+        }
+        Ok(self)
     }
 
     /// A model that is in memory, in one file.
@@ -115,6 +137,16 @@ impl Model {
     pub fn is_unchanged(&self) -> bool {
         self.networks.values().all(|network| network.is_unchanged())
     }
+}
+
+/// What a parameter is converted to where layers are to be of this storage, if it is converted.
+pub fn layer_storage(name: &str, shape: &[usize], storage: Storage) -> Option<Storage> {
+    let is_layer = shape.len() >= 2 && !name.contains("embedding");
+    // Windows of several taps become numbers again before they are multiplied: blocks would cost bits, and save nothing.
+    let is_dense = matches!(storage, Storage::Dense(_)) || shape.len() == 2;
+    let fits = |storage: &Storage| (shape[shape.len() - 1] as u64).is_multiple_of(storage.block_elements());
+    let storage = [Some(storage), storage.in_smaller_blocks()].into_iter().flatten();
+    storage.filter(|_| is_layer && is_dense).find(fits)
 }
 
 /// The tensors that no network uses, by file: neither those of the model, nor others that were recognised and not needed.

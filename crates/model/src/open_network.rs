@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
+use impasto_graph::Storage;
 use impasto_weights::{Checkpoint, FileParams, ParamLocation, SharedSource};
 
 use crate::{ModelError, Network, RecognisedNetwork, TensorShapes};
@@ -45,6 +46,13 @@ impl OpenNetwork {
         let wrong = |problems| ModelError::Tensors { path: path.into(), part: what, problems };
         let params = FileParams::find(path, checkpoint, params).map_err(wrong)?;
         Ok(OpenNetwork { network: found.network.clone(), prefix: found.prefix.clone(), params: Arc::new(params) })
+    }
+
+    /// The same network, some of its parameters converted while they are read, as `of` says by name and shape.
+    pub(crate) fn read_as(&self, of: &dyn Fn(&str, &[usize]) -> Option<Storage>) -> Result<OpenNetwork, ModelError> {
+        let (path, part) = (self.params.path().to_owned(), self.network.kind().name());
+        let params = self.params.read_as(of).map_err(|problems| ModelError::Tensors { path, part, problems })?;
+        Ok(OpenNetwork { params: Arc::new(params), ..self.clone() })
     }
 
     /// What the names of its tensors in the file begin with.

@@ -130,6 +130,15 @@ impl FileParams {
         }
     }
 
+    /// The same parameters, some of them converted while they are read, as `of` says by name and shape.
+    pub fn read_as(&self, of: &dyn Fn(&str, &[usize]) -> Option<Storage>) -> Result<FileParams, TensorProblems> {
+        let convert = |(name, location): (&String, &ParamLocation)| {
+            let read_as = of(name, &location.shape).or(location.read_as);
+            (name.clone(), ParamLocation { read_as, ..location.clone() })
+        };
+        FileParams::find(&self.path, &self.checkpoint, self.params.iter().map(convert).collect())
+    }
+
     /// A number that no other parameters of this process have, nor will: clones of these alone.
     pub fn id(&self) -> u64 {
         self.id
@@ -157,6 +166,15 @@ impl FileParams {
             }
         }
         bytes.into_iter().max_by_key(|(_, n)| *n).map_or(Storage::Dense(DType::F32), |(storage, _)| storage)
+    }
+
+    /// Bytes that its parameters take as they are read, by storage.
+    pub fn bytes_by_storage(&self) -> BTreeMap<Storage, u64> {
+        let mut bytes = BTreeMap::new();
+        for info in self.params.keys().filter_map(|name| self.describe(name).ok()) {
+            *bytes.entry(info.storage).or_default() += info.bytes;
+        }
+        bytes
     }
 
     /// Bytes that its parameters take in the file.

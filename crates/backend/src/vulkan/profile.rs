@@ -14,7 +14,10 @@ pub(super) fn profile(device: &DeviceInfo, options: &DeviceOptions) -> Result<Gp
         return refuse(format!("it speaks Vulkan {}.{}, 1.2 is needed", features.version.0, features.version.1));
     }
     if options.precision == Precision::Bf16 {
-        return refuse("it computes in f16 or f32, not in bf16; use --type auto or --type f32".into());
+        return refuse("it computes in f16 or f32, not in bf16; use --precision auto, f16 or f32".into());
+    }
+    if options.precision == Precision::F16 && !features.storage16 {
+        return refuse("it cannot read 16-bit numbers; use --precision auto or f32".into());
     }
     let exact = options.precision == Precision::F32;
     let profile = GpuProfile {

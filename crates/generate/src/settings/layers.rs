@@ -70,7 +70,7 @@ pub fn from_variables(
             continue;
         }
         match Setting::named(&rest.to_lowercase()) {
-            Some(setting) => settings.set(setting.name, &text)?,
+            Some(_) => settings.set(&rest.to_lowercase(), &text)?,
             None => unknown.push(name),
         }
     }

@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use impasto_backend::cpu::Precision;
+use impasto_graph::Storage;
 use impasto_model::{ModelPaths, Prediction};
 
 use crate::NoiseKind;
@@ -107,9 +108,15 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// The row of this name; `-` and `_` are one.
+    /// The row of this name or flag; `-` and `_` are one.
     pub fn named(name: &str) -> Option<&'static Setting> {
-        TABLE.iter().find(|s| s.name.replace('_', "-") == name.replace('_', "-"))
+        let same = |known: &str| known.replace('_', "-") == name.replace('_', "-");
+        TABLE.iter().find(|s| same(s.name) || same(s.flag()))
+    }
+
+    /// The flag: its name, but for the type of weights, which users of stable-diffusion.cpp know as `--type`.
+    pub fn flag(&self) -> &'static str {
+        if self.name == "weight-type" { "type" } else { self.name }
     }
 
     /// The variable that sets it.
@@ -178,6 +185,8 @@ settings! {
 
     /// A model: a .safetensors file (also .zst), the index of one in shards, or a diffusers folder. Without it, the one inside the program.
     model: PathBuf = Model "model" 'm' <"FILE">;
+    /// The type of weights, converted while they are loaded: q8_0 halves f16. Biases, norms and embeddings stay as they are. By default what the file has.
+    weight_type: Storage = Model "weight-type" <"NAME">;
     /// The diffusion model alone.
     diffusion_model: PathBuf = Model "diffusion-model" <"FILE">;
     /// The autoencoder alone.
@@ -234,8 +243,8 @@ settings! {
 
     /// Threads; by default as many as this process may use.
     threads: i32 = Machine "threads" 't' <"N"> [-1, 4096];
-    /// What products are computed in; auto is bf16 where the machine is faster in it.
-    precision: Precision = Machine "type" <"NAME">;
+    /// What products are computed in; auto is what the device is fastest in. f16 is for GPUs (the CPU then computes in f32), bf16 for the CPU.
+    precision: Precision = Machine "precision" <"NAME">;
     /// Which GPUs may be used: auto takes what is healthy and last the CPU, disable asks no driver.
     gpu: Gpu = Machine "gpu" <"NAME">;
     /// Whether GPU modules run in a process of their own, so that a driver that dies costs a step (auto), or in this one (off).
@@ -273,9 +282,12 @@ settings! {
 }
 
 impl Settings {
-    /// Set one by its name and text.
+    /// Set one by its name and text. `type` was once the name of what products are computed in: what stands so in older files is read as such.
     pub fn set(&mut self, name: &str, text: &str) -> Result<(), SettingsError> {
-        Setting::named(name).ok_or_else(|| SettingsError::Unknown(name.into()))?.set(self, text)
+        let older = name == "type" && ["auto", "f32", "bf16"].contains(&text.trim());
+        Setting::named(if older { "precision" } else { name })
+            .ok_or_else(|| SettingsError::Unknown(name.into()))?
+            .set(self, text)
     }
 
     /// The model that is named; nothing is the one inside the program.
@@ -287,6 +299,7 @@ impl Settings {
             clip_l: self.clip_l.clone(),
             clip_g: self.clip_g.clone(),
             taesd: self.taesd.clone(),
+            weight_type: self.weight_type,
         }
     }
 

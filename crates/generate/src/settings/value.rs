@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use impasto_backend::cpu::Precision;
+use impasto_graph::Storage;
 use impasto_model::Prediction;
 
 use crate::NoiseKind;
@@ -166,7 +167,24 @@ choice!(Gpu: "auto" => Gpu::Auto, "disable" => Gpu::Disable, "vulkan" => Gpu::Vu
 choice!(Isolate: "auto" => Isolate::Auto, "off" => Isolate::Off);
 choice!(NoiseKind: "cuda" => NoiseKind::Cuda, "cpu" => NoiseKind::Cpu);
 choice!(Prediction: "eps" => Prediction::Epsilon, "v" => Prediction::V; "epsilon" => Prediction::Epsilon, "v_prediction" => Prediction::V);
-choice!(Precision: "auto" => Precision::Auto, "f32" => Precision::F32, "bf16" => Precision::Bf16);
+choice!(Precision: "auto" => Precision::Auto, "f32" => Precision::F32, "f16" => Precision::F16, "bf16" => Precision::Bf16);
+
+impl SettingValue for Storage {
+    const KIND: SettingKind = SettingKind::Choice(&{
+        let mut names = [""; Storage::FLOATS.len()];
+        let mut i = 0;
+        while i < names.len() {
+            names[i] = Storage::FLOATS[i].name();
+            i += 1;
+        }
+        names
+    });
+
+    fn parse(text: &str) -> Result<Storage, String> {
+        let known = Storage::FLOATS.into_iter().find(|storage| storage.name() == text.trim().to_lowercase());
+        known.ok_or_else(|| format!("is not one of {}", Storage::FLOATS.map(Storage::name).join(", ")))
+    }
+}
 
 /// The same for types that know their own names.
 macro_rules! named {

@@ -6,6 +6,7 @@
 mod common;
 mod failover;
 mod homes;
+mod quantised;
 mod second_picture;
 mod sweep;
 

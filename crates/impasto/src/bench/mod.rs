@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use impasto_backend::{ParamError, ParamInfo, Session, WeightSource};
-use impasto_graph::{DType, Graph, GraphError, HostTensor, Storage};
+use impasto_graph::{DType, Graph, GraphError, HostTensor, Op, Storage, Value};
+use impasto_weights::encode;
 
 mod bands;
 mod cpu;
@@ -12,6 +13,7 @@ mod load;
 mod model;
 mod plan;
 mod stream;
+mod types;
 mod worker;
 
 pub use bands::{BandsLeast, BandsMemory, BandsTime, TilesTime, bands_least, bands_memory, bands_time};
@@ -21,6 +23,7 @@ pub use load::{LoadLine, load};
 pub use model::{ModelLine, Published, StepLine, model};
 pub use plan::{PlanLine, plans};
 pub use stream::{StreamLine, plot, stream};
+pub use types::{TypeLine, types};
 pub use worker::{Spread, WorkerLine, worker};
 
 /// The middle of some measurements.
@@ -52,36 +55,45 @@ fn room_for_outputs(session: &dyn Session) -> Vec<HostTensor> {
     session.outputs().iter().map(|(_, ty)| HostTensor::zeros(ty)).collect()
 }
 
-/// Weights that look random, made when they are asked for: nothing the size of a model is kept twice.
-struct RandomWeights(HashMap<String, Vec<usize>>);
+/// Weights that look random, made when they are asked for: nothing the size of a model is kept twice. Stored as the graph says, or in halves.
+struct RandomWeights(HashMap<String, (Vec<usize>, Storage)>);
 
 impl RandomWeights {
     fn of(graph: &Graph) -> RandomWeights {
-        RandomWeights(graph.params().map(|(name, v)| (name.to_string(), graph.ty(v).shape.clone())).collect())
+        let stored = |value: Value| match graph.node(value).op {
+            Op::Param { storage, .. } if !matches!(storage, Storage::Dense(_)) => storage,
+            _ => Storage::Dense(DType::F16),
+        };
+        let of = |(name, value): (&str, Value)| (name.to_string(), (graph.ty(value).shape.clone(), stored(value)));
+        RandomWeights(graph.params().map(of).collect())
     }
 }
 
 impl WeightSource for RandomWeights {
     fn describe(&self, name: &str) -> Result<ParamInfo, ParamError> {
-        let shape = self.0.get(name).cloned().unwrap_or_default();
-        let bytes = 2 * shape.iter().product::<usize>() as u64;
-        Ok(ParamInfo { storage: Storage::Dense(DType::F16), shape, bytes })
+        let (shape, storage) = self.0.get(name).cloned().unwrap_or((vec![], Storage::Dense(DType::F16)));
+        let bytes = storage.bytes_of(shape.iter().product::<usize>() as u64).unwrap_or(u64::MAX);
+        Ok(ParamInfo { storage, shape, bytes })
     }
 
     fn read_into(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(), ParamError> {
-        let shape = &self.describe(name)?.shape;
+        let ParamInfo { storage, shape, .. } = self.describe(name)?;
         // Small enough that activations neither die out nor overflow on the way through the network.
         let fan_in: usize = shape.iter().skip(1).product();
         let scale = if shape.len() > 1 { (3.0 / fan_in as f32).sqrt() } else { 0.2 };
         let center = if shape.len() == 1 && name.contains("norm") && name.ends_with("weight") { 1.0 } else { 0.0 };
         let seed = name.bytes().fold(0x9e37_79b9_u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
-        for (i, out) in (offset as u32 / 2..).zip(out.chunks_exact_mut(2)) {
-            // Each number by its place alone: threads read different parts.
-            let mut x = (i ^ seed).wrapping_mul(0x9e37_79b1);
-            x = (x ^ x >> 15).wrapping_mul(0x85eb_ca77);
-            x ^= x >> 13;
-            let value = center + scale * (x as f32 / 2_147_483_648.0 - 1.0);
-            out.copy_from_slice(&half::f16::from_f32(value).to_le_bytes());
+        let (elements, bytes) = (storage.block_elements() as usize, storage.block_bytes() as usize);
+        let mut numbers = [0.0; 256];
+        for (block, out) in (offset as usize / bytes..).zip(out.chunks_exact_mut(bytes)) {
+            for (i, number) in (block * elements..).zip(&mut numbers[..elements]) {
+                // Each number by its place alone: threads read different parts.
+                let mut x = (i as u32 ^ seed).wrapping_mul(0x9e37_79b1);
+                x = (x ^ x >> 15).wrapping_mul(0x85eb_ca77);
+                x ^= x >> 13;
+                *number = center + scale * (x as f32 / 2_147_483_648.0 - 1.0);
+            }
+            encode(storage, &numbers[..elements], out);
         }
         Ok(())
     }

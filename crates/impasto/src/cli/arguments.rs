@@ -77,14 +77,12 @@ fn arguments() -> impl Iterator<Item = Arg> {
 
 fn argument(setting: &'static Setting) -> Arg {
     let arg = Arg::new(setting.name)
-        .long(setting.name)
+        .long(setting.flag())
         .short(setting.short)
         .help(setting.help.trim())
         .help_heading(setting.group.heading());
-    let arg = match setting.name.contains('_') {
-        true => arg.alias(setting.name.replace('_', "-")),
-        false => arg,
-    };
+    let other = if setting.flag() == setting.name { setting.name.replace('_', "-") } else { setting.name.to_owned() };
+    let arg = if other == setting.flag() { arg } else { arg.alias(other) };
     match setting.kind {
         SettingKind::Flag => arg.action(ArgAction::SetTrue),
         SettingKind::Choice(names) => arg.value_name(setting.value).value_parser(PossibleValuesParser::new(names)),

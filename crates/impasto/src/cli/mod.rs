@@ -16,6 +16,7 @@ use clap::{Args, Subcommand};
 use impasto::backend::cpu::{CpuOptions, Precision};
 use impasto::bench::Published;
 use impasto::generate::settings::{Isolate, SettingValue};
+use impasto::graph::Storage;
 use impasto::kernel::blowup::Case;
 
 #[derive(Subcommand)]
@@ -117,6 +118,8 @@ pub enum Bench {
     Plan(Common),
     /// A diffusion model in ever less memory: what streamed weights cost, and how much of the copying is hidden.
     Stream(BenchStream),
+    /// A step with weights of several types, in turns: what decoding them costs.
+    Types(BenchTypes),
     /// A step of the model inside the program, in this process and in a worker process in turns: what the worker costs.
     Worker(BenchWorker),
 }
@@ -230,6 +233,16 @@ pub struct BenchModel {
     /// In a process of its own (auto) or in this one (off), which loads weights faster, since these are made up here.
     #[arg(long, value_name = "HOW", default_value = "off", value_parser = Isolate::parse)]
     pub isolate: Isolate,
+}
+
+/// What types of weights cost.
+#[derive(Args)]
+pub struct BenchTypes {
+    #[command(flatten)]
+    pub model: BenchModel,
+    /// The types, the first of which the others are compared with.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "f16,q8_0,q4_0")]
+    pub types: Vec<Storage>,
 }
 
 /// What a worker process costs.

@@ -10,7 +10,7 @@ use impasto::model::{Model, ModelPaths};
 use impasto::{BackendOptions, TensorGroup};
 use serde::Serialize;
 
-use super::{BenchBands, BenchCpu, BenchLoad, BenchModel, BenchStream, BenchWorker, Common};
+use super::{BenchBands, BenchCpu, BenchLoad, BenchModel, BenchStream, BenchTypes, BenchWorker, Common};
 
 /// Steps of a network that are shown one by one; all of them are in the JSON.
 const STEPS_SHOWN: usize = 12;
@@ -185,6 +185,30 @@ pub fn bench_cpu(args: &BenchCpu) -> anyhow::Result<()> {
             say!("{:<22} {:<11} {:>10.1} {:>10.1} {:>6.1}%", l.name, l.isa, l.gflops, l.peak_gflops, 100.0 * l.ratio)
         }
     })
+}
+
+pub fn bench_types(args: &BenchTypes) -> anyhow::Result<()> {
+    let BenchTypes { model: args, types } = args;
+    let options = BackendOptions { cpu: args.common.options()?, isolate: args.isolate, ..BackendOptions::default() };
+    let backend = impasto::open_device(&args.backend, &options)?;
+    let lines = bench::types(&*backend, &args.family, args.size as usize, args.runs, types)?;
+    if args.common.json {
+        lines.iter().for_each(json);
+        return Ok(());
+    }
+    say!("{} at {} on {}, medians of {} turns", args.family.name, args.size, backend.profile().about(), args.runs);
+    let head = ["weights", "step", "against the first", "bytes of weights", "arena"].map(str::to_owned);
+    let row = |line: &bench::TypeLine| {
+        [
+            line.storage.clone(),
+            format!("{:.4} s", line.seconds),
+            format!("{:.3}", line.ratio),
+            bytes(line.weight_bytes),
+            bytes(line.arena_bytes),
+        ]
+    };
+    rows(&[vec![head], lines.iter().map(row).collect()].concat());
+    Ok(())
 }
 
 pub fn bench_model(args: &BenchModel) -> anyhow::Result<()> {

@@ -1,0 +1,151 @@
+//! Networks with quantised weights against the same networks with the numbers that those stand for. What a user would lose: the picture that the file
+//! holds, on a device that decodes it wrongly.
+
+use std::sync::Arc;
+
+use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
+use impasto_backend::{Backend, DeviceOptions, WeightSource};
+use impasto_graph::{Graph, HostTensor, Plan, Storage};
+use impasto_model::{ElementTypes, Model, ModelPaths, NetworkId};
+use impasto_weights::{Params, decode, scale_rows};
+
+use crate::common::Small;
+use crate::{cpu, found, job, paint, psnr, vulkan};
+
+/// Rows of whole blocks of every storage, in a network of the true structure.
+fn wide(small: Small) -> Small {
+    let mut small = small;
+    small.unet.channels = small.unet.channels.iter().map(|_| 256).collect();
+    small.unet.context = 256 * small.text.len();
+    for text in &mut small.text {
+        (text.width, text.heads, text.inner) = (256, 4, 512);
+        text.projection = text.projection.map(|_| 256);
+    }
+    small.unet.added = small.unet.added.map(|_| 256 + 6 * 32);
+    small
+}
+
+fn opened(small: &Small, weight_type: Option<Storage>) -> (tempfile::TempDir, Arc<Model>) {
+    let folder = tempfile::tempdir().expect("a folder");
+    small.write_folder(folder.path());
+    let paths = ModelPaths { model: Some(folder.path().into()), weight_type, ..ModelPaths::default() };
+    (folder, Arc::new(Model::open(&paths).unwrap_or_else(|e| panic!("{e}"))))
+}
+
+/// The numbers that the parameters of a graph stand for.
+fn numbers(graph: &Graph, source: &dyn WeightSource) -> Params {
+    let mut params = Params::new();
+    for (name, value) in graph.params() {
+        let (info, bytes) = source.read_all(name).unwrap_or_else(|e| panic!("{e}"));
+        let mut numbers = vec![0.0; graph.ty(value).elements() as usize];
+        decode(info.storage, &bytes, &mut numbers);
+        if let Some(scales) = source.row_scales(name).expect("scales are read") {
+            let row = numbers.len() / scales.len();
+            scale_rows(&mut numbers, 0, row, &scales);
+        }
+        params.insert(name, HostTensor::f32(info.shape, numbers).expect("as many as the shape has"));
+    }
+    params
+}
+
+/// The denoiser's prediction on a device, with the weights as they are stored.
+fn predict(backend: &dyn Backend, model: &Model, source: &dyn WeightSource, stored: bool) -> (Vec<f32>, [u64; 2]) {
+    let profile = backend.profile();
+    let element_types = ElementTypes { activations: profile.activations(), ..ElementTypes::F32 };
+    let latent = model.pipeline.latent_shape([64, 64]);
+    let tokens = vec![7; model.pipeline.text().len()];
+    let mut graph = model.pipeline.denoiser(2, latent, &tokens, element_types).expect("a graph");
+    if stored {
+        graph.set_storages(|name| Some(source.describe(name).ok()?.storage)).expect("rows are whole blocks");
+    }
+    let plan = Plan::new(&graph, &*profile).expect("there is room");
+    let weights = backend.pack(&graph, &plan, source).unwrap_or_else(|e| panic!("{e}"));
+    let bytes = [plan.weight_bytes(), weights.bytes()];
+    let inputs: Vec<(String, HostTensor)> = graph
+        .inputs()
+        .map(|(name, value)| {
+            let (ty, mut state) = (graph.ty(value).clone(), 0x2545_f491_4f6c_dd1du64 ^ name.len() as u64);
+            let mut next = || {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+            };
+            let data = (0..ty.elements()).map(|_| next()).collect();
+            (name.to_owned(), HostTensor::f32(ty.shape.clone(), data).expect("as many").cast(ty.dtype))
+        })
+        .collect();
+    let given: Vec<(&str, &HostTensor)> = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+    let mut session = backend.prepare(&graph, &plan, &weights).unwrap_or_else(|e| panic!("{e}"));
+    let made = session.run_to_new(&given).unwrap_or_else(|e| panic!("{e}"));
+    (made[0].to_f32().to_vec(), bytes)
+}
+
+fn relative(got: &[f32], want: &[f32]) -> f64 {
+    let sum = |f: &dyn Fn(usize) -> f64| (0..want.len()).map(|i| f(i).powi(2)).sum::<f64>();
+    (sum(&|i| f64::from(got[i]) - f64::from(want[i])) / sum(&|i| f64::from(want[i]))).sqrt()
+}
+
+fn quantised() -> impl Iterator<Item = Storage> {
+    Storage::FLOATS.into_iter().filter(|storage| !matches!(storage, Storage::Dense(_)))
+}
+
+#[test]
+fn networks_of_every_storage_compute_with_the_numbers_of_their_blocks() {
+    let exact = cpu();
+    let auto: Arc<dyn Backend> =
+        Arc::new(Cpu::new(&CpuOptions { precision: Precision::Bf16, ..CpuOptions::default() }).expect("a CPU"));
+    let half =
+        impasto_backend::open(&found(), &DeviceOptions { precision: Precision::F16, ..DeviceOptions::default() });
+    let (software, half) = (vulkan(), half.expect("it opens"));
+    for small in [Small::sd1(), Small::sdxl()].map(wide) {
+        for (i, storage) in quantised().enumerate() {
+            let (_folder, model) = opened(&small, Some(storage));
+            let network = model.network(NetworkId::Denoiser).expect("it has one");
+            let source = network.source();
+            assert!(network.bytes_by_storage().contains_key(&storage), "{storage}: nothing is stored so");
+            let (latent, tokens) = (model.pipeline.latent_shape([64, 64]), vec![7; model.pipeline.text().len()]);
+            let graph = model.pipeline.denoiser(2, latent, &tokens, ElementTypes::F32).expect("a graph");
+            let params = numbers(&graph, &*source);
+            let (want, _) = predict(&*exact, &model, &params, false);
+            // The software device is slow: one network of each storage there, in one of the two precisions.
+            let there = [(&software, 1e-4), (&half, 2e-2)][i % 2];
+            for (device, bar) in [(&exact, 1e-4), (&auto, 2e-2), there] {
+                let (got, [planned, taken]) = predict(&**device, &model, &*source, true);
+                assert_eq!(planned, taken, "{storage}: planned is allocated");
+                let error = relative(&got, &want);
+                assert!(error < bar, "{storage} on {}: {error:.2e}", device.profile().about());
+            }
+        }
+    }
+}
+
+/// What is kept takes the bytes of the file, and a picture of eight bits is that of the whole model.
+#[test]
+fn weights_stay_as_small_as_they_are() {
+    let small = wide(Small::sd1());
+    let (_whole, model) = opened(&small, None);
+    let want = paint(&job(&model), &impasto_generate::place::Placement::on(&cpu())).expect("a picture");
+    for (storage, least) in [(Storage::Q8_0, 40.0), (Storage::Q4_0, 20.0)] {
+        let (_folder, model) = opened(&small, Some(storage));
+        let network = model.network(NetworkId::Denoiser).expect("it has one");
+        let source = network.source();
+        let latent = model.pipeline.latent_shape([64, 64]);
+        let mut graph = model.pipeline.denoiser(2, latent, &[77], ElementTypes::F32).expect("a graph");
+        graph.set_storages(|name| Some(source.describe(name).ok()?.storage)).expect("rows are whole blocks");
+        let plan = Plan::new(&graph, &*cpu().profile()).expect("there is room");
+        let kept = plan.weights().iter().filter(|w| graph.ty(w.value).shape.len() == 2);
+        for weight in kept {
+            let stored = source.describe(graph.label(weight.value)).expect("it is there").bytes;
+            assert!(
+                weight.bytes <= stored + stored / 50,
+                "{}: {} of {stored}",
+                graph.label(weight.value),
+                weight.bytes
+            );
+        }
+        let made = paint(&job(&model), &impasto_generate::place::Placement::on(&cpu())).expect("a picture");
+        let quality = psnr(&made, &want);
+        assert!(quality > least, "{storage}: {quality:.1} dB");
+    }
+}
