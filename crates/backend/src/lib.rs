@@ -38,6 +38,7 @@ pub use impasto_weights::{FileError, FileFault, Origin, ParamError, ParamInfo, P
 pub use pulse::Pulse;
 pub use registry::{DeviceOptions, Precision, open, profile};
 pub use session::{Signature, step_times};
+pub use stored::kept_blocks;
 pub use stream::{HostWeights, Streaming};
 pub use with_limits::WithLimits;
 

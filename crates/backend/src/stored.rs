@@ -28,7 +28,7 @@ pub(crate) fn storage(graph: &Graph, param: Value) -> Storage {
 
 /// How a parameter stays stored as the weights of products, if it is in blocks and can: its rows are whole blocks, and no taps of a window are
 /// among them, which products take in another order.
-pub(crate) fn kept_blocks(graph: &Graph, param: Value) -> Option<Storage> {
+pub fn kept_blocks(graph: &Graph, param: Value) -> Option<Storage> {
     let (storage, ty) = (storage(graph, param), graph.ty(param));
     let pointwise = ty.shape.len() >= 2 && ty.shape[2..].iter().all(|&d| d == 1);
     let blocks = !matches!(storage, Storage::Dense(_)) && pointwise;

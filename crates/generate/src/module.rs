@@ -1,7 +1,7 @@
 //! A network on a device, driven through one narrow door: load, run, unload. Host tensors go in and come out; weights never do.
 
 use std::any::Any;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use impasto_backend::{
     Backend, BackendError, HostWeights, Origin, ParamError, ParamInfo, Profile, Session, SharedSource, Streaming,
-    WeightSource, Weights, WithLimits,
+    WeightSource, Weights, WithLimits, kept_blocks,
 };
-use impasto_graph::{Graph, GraphError, HostTensor, Node, Plan, Stream};
+use impasto_graph::{Graph, GraphError, HostTensor, Node, Op, Plan, Storage, Stream, Weight};
 use impasto_model::{Model, NetworkId};
 
 use crate::GenerateError;
@@ -188,6 +188,8 @@ impl Module {
                 Home::Host => "cpu".into(),
                 Home::Disk => "disk".into(),
             },
+            weight_types: weight_types(graph, plan),
+            widened: widened(graph, plan),
             weight_bytes: plan.weight_bytes(),
             resident_bytes: plan.device_weight_bytes(),
             streamed_bytes: plan.stream().map_or(0, Stream::streamed_bytes),
@@ -419,6 +421,33 @@ impl Module {
 
 fn not_loaded() -> BackendError {
     BackendError::Lost { device: "host".into(), reason: "the module was not loaded".into() }
+}
+
+fn storage(graph: &Graph, weight: &Weight) -> Option<Storage> {
+    match graph.node(weight.value).op {
+        Op::Param { storage, .. } => Some(storage),
+        _ => None,
+    }
+}
+
+/// How weights are stored, by bytes, the most first.
+fn weight_types(graph: &Graph, plan: &Plan) -> Vec<&'static str> {
+    let mut bytes: BTreeMap<Storage, u64> = BTreeMap::new();
+    for weight in plan.weights() {
+        if let Some(storage) = storage(graph, weight) {
+            *bytes.entry(storage).or_default() += storage.bytes_of(graph.ty(weight.value).elements()).unwrap_or(0);
+        }
+    }
+    let mut types: Vec<(Storage, u64)> = bytes.into_iter().collect();
+    types.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    types.into_iter().map(|(storage, _)| storage.name()).collect()
+}
+
+/// Elements that are stored in blocks and kept as numbers.
+fn widened(graph: &Graph, plan: &Plan) -> u64 {
+    let in_blocks = |w: &&Weight| storage(graph, w).is_some_and(|s| !matches!(s, Storage::Dense(_)));
+    let widened = plan.weights().iter().filter(in_blocks).filter(|w| kept_blocks(graph, w.value).is_none());
+    widened.map(|w| graph.ty(w.value).elements()).sum()
 }
 
 /// The kernels that a graph needs, about: ops of the same kind and shape share one.

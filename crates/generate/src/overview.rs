@@ -80,6 +80,8 @@ fn refused(name: ModuleName, place: &Place, error: &GenerateError) -> ModulePlan
         module: name.name(),
         computes_on: device.into(),
         weights_on: String::new(),
+        weight_types: vec![],
+        widened: 0,
         weight_bytes: 0,
         resident_bytes: 0,
         streamed_bytes: 0,

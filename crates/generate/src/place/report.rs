@@ -15,6 +15,10 @@ pub struct ModulePlan {
     pub computes_on: String,
     /// Where its weights are kept: a device, `cpu` for host memory, `disk`.
     pub weights_on: String,
+    /// How its file, or `--type`, has its weights, what most bytes are stored as first.
+    pub weight_types: Vec<&'static str>,
+    /// Elements in blocks that are kept as numbers, since no product reads those blocks: windows of several taps, vectors, rows of no whole blocks.
+    pub widened: u64,
     /// Bytes of its weights as the device computes with them.
     pub weight_bytes: u64,
     /// Bytes of weights that are on the device at once.

@@ -48,10 +48,26 @@ fn table(plan: &RunPlan, job: &Job) {
     let measured = plan.modules.iter().all(|module| module.measured);
     let how = if measured { "by the rates of earlier runs" } else { "estimated, until runs have measured the devices" };
     show::line(format_args!("{:.1} s in all, {how}", plan.seconds()));
+    for module in plan.modules.iter().filter(|module| module.widened > 0) {
+        show::line(format_args!(
+            "note: {}: {:.1} million quantised weights are kept as numbers: kernels over several pixels, and rows of no whole blocks",
+            module.module,
+            module.widened as f64 / 1e6
+        ));
+    }
     for module in &plan.modules {
         if let Some(problem) = &module.problem {
             show::line(format_args!("{} does not fit: {problem}", module.module));
         }
+    }
+}
+
+/// The types of weights, where they are not one of the usual floats.
+fn types(module: &ModulePlan) -> String {
+    let usual = ["f32", "f16", "bf16"];
+    match module.weight_types.iter().all(|name| usual.contains(name)) {
+        true => String::new(),
+        false => format!(" {}", module.weight_types[..module.weight_types.len().min(3)].join("+")),
     }
 }
 
@@ -63,9 +79,9 @@ fn row(module: &ModulePlan) -> [String; 8] {
         module.module.into(),
         module.computes_on.clone(),
         if none { "-".into() } else { module.weights_on.clone() },
-        match module.streamed_bytes {
-            0 => size(module.weight_bytes),
-            _ => format!("{}, {} at once", size(module.weight_bytes), size(module.resident_bytes)),
+        match (module.streamed_bytes, types(module)) {
+            (0, types) => size(module.weight_bytes) + &types,
+            (_, types) => format!("{}{types}, {} at once", size(module.weight_bytes), size(module.resident_bytes)),
         },
         size(module.arena_bytes),
         format!("{} / {}", size(module.largest_buffer), bytes(module.buffer_limit)),
