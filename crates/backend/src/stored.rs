@@ -245,7 +245,7 @@ mod tests {
         let mut buffer = ReadBuffer::default();
         param.read(0..12, &mut buffer)?.dequantise(0, &mut all);
         assert_eq!(all[..6], [2.0, 2.25, 2.5, 27.5, 30.0, 32.5]);
-        assert_eq!((all[6], all[11]), (3.5 * 0.5, 7.5 * -2.0));
+        assert_eq!((all[6], all[11]), (3.5 * 0.5, 5.5 * -2.0));
         param.read(4..12, &mut buffer)?.dequantise(1, &mut part);
         assert_eq!(part, all[5..10]);
         assert!(Param::find(&Scaled(vec![1.0; 3]), "w", &ty, Storage::Dense(DType::F16)).is_err());

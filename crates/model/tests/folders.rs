@@ -129,7 +129,7 @@ fn components_that_are_missing_or_empty() {
         fs::write(at(component).join("model.bin"), "x").expect("it can be written");
         refused(xl.path(), &[component, "has no .safetensors file"]);
         fs::write(at(component).join("model.safetensors"), "<html>not found</html>").expect("it can be written");
-        refused(xl.path(), &[component, "no safetensors file"]);
+        refused(xl.path(), &[component, "no model file"]);
         fs::remove_dir_all(at(component)).expect("it is ours");
         fs::rename(at("away"), at(component)).expect("it is there");
     }

@@ -95,6 +95,9 @@ impl<'a> ParamView<'a> {
         read_as: Option<Storage>,
     ) -> Result<ParamView<'a>, String> {
         let raw = RawType::of(tensor)?;
+        if take == TensorView::Transposed && tensor.shape.iter().filter(|&&d| d != 1).count() > 2 {
+            return Err(format!("has the shape {:?}, and only a matrix can be transposed", tensor.shape));
+        }
         let keeps = |storage: Storage| {
             let fp8 = matches!(storage, Storage::F8_E4M3 | Storage::F8_E5M2);
             let scaled = tensor.quantised != Quantised::Plain;
@@ -140,6 +143,7 @@ impl<'a> ParamView<'a> {
     fn exchanged(&self) -> Option<[usize; 2]> {
         let mut dims = self.tensor.shape.iter().copied().filter(|&d| d != 1);
         match (self.take, dims.next(), dims.next()) {
+            // More dimensions than these were refused.
             (TensorView::Transposed, Some(rows), Some(columns)) => Some([rows, columns]),
             _ => None,
         }

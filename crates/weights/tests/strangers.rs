@@ -265,6 +265,8 @@ fn parameters_are_converted_while_they_are_read() {
         let turned = numbers(info.storage, &bytes, exact.len());
         (0..exact.len()).for_each(|i| assert_eq!(turned[i], exact[i % 3 * shape[1] + i / 3]));
     }
+    let kernel = param(&file, ParamLocation::new("reshaped", TensorView::Transposed, [16, 12, 4])).err();
+    assert!(kernel.expect("a kernel is no matrix").contains("only a matrix can be transposed"));
     // Blocks that run across the rows of a matrix are dense, those of a kernel stay.
     let flat = param(&file, ParamLocation::new("reshaped", TensorView::Whole, [4, 12, 16])).expect("it fits");
     assert_eq!(flat.describe("p").expect("described").storage, Storage::Q5_K);

@@ -118,7 +118,8 @@ fn q8_0(x: &[f32; 32]) -> [u8; 34] {
     put_half(&mut out, 0, d);
     // Halves are rounded away from zero; `f32::round` is a call where the processor has no instruction for it.
     let q: [u8; 32] = from_fn(|i| {
-        let x = x[i] * inverse;
+        // The inverse of a subnormal scale is far off, or infinite.
+        let x = (x[i] * inverse).clamp(-127.0, 127.0);
         let whole = x as i32;
         let rest = x - whole as f32;
         (whole + i32::from(rest >= 0.5) - i32::from(rest <= -0.5)) as i8 as u8
