@@ -1,0 +1,1 @@
+pub(crate) fn check(_text: &str) -> Result<(), String> { Ok(()) }
