@@ -10,8 +10,11 @@ const LOG2_E: Operand = Operand::Imm(Class::B32, 0x3FB8_AA3B);
 const LN_2: Operand = Operand::Imm(Class::B32, 0x3F31_7218);
 const ONE: Operand = Operand::Imm(Class::B32, 0x3F80_0000);
 /// One over a turn, and minus a turn in two parts.
-const TURN: [Operand; 3] =
-    [Operand::Imm(Class::B32, 0x3E22_F983), Operand::Imm(Class::B32, 0xC0C9_0FDB), Operand::Imm(Class::B32, 0x343B_BD2E)];
+const TURN: [Operand; 3] = [
+    Operand::Imm(Class::B32, 0x3E22_F983),
+    Operand::Imm(Class::B32, 0xC0C9_0FDB),
+    Operand::Imm(Class::B32, 0x343B_BD2E),
+];
 
 /// The type of an instruction that cares for signs.
 fn typed(s: Scalar) -> &'static str {
@@ -163,7 +166,8 @@ impl Emit<'_> {
             BinaryOp::Mul => self.same(&format!("mul.lo.{ty}"), s, [a, b]),
             BinaryOp::Div | BinaryOp::Pow if s.is_float() => {
                 let (x, y) = (self.convert(s, Scalar::F32, a), self.convert(s, Scalar::F32, b));
-                let z = if f == BinaryOp::Div { self.t.make(Class::B32, "div.full.f32", &[x, y]) } else { self.pow(x, y) };
+                let z =
+                    if f == BinaryOp::Div { self.t.make(Class::B32, "div.full.f32", &[x, y]) } else { self.pow(x, y) };
                 self.convert(Scalar::F32, s, z)
             }
             BinaryOp::Div | BinaryOp::Rem => self.divide(f, s, a, b),

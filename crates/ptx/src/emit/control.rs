@@ -105,8 +105,7 @@ impl Emit<'_> {
         let regions = k.regions(op);
         let results = self.joins(k.results(op));
         let end = self.t.label();
-        let labels: Vec<Label> =
-            regions.iter().map(|&r| if self.is_empty(r) { end } else { self.t.label() }).collect();
+        let labels: Vec<Label> = regions.iter().map(|&r| if self.is_empty(r) { end } else { self.t.label() }).collect();
         for &(case, arm) in k.switch_cases(table) {
             let p = self.t.make(Class::Pred, "setp.eq.u32", &[selector, imm(case as u32)]);
             self.t.bra_if(p, true, labels[arm as usize]);
@@ -134,13 +133,12 @@ impl Emit<'_> {
         self.t.mov_all(&carried, &first);
         let results = self.joins(k.results(op));
         let (next, end) = (self.t.label(), self.t.label());
-        if self.continued[region.index()] {
-            self.t.place_head(next);
-        }
+        let head = self.t.place_head(next);
         self.frames.push(Frame::Repeat { region, carried, next, results, end });
         self.region(region);
         self.frames.pop();
         self.t.place(end);
+        self.t.close_head(next, head);
     }
 
     /// A loop that counts. The condition stands at its end, and once before it.
@@ -167,9 +165,7 @@ impl Emit<'_> {
         };
         self.t.bra_if(runs, false, done);
         if self.t.is_live() {
-            if self.continued[region.index()] {
-                self.t.place_head(body);
-            }
+            let head = self.t.place_head(body);
             self.frames.push(Frame::Repeat { region, carried: carried.clone(), next, results: results.clone(), end });
             self.region(region);
             self.frames.pop();
@@ -178,6 +174,7 @@ impl Emit<'_> {
                 let again = self.another(index, to, step, signed, less);
                 self.t.bra_if(again, true, body);
             }
+            self.t.close_head(body, head);
         }
         self.t.place(done);
         if self.t.is_live() {

@@ -51,9 +51,8 @@ fn pieces(layout: &DataLayout) -> Vec<(usize, usize, u32)> {
         let (offset, size) = (scalars[at].0, bytes(scalars[at].1));
         let together = |n: usize| {
             let whole = size * n as u32;
-            let lies = |i: usize| {
-                scalars.get(at + i).is_some_and(|&(o, s)| o == offset + i as u32 * size && bytes(s) == size)
-            };
+            let lies =
+                |i: usize| scalars.get(at + i).is_some_and(|&(o, s)| o == offset + i as u32 * size && bytes(s) == size);
             whole <= 16 && layout.align.is_multiple_of(whole) && offset.is_multiple_of(whole) && (1..n).all(lies)
         };
         let n = [4, 2].into_iter().find(|&n| together(n)).unwrap_or(1);

@@ -93,8 +93,6 @@ struct Emit<'a> {
     /// The region that is being written.
     region: RegionId,
     frames: Vec<Frame>,
-    /// Loops that a `continue` begins again.
-    continued: Vec<bool>,
     /// Place of this lane in the fragments of matrices: row and pair of columns.
     fragment: Option<(Operand, Operand)>,
 }
@@ -107,12 +105,6 @@ impl<'a> Emit<'a> {
             buffers += u32::from(matches!(m.space, Space::Buffer(_)));
             own
         };
-        let mut continued = vec![false; k.region_count()];
-        for kind in k.kinds() {
-            if let OpKind::Continue(r) = kind {
-                continued[r.index()] = true;
-            }
-        }
         Emit {
             k,
             ptx,
@@ -124,7 +116,6 @@ impl<'a> Emit<'a> {
             divergent: divergent_regions(k),
             region: k.body(),
             frames: Vec::new(),
-            continued,
             fragment: None,
         }
     }
@@ -146,12 +137,8 @@ impl<'a> Emit<'a> {
             params.push(format!("\t.param .align 8 .b8 scalars$[{}]", param_size(k)));
         }
         let [x, y, z] = k.workgroup;
-        let _ = write!(
-            module,
-            "\n.visible .entry {}(\n{}\n)\n.reqntid {x}, {y}, {z}\n{{\n",
-            k.name,
-            params.join(",\n")
-        );
+        let _ =
+            write!(module, "\n.visible .entry {}(\n{}\n)\n.reqntid {x}, {y}, {z}\n{{\n", k.name, params.join(",\n"));
         for class in Class::ALL {
             let n = self.t.next[class as usize];
             if n > 0 {

@@ -151,11 +151,21 @@ impl Text {
         }
     }
 
-    /// A label that a later branch goes back to.
-    pub(super) fn place_head(&mut self, label: Label) {
+    /// A label that a later branch may go back to, which [`Text::close_head`] is told of; gives where it stands.
+    pub(super) fn place_head(&mut self, label: Label) -> usize {
         self.flush();
+        let at = self.body.len();
         let _ = writeln!(self.body, "$L{}:", label.0);
-        self.dead = false;
+        at
+    }
+
+    /// Takes the label of a loop away that nothing went back to.
+    pub(super) fn close_head(&mut self, label: Label, at: usize) {
+        self.flush();
+        if self.uses[label.0 as usize] == 0 {
+            let line = self.body[at..].find('\n').map_or(0, |n| n + 1);
+            self.body.replace_range(at..at + line, "");
+        }
     }
 
     /// Ends the invocation.
