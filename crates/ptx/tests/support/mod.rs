@@ -1,6 +1,8 @@
 //! The assembler of NVIDIA, which is asked about every module.
 #![allow(dead_code, reason = "each test uses a part of this")]
 
+pub mod interpreter;
+
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
