@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 /// The crates from the ground up: a crate uses only crates before it.
 const HOUSE: [&str; 15] = [
-    "faults", "store", "graph", "weights", "vulkan", "device", "kernel", "autodiff", "spirv", "ptx", "backend", "worker",
-    "model", "generate", "impasto",
+    "faults", "store", "graph", "weights", "vulkan", "device", "kernel", "autodiff", "spirv", "ptx", "backend",
+    "worker", "model", "generate", "impasto",
 ];
 
 fn crates() -> PathBuf {
@@ -48,7 +48,15 @@ fn apis_are_named_where_they_belong() {
         }
         for file in sources(&crates().join(name).join("src")) {
             let text = std::fs::read_to_string(&file).expect("a source file");
-            for word in ["impasto_vulkan", "impasto_spirv", "impasto_ptx", "rspirv", "use ash", "VulkanOptions", "VulkanProfile"] {
+            for word in [
+                "impasto_vulkan",
+                "impasto_spirv",
+                "impasto_ptx",
+                "rspirv",
+                "use ash",
+                "VulkanOptions",
+                "VulkanProfile",
+            ] {
                 assert!(!text.contains(word), "{} names {word}", file.display());
             }
         }

@@ -7,9 +7,10 @@ mod support;
 #[path = "../../kernel/tests/language/twins.rs"]
 mod twins;
 
-use common::{gemm, kernels, programs, random, same};
+use common::{edges, gemm, kernels, programs, random, same};
 use impasto_kernel::{BufferData, CompiledModule, Kernel, KernelError, Launch, execute, lower_matrices};
 use impasto_ptx::{PtxTarget, compiler};
+use support::cases;
 use support::interpreter::run;
 
 /// Before Ampere, and with what it brought: the others have the same instructions.
@@ -101,5 +102,39 @@ fn products_of_matrices_are_right_or_taken_apart() {
             }
         }
         assert!(taken >= 12 && refused >= 12, "{target}: {taken} taken, {refused} refused");
+    }
+}
+
+#[test]
+fn corners_of_the_emitter_give_the_results_of_the_executor() {
+    for case in cases::all() {
+        let mut expected = case.launch.clone();
+        execute(&case.kernel, &mut expected).unwrap_or_else(|e| panic!("{e}"));
+        for target in TARGETS {
+            if target == PtxTarget::Sm75 && case.kernel.name.starts_with("blocks_bf16") {
+                continue;
+            }
+            for (module, how) in both(&case.kernel, target) {
+                let got = run(&module, &case.kernel, &case.launch);
+                let right = got.and_then(|got| cases::right(&case, &expected.buffers, &got));
+                right.unwrap_or_else(|e| panic!("{}, {target}, {how}: {e}", case.kernel.name));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_others_leave_undefined_is_defined() {
+    let (kernel, launch) = edges::undefined_elsewhere();
+    compare(&kernel, &launch, "edges");
+    let (kernel, launch, words) = edges::small_floats();
+    let mut expected = launch.clone();
+    execute(&kernel, &mut expected).unwrap();
+    for target in TARGETS {
+        for (module, how) in both(&kernel, target) {
+            let mut got = run(&module, &kernel, &launch).unwrap_or_else(|e| panic!("{target}, {how}: {e}"));
+            edges::leave_out_nan(&words, &expected.buffers, &mut got);
+            same(&expected.buffers, &got).unwrap_or_else(|e| panic!("{target}, {how}: {e}"));
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The assembler of NVIDIA, which is asked about every module.
 #![allow(dead_code, reason = "each test uses a part of this")]
 
+pub mod cases;
 pub mod interpreter;
 
 use std::ffi::OsString;

@@ -232,7 +232,13 @@ impl Machine<'_> {
                 let old = number(place);
                 let next = match f {
                     "exch" => x,
-                    "cas" => if old == x { new.unwrap_or(old) } else { old },
+                    "cas" => {
+                        if old == x {
+                            new.unwrap_or(old)
+                        } else {
+                            old
+                        }
+                    }
                     f => numbers::binary(f, ty, old, x)?,
                 };
                 place.copy_from_slice(&(next as u32).to_le_bytes());

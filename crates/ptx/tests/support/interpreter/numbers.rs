@@ -154,9 +154,7 @@ pub fn compute(parts: &[&str], x: &[u64]) -> Done<u64> {
             let exact = f64::from(h(x[0]).to_f32()).mul_add(h(x[1]).to_f32().into(), h(x[2]).to_f32().into());
             f16::from_f64(exact).to_bits().into()
         }
-        ["mad", "lo", "u32"] => {
-            u64::from((x[0] as u32).wrapping_mul(x[1] as u32).wrapping_add(x[2] as u32))
-        }
+        ["mad", "lo", "u32"] => u64::from((x[0] as u32).wrapping_mul(x[1] as u32).wrapping_add(x[2] as u32)),
         ["mad", "wide", "u32"] => u64::from(x[0] as u32).wrapping_mul(u64::from(x[1] as u32)).wrapping_add(x[2]),
         ["neg", "f32"] => x[0] ^ 1 << 31,
         ["neg", "f16"] => x[0] ^ 1 << 15,
@@ -173,7 +171,13 @@ pub fn compute(parts: &[&str], x: &[u64]) -> Done<u64> {
         ["shl", ty] => (x[0] as u128).checked_shl((x[1] as u32).min(bits(ty)? as u32)).unwrap_or(0) as u64 & mask(ty)?,
         ["shr", ty] => (int(ty, x[0]) >> (x[1] as u32).min(bits(ty)? as u32)) as u64 & mask(ty)?,
         ["setp", how, ty] => compare(how, ty, x[0], x[1])?.into(),
-        ["selp", _] => if x[2] != 0 { x[0] } else { x[1] },
+        ["selp", _] => {
+            if x[2] != 0 {
+                x[0]
+            } else {
+                x[1]
+            }
+        }
         ["cvt", how, "f32", "f32"] => round(how, f(x[0]))?.to_bits().into(),
         ["cvt", how, "f16", "f16"] => f16::from_f32(round(how, h(x[0]).to_f32())?).to_bits().into(),
         ["cvt", "rzi", ty, "f32"] => saturated(ty, f(x[0])),
