@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses a part of this")]
 
 pub mod cases;
+pub mod files;
 pub mod interpreter;
 
 use std::ffi::OsString;

@@ -17,7 +17,7 @@ const BUFFER: u32 = 40;
 /// The first address of shared and of local memory.
 const INSIDE: u64 = 1 << 16;
 /// More instructions than any test needs.
-const MOST: u64 = 1 << 32;
+const MOST: u64 = 1 << 22;
 
 #[derive(Clone, Default)]
 struct Thread {
