@@ -9,7 +9,7 @@ mod instructions;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::emit::STATIC_SHARED;
 use crate::target::PtxTarget;
@@ -143,7 +143,7 @@ struct Entry {
     shared: u32,
     local: u32,
     registers: [Vec<Written>; 4],
-    labels: HashMap<String, LabelUse>,
+    labels: BTreeMap<String, LabelUse>,
     /// Whether control comes to the next line.
     live: bool,
 }
@@ -153,7 +153,7 @@ impl Entry {
         let names = dynamic.then(|| ("dynamic$".to_owned(), u32::MAX)).into_iter().collect();
         let registers = [const { Vec::new() }; 4];
         let (params, shared, local) = (0, 0, 0);
-        let labels = HashMap::new();
+        let labels = BTreeMap::new();
         Entry { target, place: Place::Params, names, params, shared, local, registers, labels, live: true }
     }
 

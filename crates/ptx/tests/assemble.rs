@@ -4,10 +4,10 @@
 mod common;
 mod support;
 
-use common::{gemm, kernels, programs, random};
+use common::{edges, gemm, kernels, programs, random};
 use impasto_kernel::{Kernel, KernelError};
-use impasto_ptx::{Ptx, PtxTarget, compiler};
-use support::{assemble, targets};
+use impasto_ptx::{PtxTarget, compiler};
+use support::{assemble, cases, targets};
 
 /// Writes kernels as one module, optimised and not, and assembles it.
 fn check(kernels: &[Kernel], target: PtxTarget) {
@@ -48,6 +48,16 @@ fn products_of_matrices_are_assembled_where_the_target_has_them() {
             }
         }
         assert!(all.len() >= 12 && refused >= 12, "{target}: {} taken, {refused} refused", all.len());
+        check(&all, target);
+    }
+}
+
+#[test]
+fn corners_of_the_emitter_are_assembled() {
+    for target in targets() {
+        let mut all = vec![edges::undefined_elsewhere().0, edges::small_floats().0];
+        all.extend(cases::all().into_iter().map(|case| case.kernel));
+        all.retain(|k| target != PtxTarget::Sm75 || !k.name.starts_with("blocks_bf16"));
         check(&all, target);
     }
 }
