@@ -238,6 +238,8 @@ impl Entry {
             let label = self.labels.entry(label.to_owned()).or_default();
             need(!label.defined, "this label was defined before")?;
             label.defined = true;
+            // What control falls into is reached.
+            label.used |= self.live;
             self.live = true;
             return Ok(());
         }

@@ -8,6 +8,7 @@ mod support;
 mod twins;
 
 use common::{edges, gemm, kernels, programs, random, same};
+use impasto_kernel::blowup::Case;
 use impasto_kernel::{BufferData, CompiledModule, Kernel, KernelError, Launch, execute, lower_matrices};
 use impasto_ptx::{PtxTarget, compiler};
 use support::cases;
@@ -136,5 +137,20 @@ fn what_others_leave_undefined_is_defined() {
             edges::leave_out_nan(&words, &expected.buffers, &mut got);
             same(&expected.buffers, &got).unwrap_or_else(|e| panic!("{target}, {how}: {e}"));
         }
+    }
+}
+
+#[test]
+fn large_kernels_are_as_long_as_what_they_do() {
+    for case in ["sparse 300 300 2", "loop 200 200 2", "sparse 1000 50 20"] {
+        let case: Case = case.parse().unwrap();
+        let Case { variables: v, joins: j, changes: k, .. } = case;
+        let kernel = case.kernel().unwrap();
+        compare(&kernel, &case.launch(), &case.to_string());
+        let module = compiler(PtxTarget::Sm80).compile(&[kernel]).unwrap();
+        // A handful of lines for each variable, join and change: far below variables x joins.
+        let (lines, most) =
+            (module.bytes.iter().filter(|b| **b == b'\n').count() as u32, 8 * v + 20 * j + 8 * j * k + 100);
+        assert!(lines < most, "{case}: {lines} lines, more than {most}");
     }
 }

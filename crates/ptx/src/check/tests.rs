@@ -73,7 +73,7 @@ fn registers_are_declared_once_written_before_they_are_read_and_of_the_right_siz
 #[test]
 fn labels_are_defined_once_and_reached_and_nothing_follows_a_branch() {
     refused("@%p0 bra $L0", "@%p0 bra $L2", "nothing leads to the label $L0");
-    refused("\tbra $L1;", "\tbra $L7;", "the label $L");
+    refused("\tbra $L1;", "\tbra $L7;", "there is no label $L7");
     refused("$L1:\n", "$L0:\n", "this label was defined before");
     refused("\tbra $L1;\n", "\tbra $L1;\n\tbar.sync 0;\n", "nothing leads here");
     refused("\tret;\n", "", "control runs past the end");

@@ -133,12 +133,11 @@ impl Emit<'_> {
         self.t.mov_all(&carried, &first);
         let results = self.joins(k.results(op));
         let (next, end) = (self.t.label(), self.t.label());
-        let head = self.t.place_head(next);
+        self.t.place_head(next);
         self.frames.push(Frame::Repeat { region, carried, next, results, end });
         self.region(region);
         self.frames.pop();
         self.t.place(end);
-        self.t.close_head(next, head);
     }
 
     /// A loop that counts. The condition stands at its end, and once before it.
@@ -165,7 +164,7 @@ impl Emit<'_> {
         };
         self.t.bra_if(runs, false, done);
         if self.t.is_live() {
-            let head = self.t.place_head(body);
+            self.t.place_head(body);
             self.frames.push(Frame::Repeat { region, carried: carried.clone(), next, results: results.clone(), end });
             self.region(region);
             self.frames.pop();
@@ -174,7 +173,6 @@ impl Emit<'_> {
                 let again = self.another(index, to, step, signed, less);
                 self.t.bra_if(again, true, body);
             }
-            self.t.close_head(body, head);
         }
         self.t.place(done);
         if self.t.is_live() {

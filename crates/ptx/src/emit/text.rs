@@ -3,12 +3,13 @@
 //! Registers have sizes and no types: `%p` are predicates, `%h` have 16 bits, `%r` 32, `%l` 64. What the bits mean is the instruction's business, so
 //! that a bitcast is no instruction. A register has one instruction that writes it, or moves only: joins of control flow are moves.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 
 use impasto_kernel::Scalar;
 
 /// What a register can hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Class {
     Pred,
     B16,
@@ -40,7 +41,7 @@ impl Class {
 }
 
 /// What an instruction takes: a register, or a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Operand {
     Reg(Class, u32),
     Imm(Class, u64),
@@ -151,21 +152,10 @@ impl Text {
         }
     }
 
-    /// A label that a later branch may go back to, which [`Text::close_head`] is told of; gives where it stands.
-    pub(super) fn place_head(&mut self, label: Label) -> usize {
+    /// A label that a later branch may go back to.
+    pub(super) fn place_head(&mut self, label: Label) {
         self.flush();
-        let at = self.body.len();
         let _ = writeln!(self.body, "$L{}:", label.0);
-        at
-    }
-
-    /// Takes the label of a loop away that nothing went back to.
-    pub(super) fn close_head(&mut self, label: Label, at: usize) {
-        self.flush();
-        if self.uses[label.0 as usize] == 0 {
-            let line = self.body[at..].find('\n').map_or(0, |n| n + 1);
-            self.body.replace_range(at..at + line, "");
-        }
     }
 
     /// Ends the invocation.
@@ -246,7 +236,8 @@ impl Text {
     pub(super) fn mov_all(&mut self, to: &[Operand], from: &[Operand]) {
         let pairs: Vec<(Operand, Operand)> =
             to.iter().copied().zip(from.iter().copied()).filter(|(a, b)| a != b).collect();
-        let aside = |i: usize, source: Operand| pairs[..i].iter().any(|(to, _)| *to == source);
+        let order: HashMap<Operand, usize> = pairs.iter().enumerate().map(|(i, (to, _))| (*to, i)).collect();
+        let aside = |i: usize, source: Operand| order.get(&source).is_some_and(|&written| written < i);
         let mut sources = Vec::with_capacity(pairs.len());
         for (i, &(_, source)) in pairs.iter().enumerate() {
             sources.push(if aside(i, source) {
