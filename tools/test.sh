@@ -17,6 +17,8 @@ ls /usr/share/vulkan/explicit_layer.d/*khronos_validation* >/dev/null 2>&1 || mi
 command -v spirv-val >/dev/null || missing+=(spirv-tools)
 command -v spirv-cross >/dev/null || missing+=(spirv-cross)
 command -v glslc >/dev/null || missing+=(glslc)
+# A virtual environment of Python, for NVIDIA's assembler.
+[ -n "${IMPASTO_PTXAS:-}" ] || python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
 if [ ${#missing[@]} -gt 0 ]; then
     if ! command -v apt-get >/dev/null; then
         echo "these are missing, by their names in Debian: ${missing[*]}; install them, or tests will fail" >&2
@@ -27,6 +29,21 @@ if [ ${#missing[@]} -gt 0 ]; then
         $as_root apt-get install -qy --no-install-recommends "${missing[@]}"
     fi
 fi
+# NVIDIA's assembler, which looks at every PTX module; from PyPI, into a virtual environment outside of the repository that later runs find again.
+# Without it those tests fail. IMPASTO_PTX_TARGETS=all makes them try every target.
+if [ -z "${IMPASTO_PTXAS:-}" ]; then
+    tools="${XDG_CACHE_HOME:-$HOME/.cache}/impasto-test/ptxas-13"
+    find_ptxas() { find "$tools" -path '*/nvidia/*/bin/ptxas' -type f 2>/dev/null | head -n 1; }
+    if [ -z "$(find_ptxas)" ]; then
+        say "installing ptxas"
+        python3 -m venv "$tools"
+        "$tools/bin/pip" install --quiet --no-deps 'nvidia-cuda-nvcc>=13,<14'
+    fi
+    IMPASTO_PTXAS=$(find_ptxas)
+    export IMPASTO_PTXAS
+fi
+"$IMPASTO_PTXAS" --version | tail -n 1
+
 if ! command -v cargo >/dev/null; then
     echo "cargo is missing: install Rust $(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) or later with rustup" >&2
     exit 1

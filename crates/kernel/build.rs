@@ -1,4 +1,4 @@
-//! Names this version of a crate of the compiler by its sources, so that a compile cache never gives what another one made. `spirv` uses it too.
+//! Names this version of a crate of the compiler by its sources, so that a compile cache never gives what another one made. `spirv` and `ptx` use it too.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -89,7 +89,7 @@
 //! [`Compiler`]: it takes the kernels, an [`Emitter`] for the format and the [`Target`] that a device is, and gives a [`CompiledModule`] or an error that
 //! names the kernel at fault, never less than all of them. It can dump every stage and cache modules between runs.
 //!
-//! The crate `spirv` has the emitter for Vulkan, and reads modules of others; their instructions that the op table lacks stand in it as foreign
+//! The crate `ptx` has the emitter for CUDA. The crate `spirv` has the one for Vulkan, and reads modules of others; their instructions that the op table lacks stand in it as foreign
 //! ops ([`ir::ForeignTable`]). The crate `autodiff` gives derivatives, which are kernels again.
 
 pub mod blowup;
@@ -126,7 +126,8 @@ pub use ir::{
     MatrixUse, Members, MemoryDecl, MemoryId, OpId, OpKind, OpRecord, Region, RegionId, Scalar, ScalarParam, Shape,
     Space, Subgroup, Ty, UnaryOp, Value, VarId,
 };
-pub use params::{param_bytes, param_offsets, param_size};
+pub use params::{param_bytes, param_offsets, param_size, shared_offsets};
 pub use passes::{PASSES, Pass, construct, lower_matrices, optimise, optimise_seen, specialise};
 pub use target::{Feature, Target, TargetLimits};
+pub use uniform::divergent_regions;
 pub use verify::{MAX_DEPTH, verify};

@@ -1,7 +1,8 @@
-//! The block of scalar parameters as hosts fill it: each parameter at the next multiple of its size.
+//! The block of scalar parameters as hosts fill it: each parameter at the next multiple of its size. And that of the arrays that a workgroup
+//! shares, for APIs that know them as one piece of memory.
 
 use crate::error::KernelError;
-use crate::ir::{Kernel, Scalar};
+use crate::ir::{Kernel, Scalar, Space};
 
 /// Bytes of the parameter block of a kernel.
 pub fn param_size(kernel: &Kernel) -> u32 {
@@ -43,4 +44,19 @@ pub fn param_bytes(kernel: &Kernel, values: &[u64]) -> Result<Vec<u8>, KernelErr
         bytes.extend_from_slice(&value.to_le_bytes()[..p.ty.bytes() as usize]);
     }
     Ok(bytes)
+}
+
+/// The offset of each workgroup array in one block of bytes, and the size of that block; other memories have offset 0. Every array begins at a
+/// multiple of 16 bytes, or of the alignment of its elements where that is larger.
+pub fn shared_offsets(kernel: &Kernel) -> (Vec<u64>, u64) {
+    let mut end = 0u64;
+    let place = |m: &crate::ir::MemoryDecl| {
+        let Space::Workgroup(n) = m.space else { return 0 };
+        let layout = kernel.lay_out(m.ty);
+        let at = end.next_multiple_of(u64::from(layout.align).max(16));
+        end = at + u64::from(n) * u64::from(layout.stride());
+        at
+    };
+    let offsets = kernel.memories().iter().map(place).collect();
+    (offsets, end)
 }

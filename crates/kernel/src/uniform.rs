@@ -5,10 +5,13 @@
 //! and global ids are not followed, since a kernel may well compute the number of its subgroup from them: there it is the programmer's duty,
 //! and the executor says where it was neglected. What lanes agree on again (`subgroup_add` and the like) is the same for all.
 //!
+//! [`divergent_regions`] asks the opposite: where is it certain that the whole subgroup comes by? It takes everything for different that is not surely
+//! the same.
+//!
 //! The rules only ever lose facts when a pass works, so what passed once passes always. Cost: linear, plus the exits times the loops that
 //! they leave, and nothing for kernels without matrices.
 
-use crate::ir::{Builtin, Kernel, OpId, OpKind, RegionId, Subgroup, Value};
+use crate::ir::{Access, Builtin, Kernel, MemoryId, OpId, OpKind, RegionId, Space, Subgroup, Value};
 
 /// What can differ between lanes: values, variables, memories, and which regions run. All in one numbering.
 struct Flow<'a> {
@@ -19,9 +22,29 @@ struct Flow<'a> {
     ops: Vec<(OpId, RegionId)>,
     /// The loops around, with their regions.
     loops: Vec<(OpId, RegionId)>,
+    /// Whether everything counts as different that is not surely the same.
+    strict: bool,
 }
 
-impl Flow<'_> {
+impl<'a> Flow<'a> {
+    /// Everything that the kernel's body leads to.
+    fn of(k: &'a Kernel, strict: bool) -> Flow<'a> {
+        let mut flow = Flow { k, edges: Vec::new(), sources: Vec::new(), ops: Vec::new(), loops: Vec::new(), strict };
+        flow.walk(k.body(), None);
+        flow
+    }
+
+    /// Whether lanes may differ in this, whatever else they agree on.
+    fn is_source(&self, b: Builtin) -> bool {
+        use Builtin::{GlobalId, LocalId, LocalIndex, SubgroupLane};
+        b == SubgroupLane || self.strict && matches!(b, GlobalId | LocalId | LocalIndex)
+    }
+
+    /// Whether lanes may read different values at the same place, since others write there.
+    fn may_change(&self, m: MemoryId) -> bool {
+        self.strict && self.k.memory(m).space != Space::Buffer(Access::Read)
+    }
+
     fn var(&self, v: usize) -> u32 {
         (self.k.value_count() + v) as u32
     }
@@ -53,9 +76,9 @@ impl Flow<'_> {
             let args = k.args(op);
             let numbers = args.iter().map(|v| v.0);
             match k.kind(op) {
-                OpKind::Builtin(Builtin::SubgroupLane, _) | OpKind::Subgroup(Subgroup::ExclusiveAdd) => {
-                    self.sources.push(k.result(op).0);
-                }
+                OpKind::Builtin(b, _) if self.is_source(b) => self.sources.push(k.result(op).0),
+                OpKind::Subgroup(Subgroup::ExclusiveAdd) => self.sources.push(k.result(op).0),
+                OpKind::Load(m) if self.may_change(m) => self.sources.push(k.result(op).0),
                 OpKind::Subgroup(Subgroup::ShuffleXor) => self.spread(numbers, k.result(op).0),
                 OpKind::Subgroup(_) => {}
                 OpKind::Atomic(m, _) => {
@@ -157,8 +180,7 @@ pub(crate) fn check(k: &Kernel) -> Result<(), (OpId, String)> {
     if !k.knows_matrices() {
         return Ok(());
     }
-    let mut flow = Flow { k, edges: Vec::new(), sources: Vec::new(), ops: Vec::new(), loops: Vec::new() };
-    flow.walk(k.body(), None);
+    let flow = Flow::of(k, false);
     let differs = flow.differs();
     for &(op, r) in &flow.ops {
         let is_matrix = |v: &Value| k.matrix(k.ty(*v)).is_some();
@@ -177,4 +199,39 @@ pub(crate) fn check(k: &Kernel) -> Result<(), (OpId, String)> {
         }
     }
     Ok(())
+}
+
+/// For each region, whether some lanes of a subgroup may run it, or what is left of it, without the others. Where not, all lanes of the subgroup
+/// that the workgroup has come by together.
+///
+/// ```
+/// let kernel: impasto_kernel::Kernel = "kernel k(32, 1, 1) {
+///   buffer y: u32 write
+///   %0 = subgroup_id : u32
+///   %1 = local_index : u32
+///   %2 = eq %0, %0 : bool
+///   if %2 {
+///     store y[%0], %0
+///     yield
+///   } else {
+///     yield
+///   }
+///   %3 = eq %0, %1 : bool
+///   if %3 {
+///     store y[%0], %0
+///     yield
+///   } else {
+///     yield
+///   }
+///   return
+/// }".parse()?;
+/// let divergent = impasto_kernel::divergent_regions(&kernel);
+/// let arm = |at: usize| kernel.regions(kernel.region_ops(kernel.body())[at])[0].index();
+/// assert_eq!([divergent[kernel.body().index()], divergent[arm(3)], divergent[arm(5)]], [false, false, true]);
+/// # Ok::<(), impasto_kernel::KernelError>(())
+/// ```
+pub fn divergent_regions(kernel: &Kernel) -> Vec<bool> {
+    let flow = Flow::of(kernel, true);
+    let differs = flow.differs();
+    (0..kernel.region_count() as u32).map(|r| differs[flow.region(RegionId(r)) as usize]).collect()
 }

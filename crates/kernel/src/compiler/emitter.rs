@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::error::KernelError;
 use crate::ir::{Kernel, Space};
-use crate::params::param_size;
+use crate::params::{param_size, shared_offsets};
 use crate::passes::Pass;
 use crate::target::Target;
 
@@ -13,6 +13,8 @@ use crate::target::Target;
 pub enum ModuleKind {
     /// SPIR-V words in little-endian order.
     SpirV,
+    /// The text of a PTX module.
+    Ptx,
 }
 
 impl ModuleKind {
@@ -20,6 +22,7 @@ impl ModuleKind {
     pub fn extension(self) -> &'static str {
         match self {
             ModuleKind::SpirV => "spv",
+            ModuleKind::Ptx => "ptx",
         }
     }
 }
@@ -46,6 +49,8 @@ pub struct Entry {
     pub buffers: u32,
     /// Bytes of scalar parameters.
     pub constants: u32,
+    /// Bytes of the arrays that a workgroup shares, as [`shared_offsets`](crate::shared_offsets) lays them out.
+    pub shared: u64,
 }
 
 impl Entry {
@@ -56,6 +61,7 @@ impl Entry {
             workgroup: k.workgroup,
             buffers: k.memories().iter().filter(|m| matches!(m.space, Space::Buffer(_))).count() as u32,
             constants: param_size(k),
+            shared: shared_offsets(k).1,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What several tests use: random kernels, and inputs for them.
 #![allow(dead_code, reason = "each test uses a part of this")]
 
+pub mod edges;
 pub mod gemm;
 pub mod kernels;
 pub mod members;

@@ -198,3 +198,6 @@ fn matrices_are_for_halves_only() {
     assert!(Tiled::new(&gemm::Gemm { right_type: DType::F32, ..product }, r.units()).is_none());
     assert!(Tiled::new(&gemm::Gemm { left_type: DType::BF16, ..product }, r.units()).is_none());
 }
+
+#[path = "ptx_tests.rs"]
+mod ptx;
