@@ -106,14 +106,14 @@ pub fn weight_files(path: &Path) -> Result<Vec<PathBuf>, ModelError> {
     components.iter().filter(|folder| folder.is_dir()).map(|folder| Ok(in_component(folder)?.0)).collect()
 }
 
-/// The weights in the folder of a component: the plain name before variants, one file before shards.
+/// The weights in the folder of a component: safetensors before GGUF and these before PyTorch's, the plain name before variants, one file before shards.
 fn in_component(folder: &Path) -> Result<(PathBuf, Option<String>), ModelError> {
     let open = |source| WeightsError::Open { path: folder.into(), source };
     let mut candidates = vec![];
     for entry in std::fs::read_dir(folder).map_err(open)? {
         let path = entry.map_err(open)?.path();
         let Some(name) = path.file_name().and_then(|n| n.to_str()) else { continue };
-        if let Some((sharded, variant)) = weights_name(name) {
+        if let Some((ending, sharded, variant)) = weights_name(name) {
             let rank = match variant.as_deref() {
                 None => 0,
                 Some("fp16") => 1,
@@ -121,7 +121,7 @@ fn in_component(folder: &Path) -> Result<(PathBuf, Option<String>), ModelError> 
                 Some("fp32") => 3,
                 Some(_) => 4,
             };
-            candidates.push((rank, sharded, name.to_string(), variant));
+            candidates.push((ending, rank, sharded, name.to_string(), variant));
         }
     }
     candidates.sort();
@@ -129,13 +129,13 @@ fn in_component(folder: &Path) -> Result<(PathBuf, Option<String>), ModelError> 
         [] if is_whole_folder(folder) => {
             "is a whole diffusers folder; name it with --model, or name the folder of one component".into()
         }
-        [] => "has no .safetensors file in it".to_string(),
+        [] => "has no .safetensors file in it, nor a .gguf or .bin file".to_string(),
         [(.., name, variant)] => return Ok(taken(folder, name, variant)),
-        [(rank, sharded, name, variant), second, ..] if (rank, sharded) != (&second.0, &second.1) => {
+        [(ending, rank, sharded, name, variant), (a, b, c, ..), ..] if (ending, rank, sharded) != (a, b, c) => {
             return Ok(taken(folder, name, variant));
         }
         _ => {
-            let names: Vec<&str> = candidates.iter().map(|c| c.2.as_str()).collect();
+            let names: Vec<&str> = candidates.iter().map(|c| c.3.as_str()).collect();
             format!("has several models in it, name one of them: {}", names.join(", "))
         }
     };
@@ -149,17 +149,27 @@ fn taken(folder: &Path, name: &str, variant: &Option<String>) -> (PathBuf, Optio
     (file, note)
 }
 
-/// `(in shards, variant)` for the name of a file with weights: `model.fp16.safetensors` is the variant `fp16` of `model`. Shards are
-/// no weights of their own.
-fn weights_name(name: &str) -> Option<(bool, Option<String>)> {
-    let (stem, sharded, after) = match name.split_once(".safetensors") {
-        Some((stem, "" | ".zst")) => (stem, false, None),
-        Some((stem, rest)) => {
+/// The endings of files with weights in folders, the better ones first.
+const ENDINGS: [&str; 3] = [".safetensors", ".gguf", ".bin"];
+
+/// `(ending, in shards, variant)` for the name of a file with weights: `model.fp16.safetensors` is the variant `fp16` of `model`. Shards are
+/// no weights of their own, and other things than models end with `.bin`.
+fn weights_name(name: &str) -> Option<(usize, bool, Option<String>)> {
+    let (ending, (stem, rest)) =
+        ENDINGS.iter().enumerate().find_map(|(i, ending)| Some((i, name.split_once(ending)?)))?;
+    let (sharded, after) = match rest {
+        "" => (false, None),
+        ".zst" if ending == 0 => (false, None),
+        rest => {
             let middle = rest.strip_prefix(".index")?.strip_suffix("json")?.trim_matches('.');
-            (stem, true, (!middle.is_empty()).then_some(middle))
+            (true, (!middle.is_empty()).then_some(middle))
         }
-        None => return None,
     };
+    if ENDINGS[ending] == ".bin"
+        && !["pytorch_model", "diffusion_pytorch_model", "model"].iter().any(|n| stem.starts_with(n))
+    {
+        return None;
+    }
     let shard =
         |s: &str| s.rsplit_once("-of-").is_some_and(|(_, n)| n.len() == 5 && n.bytes().all(|b| b.is_ascii_digit()));
     let (stem, variant) = match stem.split_once('.') {
@@ -170,7 +180,7 @@ fn weights_name(name: &str) -> Option<(bool, Option<String>)> {
     if shard(stem) || variant.is_some_and(shard) {
         return None;
     }
-    Some((sharded, variant.map(Into::into)))
+    Some((ending, sharded, variant.map(Into::into)))
 }
 
 #[cfg(test)]
@@ -179,7 +189,8 @@ mod tests {
 
     #[test]
     fn names_of_weights() {
-        let some = |sharded, variant: Option<&str>| Some((sharded, variant.map(String::from)));
+        let of = |ending, sharded, variant: Option<&str>| Some((ending, sharded, variant.map(String::from)));
+        let some = |sharded, variant| of(0, sharded, variant);
         for (name, want) in [
             ("model.safetensors", some(false, None)),
             ("model.safetensors.zst", some(false, None)),
@@ -191,7 +202,13 @@ mod tests {
             ("model-00001-of-00002.safetensors", None),
             ("model.fp16-00001-of-00002.safetensors", None),
             ("model-00001-of-00002.fp16.safetensors", None),
-            ("model.bin", None),
+            ("model.bin", of(2, false, None)),
+            ("pytorch_model.bin.index.json", of(2, true, None)),
+            ("pytorch_model-00001-of-00002.bin", None),
+            ("diffusion_pytorch_model.fp16.bin", of(2, false, Some("fp16"))),
+            ("training_args.bin", None),
+            ("unet-q8_0.gguf", of(1, false, None)),
+            ("unet.gguf.zst", None),
             ("config.json", None),
         ] {
             assert_eq!(weights_name(name), want, "{name}");

@@ -183,7 +183,7 @@ settings! {
     /// Pictures, each with the next seed (1).
     batch_count: u32 = Picture "batch-count" 'b' <"N"> [1, 100000];
 
-    /// A model: a .safetensors file (also .zst), the index of one in shards, or a diffusers folder. Without it, the one inside the program.
+    /// A model: a .safetensors, .gguf, .ckpt, .pt or .bin file, the index of one in shards, or a diffusers folder. Without it, the one inside the program.
     model: PathBuf = Model "model" 'm' <"FILE">;
     /// The type of weights, converted while they are loaded: q8_0 halves f16. Biases, norms and embeddings stay as they are. By default what the file has.
     weight_type: Storage = Model "weight-type" <"NAME">;
