@@ -13,8 +13,9 @@ mod cli;
 use std::process::ExitCode;
 
 use clap::{ArgMatches, FromArgMatches, Subcommand};
-use cli::{Bench, Command, arguments, devices, kernel, paint, peers, plan, show};
+use cli::{Bench, Command, arguments, convert, devices, kernel, paint, peers, plan, show};
 use impasto::generate::GenerateError;
+use impasto::weights::ConvertError;
 
 fn main() -> ExitCode {
     impasto::probe_hook();
@@ -35,6 +36,13 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {}", in_words(&error));
+            if let Some(error) = error.downcast_ref() {
+                return match error {
+                    ConvertError::Interrupted => ExitCode::from(130),
+                    ConvertError::Rule { .. } | ConvertError::Type { .. } => ExitCode::from(2),
+                    _ => ExitCode::FAILURE,
+                };
+            }
             match error.downcast_ref() {
                 Some(GenerateError::Settings(_) | GenerateError::Asked(_) | GenerateError::Assignment(_)) => {
                     ExitCode::from(2)
@@ -87,6 +95,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
 fn run_other(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Inspect { file, json } => show::inspect(&file, json),
+        Command::Convert(args) => convert::convert(&args),
         Command::Devices(args) => devices::devices(&args),
         Command::Kernel(command) => kernel::kernel(&command),
         Command::Bench(Bench::Bands(args)) => show::bench_bands(&args),

@@ -4,11 +4,15 @@
 
 #![deny(missing_docs, unsafe_code)]
 
+mod new_file;
+
 use std::env;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use new_file::NewFile;
 
 /// The prefix of temporary files. A process that dies leaves one.
 pub const UNFINISHED: &str = "new-";
@@ -74,12 +78,16 @@ pub fn put_safely(path: &Path, bytes: &[u8]) -> io::Result<()> {
         let _ = fs::remove_file(&new);
     }
     placed?;
-    // The name is in the folder, which has to reach the disk too; where folders cannot be opened, that is the system's business.
+    sync_folder(path);
+    Ok(())
+}
+
+/// The name of a file is in its folder, which has to reach the disk too; where folders cannot be opened, that is the system's business.
+fn sync_folder(path: &Path) {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if let Ok(folder) = File::open(folder) {
         let _ = folder.sync_all();
     }
-    Ok(())
 }
 
 fn write(file: &mut File, bytes: &[u8]) -> io::Result<()> {

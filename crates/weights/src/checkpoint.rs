@@ -262,6 +262,11 @@ impl Checkpoint {
         self.values.get(key).map(|&location| gguf::value(&self.files, location)).transpose()
     }
 
+    /// The type and the bytes of a value of GGUF metadata, as they stand in the file.
+    pub(crate) fn raw_value(&self, key: &str) -> Result<Option<(u32, Vec<u8>)>, WeightsError> {
+        self.values.get(key).map(|&location| gguf::raw_value(&self.files, location)).transpose()
+    }
+
     /// The files, in the order in which they were opened.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(|f| f.path.as_path())

@@ -5,7 +5,8 @@
 //! a parameter's bytes are read when a backend packs it, by position, on as many threads as it likes. A checkpoint is a [`WeightSource`].
 //!
 //! [`FileParams`] has the parameters of a network under its own names, each as the file stores it or converted while it is read ([`ParamLocation`]);
-//! [`decode`] and [`encode`] are the blocks of every [`Storage`](impasto_graph::Storage).
+//! [`decode`] and [`encode`] are the blocks of every [`Storage`](impasto_graph::Storage). A [`Conversion`] writes a model anew, in another format or in other
+//! types.
 //!
 //! Nothing in a file is believed before it is checked against the file's size. A file that is wrong is an error that names the
 //! file, the tensor and the offset; it is never a panic, and never a large allocation. A file that changes
@@ -22,6 +23,7 @@
 
 mod blocks;
 mod checkpoint;
+mod convert;
 mod element;
 mod error;
 mod file;
@@ -34,6 +36,10 @@ mod view;
 
 pub use blocks::{decode, decode_from, encode, scale_rows};
 pub use checkpoint::Checkpoint;
+pub use convert::{
+    Conversion, ConversionReport, ConvertError, ConvertOptions, ModelPart, OutputFormat, TypeFallback, TypeRules,
+    TypeTotal, parse_storage,
+};
 pub use element::ElementType;
 pub use error::WeightsError;
 pub use file::{FileError, FileFault, FileStamp, open_file};

@@ -1,6 +1,7 @@
 //! The command line: what it takes, and what it shows.
 
 pub mod arguments;
+pub mod convert;
 pub mod devices;
 pub mod kernel;
 pub mod module;
@@ -18,17 +19,20 @@ use impasto::bench::Published;
 use impasto::generate::settings::{Isolate, SettingValue};
 use impasto::graph::Storage;
 use impasto::kernel::blowup::Case;
+use impasto::weights::parse_storage;
 
 #[derive(Subcommand)]
 pub enum Command {
     /// Show what is in a model file: modules, parameters, element types, sizes.
     Inspect {
-        /// A .safetensors file (also .zst), the index of one in shards, a folder with one of them, or a diffusers folder.
+        /// A .safetensors, .gguf, .ckpt, .pt, .pth or .bin file (also .zst), the index of one in shards, a folder with one of them, or a diffusers folder.
         file: PathBuf,
         /// One JSON object.
         #[arg(long)]
         json: bool,
     },
+    /// Write a model anew, as GGUF or safetensors and in other types: smaller, or so that other programs read it.
+    Convert(Convert),
     /// Show which devices are here, which of them are healthy, and what to do about the others.
     Devices(Devices),
     /// Look at the GPU kernels of this program: what they are, and what the compiler makes of them.
@@ -45,6 +49,44 @@ pub enum Command {
     /// Print the manual page.
     Man,
 }
+
+#[derive(Args)]
+#[command(after_help = CONVERT_HELP)]
+pub struct Convert {
+    /// The model: any file that `inspect` reads, or a folder.
+    #[arg(short, long, value_name = "PATH")]
+    pub model: PathBuf,
+    /// The file to write: .gguf or .safetensors.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// The type of weights, such as f16, q8_0, q4_k (.gguf) or f8_e4m3 (.safetensors); by default each stays as it is.
+    #[arg(long = "type", value_name = "TYPE", value_parser = parse_storage)]
+    pub storage: Option<Storage>,
+    /// Types by name, such as "^vae\\.=f16,attn=q8_0": regular expressions, the first that is found in a tensor's name decides.
+    #[arg(long, value_name = "RULES", default_value = "")]
+    pub tensor_type_rules: String,
+    /// All components of a diffusers folder into one file, each under the name of its folder.
+    #[arg(long, conflicts_with = "component")]
+    pub merge: bool,
+    /// One component of a diffusers folder, such as unet.
+    #[arg(long, value_name = "NAME")]
+    pub component: Option<String>,
+    /// Replace the file if it is there.
+    #[arg(long)]
+    pub force: bool,
+    /// Threads; by default as many as this process may use.
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub threads: Option<u32>,
+    /// One JSON object instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+const CONVERT_HELP: &str = "\
+Vectors, small tensors, embeddings and the layers at the ends of a network stay dense, and so do kernels of 3x3, whose rows are no whole blocks; where
+rows do not fill blocks of 256, one of 32 is taken. A rule with a name decides otherwise, as far as rows fill blocks. Scales of fp8 and int8 are applied.
+
+Exit codes: 0 the file was written, 1 it failed or was refused, 2 bad arguments, 130 interrupted; only with 0 is there a new file.";
 
 #[derive(Args)]
 pub struct Devices {

@@ -38,6 +38,9 @@ pub fn accepted(args: impl IntoIterator<Item = OsString>) -> Result<(Vec<OsStrin
                 Some("img_gen" | "txt2img" | "img2img") => {
                     notes.push(format!("{name} is not needed: pictures are made here"))
                 }
+                Some("convert") => {
+                    return Err(format!("{name} convert: write `impasto convert -m IN -o OUT.gguf --type q8_0`"));
+                }
                 other => return Err(format!("{name} {}: Impasto makes pictures (img_gen) only", other.unwrap_or("?"))),
             },
             "--scheduler" | "--rng" => {

@@ -46,6 +46,11 @@ impl Progress {
         }
     }
 
+    /// How many bytes of a file are written.
+    pub fn converting(&mut self, done: u64, of: u64) {
+        self.at("converting", done, of, bytes_rate);
+    }
+
     /// What is done, how much of it, and how that is told.
     fn at(&mut self, what: &str, done: u64, of: u64, tell: impl Fn(u64, u64, Option<f64>) -> String) {
         if self.doing != what {
@@ -107,6 +112,15 @@ fn bytes_left(done: u64, of: u64, left: Option<f64>) -> String {
     format!("{:.1} of {:.1} {name}{left}", done as f64 / unit, of as f64 / unit)
 }
 
+/// `1.2 of 5.1 GB, 420 MB/s, 9 s left`.
+fn bytes_rate(done: u64, of: u64, left: Option<f64>) -> String {
+    let told = bytes_left(done, of, left);
+    match left.filter(|left| done < of && *left > 0.0) {
+        Some(left) => told.replacen(", ", &format!(", {:.0} MB/s, ", (of - done) as f64 / left / 1e6), 1),
+        None => told,
+    }
+}
+
 /// Seconds as people read them.
 fn time(seconds: f64) -> String {
     match seconds {
@@ -128,6 +142,8 @@ mod tests {
         assert_eq!(steps_left(1, 20, None), "step 1 of 20");
         assert_eq!(steps_left(20, 20, Some(0.0)), "step 20 of 20");
         assert_eq!(bytes_left(1_200_000_000, 5_100_000_000, Some(3.0)), "1.2 of 5.1 GB, 3.0 s left");
+        assert_eq!(bytes_rate(1_000_000_000, 5_000_000_000, Some(10.0)), "1.0 of 5.0 GB, 400 MB/s, 10 s left");
+        assert_eq!(bytes_rate(5_000_000, 5_000_000, Some(0.0)), "5.0 of 5.0 MB, 0 ms left");
         assert_eq!([0.05, 300.0, 9000.0].map(time), ["50 ms", "5 min", "2.5 h"]);
     }
 }

@@ -253,6 +253,16 @@ pub(crate) fn value(
     Reader::new(&files[file], offset).value(kind, MAX_DEPTH)
 }
 
+/// The number of a value's type, and its bytes.
+pub(crate) fn raw_value(
+    files: &[ModelFile],
+    ValueLocation { kind, file, offset }: ValueLocation,
+) -> Result<(u32, Vec<u8>), WeightsError> {
+    let mut reader = Reader::new(&files[file], offset);
+    reader.skip(kind, MAX_DEPTH)?;
+    Ok((kind as u32, files[file].read(offset as usize..reader.cursor.at as usize)?))
+}
+
 /// A tensor as the header describes it.
 struct Entry {
     name: String,
