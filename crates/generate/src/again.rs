@@ -4,10 +4,10 @@ use std::path::Path;
 
 use impasto_model::Model;
 
-use crate::GenerateError;
 use crate::picture::{self, PictureError};
 use crate::sampling::Method;
 use crate::settings::Settings;
+use crate::{GenerateError, Job};
 
 /// What a picture says of how it was made.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -18,6 +18,8 @@ pub struct Inside {
     pub model: Option<String>,
     /// Which model it was, where the picture says so.
     pub fingerprint: Option<String>,
+    /// Which LoRAs it was made with, where the picture says so.
+    pub lora_fingerprint: Option<String>,
     /// It began with a picture, which is not inside.
     pub from_picture: bool,
 }
@@ -38,6 +40,20 @@ impl Inside {
                 model.title
             ))),
             _ => Ok(()),
+        }
+    }
+}
+
+impl Inside {
+    /// Whether a job has the LoRAs that the picture was made with.
+    pub fn check_loras(&self, job: &Job) -> Result<(), GenerateError> {
+        match self.lora_fingerprint == job.lora_fingerprint || self.fingerprint.is_none() {
+            true => Ok(()),
+            false => Err(GenerateError::Asked(
+                "it was made with other LoRAs than those that are found here: name them with --lora FILE, or their folder with \
+                 --lora-model-dir DIR"
+                    .into(),
+            )),
         }
     }
 }
@@ -82,6 +98,8 @@ fn parse(text: &str) -> Result<Inside, Box<dyn std::error::Error>> {
                 found.settings.set("width", width)?;
                 found.settings.set("height", height)?;
             }
+            "Lora" => found.settings.set("lora", value)?,
+            "Lora hash" => found.lora_fingerprint = Some(value.into()),
             "Model" => found.model = Some(value.into()),
             "Model hash" => found.fingerprint = Some(value.into()),
             _ => {}

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use impasto_model::{Levels, Model, NetworkId, Pipeline, Prediction, RunOptions};
 
+use crate::loras::AskedLoras;
 use crate::picture::Picture;
 use crate::place::Request;
 use crate::run_files::RunFiles;
 use crate::sampling::{Method, Schedule};
-use crate::settings::{Preview, Settings};
+use crate::settings::{LoraChoices, Preview, Settings};
 use crate::{GenerateError, NoiseKind, Run, SavedRun, Split};
 
 /// Everything that a run needs to know, and the model that it needs.
@@ -23,15 +24,19 @@ pub struct Job {
     pub resume: Option<Run>,
     /// Measure where the time goes.
     pub profile: bool,
-    /// Which model it is.
+    /// Which model it is, without LoRAs.
     fingerprint: String,
+    /// Which LoRAs change it, and how much.
+    pub(crate) lora_fingerprint: Option<String>,
+    /// The LoRAs that the prompt does not name.
+    loras_by_flag: LoraChoices,
     /// What was asked for.
     settings: Settings,
     /// Whether pictures, and the state of the run, are written to files.
     writes: bool,
     /// The file of the picture that a resumed run was making.
     resumed_output: Option<PathBuf>,
-    /// What to show.
+    /// What to show, without tags of LoRAs.
     pub prompt: String,
     /// What not to show.
     pub negative: String,
@@ -136,17 +141,24 @@ impl Job {
         let clip_skip = clip_skip(settings, pipeline)?;
         let count = settings.batch_count.unwrap_or(1) as usize;
         let seed = seed_of(settings, count)?;
-        notes.extend(unapplied_loras(&prompt));
+        let asked_loras = AskedLoras::new(settings, &prompt)?;
+        let by_flag = names_of(&asked_loras.files[..asked_loras.by_flag]);
+        let changed = (!asked_loras.files.is_empty()).then(|| model.with_loras(&asked_loras.files)).transpose()?;
+        let reports = changed.iter().flat_map(|changed| &changed.reports);
+        notes.extend(reports.filter(|report| report.is_partial()).map(ToString::to_string));
+        notes.extend(asked_loras.notes);
         Ok(Job {
-            model: model.clone(),
+            model: changed.as_ref().map_or(model, |changed| &changed.model).clone(),
             request: Request::new(settings)?,
             resume: None,
             profile: settings.profile == Some(true),
             fingerprint: model.fingerprint()?,
+            lora_fingerprint: changed.map(|changed| changed.fingerprint.clone()),
+            loras_by_flag: by_flag,
             settings: settings.clone(),
             writes: false,
             resumed_output: None,
-            prompt,
+            prompt: asked_loras.prompt,
             negative: settings.negative_prompt.clone().unwrap_or_default(),
             width,
             height,
@@ -169,14 +181,20 @@ impl Job {
 
     /// The rest of a run that was saved, with these settings over its own.
     pub fn resumed(saved: SavedRun, flags: &Settings, model: &Arc<Model>) -> Result<Job, GenerateError> {
-        let (theirs, ours) = (&saved.fingerprint, model.fingerprint()?);
-        if *theirs != ours {
+        let (theirs, ours) = (saved.fingerprint.split('+').next().unwrap_or_default(), model.fingerprint()?);
+        if theirs != ours {
             return Err(GenerateError::Asked(format!(
                 "the run was made by another model ({theirs}) than '{}' ({ours}): its file has changed, or name the right one with -m FILE",
                 model.title
             )));
         }
         let job = Job::new(&flags.over(saved.settings()?), model)?;
+        if saved.fingerprint != job.saved_fingerprint() {
+            return Err(GenerateError::Asked(
+                "the run was made with other LoRAs: their files have changed, or name the right ones with --lora FILE"
+                    .into(),
+            ));
+        }
         if saved.run.picture >= job.count {
             let (picture, count) = (saved.run.picture + 1, job.count);
             return Err(GenerateError::Asked(format!(
@@ -197,11 +215,17 @@ impl Job {
         if !self.writes {
             return Ok(None);
         }
-        let fingerprint = self.fingerprint.clone();
+        let fingerprint = self.saved_fingerprint();
         match &self.resume {
             Some(_) => RunFiles::resumed(&self.settings, fingerprint, self.resumed_output.clone()).map(Some),
             None => RunFiles::new(&self.settings, fingerprint, self.count).map(Some),
         }
+    }
+
+    /// Which model and LoRAs it is made with.
+    fn saved_fingerprint(&self) -> String {
+        let loras = self.lora_fingerprint.iter().map(|loras| format!("+{loras}"));
+        self.fingerprint.clone() + &loras.collect::<String>()
     }
 
     /// What it asks of the model's pipeline.
@@ -221,7 +245,8 @@ impl Job {
     /// The text that webui keeps inside a picture, from which the picture can be made again.
     pub fn parameters(&self, seed: u64) -> String {
         let model = &self.model;
-        let mut text = self.prompt.clone();
+        // With its tags, so that the picture can be made again.
+        let mut text = self.settings.prompt.clone().unwrap_or_default();
         if !self.negative.is_empty() {
             text += &format!("\nNegative prompt: {}", self.negative);
         }
@@ -240,6 +265,12 @@ impl Job {
         }
         if let Some(eta) = self.eta {
             text += &format!(", Eta: {eta}");
+        }
+        if !self.loras_by_flag.0.is_empty() {
+            text += &format!(", Lora: {}", self.loras_by_flag);
+        }
+        if let Some(loras) = &self.lora_fingerprint {
+            text += &format!(", Lora hash: {loras}");
         }
         let rng = if self.rng == NoiseKind::Cuda { "GPU" } else { "CPU" };
         let version = env!("CARGO_PKG_VERSION");
@@ -260,11 +291,10 @@ fn seed_of(settings: &Settings, count: usize) -> Result<u64, GenerateError> {
     }
 }
 
-/// Says of `<lora:...>` in a prompt that it does nothing.
-fn unapplied_loras(prompt: &str) -> Option<String> {
-    let (_, rest) = prompt.split_once("<lora:")?;
-    let name = rest.split([':', '>']).next().unwrap_or_default();
-    Some(format!("<lora:{name}...> is not applied: LoRA files are not read yet, and its letters are read as words"))
+/// The names of files without their folders, which say more of a machine than of a picture.
+fn names_of(loras: &[(PathBuf, f32)]) -> LoraChoices {
+    let name = |path: &PathBuf| path.file_name().map_or_else(|| path.clone(), PathBuf::from);
+    LoraChoices(loras.iter().map(|(path, strength)| (name(path), *strength)).collect())
 }
 
 /// Bits that nobody knows beforehand, as many as webui's seeds have.

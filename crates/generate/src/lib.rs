@@ -20,6 +20,7 @@ pub mod engine;
 mod error;
 mod failover;
 mod job;
+mod loras;
 mod module;
 mod networks;
 mod noise;

@@ -43,6 +43,9 @@ impl RunFiles {
     pub fn new(settings: &Settings, fingerprint: String, count: usize) -> Result<RunFiles, GenerateError> {
         // A run may be resumed in another folder.
         let absolute = |(name, text): (&String, &String)| {
+            if let Some(loras) = settings.lora.as_ref().filter(|_| name == "lora") {
+                return (name.clone(), loras.absolute().to_string());
+            }
             let is_file = Setting::named(name).is_some_and(|setting| setting.kind == SettingKind::File);
             let path = std::path::absolute(text).ok().filter(|_| is_file);
             (name.clone(), path.map_or_else(|| text.clone(), |path| path.to_string_lossy().into_owned()))

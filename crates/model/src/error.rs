@@ -92,6 +92,14 @@ pub enum ModelError {
     /// Networks that do not belong together.
     #[error("{0}")]
     Mismatch(String),
+    /// A LoRA that does not belong to the model.
+    #[error("{}: {problem}", path.display())]
+    Lora {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        problem: String,
+    },
     /// A known kind of model that is not supported.
     #[error("{}: {what}. Supported are {SUPPORTED}", path.display())]
     Unsupported {

@@ -18,6 +18,7 @@ mod families;
 mod latent;
 mod layout;
 mod levels;
+mod lora;
 mod model;
 mod networks;
 mod open_network;
@@ -36,6 +37,7 @@ pub use impasto_weights::TensorView;
 pub use latent::{LatentShape, channels_first, channels_last};
 pub use layout::{CheckpointLayout, TensorRef};
 pub use levels::{BetaSchedule, NoiseError, NoiseLevels, TrainingNoise};
+pub use lora::{ChangedModel, LoraReport};
 pub use model::{Model, ModelPaths, layer_storage};
 pub use networks::{
     CLIP, Clip, ClipConfig, ClipLayout, FindNetwork, Heads, HiddenState, IncompleteNetwork, Network, NetworkKind,

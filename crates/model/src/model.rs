@@ -9,6 +9,7 @@ use impasto_weights::{Checkpoint, FileError, WeightsError};
 
 use crate::discovery::Discovered;
 use crate::families::{AssembledModel, FAMILIES, Family, NetworkId, Pipeline};
+use crate::lora::LastChanged;
 use crate::networks::usage;
 use crate::source::SourceFile;
 use crate::{ModelError, OpenNetwork};
@@ -56,7 +57,8 @@ pub struct Model {
     pub notes: Vec<String>,
     /// Tensors of the files that no network uses.
     pub unused: Vec<String>,
-    networks: BTreeMap<NetworkId, Arc<OpenNetwork>>,
+    pub(crate) networks: BTreeMap<NetworkId, Arc<OpenNetwork>>,
+    pub(crate) last_changed: LastChanged,
 }
 
 impl Model {
@@ -105,7 +107,7 @@ impl Model {
         let unused = unused(&files, &networks);
         check_unused(&unused, &networks)?;
         let unused = unused.into_iter().flat_map(|(_, names)| names).collect();
-        Ok(Model { title, pipeline, notes, unused, networks })
+        Ok(Model { title, pipeline, notes, unused, networks, last_changed: LastChanged::default() })
     }
 
     /// One of its networks, where it has that.

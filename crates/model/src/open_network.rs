@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use impasto_graph::Storage;
-use impasto_weights::{Checkpoint, FileParams, ParamLocation, SharedSource};
+use impasto_weights::{AppliedLora, Checkpoint, FileParams, ParamLocation, SharedSource, TensorProblems};
 
 use crate::{ModelError, Network, RecognisedNetwork, TensorShapes};
 
@@ -63,6 +63,14 @@ impl OpenNetwork {
     /// The name in its file of a parameter, one that it has or one that it should have.
     pub fn tensor_name(&self, parameter: &str) -> String {
         format!("{}{}", self.prefix, self.network.stored(parameter, &|_| false).name)
+    }
+
+    /// The network, changed by LoRAs whose modules are known.
+    pub(crate) fn with_loras(&self, loras: Vec<AppliedLora>) -> Result<OpenNetwork, ModelError> {
+        let path = loras.first().map(|lora| lora.file.path().to_path_buf()).unwrap_or_default();
+        let wrong = |problems: TensorProblems| ModelError::Lora { path, problem: problems.to_string() };
+        let params = Arc::new(self.params.with_loras(loras).map_err(wrong)?);
+        Ok(OpenNetwork { params, ..self.clone() })
     }
 
     /// Its parameters, for a backend that packs them.

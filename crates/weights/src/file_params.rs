@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use impasto_graph::{DType, Storage};
 use serde::{Deserialize, Serialize};
 
+use crate::lora::{AppliedLora, Fnv, LoraOrigin, MergedParam, PatchCache};
 use crate::view::ParamView;
 use crate::{
     Checkpoint, ElementType, FileError, FileStamp, Origin, ParamError, ParamInfo, TensorInfo, WeightSource,
@@ -70,6 +71,9 @@ pub struct FileParams {
     path: PathBuf,
     checkpoint: Arc<Checkpoint>,
     params: BTreeMap<String, ParamLocation>,
+    /// What changes them, in this order.
+    loras: Vec<AppliedLora>,
+    cache: Arc<PatchCache>,
     fingerprint: Arc<OnceLock<u64>>,
 }
 
@@ -91,12 +95,15 @@ impl fmt::Display for TensorProblems {
 }
 
 /// Parameters in model files, described so that another process finds them there.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FileOrigin {
     /// The files that they are in.
     pub files: Vec<FileStamp>,
     /// Where in them each is, by its name in the graph.
     pub params: BTreeMap<String, ParamLocation>,
+    /// What changes them, in this order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub loras: Vec<LoraOrigin>,
 }
 
 impl FileOrigin {
@@ -104,7 +111,9 @@ impl FileOrigin {
     pub fn open(&self, checkpoint: &Arc<Checkpoint>) -> Result<FileParams, WeightsError> {
         let path = self.files.first().map(|file| file.path.clone()).unwrap_or_default();
         let wrong = |problems| WeightsError::Tensors { path: path.clone(), problems };
-        FileParams::find(&path, checkpoint, self.params.clone()).map_err(wrong)
+        let params = FileParams::find(&path, checkpoint, self.params.clone()).map_err(wrong)?;
+        let loras = self.loras.iter().map(LoraOrigin::open).collect::<Result<Vec<_>, _>>()?;
+        if loras.is_empty() { Ok(params) } else { params.with_loras(loras).map_err(wrong) }
     }
 }
 
@@ -124,7 +133,8 @@ impl FileParams {
             true => {
                 let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
                 let (path, checkpoint, fingerprint) = (path.into(), checkpoint.clone(), Arc::default());
-                Ok(FileParams { id, path, checkpoint, params, fingerprint })
+                let (loras, cache) = (vec![], Arc::default());
+                Ok(FileParams { id, path, checkpoint, params, loras, cache, fingerprint })
             }
             false => Err(TensorProblems(problems)),
         }
@@ -136,7 +146,26 @@ impl FileParams {
             let read_as = of(name, &location.shape).or(location.read_as);
             (name.clone(), ParamLocation { read_as, ..location.clone() })
         };
-        FileParams::find(&self.path, &self.checkpoint, self.params.iter().map(convert).collect())
+        let converted = FileParams::find(&self.path, &self.checkpoint, self.params.iter().map(convert).collect())?;
+        Ok(FileParams { loras: self.loras.clone(), ..converted })
+    }
+
+    /// The same parameters, changed by LoRAs while they are read: dense ones in their own storage, quantised ones as dense halves, since a sum of
+    /// blocks is no block.
+    pub fn with_loras(&self, loras: Vec<AppliedLora>) -> Result<FileParams, TensorProblems> {
+        let shape = |param: &str| self.params.get(param).map(|location| location.shape.clone());
+        let problems: Vec<String> = loras.iter().flat_map(|lora| lora.problems(shape)).collect();
+        if !problems.is_empty() {
+            return Err(TensorProblems(problems));
+        }
+        let (id, cache, fingerprint) = (NEXT_ID.fetch_add(1, Ordering::Relaxed), Arc::default(), Arc::default());
+        let loras = [self.loras.clone(), loras].concat();
+        Ok(FileParams { id, cache, fingerprint, loras, ..self.clone() })
+    }
+
+    /// The names of the parameters, and their shapes.
+    pub fn params(&self) -> impl Iterator<Item = (&str, &[usize])> {
+        self.params.iter().map(|(name, location)| (name.as_str(), location.shape.as_slice()))
     }
 
     /// A number that no other parameters of this process have, nor will: clones of these alone.
@@ -146,7 +175,7 @@ impl FileParams {
 
     /// Whether the files are still those that were opened.
     pub fn is_unchanged(&self) -> bool {
-        self.checkpoint.is_unchanged()
+        self.checkpoint.is_unchanged() && self.loras.iter().all(|lora| lora.file.is_unchanged())
     }
 
     /// The file, or the folder of its shards.
@@ -158,11 +187,12 @@ impl FileParams {
     /// How each is stored is in [`WeightSource::describe`].
     pub fn storage(&self) -> Storage {
         let mut bytes: BTreeMap<Storage, u64> = BTreeMap::new();
-        for location in self.params.values() {
+        for (name, location) in &self.params {
             if let Some(view) = self.view(location) {
-                let dense = matches!(view.storage, Storage::Dense(_));
-                let storage = if dense { view.storage } else { Storage::Dense(DType::F16) };
-                *bytes.entry(storage).or_default() += view.bytes();
+                let storage = if self.is_changed(name) { self.merged_storage(&view, location) } else { view.storage };
+                let dense = matches!(storage, Storage::Dense(_));
+                let bytes_of = storage.bytes_of(view.elements() as u64).unwrap_or(0);
+                *bytes.entry(if dense { storage } else { Storage::Dense(DType::F16) }).or_default() += bytes_of;
             }
         }
         bytes.into_iter().max_by_key(|(_, n)| *n).map_or(Storage::Dense(DType::F32), |(storage, _)| storage)
@@ -188,24 +218,17 @@ impl FileParams {
         if let Some(known) = self.fingerprint.get() {
             return Ok(*known);
         }
-        let mut hash = 0xcbf2_9ce4_8422_2325u64;
-        let mut take = |bytes: &[u8]| {
-            bytes.iter().for_each(|b| hash = (hash ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
-        };
+        let mut hash = Fnv::default();
         for (name, location) in &self.params {
-            take(name.as_bytes());
-            location.shape.iter().for_each(|d| take(&(*d as u64).to_le_bytes()));
-            location.read_as.iter().for_each(|storage| take(storage.name().as_bytes()));
+            hash.take(name.as_bytes());
+            location.shape.iter().for_each(|d| hash.take(&(*d as u64).to_le_bytes()));
+            location.read_as.iter().for_each(|storage| hash.take(storage.name().as_bytes()));
             if let Some(tensor) = self.checkpoint.tensor(&location.tensor) {
-                let some = &mut [0; 64][..tensor.bytes().min(64) as usize];
-                let rest = tensor.bytes() - some.len() as u64;
-                for at in [0, rest / 2, rest] {
-                    self.checkpoint.read(tensor, at, some)?;
-                    take(some);
-                }
+                hash.take_bytes(&self.checkpoint, tensor)?;
             }
         }
-        Ok(*self.fingerprint.get_or_init(|| hash))
+        self.loras.iter().try_for_each(|lora| lora.take_into(&mut hash))?;
+        Ok(*self.fingerprint.get_or_init(|| hash.0))
     }
 
     /// How many parameters it has, as tensors of the graph.
@@ -263,29 +286,70 @@ impl FileParams {
     }
 }
 
+impl FileParams {
+    /// Whether a LoRA changes this parameter.
+    fn is_changed(&self, name: &str) -> bool {
+        self.loras.iter().any(|lora| lora.targets.contains_key(name))
+    }
+
+    /// As what a parameter is read that is changed: blocks become the halves that the file has most of, unless blocks were asked for.
+    fn merged_storage(&self, view: &ParamView, location: &ParamLocation) -> Storage {
+        match view.storage {
+            dense @ Storage::Dense(_) => dense,
+            blocks if location.read_as.is_some() => blocks,
+            _ => {
+                let views = || self.params.values().filter_map(|location| self.view(location));
+                let bytes =
+                    |dtype| views().filter(|v| v.storage == Storage::Dense(dtype)).map(|v| v.bytes()).sum::<u64>();
+                let wide = bytes(DType::BF16) > bytes(DType::F16);
+                Storage::Dense(if wide { DType::BF16 } else { DType::F16 })
+            }
+        }
+    }
+
+    /// A parameter with what changes it; nothing if nothing does.
+    fn merged<'a>(&'a self, name: &'a str) -> Result<Option<MergedParam<'a>>, ParamError> {
+        if !self.is_changed(name) {
+            return Ok(None);
+        }
+        let (location, view) = self.find_param(name)?;
+        let storage = self.merged_storage(&view, location);
+        let (shape, loras, cache) = (&location.shape, &self.loras, &*self.cache);
+        Ok(Some(MergedParam { view, name, shape, storage, loras, cache }))
+    }
+}
+
 impl WeightSource for FileParams {
     fn describe(&self, name: &str) -> Result<ParamInfo, ParamError> {
+        if let Some(merged) = self.merged(name)? {
+            return Ok(ParamInfo { storage: merged.storage, shape: merged.shape.to_vec(), bytes: merged.bytes() });
+        }
         let (location, view) = self.find_param(name)?;
         Ok(ParamInfo { storage: view.storage, shape: location.shape.clone(), bytes: view.bytes() })
     }
 
     fn row_scales(&self, name: &str) -> Result<Option<Vec<f32>>, ParamError> {
-        self.find_param(name)?.1.row_scales()
+        if self.is_changed(name) { Ok(None) } else { self.find_param(name)?.1.row_scales() }
     }
 
     fn read_into(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<(), ParamError> {
-        self.find_param(name)?.1.read(offset, out)
+        match self.merged(name)? {
+            Some(merged) => merged.read(offset, out),
+            None => self.find_param(name)?.1.read(offset, out),
+        }
     }
 
     fn in_memory(&self, name: &str) -> Option<&[u8]> {
-        self.view(self.params.get(name)?)?.in_memory()
+        if self.is_changed(name) { None } else { self.view(self.params.get(name)?)?.in_memory() }
     }
 
     fn check(&self) -> Result<(), ParamError> {
-        self.checkpoint.check()
+        self.checkpoint.check()?;
+        self.loras.iter().try_for_each(|lora| lora.file.check())
     }
 
     fn origin(&self) -> Option<Origin> {
-        Some(Origin::Files(FileOrigin { files: self.checkpoint.stamps()?, params: self.params.clone() }))
+        let loras = self.loras.iter().map(AppliedLora::origin).collect::<Option<_>>()?;
+        Some(Origin::Files(FileOrigin { files: self.checkpoint.stamps()?, params: self.params.clone(), loras }))
     }
 }

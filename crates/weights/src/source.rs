@@ -103,7 +103,7 @@ pub trait WeightSource: Sync {
 }
 
 /// Where another process finds the parameters of a source.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Origin {
     /// In model files.
     Files(FileOrigin),

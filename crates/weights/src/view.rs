@@ -122,7 +122,7 @@ impl<'a> ParamView<'a> {
         Ok(ParamView { checkpoint, tensor, take, shape, raw, storage, direct })
     }
 
-    fn elements(&self) -> usize {
+    pub(crate) fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 
@@ -220,6 +220,11 @@ impl<'a> ParamView<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Fills `out` with the parameter's numbers from element `first` on, scales applied.
+    pub(crate) fn floats(&self, first: usize, out: &mut [f32]) -> Result<(), ParamError> {
+        self.numbers(first, self.scales()?.as_deref(), out, &mut vec![])
     }
 
     /// Fills `out` with the parameter's numbers from `first` on.

@@ -21,7 +21,7 @@ pub(crate) enum Payload {
 }
 
 /// The source of parameters.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum ParamSource {
     /// The worker finds them itself.
     Origin(Origin),
@@ -193,7 +193,7 @@ pub(crate) mod arbitrary {
     use impasto_backend::Precision;
     use impasto_device::{Api, DeviceKind};
     use impasto_graph::{Anything, DType, Graph, Storage};
-    use impasto_weights::{FileFault, FileOrigin, FileStamp, ParamLocation, TensorView};
+    use impasto_weights::{FileFault, FileOrigin, FileStamp, LoraOrigin, LoraTarget, ParamLocation, TensorView};
     use proptest::prelude::*;
 
     fn lies() -> impl Strategy<Value = Payload> {
@@ -214,7 +214,16 @@ pub(crate) mod arbitrary {
         let location = ("\\PC*", take, prop::collection::vec(any::<usize>(), 0..4))
             .prop_map(|(tensor, take, shape)| ParamLocation::new(tensor, take, shape));
         let params = prop::collection::btree_map("\\PC*", location, 0..4);
-        (prop::collection::vec(stamp, 0..3), params).prop_map(|(files, params)| FileOrigin { files, params })
+        let target = ("\\PC*", any::<bool>(), any::<(usize, usize)>()).prop_map(|(module, bias, part)| LoraTarget {
+            module,
+            bias,
+            part,
+        });
+        let targets = prop::collection::btree_map("\\PC*", prop::collection::vec(target, 0..2), 0..3);
+        let lora = ("\\PC*", prop::collection::vec(stamp.clone(), 0..2), -4.0f32..4.0, targets)
+            .prop_map(|(path, files, strength, targets)| LoraOrigin { path: path.into(), files, strength, targets });
+        (prop::collection::vec(stamp, 0..3), params, prop::collection::vec(lora, 0..2))
+            .prop_map(|(files, params, loras)| FileOrigin { files, params, loras })
     }
 
     fn source() -> impl Strategy<Value = ParamSource> {

@@ -98,7 +98,7 @@ fn decoded(env: &Env, value: Value) -> Result<Option<(Run, Binding)>, KernelErro
     let scales = has_scales(storage).then(|| scales_offset(ty, storage) as u32);
     let kernel = blocks::decode(storage, [n as u32, k as u32], scales, device.number())?;
     let bindings = vec![env.blocks(weights), to];
-    Ok(Some((Run { kernel, bindings, groups: groups_of_lines(ty.elements()) }, to)))
+    Ok(Some((Run { kernel, bindings, groups: groups_of_lines(blocks::decoders(ty.elements())) }, to)))
 }
 
 /// The runs of a product.

@@ -28,7 +28,7 @@ use crate::NoiseKind;
 use crate::place::Budget;
 use crate::sampling::{Method, Schedule};
 pub use layers::{config_path, from_variables, layered};
-pub use value::{Gpu, Isolate, Preview, SettingKind, SettingValue, VaeSplit};
+pub use value::{Gpu, Isolate, LoraChoices, LoraMode, Preview, SettingKind, SettingValue, VaeSplit};
 
 /// A setting that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -199,6 +199,12 @@ settings! {
     taesd: PathBuf = Model "taesd" <"FILE">;
     /// What the diffusion model predicts, where its file does not tell.
     prediction: Prediction = Model "prediction" <"NAME">;
+    /// LoRA files, each with how much of it counts (1): fur.safetensors=0.8. Several are separated by commas, or given one by one.
+    lora: LoraChoices = Model "lora" <"FILE[=X]">;
+    /// The folder of LoRA files that prompts name: <lora:fur:0.8> is fur.safetensors there (or .gguf, .pt, .ckpt).
+    lora_model_dir: PathBuf = Model "lora-model-dir" <"DIR">;
+    /// When LoRAs change the weights: immediately, while these are read (which auto is, too), or at_runtime (not yet).
+    lora_apply_mode: LoraMode = Model "lora-apply-mode" <"HOW">;
 
     /// Steps; by default 20, for turbo models 4.
     steps: u32 = Sampling "steps" <"N"> [1, 1000];

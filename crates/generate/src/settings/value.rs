@@ -24,6 +24,8 @@ pub enum SettingKind {
     Text,
     /// A path.
     File,
+    /// Texts with commas between them; the flag may be given several times.
+    List,
     /// One of these.
     Choice(&'static [&'static str]),
 }
@@ -73,6 +75,58 @@ pub enum Isolate {
     Auto,
     /// In this process.
     Off,
+}
+
+/// LoRA files, and how much of each.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LoraChoices(pub Vec<(PathBuf, f32)>);
+
+impl SettingValue for LoraChoices {
+    const KIND: SettingKind = SettingKind::List;
+
+    fn parse(text: &str) -> Result<LoraChoices, String> {
+        let one = |text: &str| {
+            let strength = |text: &str| text.trim().parse::<f32>().ok();
+            let (path, strength) = match text.rsplit_once('=').map(|(path, x)| (path, strength(x))) {
+                Some((path, Some(strength))) => (path, strength),
+                _ => (text, 1.0),
+            };
+            match (path.trim(), strength.is_finite()) {
+                ("", _) => Err("names no file".to_string()),
+                (_, false) => Err("has a strength that is no number".into()),
+                (path, true) => Ok((PathBuf::from(path), strength)),
+            }
+        };
+        text.split(',').map(one).collect::<Result<_, _>>().map(LoraChoices)
+    }
+}
+
+impl LoraChoices {
+    /// The same, those files that are found from here under names that are good everywhere.
+    pub(crate) fn absolute(&self) -> LoraChoices {
+        let absolute = |path: &PathBuf| std::path::absolute(path).ok().filter(|path| path.exists());
+        LoraChoices(self.0.iter().map(|(path, x)| (absolute(path).unwrap_or_else(|| path.clone()), *x)).collect())
+    }
+}
+
+/// The text that is read as these choices.
+impl std::fmt::Display for LoraChoices {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let texts: Vec<String> = self.0.iter().map(|(path, x)| format!("{}={x}", path.display())).collect();
+        f.write_str(&texts.join(","))
+    }
+}
+
+/// When LoRAs change weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LoraMode {
+    /// As it suits the weights.
+    #[default]
+    Auto,
+    /// While they are read.
+    Immediately,
+    /// Beside them, in each product.
+    AtRuntime,
 }
 
 /// The split mode that the autoencoder tries first; none is auto.
@@ -164,6 +218,7 @@ macro_rules! choice {
 choice!(Preview: "none" => Preview::None, "proj" => Preview::Proj, "tae" => Preview::Tae, "vae" => Preview::Vae);
 choice!(VaeSplit: "auto" => VaeSplit(None), "whole" => VaeSplit(Some(SplitMode::Whole)), "bands" => VaeSplit(Some(SplitMode::Banded)), "tiles" => VaeSplit(Some(SplitMode::Tiled)));
 choice!(Gpu: "auto" => Gpu::Auto, "disable" => Gpu::Disable, "vulkan" => Gpu::Vulkan, "cuda" => Gpu::Cuda);
+choice!(LoraMode: "auto" => LoraMode::Auto, "immediately" => LoraMode::Immediately, "at_runtime" => LoraMode::AtRuntime);
 choice!(Isolate: "auto" => Isolate::Auto, "off" => Isolate::Off);
 choice!(NoiseKind: "cuda" => NoiseKind::Cuda, "cpu" => NoiseKind::Cpu);
 choice!(Prediction: "eps" => Prediction::Epsilon, "v" => Prediction::V; "epsilon" => Prediction::Epsilon, "v_prediction" => Prediction::V);

@@ -89,6 +89,7 @@ fn argument(setting: &'static Setting) -> Arg {
         SettingKind::Whole | SettingKind::Number => arg.value_name(setting.value).allow_negative_numbers(true),
         // A prompt may begin with a dash.
         SettingKind::Text => arg.value_name(setting.value).allow_hyphen_values(true),
+        SettingKind::List => arg.value_name(setting.value).action(ArgAction::Append),
         SettingKind::File => arg.value_name(setting.value).value_hint(clap::ValueHint::AnyPath),
     }
 }
@@ -101,6 +102,11 @@ pub fn settings(matches: &ArgMatches) -> Result<Settings, SettingsError> {
             SettingKind::Flag => {
                 if matches.get_flag(setting.name) {
                     settings.set(setting.name, "true")?;
+                }
+            }
+            SettingKind::List => {
+                if let Some(texts) = matches.get_many::<String>(setting.name) {
+                    settings.set(setting.name, &texts.map(String::as_str).collect::<Vec<_>>().join(","))?;
                 }
             }
             _ => {

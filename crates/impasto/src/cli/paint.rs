@@ -99,7 +99,12 @@ pub fn again(picture: &Path, flags: &Settings) -> Result<(), GenerateError> {
     let engine = engine(&settings, Some(stop.clone()))?;
     let model = impasto::open_model(&engine, &settings)?;
     inside.check(&settings, &model)?;
-    make(&settings, &engine, &Job::new(&settings, &model)?.written(), &stop)
+    let job = Job::new(&settings, &model)?;
+    // Who asks for another prompt or other LoRAs wants another picture.
+    if flags.prompt.is_none() && flags.lora.is_none() {
+        inside.check_loras(&job)?;
+    }
+    make(&settings, &engine, &job.written(), &stop)
 }
 
 /// Runs a job, and says what happens.

@@ -92,8 +92,6 @@ const FLAGS: &[(&str, &str)] = &[
     ("--control-video", ""),
     ("--control-strength", ""),
     ("--embd-dir", ""),
-    ("--lora-model-dir", ""),
-    ("--lora-apply-mode", ""),
     ("--tensor-type-rules", "quantised weights are not supported yet"),
     ("--photo-maker", ""),
     ("--pm-id-images-dir", ""),

@@ -234,6 +234,11 @@ impl Network for Clip {
             layout => transformers_clip(name, layout == ClipLayout::Bare, has),
         }
     }
+
+    fn spellings(&self, name: &str) -> Vec<TensorRef> {
+        let transformers = [false, true].map(|bare| transformers_clip(name, bare, &|_| false));
+        transformers.into_iter().chain([open_clip(name)]).collect()
+    }
 }
 
 fn find(tensors: &PrefixedTensors) -> Result<Option<Arc<dyn Network>>, TensorProblem> {

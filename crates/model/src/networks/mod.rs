@@ -31,6 +31,11 @@ pub trait Network: Any + fmt::Debug + fmt::Display + Send + Sync {
 
     /// Where its file keeps a parameter, without the prefix. `has` tells which names the file has.
     fn stored(&self, name: &str, has: &dyn Fn(&str) -> bool) -> TensorRef;
+
+    /// Every name that files have for a parameter, without prefixes: adapters may use any of them.
+    fn spellings(&self, name: &str) -> Vec<TensorRef> {
+        vec![TensorRef::whole(name.into())]
+    }
 }
 
 impl dyn Network {

@@ -372,6 +372,11 @@ impl Network for Unet {
             CheckpointLayout::Diffusers => TensorRef::whole(name.into()),
         }
     }
+
+    fn spellings(&self, name: &str) -> Vec<TensorRef> {
+        let original = [false, true].map(|attends| original_unet(name, self.config.resnets, &|_| attends));
+        [TensorRef::whole(name.into())].into_iter().chain(original).collect()
+    }
 }
 
 fn find(tensors: &PrefixedTensors) -> Result<Option<Arc<dyn Network>>, TensorProblem> {

@@ -9,6 +9,14 @@ use impasto_kernel::{Buf, Builder, Val};
 
 use super::{F, LINE, U, element, scalar};
 
+/// Elements that an invocation decodes, one after the other: they are of one block, and what they share is found once.
+const EACH: u32 = 8;
+
+/// Invocations that decode so many elements.
+pub(crate) fn decoders(elements: u64) -> u64 {
+    elements.div_ceil(EACH.into())
+}
+
 /// Rows of blocks as numbers, each times the scale of its row where rows have scales, so many bytes from the beginning of the blocks. Buffers: words,
 /// result.
 pub(crate) fn decode(
@@ -17,18 +25,29 @@ pub(crate) fn decode(
     scales: Option<u32>,
     to: DType,
 ) -> Result<Kernel, KernelError> {
+    // Eight-bit floats have rows of any length.
+    let each = if width.is_multiple_of(EACH) { EACH } else { 1 };
     Builder::kernel("decode", [LINE, 1, 1], |k| {
         let words = k.buffer::<u32>("words");
         let out = k.stored_mut::<f32>("out", scalar(to));
-        let i = element(k, rows * width);
+        let decoder = element(k, decoders((rows * width).into()) as u32);
         let (elements, bytes) = (storage.block_elements() as u32, storage.block_bytes() as u32);
-        let block = Block { k, words, start: i / elements * bytes };
-        let number = block.number(storage, i % elements);
-        let number = match scales {
-            Some(at) => number * words.load(i / width + at / 4).bits_as::<f32>(),
-            None => number,
-        };
-        out.store(i, number);
+        let first = decoder * EACH;
+        for group in (0..EACH).step_by(each as usize) {
+            let i = first + group;
+            let numbers = || {
+                let scale = scales.map(|at| words.load(i / width + at / 4).bits_as::<f32>());
+                for n in 0..each {
+                    let block = Block { k, words, start: if elements == 1 { i + n } else { i / elements * bytes } };
+                    let number = block.number(storage, if elements == 1 { k.lit(0) } else { i % elements + n });
+                    out.store(i + n, scale.map_or(number, |scale| number * scale));
+                }
+            };
+            match each {
+                EACH => numbers(),
+                _ => k.if_(i.lt(rows * width), numbers),
+            }
+        }
     })
 }
 
