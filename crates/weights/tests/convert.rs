@@ -20,6 +20,7 @@ fn options(out: &Path, storage: Option<&str>, rules: &str) -> ConvertOptions {
         format: OutputFormat::of_path(out).expect("a known ending"),
         storage: storage.map(|name| parse_storage(name).expect("a type")),
         rules: rules.parse::<TypeRules>().expect("good rules"),
+        metadata: [("impasto.test".to_string(), "yes".to_string())].into_iter().filter(|_| !rules.is_empty()).collect(),
     }
 }
 
@@ -240,6 +241,7 @@ fn rules_decide_by_name_and_those_without_use_are_told() {
     assert_eq!(element("double_blocks.0.img_mlp.0.bias"), ElementType::Q8_0);
     assert_eq!(element("double_blocks.0.img_attn.proj.weight"), ElementType::Q8_0);
     assert_eq!(element("double_blocks.0.odd.weight"), ElementType::F16);
+    assert_eq!(file.metadata()["impasto.test"], "yes");
     assert_eq!(report.unmatched_rules, [r"nothing\.here=q4_0"]);
 }
 
@@ -253,7 +255,7 @@ fn parts_are_merged_under_their_prefixes() {
         Conversion::plan(vec![part("a."), part("b.")], &options(&out, Some("f16"), "^a=bf16")).expect("planned");
     merged.write(&out, false, 2, &mut |_, _| true).expect("written");
     let file = open(&out);
-    assert_eq!(file.tensors().count(), 22);
+    assert_eq!((file.tensors().count(), file.metadata()["impasto.test"].as_str()), (22, "yes"));
     assert_eq!(file.tensor("a.img_in.weight").map(|t| t.element), Some(ElementType::BF16));
     assert_eq!(file.tensor("b.img_in.weight").map(|t| t.element), Some(ElementType::F16));
     let twice = Conversion::plan(vec![part(""), part("")], &options(&out, None, ""));

@@ -26,8 +26,13 @@ const ARCHITECTURES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The architecture of a model whose tensors have these names, whatever stands before them.
-pub(super) fn of_names<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Option<&'static str> {
+/// The architecture of a diffusion model whose tensors have these names, whatever stands before them, as GGUF files name it.
+///
+/// ```
+/// let names = ["model.diffusion_model.double_blocks.0.img_attn.proj.weight"];
+/// assert_eq!(impasto_weights::architecture_of(names.into_iter()), Some("flux"));
+/// ```
+pub fn architecture_of<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Option<&'static str> {
     let has = |end: &str| {
         names.clone().any(|name| name.strip_suffix(end).is_some_and(|start| start.is_empty() || start.ends_with('.')))
     };
@@ -40,7 +45,7 @@ mod tests {
 
     #[test]
     fn names_tell_the_architecture() {
-        let of = |names: &[&str]| of_names(names.iter().copied());
+        let of = |names: &[&str]| architecture_of(names.iter().copied());
         assert_eq!(of(&["model.diffusion_model.double_blocks.0.img_attn.proj.weight"]), Some("flux"));
         assert_eq!(of(&["first_double_blocks.0.img_attn.proj.weight"]), None);
         let unet =

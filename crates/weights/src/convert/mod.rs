@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use impasto_graph::Storage;
 
+pub use architecture::architecture_of;
 pub use rules::{TypeRules, parse_storage};
 
 use crate::{Checkpoint, ElementType, FileError, ParamError, WeightsError};
@@ -69,6 +70,8 @@ pub struct ConvertOptions {
     pub storage: Option<Storage>,
     /// The types of some tensors, by name.
     pub rules: TypeRules,
+    /// Texts that the result says of itself beside those of the model.
+    pub metadata: BTreeMap<String, String>,
 }
 
 /// An open model, and what its tensors' names will begin with.
@@ -236,8 +239,10 @@ impl Conversion {
         check_names(&mut tensors)?;
         report.architecture = architecture(&parts, &tensors);
         let (header, data_bytes) = match options.format {
-            OutputFormat::Gguf => gguf::header(&parts, &mut tensors, report.architecture.as_deref())?,
-            OutputFormat::Safetensors => safetensors::header(&parts, &mut tensors),
+            OutputFormat::Gguf => {
+                gguf::header(&parts, &mut tensors, report.architecture.as_deref(), &options.metadata)?
+            }
+            OutputFormat::Safetensors => safetensors::header(&parts, &mut tensors, &options.metadata),
         };
         report.bytes_written = header.len() as u64 + data_bytes;
         Ok(Conversion { parts, tensors, header, data_bytes, report })
@@ -312,6 +317,6 @@ fn architecture(parts: &[ModelPart], tensors: &[OutputTensor]) -> Option<String>
         let has = part.checkpoint.value_keys().any(|key| key == "general.architecture");
         has.then(|| part.checkpoint.metadata().get("general.architecture").cloned())?
     };
-    let by_names = || architecture::of_names(tensors.iter().map(|tensor| tensor.name.as_str())).map(str::to_string);
+    let by_names = || architecture_of(tensors.iter().map(|tensor| tensor.name.as_str())).map(str::to_string);
     parts.iter().find_map(said).or_else(by_names)
 }
