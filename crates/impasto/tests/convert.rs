@@ -63,6 +63,33 @@ fn a_model_is_converted_told_of_and_inspected() {
 }
 
 #[test]
+fn files_of_components_are_merged_under_the_names_of_single_checkpoints() {
+    let folder = TempDir::new().expect("a folder");
+    let (model, out) = (model(), folder.path().join("out.safetensors"));
+    let (model, out) = (model.to_str().expect("plain"), out.to_str().expect("plain"));
+    let done = impasto(&["convert", "--diffusion-model", model, "--vae", model, "-o", out, "--type", "bf16"]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let shown: serde_json::Value =
+        serde_json::from_slice(&impasto(&["inspect", out, "--json"]).stdout).expect("one JSON object");
+    assert_eq!((&shown["total"]["tensors"], &shown["elements"]["bf16"]["tensors"]), (&22.into(), &22.into()));
+    let unused = shown["unused"].as_array().expect("names");
+    for name in ["model.diffusion_model.img_in.weight", "vae.img_in.weight"] {
+        assert!(unused.contains(&name.into()), "{name}: {unused:?}");
+    }
+    // What is merged already gets no second prefix.
+    let again = folder.path().join("again.safetensors");
+    let again = again.to_str().expect("plain");
+    let done = impasto(&["convert", "--diffusion-model", out, "-o", again, "--json"]);
+    let line: serde_json::Value = serde_json::from_slice(&done.stdout).expect("one JSON object");
+    assert_eq!(line["after"]["bf16"]["tensors"], 22);
+    let (first, second) = (std::fs::read(out).expect("read"), std::fs::read(again).expect("read"));
+    assert!(first == second, "a file that is converted to what it is stays the same");
+    for args in [&["-o", again][..], &["-m", model, "--vae", model, "-o", again], &["--vae", model, "-o", again]] {
+        assert_eq!(impasto(&[&["convert"], args].concat()).status.code(), Some(2), "{args:?}");
+    }
+}
+
+#[test]
 fn a_lora_and_types_that_nobody_decodes_are_named() {
     let folder = TempDir::new().expect("a folder");
     let path = folder.path().join("lora.safetensors");

@@ -19,7 +19,7 @@ const ARCHITECTURES: &[(&str, &[&str])] = &[
     ("lumina2", &["cap_embedder.1.weight", "context_refiner.0.attention.qkv.weight"]),
     ("sdxl", &["label_emb.0.0.weight", "input_blocks.0.0.weight"]),
     ("sdxl", &["add_embedding.linear_1.weight", "down_blocks.0.downsamplers.0.conv.weight"]),
-    ("sd1", &["input_blocks.3.0.op.weight", "output_blocks.2.1.conv.weight"]),
+    ("sd1", &["input_blocks.0.0.weight", "middle_block.1.transformer_blocks.0.attn2.to_k.weight"]),
     (
         "sd1",
         &["down_blocks.0.downsamplers.0.conv.weight", "mid_block.attentions.0.transformer_blocks.0.attn2.to_k.weight"],
@@ -48,11 +48,12 @@ mod tests {
         let of = |names: &[&str]| architecture_of(names.iter().copied());
         assert_eq!(of(&["model.diffusion_model.double_blocks.0.img_attn.proj.weight"]), Some("flux"));
         assert_eq!(of(&["first_double_blocks.0.img_attn.proj.weight"]), None);
-        let unet =
-            ["model.diffusion_model.input_blocks.3.0.op.weight", "model.diffusion_model.output_blocks.2.1.conv.weight"];
+        let unet = ["input_blocks.0.0.weight", "middle_block.1.transformer_blocks.0.attn2.to_k.weight"];
+        let unet = unet.map(|name| format!("model.diffusion_model.{name}"));
+        let mut unet: Vec<&str> = unet.iter().map(String::as_str).collect();
         assert_eq!(of(&unet), Some("sd1"));
-        let xl = ["model.diffusion_model.label_emb.0.0.weight", "model.diffusion_model.input_blocks.0.0.weight"];
-        assert_eq!(of(&[&unet[..], &xl].concat()), Some("sdxl"));
+        unet.push("model.diffusion_model.label_emb.0.0.weight");
+        assert_eq!(of(&unet), Some("sdxl"));
         assert_eq!(of(&["decoder.conv_in.weight"]), None);
     }
 }

@@ -221,8 +221,8 @@ pub struct Conversion {
 impl Conversion {
     /// Decides what each tensor becomes.
     pub fn plan(parts: Vec<ModelPart>, options: &ConvertOptions) -> Result<Conversion, ConvertError> {
-        let wanted = options.storage.into_iter().chain(options.rules.storages());
-        for storage in wanted.filter(|storage| !options.format.holds(ElementType::of_storage(*storage))) {
+        let mut wanted = options.storage.into_iter().chain(options.rules.storages());
+        if let Some(storage) = wanted.find(|storage| !options.format.holds(ElementType::of_storage(*storage))) {
             let instead = match options.format {
                 OutputFormat::Gguf => "write .safetensors for eight-bit floats, or choose q8_0",
                 OutputFormat::Safetensors => "write .gguf for blocks, or choose f16, bf16 or f8_e4m3",
@@ -236,7 +236,7 @@ impl Conversion {
         if tensors.is_empty() {
             return Err(ConvertError::Empty);
         }
-        check_names(&mut tensors)?;
+        check_names(&tensors)?;
         report.architecture = architecture(&parts, &tensors);
         let (header, data_bytes) = match options.format {
             OutputFormat::Gguf => {
@@ -302,7 +302,7 @@ fn choose_all(
     Ok(chosen)
 }
 
-fn check_names(tensors: &mut [OutputTensor]) -> Result<(), ConvertError> {
+fn check_names(tensors: &[OutputTensor]) -> Result<(), ConvertError> {
     let mut names: Vec<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
