@@ -54,7 +54,7 @@ pub fn convert(args: &Convert) -> anyhow::Result<()> {
     let threads = args
         .threads
         .map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |threads| threads as usize);
-    let (stop, begin, mut progress) = (interruptible(), Instant::now(), Progress::new());
+    let (stop, begin, mut progress) = (interruptible(&args.output), Instant::now(), Progress::new());
     let written = conversion.write(&args.output, args.force, threads, &mut |done, of| {
         progress.converting(done, of);
         !stop.load(Ordering::Relaxed)
@@ -96,12 +96,13 @@ fn open(args: &Convert) -> anyhow::Result<(Vec<ModelPart>, BTreeMap<String, Stri
     Ok((parts, metadata))
 }
 
-/// A flag that Ctrl-C sets. The second one ends the program at once; what it leaves, the next conversion to the same file overwrites.
-fn interruptible() -> Arc<AtomicBool> {
+/// A flag that Ctrl-C sets. The second one ends the program at once, also while the disk takes its time.
+fn interruptible(path: &Path) -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
-    let flag = stop.clone();
+    let (flag, path) = (stop.clone(), path.to_path_buf());
     let set = ctrlc::set_handler(move || {
         if flag.swap(true, Ordering::Relaxed) {
+            impasto_store::remove_unfinished(&path);
             std::process::exit(130);
         }
     });
