@@ -1,9 +1,10 @@
 //! The files of a model that is opened as it is, whatever is in it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use impasto_model::weight_files;
+use impasto_model::{Model, ModelPaths, Prediction, weight_files};
 use impasto_weights::{Checkpoint, ModelPart};
 
 /// Which components of a diffusers folder are meant.
@@ -56,4 +57,20 @@ pub fn model_parts(path: &Path, choice: ComponentChoice) -> anyhow::Result<Vec<M
         );
     }
     files.iter().zip(&names).map(|(file, name)| open(file, format!("{name}."))).collect()
+}
+
+/// Opens a file whose tensors will have a prefix, unless they have it already.
+pub fn file_part(path: &Path, prefix: &str) -> anyhow::Result<ModelPart> {
+    let mut parts = model_parts(path, ComponentChoice::Only)?;
+    let part = parts.pop().context("one part was opened")?;
+    let has_it = part.checkpoint.tensors().any(|tensor| tensor.name.starts_with(prefix));
+    Ok(ModelPart { prefix: if has_it { String::new() } else { prefix.into() }, ..part })
+}
+
+/// What the configuration of a diffusers folder says that a file has to say itself: what the model predicts.
+pub fn folder_metadata(path: &Path) -> BTreeMap<String, String> {
+    let model = Model::open(&ModelPaths { model: Some(path.into()), ..ModelPaths::default() });
+    let velocity = model.is_ok_and(|model| model.pipeline.prediction() == Prediction::V);
+    let said = velocity.then(|| ("modelspec.prediction_type".to_string(), "v".to_string()));
+    said.into_iter().collect()
 }

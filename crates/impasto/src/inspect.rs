@@ -1,12 +1,14 @@
 //! What is in a model file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use impasto_graph::Unary;
-use impasto_model::{Clip, FAMILIES, Model, ModelPaths, Prediction, TensorShapes, recognise, usage, weight_files};
-use impasto_weights::{Checkpoint, TensorInfo};
+use impasto_model::{Clip, FAMILIES, Model, ModelPaths, Prediction, TensorShapes, foreign_kind, recognise, usage};
+use impasto_weights::{Checkpoint, TensorInfo, architecture_of};
 use serde::Serialize;
+
+use crate::components::model_files;
 
 /// Tensors that belong together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -37,10 +39,18 @@ pub struct TextEncoderSizes {
 pub struct Inspection {
     /// The files that were opened.
     pub files: Vec<String>,
+    /// Their formats: `safetensors`, `GGUF`, `PyTorch`.
+    pub formats: BTreeSet<String>,
+    /// What it is where no family knows it, such as a LoRA, by the names of its tensors.
+    pub kind: Option<String>,
+    /// The architecture as GGUF files name it: as the file says, else by the names of its tensors.
+    pub architecture: Option<String>,
     /// All tensors.
     pub total: TensorGroup,
     /// By element type.
     pub elements: BTreeMap<String, TensorGroup>,
+    /// Types among these that are named here and cannot be decoded.
+    pub undecodable: Vec<String>,
     /// The family, where a diffusion model was recognised.
     pub family: Option<String>,
     /// What the diffusion model predicts: `epsilon`, `v` or `flow`. Only of a whole model.
@@ -59,6 +69,8 @@ pub struct Inspection {
     pub unused: Vec<String>,
     /// What the files say of themselves.
     pub metadata: BTreeMap<String, String>,
+    /// Keys of what is too long to show: arrays and long texts of GGUF files.
+    pub long_values: Vec<String>,
 }
 
 impl TensorGroup {
@@ -72,7 +84,7 @@ impl TensorGroup {
 /// Open a model file, a model in shards, or a folder of one or of several components, recognise the networks and add up what is there.
 pub fn inspect(path: &Path) -> anyhow::Result<Inspection> {
     let mut all = Inspection::default();
-    for file in weight_files(path)? {
+    for file in model_files(path)? {
         all.add(&Checkpoint::open(&file)?)?;
     }
     match Model::open(&ModelPaths { model: Some(path.into()), ..ModelPaths::default() }) {
@@ -104,9 +116,19 @@ impl Inspection {
         let (found, incomplete) = recognise(FAMILIES, &shapes);
         let (used, unused) = usage(&shapes, &found)?;
         self.files.extend(file.files().map(|f| f.display().to_string()));
+        self.formats.extend(file.formats().map(str::to_string));
+        self.kind = self.kind.take().or(foreign_kind(&shapes).filter(|_| found.is_empty()).map(str::to_string));
+        let by_names = || architecture_of(shapes.keys().map(String::as_str)).map(str::to_string);
+        let said = file.metadata().get("general.architecture").cloned();
+        self.architecture = self.architecture.take().or(said).or_else(by_names);
         for tensor in file.tensors() {
+            let name = tensor.element.to_string();
             self.total.add(tensor);
-            self.elements.entry(tensor.element.to_string()).or_default().add(tensor);
+            let blocks = tensor.element.block().is_none_or(|(elements, _)| elements > 1);
+            if blocks && tensor.element.storage().is_none() && !self.undecodable.contains(&name) {
+                self.undecodable.push(name.clone());
+            }
+            self.elements.entry(name).or_default().add(tensor);
         }
         for (f, used) in found.iter().zip(&used) {
             if let Some(name) = FAMILIES.iter().find_map(|family| family.recognises(&*f.network)) {
@@ -120,6 +142,8 @@ impl Inspection {
         self.missing.extend(used.iter().flatten().filter(|name| !shapes.contains_key(*name)).cloned());
         self.unused.extend(unused);
         self.metadata.extend(file.metadata().clone());
+        let long = file.value_keys().filter(|key| !file.metadata().contains_key(*key));
+        self.long_values.extend(long.map(str::to_string));
         Ok(())
     }
 }

@@ -47,7 +47,7 @@ pub use impasto_spirv as spirv;
 pub use impasto_weights as weights;
 pub use impasto_worker as worker;
 
-pub use components::{ComponentChoice, model_parts};
+pub use components::{ComponentChoice, file_part, folder_metadata, model_parts};
 pub use default_model::{default_model, open_model};
 pub use impasto_generate::engine::{
     BackendOptions, imagined_machine, machine, open_device, probe_hook, survey_options,

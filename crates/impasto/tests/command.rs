@@ -143,6 +143,27 @@ fn inspect_shows_a_diffusers_folder_as_one_model() {
         assert!(shown.contains(line), "'{line}' is not in: {shown}");
     }
 
+    // Several components are not converted by accident; merged, they are one model that predicts the same.
+    let merged = folder.path().join("merged.gguf");
+    let merged = merged.to_str().expect("a plain path");
+    let convert =
+        |more: &[&str]| impasto(&[&["convert", "-m", name, "-o", merged, "--type", "q8_0"], more].concat(), None);
+    let refused = text(&convert(&[]).stderr);
+    assert!(refused.contains("text_encoder, unet, vae") && refused.contains("--merge"), "{refused}");
+    let done = convert(&["--merge"]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let out = impasto(&["inspect", merged, "--json"], None);
+    let found: serde_json::Value = serde_json::from_slice(&out.stdout).expect("it is JSON");
+    assert_eq!((&found["family"], &found["prediction"]), (&"Stable Diffusion 1".into(), &"v".into()), "{found}");
+    assert_eq!((&found["architecture"], found["missing"].as_array().map(Vec::len)), (&"sd1".into(), Some(0)));
+    assert_eq!(found["networks"].as_array().map(Vec::len), Some(3));
+    let done = convert(&["--component", "unet", "--force"]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let out = impasto(&["inspect", merged, "--json"], None);
+    let found: serde_json::Value = serde_json::from_slice(&out.stdout).expect("it is JSON");
+    assert_eq!((found["networks"].as_array().map(Vec::len), &found["architecture"]), (Some(1), &"sd1".into()));
+    std::fs::remove_file(merged).expect("it is ours");
+
     std::fs::remove_dir_all(folder.path().join("vae")).expect("it is ours");
     let shown = text(&impasto(&["inspect", name], None).stdout);
     assert!(shown.contains("no autoencoder, give one with --vae"), "{shown}");

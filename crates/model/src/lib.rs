@@ -42,8 +42,8 @@ pub use model::{Model, ModelPaths, layer_storage};
 pub use networks::{
     CLIP, Clip, ClipConfig, ClipLayout, FindNetwork, Heads, HiddenState, IncompleteNetwork, Network, NetworkKind,
     PrefixedTensors, RecognisedNetwork, Recogniser, TAESD, Taesd, TaesdConfig, TensorProblem, TensorShapes, UNET, Unet,
-    UnetConfig, VAE, Vae, VaeConfig, clip, recognise, taesd_decoder, taesd_encoder, unet, usage, vae_decoder,
-    vae_encoder,
+    UnetConfig, VAE, Vae, VaeConfig, clip, foreign_kind, recognise, taesd_decoder, taesd_encoder, unet, usage,
+    vae_decoder, vae_encoder,
 };
 pub use open_network::OpenNetwork;
 pub use prediction::Prediction;

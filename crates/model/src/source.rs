@@ -102,7 +102,8 @@ pub fn weight_files(path: &Path) -> Result<Vec<PathBuf>, ModelError> {
     if !is_whole_folder(path) {
         return Ok(vec![in_component(path)?.0]);
     }
-    let components = ["text_encoder", "text_encoder_2", "unet", "transformer", "vae"].map(|name| path.join(name));
+    let components =
+        ["text_encoder", "text_encoder_2", "text_encoder_3", "unet", "transformer", "vae"].map(|name| path.join(name));
     components.iter().filter(|folder| folder.is_dir()).map(|folder| Ok(in_component(folder)?.0)).collect()
 }
 

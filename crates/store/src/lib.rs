@@ -101,10 +101,15 @@ fn write(file: &mut File, bytes: &[u8]) -> io::Result<()> {
 
 /// Removes a file of [`put_safely`], and what a process that died may have left of it.
 pub fn remove(path: &Path) -> io::Result<()> {
+    remove_unfinished(path);
+    fs::remove_file(path)
+}
+
+/// Removes what there is of a file that [`put_safely`] or a [`NewFile`] has not finished, for a process that ends at once.
+pub fn remove_unfinished(path: &Path) {
     if let Some(new) = unfinished(path) {
         let _ = fs::remove_file(new);
     }
-    fs::remove_file(path)
 }
 
 fn unfinished(path: &Path) -> Option<PathBuf> {

@@ -39,11 +39,6 @@ impl NewFile {
         Ok(NewFile { path: path.into(), temporary, file, placed: false, _claim: claim })
     }
 
-    /// Its name until it is finished.
-    pub fn temporary(&self) -> &Path {
-        &self.temporary
-    }
-
     /// Gives the file its name, in place of one that has it, when the disk has all of it.
     pub fn finish(mut self) -> io::Result<()> {
         self.file.sync_all()?;
@@ -88,7 +83,7 @@ mod tests {
         let mut new = NewFile::create(&path).unwrap();
         new.write_all(b"half").unwrap();
         assert!(NewFile::create(&path).is_err(), "one writer at a time");
-        assert!(new.temporary().exists());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
         drop(new);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         assert_eq!(fs::read(&path).unwrap(), b"old");
@@ -97,5 +92,8 @@ mod tests {
         new.finish().unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         assert_eq!(fs::read(&path).unwrap(), b"new");
+        let _unfinished = NewFile::create(&path).unwrap();
+        crate::remove_unfinished(&path);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

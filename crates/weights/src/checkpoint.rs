@@ -17,6 +17,8 @@ use crate::{ParamError, ParamInfo, TensorView, WeightSource, WeightsError};
 /// An opened model: tensors by name, their bytes read when they are asked for.
 pub struct Checkpoint {
     files: Vec<ModelFile>,
+    /// The format of each file.
+    formats: Vec<&'static str>,
     tensors: BTreeMap<String, TensorInfo>,
     /// Scales and markers of quantised weights, which are no tensors of a network.
     scales: BTreeMap<String, TensorInfo>,
@@ -66,6 +68,7 @@ impl Checkpoint {
     fn empty() -> Checkpoint {
         Checkpoint {
             files: vec![],
+            formats: vec![],
             tensors: BTreeMap::new(),
             scales: BTreeMap::new(),
             metadata: BTreeMap::new(),
@@ -207,6 +210,7 @@ impl Checkpoint {
         self.metadata.extend(contents.metadata);
         self.values.extend(contents.values);
         self.files.push(file);
+        self.formats.push(contents.format);
         Ok(())
     }
 
@@ -270,6 +274,11 @@ impl Checkpoint {
     /// The files, in the order in which they were opened.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(|f| f.path.as_path())
+    }
+
+    /// The formats of these files, such as `GGUF`.
+    pub fn formats(&self) -> impl Iterator<Item = &'static str> {
+        self.formats.iter().copied()
     }
 }
 

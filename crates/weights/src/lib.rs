@@ -39,7 +39,7 @@ pub use blocks::{decode, decode_from, encode, scale_rows};
 pub use checkpoint::Checkpoint;
 pub use convert::{
     Conversion, ConversionReport, ConvertError, ConvertOptions, ModelPart, OutputFormat, TypeFallback, TypeRules,
-    TypeTotal, parse_storage,
+    TypeTotal, architecture_of, parse_storage,
 };
 pub use element::ElementType;
 pub use error::WeightsError;

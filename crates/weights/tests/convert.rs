@@ -20,6 +20,7 @@ fn options(out: &Path, storage: Option<&str>, rules: &str) -> ConvertOptions {
         format: OutputFormat::of_path(out).expect("a known ending"),
         storage: storage.map(|name| parse_storage(name).expect("a type")),
         rules: rules.parse::<TypeRules>().expect("good rules"),
+        metadata: [("impasto.test".to_string(), "yes".to_string())].into_iter().filter(|_| !rules.is_empty()).collect(),
     }
 }
 
@@ -162,6 +163,64 @@ fn what_is_written_reads_back_in_every_type() {
     }
 }
 
+/// Models of random tensors, to random types: each number is that of the model, in the type that the tensor has now.
+#[test]
+fn every_tensor_of_a_random_model_keeps_its_numbers() {
+    let folder = TempDir::new().expect("a folder");
+    let types = [("F32", "f32"), ("F16", "f16"), ("BF16", "bf16"), ("F8_E4M3", "f8_e4m3"), ("F8_E5M2", "f8_e5m2")];
+    let lengths = [1, 2, 3, 31, 32, 64, 96, 100, 256, 512, 768];
+    let targets: Vec<Storage> = Storage::ALL.into_iter().filter(|storage| storage.is_float()).collect();
+    let mut seed = 99u64;
+    let mut draw = |below: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 33) as usize % below
+    };
+    let mut blocks = 0;
+    for model in 0..150 {
+        let mut tensors = vec![];
+        for number in 0..1 + draw(12) {
+            let shape: Vec<usize> = (0..draw(5)).map(|_| lengths[draw(lengths.len())]).collect();
+            let elements: usize = shape.iter().product();
+            if elements > 200_000 {
+                continue;
+            }
+            let (dtype, storage) = types[draw(types.len())];
+            let name = format!("{}{number}.{}", ["blocks.", "time_embed.", "x."][draw(3)], ["weight", "bias"][draw(2)]);
+            tensors.push((
+                name,
+                dtype,
+                shape,
+                stored(parse_storage(storage).expect("a type"), &noise(elements, model)),
+            ));
+        }
+        let (from, target) = (folder.path().join(format!("{model}.safetensors")), targets[draw(targets.len())]);
+        let named: Vec<_> = tensors.iter().map(|(n, t, s, b)| (n.as_str(), *t, s.clone(), b.clone())).collect();
+        if named.is_empty() {
+            continue;
+        }
+        safetensors(&from, &named);
+        let fp8 = matches!(target, Storage::F8_E4M3 | Storage::F8_E5M2);
+        let ending = if fp8 || target.block_elements() == 1 && draw(2) == 0 { "safetensors" } else { "gguf" };
+        let to = folder.path().join(format!("{model}-new.{ending}"));
+        let wish = if draw(4) == 0 { None } else { Some(target.name()) };
+        convert(&from, &to, wish, "").unwrap_or_else(|error| panic!("{model}: {error}"));
+        let (before, after) = (open(&from), open(&to));
+        assert_eq!(after.tensors().count(), tensors.len());
+        for (name, _, shape, _) in &tensors {
+            let new = after.tensor(name).unwrap_or_else(|| panic!("{model}: {name} is gone"));
+            let same_shape = new.shape == *shape || shape.is_empty() && new.shape == [1];
+            assert!(same_shape, "{model}: {name}: {shape:?} became {:?}", new.shape);
+            let storage = new.element.storage().expect("a float");
+            blocks += usize::from(storage.block_elements() > 1);
+            let original = numbers(&before, name);
+            let mut expected = vec![0.0; original.len()];
+            decode(storage, &stored(storage, &original), &mut expected);
+            assert!(numbers(&after, name) == expected, "{model}: {name} as {storage}");
+        }
+    }
+    assert!(blocks > 40, "{blocks} tensors became blocks");
+}
+
 /// Files of other programs, each to both formats and back: the numbers stay, to the precision of 16 bits.
 #[test]
 fn models_of_others_keep_their_numbers() {
@@ -240,6 +299,7 @@ fn rules_decide_by_name_and_those_without_use_are_told() {
     assert_eq!(element("double_blocks.0.img_mlp.0.bias"), ElementType::Q8_0);
     assert_eq!(element("double_blocks.0.img_attn.proj.weight"), ElementType::Q8_0);
     assert_eq!(element("double_blocks.0.odd.weight"), ElementType::F16);
+    assert_eq!(file.metadata()["impasto.test"], "yes");
     assert_eq!(report.unmatched_rules, [r"nothing\.here=q4_0"]);
 }
 
@@ -253,7 +313,7 @@ fn parts_are_merged_under_their_prefixes() {
         Conversion::plan(vec![part("a."), part("b.")], &options(&out, Some("f16"), "^a=bf16")).expect("planned");
     merged.write(&out, false, 2, &mut |_, _| true).expect("written");
     let file = open(&out);
-    assert_eq!(file.tensors().count(), 22);
+    assert_eq!((file.tensors().count(), file.metadata()["impasto.test"].as_str()), (22, "yes"));
     assert_eq!(file.tensor("a.img_in.weight").map(|t| t.element), Some(ElementType::BF16));
     assert_eq!(file.tensor("b.img_in.weight").map(|t| t.element), Some(ElementType::F16));
     let twice = Conversion::plan(vec![part(""), part("")], &options(&out, None, ""));

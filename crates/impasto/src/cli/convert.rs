@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use impasto::weights::{Conversion, ConversionReport, ConvertOptions, ElementType, OutputFormat, TypeTotal};
-use impasto::{ComponentChoice, model_parts};
+use impasto::weights::{Conversion, ConversionReport, ConvertOptions, ElementType, ModelPart, OutputFormat, TypeTotal};
+use impasto::{ComponentChoice, file_part, folder_metadata, model_parts};
 use serde::Serialize;
 
 use super::Convert;
@@ -45,16 +45,8 @@ pub fn convert(args: &Convert) -> anyhow::Result<()> {
         anyhow::bail!("{}: the name of the result must end in .gguf or .safetensors", args.output.display());
     };
     let rules = args.tensor_type_rules.parse()?;
-    let choice = match (&args.component, args.merge) {
-        (Some(name), _) => ComponentChoice::Named(name),
-        (None, true) => ComponentChoice::All,
-        (None, false) => ComponentChoice::Only,
-    };
-    let parts = model_parts(&args.model, choice)?;
-    if parts.len() > 1 {
-        eprintln!("note: tensors keep the names of their folders, such as '{}...'", parts[0].prefix);
-    }
-    let conversion = Conversion::plan(parts, &ConvertOptions { format, storage: args.storage, rules })?;
+    let (parts, metadata) = open(args)?;
+    let conversion = Conversion::plan(parts, &ConvertOptions { format, storage: args.storage, rules, metadata })?;
     let report = conversion.report();
     if !args.json {
         notes(report, format).iter().for_each(|note| eprintln!("note: {note}"));
@@ -62,7 +54,7 @@ pub fn convert(args: &Convert) -> anyhow::Result<()> {
     let threads = args
         .threads
         .map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |threads| threads as usize);
-    let (stop, begin, mut progress) = (interruptible(), Instant::now(), Progress::new());
+    let (stop, begin, mut progress) = (interruptible(&args.output), Instant::now(), Progress::new());
     let written = conversion.write(&args.output, args.force, threads, &mut |done, of| {
         progress.converting(done, of);
         !stop.load(Ordering::Relaxed)
@@ -77,12 +69,40 @@ pub fn convert(args: &Convert) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A flag that Ctrl-C sets. The second one ends the program at once; what it leaves, the next conversion to the same file overwrites.
-fn interruptible() -> Arc<AtomicBool> {
+/// The model that is meant, and what is to be said of it.
+fn open(args: &Convert) -> anyhow::Result<(Vec<ModelPart>, BTreeMap<String, String>)> {
+    let Some(model) = &args.model else {
+        let files = [
+            (&args.diffusion_model, "model.diffusion_model."),
+            (&args.vae, "vae."),
+            (&args.clip_l, "text_encoders.clip_l.transformer."),
+            (&args.clip_g, "text_encoders.clip_g.transformer."),
+            (&args.t5xxl, "text_encoders.t5xxl.transformer."),
+        ];
+        let files = files.into_iter().filter_map(|(file, prefix)| Some((file.as_ref()?, prefix)));
+        let parts = files.map(|(file, prefix)| file_part(file, prefix)).collect::<anyhow::Result<_>>()?;
+        return Ok((parts, BTreeMap::new()));
+    };
+    let choice = match (&args.component, args.merge) {
+        (Some(name), _) => ComponentChoice::Named(name),
+        (None, true) => ComponentChoice::All,
+        (None, false) => ComponentChoice::Only,
+    };
+    let parts = model_parts(model, choice)?;
+    if parts.len() > 1 {
+        eprintln!("note: tensors keep their names, after those of their folders: '{}...'", parts[0].prefix);
+    }
+    let metadata = if model.is_dir() { folder_metadata(model) } else { BTreeMap::new() };
+    Ok((parts, metadata))
+}
+
+/// A flag that Ctrl-C sets. The second one ends the program at once, also while the disk takes its time.
+fn interruptible(path: &Path) -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
-    let flag = stop.clone();
+    let (flag, path) = (stop.clone(), path.to_path_buf());
     let set = ctrlc::set_handler(move || {
         if flag.swap(true, Ordering::Relaxed) {
+            impasto_store::remove_unfinished(&path);
             std::process::exit(130);
         }
     });

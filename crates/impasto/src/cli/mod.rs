@@ -54,8 +54,23 @@ pub enum Command {
 #[command(after_help = CONVERT_HELP)]
 pub struct Convert {
     /// The model: any file that `inspect` reads, or a folder.
-    #[arg(short, long, value_name = "PATH")]
-    pub model: PathBuf,
+    #[arg(short, long, value_name = "PATH", required_unless_present = "diffusion_model")]
+    pub model: Option<PathBuf>,
+    /// A diffusion model, to be merged with the files of the next flags under the names of single checkpoints.
+    #[arg(long, value_name = "FILE", conflicts_with = "model")]
+    pub diffusion_model: Option<PathBuf>,
+    /// Its autoencoder.
+    #[arg(long, value_name = "FILE", requires = "diffusion_model")]
+    pub vae: Option<PathBuf>,
+    /// Its text encoder CLIP-L.
+    #[arg(long = "clip_l", value_name = "FILE", requires = "diffusion_model")]
+    pub clip_l: Option<PathBuf>,
+    /// Its text encoder OpenCLIP-G.
+    #[arg(long = "clip_g", value_name = "FILE", requires = "diffusion_model")]
+    pub clip_g: Option<PathBuf>,
+    /// Its text encoder T5-XXL.
+    #[arg(long, value_name = "FILE", requires = "diffusion_model")]
+    pub t5xxl: Option<PathBuf>,
     /// The file to write: .gguf or .safetensors.
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
@@ -66,10 +81,10 @@ pub struct Convert {
     #[arg(long, value_name = "RULES", default_value = "")]
     pub tensor_type_rules: String,
     /// All components of a diffusers folder into one file, each under the name of its folder.
-    #[arg(long, conflicts_with = "component")]
+    #[arg(long, requires = "model", conflicts_with = "component")]
     pub merge: bool,
     /// One component of a diffusers folder, such as unet.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", requires = "model")]
     pub component: Option<String>,
     /// Replace the file if it is there.
     #[arg(long)]

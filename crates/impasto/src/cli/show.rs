@@ -70,7 +70,15 @@ pub fn inspect(file: &Path, as_json: bool) -> anyhow::Result<()> {
     let row = |name: &str, part: &TensorGroup| {
         say!("{name:<72} {:>8} {:>14} {:>10.1}", part.tensors, part.parameters, part.bytes as f64 / 1e6);
     };
-    say!("{}", found.family.as_deref().unwrap_or("no diffusion model that is known here"));
+    let kind = found.family.as_ref().or(found.kind.as_ref()).map(String::as_str);
+    say!(
+        "{}: {}",
+        found.formats.iter().map(String::as_str).collect::<Vec<_>>().join(", "),
+        kind.unwrap_or("no diffusion model that is known here")
+    );
+    if let Some(architecture) = &found.architecture {
+        say!("architecture {architecture}");
+    }
     if let Some(prediction) = &found.prediction {
         let what = match prediction.as_str() {
             "v" => "the velocity (v)",
@@ -97,9 +105,15 @@ pub fn inspect(file: &Path, as_json: bool) -> anyhow::Result<()> {
             n => say!("{what}: {n} tensors: {}{}", some.join(", "), if n > 5 { ", ..." } else { "" }),
         }
     }
+    if !found.undecodable.is_empty() {
+        say!("cannot be decoded: {}", found.undecodable.join(", "));
+    }
     for (key, value) in &found.metadata {
         let short: String = value.chars().take(100).collect();
         say!("{key}: {short}{}", if short.len() < value.len() { " ..." } else { "" });
+    }
+    if !found.long_values.is_empty() {
+        say!("too long to show: {}", found.long_values.join(", "));
     }
     Ok(())
 }

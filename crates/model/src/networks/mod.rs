@@ -179,7 +179,7 @@ pub struct IncompleteNetwork {
 }
 
 /// What a file of another kind is, where its names give it away.
-pub(crate) fn foreign_kind(shapes: &TensorShapes) -> Option<&'static str> {
+pub fn foreign_kind(shapes: &TensorShapes) -> Option<&'static str> {
     let any = |parts: &[&str]| shapes.keys().any(|name| parts.iter().all(|part| name.contains(part)));
     let kinds: [(&[&[&str]], &str); 8] = [
         (

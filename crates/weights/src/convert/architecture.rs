@@ -19,15 +19,20 @@ const ARCHITECTURES: &[(&str, &[&str])] = &[
     ("lumina2", &["cap_embedder.1.weight", "context_refiner.0.attention.qkv.weight"]),
     ("sdxl", &["label_emb.0.0.weight", "input_blocks.0.0.weight"]),
     ("sdxl", &["add_embedding.linear_1.weight", "down_blocks.0.downsamplers.0.conv.weight"]),
-    ("sd1", &["input_blocks.3.0.op.weight", "output_blocks.2.1.conv.weight"]),
+    ("sd1", &["input_blocks.0.0.weight", "middle_block.1.transformer_blocks.0.attn2.to_k.weight"]),
     (
         "sd1",
         &["down_blocks.0.downsamplers.0.conv.weight", "mid_block.attentions.0.transformer_blocks.0.attn2.to_k.weight"],
     ),
 ];
 
-/// The architecture of a model whose tensors have these names, whatever stands before them.
-pub(super) fn of_names<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Option<&'static str> {
+/// The architecture of a diffusion model whose tensors have these names, whatever stands before them, as GGUF files name it.
+///
+/// ```
+/// let names = ["model.diffusion_model.double_blocks.0.img_attn.proj.weight"];
+/// assert_eq!(impasto_weights::architecture_of(names.into_iter()), Some("flux"));
+/// ```
+pub fn architecture_of<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Option<&'static str> {
     let has = |end: &str| {
         names.clone().any(|name| name.strip_suffix(end).is_some_and(|start| start.is_empty() || start.ends_with('.')))
     };
@@ -40,14 +45,15 @@ mod tests {
 
     #[test]
     fn names_tell_the_architecture() {
-        let of = |names: &[&str]| of_names(names.iter().copied());
+        let of = |names: &[&str]| architecture_of(names.iter().copied());
         assert_eq!(of(&["model.diffusion_model.double_blocks.0.img_attn.proj.weight"]), Some("flux"));
         assert_eq!(of(&["first_double_blocks.0.img_attn.proj.weight"]), None);
-        let unet =
-            ["model.diffusion_model.input_blocks.3.0.op.weight", "model.diffusion_model.output_blocks.2.1.conv.weight"];
+        let unet = ["input_blocks.0.0.weight", "middle_block.1.transformer_blocks.0.attn2.to_k.weight"];
+        let unet = unet.map(|name| format!("model.diffusion_model.{name}"));
+        let mut unet: Vec<&str> = unet.iter().map(String::as_str).collect();
         assert_eq!(of(&unet), Some("sd1"));
-        let xl = ["model.diffusion_model.label_emb.0.0.weight", "model.diffusion_model.input_blocks.0.0.weight"];
-        assert_eq!(of(&[&unet[..], &xl].concat()), Some("sdxl"));
+        unet.push("model.diffusion_model.label_emb.0.0.weight");
+        assert_eq!(of(&unet), Some("sdxl"));
         assert_eq!(of(&["decoder.conv_in.weight"]), None);
     }
 }

@@ -1,6 +1,6 @@
 //! The header of a GGUF file.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ConvertError, ModelPart, OutputTensor};
 use crate::ElementType;
@@ -32,6 +32,7 @@ pub(super) fn header(
     parts: &[ModelPart],
     tensors: &mut [OutputTensor],
     architecture: Option<&str>,
+    metadata: &BTreeMap<String, String>,
 ) -> Result<(Vec<u8>, u64), ConvertError> {
     if let Some(long) = tensors.iter().find(|tensor| tensor.name.len() > MAX_NAME) {
         let problem =
@@ -43,7 +44,7 @@ pub(super) fn header(
     values.extend(architecture.map(|name| ("general.architecture".into(), TEXT, text(name))));
     values.push(number("general.quantization_version", QUANTIZATION_VERSION));
     values.extend(file_type(tensors).map(|n| number("general.file_type", n)));
-    values.extend(kept_values(parts)?);
+    values.extend(kept_values(parts, metadata)?);
 
     let mut out = b"GGUF".to_vec();
     out.extend(3u32.to_le_bytes());
@@ -74,9 +75,13 @@ pub(super) fn header(
     Ok((out, offset))
 }
 
-/// What the model says of itself beside its tensors, such as its tokenizer, under the names that it has for it.
-fn kept_values(parts: &[ModelPart]) -> Result<Vec<(String, u32, Vec<u8>)>, ConvertError> {
-    let (mut values, mut seen) = (vec![], BTreeSet::new());
+/// What is said of the model beside its tensors, such as its tokenizer: `metadata`, and what the model says itself.
+fn kept_values(
+    parts: &[ModelPart],
+    metadata: &BTreeMap<String, String>,
+) -> Result<Vec<(String, u32, Vec<u8>)>, ConvertError> {
+    let mut values: Vec<_> = metadata.iter().map(|(key, value)| (key.clone(), TEXT, text(value))).collect();
+    let mut seen: BTreeSet<String> = metadata.keys().cloned().collect();
     for ModelPart { checkpoint, .. } in parts {
         for key in checkpoint.value_keys() {
             if !OWN_KEYS.iter().any(|own| key.starts_with(own)) && seen.insert(key.to_string()) {

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use impasto_graph::Storage;
 
+pub use architecture::architecture_of;
 pub use rules::{TypeRules, parse_storage};
 
 use crate::{Checkpoint, ElementType, FileError, ParamError, WeightsError};
@@ -69,6 +70,8 @@ pub struct ConvertOptions {
     pub storage: Option<Storage>,
     /// The types of some tensors, by name.
     pub rules: TypeRules,
+    /// Texts that the result says of itself beside those of the model.
+    pub metadata: BTreeMap<String, String>,
 }
 
 /// An open model, and what its tensors' names will begin with.
@@ -218,8 +221,8 @@ pub struct Conversion {
 impl Conversion {
     /// Decides what each tensor becomes.
     pub fn plan(parts: Vec<ModelPart>, options: &ConvertOptions) -> Result<Conversion, ConvertError> {
-        let wanted = options.storage.into_iter().chain(options.rules.storages());
-        for storage in wanted.filter(|storage| !options.format.holds(ElementType::of_storage(*storage))) {
+        let mut wanted = options.storage.into_iter().chain(options.rules.storages());
+        if let Some(storage) = wanted.find(|storage| !options.format.holds(ElementType::of_storage(*storage))) {
             let instead = match options.format {
                 OutputFormat::Gguf => "write .safetensors for eight-bit floats, or choose q8_0",
                 OutputFormat::Safetensors => "write .gguf for blocks, or choose f16, bf16 or f8_e4m3",
@@ -233,11 +236,13 @@ impl Conversion {
         if tensors.is_empty() {
             return Err(ConvertError::Empty);
         }
-        check_names(&mut tensors)?;
+        check_names(&tensors)?;
         report.architecture = architecture(&parts, &tensors);
         let (header, data_bytes) = match options.format {
-            OutputFormat::Gguf => gguf::header(&parts, &mut tensors, report.architecture.as_deref())?,
-            OutputFormat::Safetensors => safetensors::header(&parts, &mut tensors),
+            OutputFormat::Gguf => {
+                gguf::header(&parts, &mut tensors, report.architecture.as_deref(), &options.metadata)?
+            }
+            OutputFormat::Safetensors => safetensors::header(&parts, &mut tensors, &options.metadata),
         };
         report.bytes_written = header.len() as u64 + data_bytes;
         Ok(Conversion { parts, tensors, header, data_bytes, report })
@@ -297,7 +302,7 @@ fn choose_all(
     Ok(chosen)
 }
 
-fn check_names(tensors: &mut [OutputTensor]) -> Result<(), ConvertError> {
+fn check_names(tensors: &[OutputTensor]) -> Result<(), ConvertError> {
     let mut names: Vec<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -312,6 +317,6 @@ fn architecture(parts: &[ModelPart], tensors: &[OutputTensor]) -> Option<String>
         let has = part.checkpoint.value_keys().any(|key| key == "general.architecture");
         has.then(|| part.checkpoint.metadata().get("general.architecture").cloned())?
     };
-    let by_names = || architecture::of_names(tensors.iter().map(|tensor| tensor.name.as_str())).map(str::to_string);
+    let by_names = || architecture_of(tensors.iter().map(|tensor| tensor.name.as_str())).map(str::to_string);
     parts.iter().find_map(said).or_else(by_names)
 }

@@ -25,7 +25,11 @@ struct Header<'a> {
 }
 
 /// The header of a file with these tensors, and the bytes that follow it. Gives the tensors their places: wide elements first, so that each is aligned.
-pub(super) fn header(parts: &[ModelPart], tensors: &mut [OutputTensor]) -> (Vec<u8>, u64) {
+pub(super) fn header(
+    parts: &[ModelPart],
+    tensors: &mut [OutputTensor],
+    said: &BTreeMap<String, String>,
+) -> (Vec<u8>, u64) {
     tensors.sort_by_key(|tensor| std::cmp::Reverse(tensor.element.block().map(|(_, bytes)| bytes)));
     let mut offset = 0;
     for tensor in &mut *tensors {
@@ -35,12 +39,13 @@ pub(super) fn header(parts: &[ModelPart], tensors: &mut [OutputTensor]) -> (Vec<
     let kept = parts.iter().flat_map(|part| part.checkpoint.metadata());
     let kept = kept.filter(|(key, _)| !OWN_KEYS.iter().any(|own| key.starts_with(own)));
     let mut metadata: BTreeMap<&str, &str> = kept.map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    metadata.extend(said.iter().map(|(key, value)| (key.as_str(), value.as_str())));
     // Loaders of the first days insist on it.
     metadata.insert("format", "pt");
-    let entry = |tensor: &'_ OutputTensor| (tensor.offset, tensor.offset + tensor.bytes);
     let tensors = tensors.iter().map(|tensor| {
         let dtype = tensor.element.to_string().to_uppercase();
-        (tensor.name.as_str(), Entry { dtype, shape: &tensor.shape, data_offsets: entry(tensor) })
+        let data_offsets = (tensor.offset, tensor.offset + tensor.bytes);
+        (tensor.name.as_str(), Entry { dtype, shape: &tensor.shape, data_offsets })
     });
     let header = Header { metadata, tensors: tensors.collect() };
     let mut json = serde_json::to_vec(&header).unwrap_or_default();

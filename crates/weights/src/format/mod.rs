@@ -61,6 +61,8 @@ impl TensorInfo {
 /// What a file says of itself.
 #[derive(Debug, Default)]
 pub(crate) struct FileContents {
+    /// The format, as users know it.
+    pub(crate) format: &'static str,
     pub(crate) tensors: Vec<TensorInfo>,
     /// What is said in short texts.
     pub(crate) metadata: BTreeMap<String, String>,
@@ -76,13 +78,14 @@ pub(crate) fn read(source: &ModelFile, file: usize) -> Result<FileContents, Weig
     source.read_at(0, start)?;
     // The header of a safetensors file is an object of JSON; before it stands its length.
     let object = start.get(8) == Some(&b'{');
-    match start {
-        _ if object => safetensors::read(source, file),
-        [b'G', b'G', b'U', b'F', ..] => gguf::read(source, file),
-        [b'P', b'K', 3, 4, ..] => pickle::read_zip(source, file),
-        [0x80, 0..=5, ..] => pickle::read_legacy(source, file),
-        _ => safetensors::read(source, file),
-    }
+    let (format, contents) = match start {
+        _ if object => ("safetensors", safetensors::read(source, file)),
+        [b'G', b'G', b'U', b'F', ..] => ("GGUF", gguf::read(source, file)),
+        [b'P', b'K', 3, 4, ..] => ("PyTorch", pickle::read_zip(source, file)),
+        [0x80, 0..=5, ..] => ("PyTorch, before 1.6", pickle::read_legacy(source, file)),
+        _ => ("safetensors", safetensors::read(source, file)),
+    };
+    Ok(FileContents { format, ..contents? })
 }
 
 /// What a file is that no reader takes, by its first bytes.
