@@ -304,7 +304,9 @@ def main(out):
                     save(case.state(), os.path.join(folder, "x.safetensors"), metadata={"format": "pt", **case.metadata})
                     pipeline = new()
                     pipeline.load_lora_weights(folder, weight_name="x.safetensors", adapter_name="x")
-                    pipeline.set_adapters(["x"], [case.strength])
+                    # Which forgets that a scale is by the root of the rank.
+                    if case.strength != 1.0:
+                        pipeline.set_adapters(["x"], [case.strength])
             else:
                 pipeline = new(**changed)
             made = make(pipeline)

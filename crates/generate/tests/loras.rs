@@ -14,12 +14,13 @@ use common::{Small, Tensor, write_safetensors};
 use impasto_backend::Backend;
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_generate::picture::Picture;
+use impasto_generate::place::MachineOptions;
 use impasto_generate::place::Placement;
 use impasto_generate::settings::Settings;
-use impasto_generate::{Event, GenerateError, Job, run};
+use impasto_generate::{Engine, EngineOptions, Event, GenerateError, Job, SavedRun, inside, run, run_file};
 use impasto_model::{Model, ModelPaths};
 use impasto_weights::Checkpoint;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tempfile::TempDir;
 
 fn fixtures(end: &str) -> PathBuf {
@@ -133,4 +134,229 @@ fn every_dialect_on_stable_diffusion_1() {
 #[test]
 fn every_dialect_on_stable_diffusion_xl() {
     compare("xl", &Small::sdxl());
+}
+
+/// The LoRA of a case, in a folder.
+fn write_case(name: &str, path: &Path) {
+    let case = ["sd1", "xl"].into_iter().flat_map(cases).find(|case| case["name"] == name).expect("a case");
+    std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+    write_with_metadata(path, &tensors(&case), &case["metadata"]);
+}
+
+#[test]
+fn a_tag_and_a_flag_mean_the_same_lora_and_files_of_every_layout_the_same_model() {
+    for (small, name) in [(Small::sd1(), "kohya"), (Small::sdxl(), "xl_kohya"), (Small::sdxl(), "xl_open_clip")] {
+        let (folder, model) = folder(&small);
+        let loras = folder.path().join("loras");
+        let file = loras.join("style").join("fur.safetensors");
+        write_case(name, &file);
+        let lora = format!("{}=0.5", file.display());
+        let want = paint(&model, &settings(&[("lora", &lora)])).expect("a picture");
+        let prompt = "A red house under <lora:style/fur:0.5>a yellow sun, by the sea!";
+        let dir = loras.display().to_string();
+        let tagged = settings(&[("prompt", prompt), ("lora-model-dir", &dir), ("lora-apply-mode", "immediately")]);
+        assert!(paint(&model, &tagged).expect("a picture") == want, "{name} as a tag");
+        let one = folder.path().join("one.safetensors");
+        small.write_original(&one);
+        assert!(paint(&open(&one), &tagged).expect("a picture") == want, "{name} on an original file");
+        // Twice half of it is all of it.
+        let twice = paint(&model, &settings(&[("lora", &format!("{lora},{lora}"))])).expect("a picture");
+        let all = paint(&model, &settings(&[("lora", &file.display().to_string())])).expect("a picture");
+        assert!(psnr(&twice.rgb, &all.rgb) > 50.0 && psnr(&twice.rgb, &want.rgb) < 40.0, "{name} twice");
+        // In the folder of LoRAs, a name is enough for the flag too.
+        let named = settings(&[("lora", "style/fur=0.5"), ("lora-model-dir", &dir)]);
+        assert!(paint(&model, &named).expect("a picture") == want, "{name} by its name");
+    }
+}
+
+#[test]
+fn two_hundred_are_their_sum() {
+    let (folder, model) = folder(&Small::sd1());
+    let write = |name: &str, scale: f32| {
+        let path = folder.path().join(name);
+        let bias = |module: &str, n: usize| (format!("lora_unet_{module}.diff_b"), (vec![n], vec![scale; n]));
+        write_safetensors(&path, &[bias("conv_out", 4), bias("conv_in", 32)].into());
+        path.display().to_string()
+    };
+    let many: Vec<String> = (0..200).map(|i| write(&format!("{i}.safetensors"), 0.001 * (i % 7) as f32)).collect();
+    let sum: f32 = (0..200).map(|i| 0.001 * (i % 7) as f32).sum();
+    let want = paint(&model, &settings(&[("lora", &write("sum.safetensors", sum))])).expect("a picture");
+    let made = paint(&model, &settings(&[("lora", &many.join(","))])).expect("a picture");
+    let plain = paint(&model, &settings(&[])).expect("a picture");
+    assert!(psnr(&made.rgb, &want.rgb) > 50.0 && psnr(&plain.rgb, &want.rgb) < 30.0);
+}
+
+#[test]
+fn what_cannot_be_applied_is_said() {
+    let (folder, model) = folder(&Small::sd1());
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let write = |name: &str, tensors: &[(&str, &[usize], f32)]| {
+        let tensor = |(name, shape, value): &(&str, &[usize], f32)| {
+            (name.to_string(), (shape.to_vec(), vec![*value; shape.iter().product()]))
+        };
+        write_safetensors(Path::new(&at(name)), &tensors.iter().map(tensor).collect());
+        at(name)
+    };
+    let refused = |lora: &str| match paint(&model, &settings(&[("lora", lora)])) {
+        Ok(_) => panic!("{lora} is applied"),
+        Err(error) => error.to_string(),
+    };
+    let attention = "down_blocks_0_attentions_0_transformer_blocks_0_attn2_to_k";
+    let names = [format!("lora_unet_{attention}.lora_down.weight"), format!("lora_unet_{attention}.lora_up.weight")];
+    let width = |n: usize| -> String {
+        write(&format!("width{n}.safetensors"), &[(&names[0], &[2, n], 1.0), (&names[1], &[32, 2], 1.0)])
+    };
+    let flux = "lora_unet_double_blocks_0_img_attn_qkv";
+    for (lora, says) in [
+        (width(2048), &["LoRA for Stable Diffusion XL", "is Stable Diffusion 1"][..]),
+        (width(1024), &["LoRA for Stable Diffusion 2", "is Stable Diffusion 1"]),
+        (width(96), &["texts have 96 numbers a token (here 64)"]),
+        (
+            write(
+                "flux.safetensors",
+                &[
+                    (&format!("{flux}.lora_down.weight"), &[2, 8], 1.0),
+                    (&format!("{flux}.lora_up.weight"), &[8, 2], 1.0),
+                ],
+            ),
+            &["LoRA for FLUX", "Stable Diffusion 1"],
+        ),
+        (write("te2.safetensors", &[("lora_te2_x.diff", &[2, 8], 1.0)]), &["Stable Diffusion XL"]),
+        (
+            write("none.safetensors", &[("lora_unet_x.diff", &[2, 8], 1.0)]),
+            &["changes nothing", "lora_unet_x", "1 fit"],
+        ),
+        (
+            write("shape.safetensors", &[("lora_unet_conv_in.diff", &[2, 8], 1.0)]),
+            &["changes nothing", "2 x 8", "32 x 36"],
+        ),
+        (
+            write("nan.safetensors", &[("lora_unet_conv_in.diff_b", &[32], f32::NAN)]),
+            &["nan.safetensors", "NaN or infinity", "lora_unet_conv_in.diff_b"],
+        ),
+        (
+            write(
+                "rank.safetensors",
+                &[
+                    ("lora_unet_conv_in.lora_down.weight", &[0, 36], 1.0),
+                    ("lora_unet_conv_in.lora_up.weight", &[32, 0], 1.0),
+                ],
+            ),
+            &["rank.safetensors", "rank 0"],
+        ),
+        (at("missing.safetensors"), &["missing.safetensors: there is no such LoRA", "--lora-model-dir"]),
+    ] {
+        let error = refused(&lora);
+        assert!(says.iter().all(|says| error.contains(says)), "{lora}: {error}");
+    }
+    let partly = write(
+        "partly.safetensors",
+        &[
+            ("lora_unet_conv_in.diff_b", &[32], 1.0),
+            ("lora_unet_x.diff", &[2], 1.0),
+            ("lora_unet_conv_out.diff_b", &[5], 1.0),
+        ],
+    );
+    let job = Job::new(&settings(&[("lora", &partly)]), &model).unwrap_or_else(|e| panic!("{e}"));
+    let says = [
+        "1 modules are applied",
+        "1 fit nothing",
+        "lora_unet_x",
+        "1 have another shape",
+        "5 x 1 numbers, the model has 4 x 1",
+    ];
+    assert!(says.iter().all(|says| job.notes[0].contains(says)), "{:?}", job.notes);
+    let later = settings(&[("lora", &partly), ("lora-apply-mode", "at_runtime")]);
+    assert!(Job::new(&later, &model).err().expect("not yet").to_string().contains("at_runtime"));
+    // Without a folder a tag does nothing, and its letters are no words.
+    let tagged = Job::new(&settings(&[("prompt", "a cat<lora:fur:1>")]), &model).expect("a job");
+    assert!(tagged.prompt == "a cat" && tagged.notes[0].contains("<lora:fur:1> is not applied"), "{:?}", tagged.notes);
+}
+
+fn engine() -> Engine {
+    let options = EngineOptions::new(&settings(&[("gpu", "disable")])).expect("options");
+    let devices = MachineOptions { keep_alive: std::time::Duration::from_secs(60), ..options.devices };
+    Engine::new(EngineOptions { devices, ..options })
+}
+
+#[test]
+fn a_picture_says_its_loras_and_a_run_is_resumed_with_the_same_ones_only() {
+    let (folder, model) = folder(&Small::sd1());
+    let at = |name: &str| folder.path().join(name);
+    write_case("kohya", &at("fur.safetensors"));
+    write_case("peft", &at("loras/style.safetensors"));
+    let (dir, lora, output) = (at("loras"), format!("{}=0.5", at("fur.safetensors").display()), at("picture.png"));
+    let asked = settings(&[
+        ("prompt", "A red house <lora:style:0.25>"),
+        ("lora", &lora),
+        ("lora-model-dir", &dir.display().to_string()),
+        ("output", &output.display().to_string()),
+    ]);
+    let job = Job::new(&asked, &model).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(job.prompt, "A red house ");
+    let says = job.parameters(7);
+    assert!(
+        says.starts_with("A red house <lora:style:0.25>\n")
+            && says.contains(", Lora: fur.safetensors=0.5, Lora hash: "),
+        "{says}"
+    );
+    assert!(says.contains(&model.fingerprint().expect("read")), "the model's own hash: {says}");
+
+    // Stopped after three steps, and gone on with.
+    let engine = engine();
+    let mut steps = 0;
+    let stopped = engine.run(&job.clone().written(), &mut |event| {
+        steps += usize::from(matches!(event, Event::Step { .. }));
+        Ok(steps < 3)
+    });
+    assert!(matches!(stopped, Err(GenerateError::Interrupted)));
+    let saved = || SavedRun::read(&run_file(&output)).expect("a run");
+    let resumed = Job::resumed(saved(), &Settings::default(), &model).unwrap_or_else(|e| panic!("{e}"));
+    let mut made = None;
+    let mut keep = |event: Event| {
+        if let Event::Picture { picture, .. } = event {
+            made = Some(picture.clone());
+        }
+        Ok(true)
+    };
+    engine.run(&resumed, &mut keep).unwrap_or_else(|e| panic!("{e}"));
+    let whole = paint(&model, &asked).expect("a picture");
+    assert!(psnr(&made.expect("a picture").rgb, &whole.rgb) > 40.0);
+
+    whole.write(&output, &says, true).expect("written");
+    let found = inside(&output).expect("settings");
+    let mut settings = found.settings.clone();
+    settings.set("lora-model-dir", &dir.display().to_string()).expect("a folder");
+    // The file of the flag is not in the folder yet.
+    let error = Job::new(&settings, &model).err().expect("no such file").to_string();
+    assert!(error.contains("no LoRA 'fur.safetensors'"), "{error}");
+    std::fs::copy(at("fur.safetensors"), at("loras/fur.safetensors")).expect("copied");
+    let again = Job::new(&settings, &model).unwrap_or_else(|e| panic!("{e}"));
+    found.check_loras(&again).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(again.parameters(7), says);
+
+    // Another file of the same name.
+    write_case("full", &at("loras/style.safetensors"));
+    let other = Job::new(&settings, &model).unwrap_or_else(|e| panic!("{e}"));
+    assert!(found.check_loras(&other).expect_err("another").to_string().contains("other LoRAs"));
+    let error = Job::resumed(saved(), &Settings::default(), &model).err().expect("another").to_string();
+    assert!(error.contains("other LoRAs"), "{error}");
+}
+
+#[test]
+fn a_second_picture_with_the_same_loras_loads_nothing() {
+    let (folder, model) = folder(&Small::sd1());
+    let file = folder.path().join("full.safetensors");
+    write_case("full", &file);
+    let engine = engine();
+    let paint = |strength: &str| {
+        let lora = format!("{}={strength}", file.display());
+        let job = Job::new(&settings(&[("lora", &lora), ("steps", "2")]), &model).unwrap_or_else(|e| panic!("{e}"));
+        engine.run(&job, &mut |_| Ok(true)).unwrap_or_else(|e| panic!("{e}"));
+        engine.work().loads
+    };
+    let first = paint("0.5");
+    assert_eq!(paint("0.5"), first, "the same LoRAs");
+    // This one changes the diffusion model alone.
+    assert_eq!(paint("0.75"), first + 1, "another strength");
 }

@@ -317,7 +317,7 @@ fn strangers_are_understood() {
         (&["a", "red", "house", "by", "the", "sea"][..], ""),
         (&["--fa", "--diffusion-fa", "--mmap", "--color", "-M", "img_gen", "-p", "a cat"], "--mmap is not needed"),
         (&["--scheduler", "normal", "--rng", "std_default", "-s", "-5", "-p", "a cat"], "std_default"),
-        (&["-p", "a cat <lora:fur:0.8>"], "<lora:fur...> is not applied"),
+        (&["-p", "a cat <lora:fur:0.8>"], "<lora:fur:0.8> is not applied"),
     ] {
         let out = run(folder.path(), &quick(args));
         assert_eq!(code(&out), Some(0), "{args:?}: {}", text(&out.stderr));

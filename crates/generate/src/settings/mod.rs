@@ -201,7 +201,7 @@ settings! {
     prediction: Prediction = Model "prediction" <"NAME">;
     /// LoRA files, each with how much of it counts (1): fur.safetensors=0.8. Several are separated by commas, or given one by one.
     lora: LoraChoices = Model "lora" <"FILE[=X]">;
-    /// The folder of LoRA files that prompts name: <lora:fur:0.8> is fur.safetensors there (or .gguf, .pt, .ckpt).
+    /// The folder of LoRA files that prompts name: `<lora:fur:0.8>` is fur.safetensors there (or .gguf, .pt, .ckpt).
     lora_model_dir: PathBuf = Model "lora-model-dir" <"DIR">;
     /// When LoRAs change the weights: immediately, while these are read (which auto is, too), or at_runtime (not yet).
     lora_apply_mode: LoraMode = Model "lora-apply-mode" <"HOW">;
