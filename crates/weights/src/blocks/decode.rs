@@ -8,7 +8,8 @@ use super::float::{bf16_to_f32, e4m3_to_f32, e5m2_to_f32, f16_to_f32};
 use super::k_quants::{nibble_scales, three_bit_scales};
 use super::{FOUR_BIT_FLOATS, UNEVEN_STEPS, check_lengths};
 
-/// Fills `out` with the numbers of whole blocks, equal in every bit to those of the reference implementation.
+/// Fills `out` with the numbers of whole blocks, equal in every bit to those of the reference implementation. It becomes part of its caller, and so of the
+/// instructions that the caller is compiled for: a function for AVX-512 decodes with AVX-512.
 ///
 /// ```
 /// use impasto_graph::Storage;
@@ -21,6 +22,7 @@ use super::{FOUR_BIT_FLOATS, UNEVEN_STEPS, check_lengths};
 ///
 /// # Panics
 /// If the bytes are not those of `out.len()` numbers, or that is no number of whole blocks.
+#[inline(always)]
 pub fn decode(storage: Storage, bytes: &[u8], out: &mut [f32]) {
     check_lengths(storage, bytes.len(), out.len());
     match storage {
@@ -86,6 +88,7 @@ pub fn scale_rows(numbers: &mut [f32], first: usize, row: usize, scales: &[f32])
     }
 }
 
+#[inline(always)]
 fn each<const BYTES: usize, const ELEMENTS: usize>(
     bytes: &[u8],
     out: &mut [f32],
@@ -96,56 +99,67 @@ fn each<const BYTES: usize, const ELEMENTS: usize>(
 }
 
 /// The half-precision float at a place of a block.
+#[inline(always)]
 fn half_at(block: &[u8], at: usize) -> f32 {
     f16_to_f32(u16::from_le_bytes([block[at], block[at + 1]]))
 }
 
 /// So many bytes of a block, from a place on.
+#[inline(always)]
 fn part<const N: usize>(block: &[u8], at: usize) -> &[u8; N] {
     block[at..].first_chunk().expect("a block's parts lie inside it")
 }
 
 /// Sixteen bytes as 32 numbers of four bits: all low ones, then all high ones.
+#[inline(always)]
 fn nibbles(bytes: &[u8; 16]) -> [u8; 32] {
     from_fn(|i| if i < 16 { bytes[i] & 15 } else { bytes[i - 16] >> 4 })
 }
 
 /// Five-bit numbers from their lower four bits and a word of fifth bits.
+#[inline(always)]
 fn five_bits(fifth: &[u8; 4], lower: &[u8; 16]) -> [u8; 32] {
     let (fifth, lower) = (u32::from_le_bytes(*fifth), nibbles(lower));
     from_fn(|i| lower[i] | ((fifth >> i) as u8 & 1) << 4)
 }
 
+#[inline(always)]
 fn q4_0(block: &[u8; 18], out: &mut [f32; 32]) {
     let (d, q) = (half_at(block, 0), nibbles(part(block, 2)));
     *out = q.map(|q| d * f32::from(q as i8 - 8));
 }
 
+#[inline(always)]
 fn q4_1(block: &[u8; 20], out: &mut [f32; 32]) {
     let (d, m, q) = (half_at(block, 0), half_at(block, 2), nibbles(part(block, 4)));
     *out = q.map(|q| d * f32::from(q) + m);
 }
 
+#[inline(always)]
 fn q5_0(block: &[u8; 22], out: &mut [f32; 32]) {
     let (d, q) = (half_at(block, 0), five_bits(part(block, 2), part(block, 6)));
     *out = q.map(|q| d * f32::from(q as i8 - 16));
 }
 
+#[inline(always)]
 fn q5_1(block: &[u8; 24], out: &mut [f32; 32]) {
     let (d, m, q) = (half_at(block, 0), half_at(block, 2), five_bits(part(block, 4), part(block, 8)));
     *out = q.map(|q| d * f32::from(q) + m);
 }
 
+#[inline(always)]
 fn q8_0(block: &[u8; 34], out: &mut [f32; 32]) {
     let (d, q) = (half_at(block, 0), part::<32>(block, 2));
     *out = q.map(|q| f32::from(q as i8) * d);
 }
 
+#[inline(always)]
 fn iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
     let (d, q) = (half_at(block, 0), nibbles(part(block, 2)));
     *out = q.map(|q| d * UNEVEN_STEPS[q as usize & 15]);
 }
 
+#[inline(always)]
 fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
     let (d, q) = (half_power_of_two(block[0]), nibbles(part(block, 1)));
     *out = q.map(|q| d * FOUR_BIT_FLOATS[q as usize & 15]);
@@ -156,6 +170,7 @@ pub(super) const fn half_power_of_two(exponent: u8) -> f32 {
     f32::from_bits(if exponent < 2 { 0x0020_0000 << exponent } else { (exponent as u32 - 1) << 23 })
 }
 
+#[inline(always)]
 fn q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
     let (scales, q) = (part::<16>(block, 0), part::<64>(block, 16));
     let (d, dmin) = (half_at(block, 80), half_at(block, 82));
@@ -167,6 +182,7 @@ fn q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
     }
 }
 
+#[inline(always)]
 fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
     let (high, q) = (part::<32>(block, 0), part::<64>(block, 32));
     let (scales, d) = (three_bit_scales(part(block, 96)), half_at(block, 108));
@@ -181,6 +197,7 @@ fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
     }
 }
 
+#[inline(always)]
 fn q4_k(block: &[u8; 144], out: &mut [f32; 256]) {
     let (d, dmin) = (half_at(block, 0), half_at(block, 2));
     let (scales, mins) = nibble_scales(part(block, 4));
@@ -191,6 +208,7 @@ fn q4_k(block: &[u8; 144], out: &mut [f32; 256]) {
     }
 }
 
+#[inline(always)]
 fn q5_k(block: &[u8; 176], out: &mut [f32; 256]) {
     let (d, dmin) = (half_at(block, 0), half_at(block, 2));
     let (scales, mins) = nibble_scales(part(block, 4));
@@ -202,6 +220,7 @@ fn q5_k(block: &[u8; 176], out: &mut [f32; 256]) {
     }
 }
 
+#[inline(always)]
 fn q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
     let (high, scales, d) = (part::<64>(block, 128), part::<16>(block, 192), half_at(block, 208));
     for (i, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
@@ -218,6 +237,7 @@ fn q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
     }
 }
 
+#[inline(always)]
 fn iq4_xs(block: &[u8; 136], out: &mut [f32; 256]) {
     let (d, high, low) = (half_at(block, 0), u16::from_le_bytes([block[2], block[3]]), part::<4>(block, 4));
     for (i, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {

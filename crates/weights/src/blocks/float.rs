@@ -1,6 +1,7 @@
 //! Conversions between floats, in integer arithmetic that compilers vectorise and that no mode of the processor changes.
 
 /// A half-precision float as `f32`, exactly.
+#[inline(always)]
 pub(super) const fn f16_to_f32(half: u16) -> f32 {
     let (sign, rest) = ((half as u32 & 0x8000) << 16, (half as u32 & 0x7fff) << 13);
     // The exponent's bias is 15 there and 127 here.
@@ -41,6 +42,7 @@ pub(super) const fn through_f16(x: f32) -> f32 {
     f16_to_f32(f32_to_f16(x))
 }
 
+#[inline(always)]
 pub(super) const fn bf16_to_f32(half: u16) -> f32 {
     f32::from_bits((half as u32) << 16)
 }
@@ -71,10 +73,12 @@ static E4M3: [f32; 256] = {
     table
 };
 
+#[inline(always)]
 pub(super) fn e4m3_to_f32(byte: u8) -> f32 {
     E4M3[byte as usize]
 }
 
+#[inline(always)]
 pub(super) const fn e5m2_to_f32(byte: u8) -> f32 {
     f16_to_f32((byte as u16) << 8)
 }

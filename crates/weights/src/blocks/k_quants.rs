@@ -7,6 +7,7 @@ use super::float::through_f16;
 use super::search::{best_part, extreme, inverse, inverses, is_finite, nearest, scale_of, sums};
 
 /// Scales and minimums of `Q4_K` and `Q5_K`: eight of six bits each in twelve bytes.
+#[inline(always)]
 pub(super) fn nibble_scales(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
     let at = |i: usize, last: fn(u8) -> u8| match i % 8 {
         j if j < 4 => packed[i / 8 * 4 + j] & 63,
@@ -24,6 +25,7 @@ fn put_nibble_scales(out: &mut [u8], scales: &[u8; 8], mins: &[u8; 8]) {
 }
 
 /// The scales of `Q3_K`: sixteen signed ones of six bits.
+#[inline(always)]
 pub(super) fn three_bit_scales(packed: &[u8; 12]) -> [i8; 16] {
     from_fn(|i| {
         let low = packed[i % 8] >> (i / 8 * 4) & 15;
