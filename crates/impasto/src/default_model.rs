@@ -11,10 +11,7 @@ use impasto_model::{Model, ModelError};
 pub fn open_model(engine: &Engine, settings: &Settings) -> Result<Arc<Model>, GenerateError> {
     let paths = settings.model_paths();
     match paths.is_empty() {
-        true => engine.open_with(&paths, || match paths.weight_type {
-            Some(storage) => default_model()?.read_as(storage),
-            None => default_model(),
-        }),
+        true => engine.open_with(&paths, || default_model()?.read_as(&paths)),
         false => engine.open(&paths),
     }
 }

@@ -108,6 +108,12 @@ pub enum ModelError {
         /// What it is.
         what: String,
     },
+    /// Rules for the types of tensors that cannot be read.
+    #[error("--tensor-type-rules: {problem}")]
+    TypeRules {
+        /// What is wrong with them.
+        problem: String,
+    },
 }
 
 fn count(tensors: usize) -> String {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use impasto_graph::Storage;
-use impasto_weights::{Checkpoint, FileError, WeightsError};
+use impasto_weights::{Checkpoint, FileError, ParamLocation, TypeRules, WeightsError};
 
 use crate::discovery::Discovered;
 use crate::families::{AssembledModel, FAMILIES, Family, NetworkId, Pipeline};
@@ -31,6 +31,8 @@ pub struct ModelPaths {
     pub taesd: Option<PathBuf>,
     /// As what the weights of all of them are read; by default as the files have them.
     pub weight_type: Option<Storage>,
+    /// The same by the names of tensors, before that: `^vae\.=f16,attn=q8_0`.
+    pub type_rules: Option<String>,
 }
 
 impl ModelPaths {
@@ -70,21 +72,27 @@ impl Model {
     /// The same with a list of families of one's own.
     pub fn open_with(families: &[&dyn Family], paths: &ModelPaths) -> Result<Model, ModelError> {
         let model = Model::assemble(families, Discovered::of_paths(families, paths)?)?;
-        match paths.weight_type {
-            Some(storage) => model.read_as(storage),
-            None => Ok(model),
-        }
+        model.read_as(paths)
     }
 
-    /// The same model, its weights converted to another type while they are read: those of layers, as far as their rows are whole blocks of it; biases,
-    /// norms and embeddings stay as the files have them.
-    pub fn read_as(mut self, storage: Storage) -> Result<Model, ModelError> {
+    /// The same model, its weights converted to other types while they are read, as the paths say: by rules for the names of tensors; else those of layers,
+    /// as far as their rows are whole blocks; biases, norms and embeddings stay as the files have them.
+    pub fn read_as(mut self, paths: &ModelPaths) -> Result<Model, ModelError> {
+        if paths.weight_type.is_none() && paths.type_rules.is_none() {
+            return Ok(self);
+        }
+        let rules = paths.type_rules.as_deref().unwrap_or_default().parse::<TypeRules>();
+        let rules = rules.map_err(|error| ModelError::TypeRules { problem: error.to_string() })?;
+        let chosen = |name: &str, location: &ParamLocation| {
+            let by_rule = rules.find(&location.tensor).and_then(|(_, storage)| in_whole_blocks(storage, &location.shape));
+            by_rule.or_else(|| layer_storage(name, &location.shape, paths.weight_type?))
+        };
         let mut converted: Vec<(Arc<OpenNetwork>, Arc<OpenNetwork>)> = vec![];
         for network in self.networks.values_mut() {
             let known = converted.iter().find(|(before, _)| Arc::ptr_eq(before, network));
             let after = match known {
                 Some((_, after)) => after.clone(),
-                None => Arc::new(network.read_as(&|name, shape| layer_storage(name, shape, storage))?),
+                None => Arc::new(network.read_as(&chosen)?),
             };
             converted.push((std::mem::replace(network, after.clone()), after));
         }
@@ -146,9 +154,13 @@ pub fn layer_storage(name: &str, shape: &[usize], storage: Storage) -> Option<St
     let is_layer = shape.len() >= 2 && !name.contains("embedding");
     // Windows of several taps become numbers again before they are multiplied: blocks would cost bits, and save nothing.
     let is_dense = matches!(storage, Storage::Dense(_)) || shape.len() == 2;
-    let fits = |storage: &Storage| (shape[shape.len() - 1] as u64).is_multiple_of(storage.block_elements());
-    let storage = [Some(storage), storage.in_smaller_blocks()].into_iter().flatten();
-    storage.filter(|_| is_layer && is_dense).find(fits)
+    in_whole_blocks(storage, shape).filter(|_| is_layer && is_dense)
+}
+
+/// The storage, or that of smaller blocks in its place, if rows are whole blocks of it.
+fn in_whole_blocks(storage: Storage, shape: &[usize]) -> Option<Storage> {
+    let row = shape.last().copied().unwrap_or(1) as u64;
+    [Some(storage), storage.in_smaller_blocks()].into_iter().flatten().find(|s| row.is_multiple_of(s.block_elements()))
 }
 
 /// The tensors that no network uses, by file: neither those of the model, nor others that were recognised and not needed.

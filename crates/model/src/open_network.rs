@@ -48,8 +48,11 @@ impl OpenNetwork {
         Ok(OpenNetwork { network: found.network.clone(), prefix: found.prefix.clone(), params: Arc::new(params) })
     }
 
-    /// The same network, some of its parameters converted while they are read, as `of` says by name and shape.
-    pub(crate) fn read_as(&self, of: &dyn Fn(&str, &[usize]) -> Option<Storage>) -> Result<OpenNetwork, ModelError> {
+    /// The same network, some of its parameters converted while they are read, as `of` says by name and place.
+    pub(crate) fn read_as(
+        &self,
+        of: &dyn Fn(&str, &ParamLocation) -> Option<Storage>,
+    ) -> Result<OpenNetwork, ModelError> {
         let (path, part) = (self.params.path().to_owned(), self.network.kind().name());
         let params = self.params.read_as(of).map_err(|problems| ModelError::Tensors { path, part, problems })?;
         Ok(OpenNetwork { params: Arc::new(params), ..self.clone() })

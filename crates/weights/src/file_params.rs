@@ -140,10 +140,10 @@ impl FileParams {
         }
     }
 
-    /// The same parameters, some of them converted while they are read, as `of` says by name and shape.
-    pub fn read_as(&self, of: &dyn Fn(&str, &[usize]) -> Option<Storage>) -> Result<FileParams, TensorProblems> {
+    /// The same parameters, some of them converted while they are read, as `of` says by name and place.
+    pub fn read_as(&self, of: &dyn Fn(&str, &ParamLocation) -> Option<Storage>) -> Result<FileParams, TensorProblems> {
         let convert = |(name, location): (&String, &ParamLocation)| {
-            let read_as = of(name, &location.shape).or(location.read_as);
+            let read_as = of(name, location).or(location.read_as);
             (name.clone(), ParamLocation { read_as, ..location.clone() })
         };
         let converted = FileParams::find(&self.path, &self.checkpoint, self.params.iter().map(convert).collect())?;

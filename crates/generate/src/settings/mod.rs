@@ -187,6 +187,8 @@ settings! {
     model: PathBuf = Model "model" 'm' <"FILE">;
     /// The type of weights, converted while they are loaded: q8_0 halves f16. Biases, norms and embeddings stay as they are. By default what the file has.
     weight_type: Storage = Model "weight-type" <"NAME">;
+    /// Types by the names of tensors in the file, before --type: ^first_stage_model=f16,attn=q8_0. The first pattern that is found in a name decides.
+    tensor_type_rules: String = Model "tensor-type-rules" <"PATTERN=TYPE,...">;
     /// The diffusion model alone.
     diffusion_model: PathBuf = Model "diffusion-model" <"FILE">;
     /// The autoencoder alone.
@@ -306,6 +308,7 @@ impl Settings {
             clip_g: self.clip_g.clone(),
             taesd: self.taesd.clone(),
             weight_type: self.weight_type,
+            type_rules: self.tensor_type_rules.clone(),
         }
     }
 

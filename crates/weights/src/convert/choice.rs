@@ -145,16 +145,12 @@ fn is_bare(tensor: &TensorInfo, name: &str) -> bool {
 fn fitting(storage: Storage, raw: RawType, tensor: &TensorInfo, format: OutputFormat) -> Storage {
     let row = tensor.shape.last().copied().unwrap_or(1) as u64;
     let fits = |storage: Storage| row.is_multiple_of(storage.block_elements());
-    let smaller = match storage {
-        Storage::Q2_K | Storage::Q3_K | Storage::IQ4_XS => Storage::IQ4_NL,
-        Storage::Q4_K => Storage::Q5_0,
-        Storage::Q5_K => Storage::Q5_1,
-        Storage::Q6_K => Storage::Q8_0,
-        other => other,
-    };
     let dense = if raw == RawType::Stored(BF16) { BF16 } else { F16 };
     match format {
         OutputFormat::Safetensors => storage,
-        OutputFormat::Gguf => [storage, smaller].into_iter().find(|s| fits(*s)).unwrap_or(dense),
+        OutputFormat::Gguf => {
+            let all = [Some(storage), storage.in_smaller_blocks()];
+            all.into_iter().flatten().find(|s| fits(*s)).unwrap_or(dense)
+        }
     }
 }
