@@ -60,16 +60,16 @@ pub struct Convert {
     #[arg(long, value_name = "FILE", conflicts_with = "model")]
     pub diffusion_model: Option<PathBuf>,
     /// Its autoencoder.
-    #[arg(long, value_name = "FILE", requires = "diffusion_model")]
+    #[arg(long, value_name = "FILE", requires = "diffusion_model", conflicts_with = "model")]
     pub vae: Option<PathBuf>,
     /// Its text encoder CLIP-L.
-    #[arg(long = "clip_l", value_name = "FILE", requires = "diffusion_model")]
+    #[arg(long = "clip_l", value_name = "FILE", requires = "diffusion_model", conflicts_with = "model")]
     pub clip_l: Option<PathBuf>,
     /// Its text encoder OpenCLIP-G.
-    #[arg(long = "clip_g", value_name = "FILE", requires = "diffusion_model")]
+    #[arg(long = "clip_g", value_name = "FILE", requires = "diffusion_model", conflicts_with = "model")]
     pub clip_g: Option<PathBuf>,
     /// Its text encoder T5-XXL.
-    #[arg(long, value_name = "FILE", requires = "diffusion_model")]
+    #[arg(long, value_name = "FILE", requires = "diffusion_model", conflicts_with = "model")]
     pub t5xxl: Option<PathBuf>,
     /// The file to write: .gguf or .safetensors.
     #[arg(short, long, value_name = "FILE")]
