@@ -84,7 +84,8 @@ impl Model {
         let rules = paths.type_rules.as_deref().unwrap_or_default().parse::<TypeRules>();
         let rules = rules.map_err(|error| ModelError::TypeRules { problem: error.to_string() })?;
         let chosen = |name: &str, location: &ParamLocation| {
-            let by_rule = rules.find(&location.tensor).and_then(|(_, storage)| in_whole_blocks(storage, &location.shape));
+            let by_rule =
+                rules.find(&location.tensor).and_then(|(_, storage)| in_whole_blocks(storage, &location.shape));
             by_rule.or_else(|| layer_storage(name, &location.shape, paths.weight_type?))
         };
         let mut converted: Vec<(Arc<OpenNetwork>, Arc<OpenNetwork>)> = vec![];

@@ -202,13 +202,14 @@ impl<'a> Load<'a> {
         let elements = rows.start * width..rows.end * width;
         let [buffer, numbers] = buffers;
         match self.places[..] {
-            // SAFETY: the caller's.
             [Place { layout, dtype, to, .. }]
                 if layout == CpuLayout::Blocks || !layout.is_panels() && param.storage() == Storage::Dense(dtype) =>
-            unsafe {
-                let (at, bytes) = (to.add(param.bytes_of(elements.start)), param.bytes_of(elements.len()));
-                param.read_into(elements.clone(), std::slice::from_raw_parts_mut(at, bytes))?;
-            },
+            {
+                let (at, bytes) = (param.bytes_of(elements.start), param.bytes_of(elements.len()));
+                // SAFETY: the caller's.
+                let to = unsafe { std::slice::from_raw_parts_mut(to.add(at), bytes) };
+                param.read_into(elements.clone(), to)?;
+            }
             _ => {
                 let stored = param.read(elements.clone(), buffer)?;
                 for &Place { layout, dtype, to, .. } in &self.places {

@@ -92,7 +92,6 @@ const FLAGS: &[(&str, &str)] = &[
     ("--control-video", ""),
     ("--control-strength", ""),
     ("--embd-dir", ""),
-    ("--tensor-type-rules", "quantised weights are not supported yet"),
     ("--photo-maker", ""),
     ("--pm-id-images-dir", ""),
     ("--pm-id-embed-path", ""),
