@@ -45,12 +45,15 @@ struct Totals {
     missed: Vec<String>,
 }
 
-/// Plants a fault in each of `n` modules, spread evenly, and compares.
-fn trial(shaders: &[(String, Vec<u32>)], n: usize, seed: usize) -> Totals {
+/// Plants a fault in each of `n` modules, spread evenly, and compares those whose names contain `only`.
+fn trial(shaders: &[(String, Vec<u32>)], n: usize, seed: usize, only: &str) -> Totals {
     let candidates: Vec<_> = shaders.iter().filter(|s| !arithmetic(&s.1).is_empty()).collect();
     let mut totals = Totals::default();
     for i in 0..n {
         let (name, words) = candidates[i * candidates.len() / n];
+        if !name.contains(only) {
+            continue;
+        }
         let places = arithmetic(words);
         let at = places[(i * 7919 + seed * 104_729) % places.len()];
         let other = planted(words, at);
@@ -89,7 +92,7 @@ fn trial(shaders: &[(String, Vec<u32>)], n: usize, seed: usize) -> Totals {
 #[test]
 fn planted_faults_are_found_or_not_reached() {
     // naga guards loops by counters whose faults change nothing, so WGSL has no part in this.
-    let totals = trial(&modules::glsl(1), 65, 3);
+    let totals = trial(&modules::glsl(1), 65, 3, "");
     println!("{} found, not reached: {:#?}, missed: {:#?}", totals.found, totals.not_reached, totals.missed);
     assert!(totals.missed.is_empty(), "called equal: {:#?}", totals.missed);
     assert!(totals.found >= 60, "only {} of 65 found; not reached: {:#?}", totals.found, totals.not_reached);
@@ -122,6 +125,46 @@ fn a_fault_that_nothing_comes_of_is_not_called_equal() {
     }
 }
 
+/// The shader with the sum in the line that is marked planted as a difference.
+fn marked_sum_as_difference(source: &str) -> Comparison {
+    let before = &source[..source.find("/*here*/").unwrap()];
+    let words = modules::compile(source);
+    let sums: Vec<usize> = arithmetic(&words).into_iter().filter(|&at| words[at] & 0xFFFF == 128).collect();
+    comparison(&words, &planted(&words, sums[before.matches('+').count()]))
+}
+
+#[test]
+fn an_array_that_is_not_cleared_shows() {
+    let c = marked_sum_as_difference(
+        "#version 450\nlayout(local_size_x = 8) in;
+         layout(binding = 0) readonly buffer X { uint x[]; }; layout(binding = 1) buffer Y { uint y[]; };
+         void main() {
+             uint own[4];
+             for (uint i = 0; i < 4; i = i /*here*/ + 1) own[i] = 0;
+             for (uint i = 0; i < 4; i = i + 1) own[x[i] & 3] |= i;
+             y[gl_GlobalInvocationID.x] = own[x[gl_GlobalInvocationID.x] & 3];
+         }",
+    );
+    assert_eq!(c.verdict(), DiffVerdict::Different, "{c:?}");
+}
+
+#[test]
+fn sizes_that_must_fit_each_other_are_found() {
+    // The sum counts in the second row of workgroups only, which sizes must allow, among many that nothing depends on.
+    let others: String = (0..24).map(|i| format!("uint other{i}; ")).collect();
+    let c = marked_sum_as_difference(&format!(
+        "#version 450\nlayout(local_size_x = 64) in;
+         layout(push_constant) uniform P {{ {others} uint rows; uint stride; uint columns; }};
+         layout(binding = 0) readonly buffer X {{ uint x[]; }}; layout(binding = 1) buffer Y {{ uint y[]; }};
+         void main() {{
+             uint row = gl_WorkGroupID.y * 64, i = gl_LocalInvocationIndex;
+             if (row >= rows || i >= columns) return;
+             y[i] = x[i * stride /*here*/ + row * stride * columns] ^ other3;
+         }}"
+    ));
+    assert_eq!(c.verdict(), DiffVerdict::Different, "{c:?}");
+}
+
 #[test]
 fn an_instruction_that_is_not_known_is_named_and_nothing_is_written() {
     let mut words = modules::compile("#version 450\nlayout(local_size_x = 1) in; void main() {}");
@@ -146,18 +189,20 @@ fn an_optimised_module_is_called_equal_wherever_it_is_reached() {
 }
 
 /// The same with the modules of a folder: `IMPASTO_MODULES=DIR cargo test .. --test planted_faults -- --ignored --nocapture`, and
-/// `IMPASTO_FAULTS=N` for another number of faults, `IMPASTO_SEED=N` for others.
+/// `IMPASTO_FAULTS=N` for another number of faults, `IMPASTO_SEED=N` for others, `IMPASTO_ONLY=NAME` for
+/// some of them.
 #[test]
 #[ignore = "takes a folder of modules"]
 fn planted_faults_in_a_folder() {
     let number = |name: &str, or: usize| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(or);
+    let only = std::env::var("IMPASTO_ONLY").unwrap_or_default();
     let folder = std::env::var("IMPASTO_MODULES").expect("IMPASTO_MODULES names a folder of modules");
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().path()).collect();
     files.sort();
     let read = |f: &std::path::PathBuf| (f.display().to_string(), modules::words(&std::fs::read(f).unwrap()));
     let mut shaders: Vec<(String, Vec<u32>)> = files.iter().map(read).collect();
     shaders.retain(|s| impasto_spirv::reflect(&s.1).is_ok());
-    let totals = trial(&shaders, number("IMPASTO_FAULTS", 65), number("IMPASTO_SEED", 1));
+    let totals = trial(&shaders, number("IMPASTO_FAULTS", 65), number("IMPASTO_SEED", 1), &only);
     println!("not reached: {:#?}\nmissed: {:#?}", totals.not_reached, totals.missed);
     println!("{} found, {} not reached, {} missed", totals.found, totals.not_reached.len(), totals.missed.len());
 }

@@ -134,11 +134,13 @@ impl<'a> Executor<'a> {
         )
     }
 
+    #[inline]
     pub(super) fn at(&self, column: u32, lane: usize) -> usize {
         column as usize * self.lanes + lane
     }
 
     /// The first scalar of a value.
+    #[inline]
     pub fn get(&self, v: Value, lane: usize) -> u64 {
         self.regs[self.at(self.columns[v.index()], lane)]
     }
@@ -148,7 +150,15 @@ impl<'a> Executor<'a> {
         (0..self.width(v)).map(|i| self.regs[self.at(self.columns[v.index()] + i, lane)]).collect()
     }
 
+    /// Puts all scalars of a value into `to`.
+    #[inline]
+    pub fn read(&self, v: Value, lane: usize, to: &mut Vec<u64>) {
+        to.clear();
+        to.extend((0..self.width(v)).map(|i| self.regs[self.at(self.columns[v.index()] + i, lane)]));
+    }
+
     /// Gives a value all its scalars.
+    #[inline]
     pub fn give(&mut self, v: Value, lane: usize, bits: &[u64]) {
         for (i, &x) in (0..self.width(v)).zip(bits) {
             let at = self.at(self.columns[v.index()] + i, lane);
@@ -190,6 +200,7 @@ impl<'a> Executor<'a> {
         }
     }
 
+    #[inline]
     fn width(&self, v: Value) -> u32 {
         self.scalars[v.index()]
     }

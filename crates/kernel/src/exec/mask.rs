@@ -38,6 +38,7 @@ impl Mask {
     }
 
     /// The active invocations, in order.
+    #[inline]
     pub fn lanes(&self) -> impl Iterator<Item = usize> + use<> {
         let words = self.0;
         (0..16).flat_map(move |w| {

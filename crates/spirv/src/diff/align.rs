@@ -13,8 +13,16 @@ pub(super) struct DifferingPair {
     pub(super) ops: [OpId; 2],
 }
 
-/// The instructions that differ between two programs whose instructions are otherwise the same; nothing if there is no such correspondence.
-pub(super) fn differing(a: &ModuleProgram, b: &ModuleProgram) -> Option<Vec<DifferingPair>> {
+/// Two programs whose instructions are the same but for some.
+#[derive(Default)]
+pub(super) struct AlignedPrograms {
+    pub(super) differing: Vec<DifferingPair>,
+    /// All instructions that stand in the same place.
+    pub(super) all: Vec<(OpId, OpId)>,
+}
+
+/// Which instructions of two programs stand in the same place, and which of these differ; nothing if there is no such correspondence.
+pub(super) fn aligned(a: &ModuleProgram, b: &ModuleProgram) -> Option<AlignedPrograms> {
     let mut walk = Alignment {
         a,
         b,
@@ -26,7 +34,8 @@ pub(super) fn differing(a: &ModuleProgram, b: &ModuleProgram) -> Option<Vec<Diff
     walk.region(a.kernel.body(), b.kernel.body())?;
     // What an instruction is given may be computed later, by an iteration before.
     let differs = |&(p, q): &(OpId, OpId)| !walk.same(p, q);
-    Some(walk.pairs.iter().filter(|p| differs(p)).map(|&(p, q)| DifferingPair { ops: [p, q] }).collect())
+    let differing = walk.pairs.iter().filter(|p| differs(p)).map(|&(p, q)| DifferingPair { ops: [p, q] }).collect();
+    Some(AlignedPrograms { differing, all: walk.pairs })
 }
 
 struct Alignment<'a> {

@@ -13,6 +13,9 @@ const MOST_BYTES: u64 = 1 << 28;
 /// Bytes of contents that are kept for other inputs.
 const MOST_KEPT: usize = 1 << 26;
 
+/// Invocations in a subgroup that most modules are written for: some have arrays of as many elements as a workgroup then has subgroups.
+const COMMON_SUBGROUP: u32 = 32;
+
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
@@ -58,6 +61,14 @@ pub(super) enum IntegerFill {
     Any,
     /// All below this.
     Below(u64),
+    /// Some that are floats near 1 for a module that takes their bits so: as f32, or each half as f16 or bf16, or each byte as an exponent.
+    Floats,
+}
+
+/// The bits of two floats of 16 bits, each of which is between 1/128 and 128 as bf16 and between 1 and 4 as f16.
+fn float_like(x: u64) -> u64 {
+    let one = |x: u64| (0x3C00 + x % 0x0700) | ((x >> 16 & 1) << 15);
+    one(x) << 16 | one(x >> 24)
 }
 
 /// What a module is given: everything that a search may change.
@@ -65,6 +76,8 @@ pub(super) enum IntegerFill {
 pub(super) struct Inputs {
     pub(super) seed: u64,
     pub(super) groups: [u32; 3],
+    /// Invocations in a subgroup.
+    pub(super) subgroup: u32,
     /// Numbers of push constants and of uniform buffers that are not random, by their order.
     pub(super) fixed: Vec<Option<u64>>,
     /// The integers of each buffer.
@@ -84,6 +97,7 @@ impl Inputs {
         Inputs {
             seed: options.seed,
             groups,
+            subgroup: COMMON_SUBGROUP,
             fixed: vec![None; uniform + i.constants.scalars.len()],
             fills: vec![IntegerFill::Any; i.buffers.len()],
             specialisation: Specialisation::new(),
@@ -109,8 +123,8 @@ impl Inputs {
         }
         let mut constants = fill(&i.constants, 0, &mut |n| given(&mut fixed, &mut random, n));
         constants.truncate(i.constants.size as usize);
-        let groups = self.groups;
-        ModuleLaunch { groups, buffers, constants, subgroup: 8, most_ops: options.most_ops, strayed: false }
+        let (groups, subgroup) = (self.groups, self.subgroup);
+        ModuleLaunch { groups, buffers, constants, subgroup, most_ops: options.most_ops, strayed: false }
     }
 }
 
@@ -138,6 +152,8 @@ impl BufferContents {
             let mut random = Random(seed ^ (buffer as u64 + 1) << 32);
             let made = fill(layout, elements, &mut |n| match (n, random.number(n, false), integers) {
                 (ScalarFormat::Int { .. }, x, IntegerFill::Below(most)) => x % most,
+                (ScalarFormat::Int { bits: 8, .. }, x, IntegerFill::Floats) => 0x70 + x % 0x18,
+                (ScalarFormat::Int { .. }, x, IntegerFill::Floats) => float_like(x),
                 (_, x, _) => x,
             });
             *bytes += made.len();

@@ -1,6 +1,7 @@
 //! Two modules, compared by what they do: the same inputs into both, and what comes out, scalar by scalar.
 
 mod align;
+mod influence;
 mod inputs;
 mod search;
 mod specialise;
@@ -303,12 +304,12 @@ impl<'a> Diff<'a> {
     pub unsafe fn on_device(&self, device: &VulkanDevice, entry: &str) -> Result<Comparison, DiffError> {
         // What the executor cannot run is given random numbers.
         let mut all = self.inputs(entry).unwrap_or_else(|_| vec![self.random(entry)]);
-        let constants = self.random(entry).specialisation;
         // What leaves its buffers may do anything on a device.
         if all.iter().any(|inputs| !inputs.strays) {
             all.retain(|inputs| !inputs.strays);
         }
         // A driver may compile for minutes: only what the first inputs say.
+        let constants = all.first().map_or_else(Specialisation::new, |inputs| inputs.specialisation.clone());
         all.retain(|inputs| inputs.specialisation == constants);
         let mut pipelines = Vec::new();
         for ((module, words), interface) in ["A", "B"].into_iter().zip(self.modules).zip(&self.interfaces) {

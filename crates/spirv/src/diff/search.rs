@@ -8,10 +8,12 @@ use std::rc::Rc;
 
 use impasto_kernel::exec::Coverage;
 use impasto_kernel::hash::Set;
+use impasto_kernel::ir::OpId;
 
-use super::align::{self, DifferingPair};
+use super::align::{self, AlignedPrograms, DifferingPair};
+use super::influence::{self, Influence, InputPlace};
 use super::inputs::{BufferContents, Inputs, IntegerFill, Random, float_bits};
-use super::specialise::Specialisation;
+use super::specialise::{SpecConstant, Specialisation};
 use super::{Comparison, Diff, DiffError, DiffOptions, DifferingInstructions, Reach};
 use crate::import::ScalarFormat;
 use crate::run::{ModuleProgram, Observer, VARIED};
@@ -19,19 +21,31 @@ use crate::run::{ModuleProgram, Observer, VARIED};
 /// Ops of one run with inputs that were chosen, counted for each invocation and once for all; ops of all runs together.
 const RUN_WORK: u64 = 1 << 24;
 const RUN_OPS: u64 = 1 << 18;
+/// How often a run may take twice as many ops, and of the last eight runs how many must have been stopped for that.
+const MOST_PATIENCE: u32 = 2;
+const MANY_STOPPED: u32 = 3;
 const SEARCH_WORK: u64 = 3 << 27;
+/// How much more is searched after modules were told apart by inputs that leave their buffers: others are better.
+const STRAY_WORK: u64 = 1 << 26;
 /// How much less is searched where modules are the same, or differ in their form: then there is nothing that must still show itself.
 const FORM_SHARE: u64 = 8;
 /// What an op costs besides what it costs for each invocation.
 const OP_WORK: u64 = 12;
+/// What a word of a module costs that is specialised anew.
+const WORD_WORK: u64 = 128;
 /// Bytes that take as long to prepare and compare as one op of one invocation.
 const BYTES_OF_AN_OP: u64 = 8;
 /// Runs of the search, runs after which all that was reached is enough, and inputs that are kept.
 const SEARCH_RUNS: usize = 1200;
 const FEW_RUNS: usize = 32;
+/// Runs with both modules in any case.
+const BOTH_RUNS: usize = 8;
 /// Runs that begin with numbers that all differ.
 const MIXED_RUNS: usize = 16;
 const MOST_INPUTS: usize = 24;
+const MOST_AGREEING: usize = 8;
+/// Workgroups of a run.
+const MOST_GROUPS: u32 = 8;
 /// Integers of the module that are tried.
 const MOST_INTEGERS: usize = 64;
 /// Bytes that a run changes, from which on it shows enough by itself.
@@ -41,8 +55,15 @@ const ENDLESS: u64 = 16;
 const SHORT: u64 = 1 << 14;
 
 /// What storage buffers are filled with.
-const FILLS: [IntegerFill; 4] =
-    [IntegerFill::Any, IntegerFill::Below(2), IntegerFill::Below(8), IntegerFill::Below(64)];
+const FILLS: [IntegerFill; 5] =
+    [IntegerFill::Any, IntegerFill::Below(2), IntegerFill::Below(8), IntegerFill::Below(64), IntegerFill::Floats];
+
+/// Sizes: some of one tile, and some of more.
+const SIZES_TO_TRY: [u64; 14] = [1, 2, 16, 32, 64, 65, 100, 128, 130, 256, 260, 512, 600, 1024];
+/// Invocations of workgroups that are tried where one after the other cannot end.
+const SIZES: [u32; 3] = [256, 128, 32];
+/// Invocations in a subgroup.
+const SUBGROUPS: [u32; 4] = [4, 8, 32, 64];
 
 /// What became of the instructions in one place that differ.
 #[derive(Clone, Debug, Default)]
@@ -77,6 +98,8 @@ pub(super) struct Search<'a> {
     any: [Vec<bool>; 2],
     /// The instructions that differ, if that is all that does.
     pairs: Vec<(DifferingPair, Option<PairState>)>,
+    /// All instructions that stand in the same place, if the modules are aligned.
+    same: Vec<(OpId, OpId)>,
     contents: BufferContents,
     pub(super) found: Vec<Inputs>,
     pub(super) comparison: Comparison,
@@ -86,7 +109,19 @@ pub(super) struct Search<'a> {
     most_changed: usize,
     /// Inputs with which instructions gave different results that nothing came of, and the most bytes that such a run changes.
     telling: Vec<Inputs>,
+    /// Inputs with which instructions that differ ran, and gave the same.
+    agreeing: Vec<Inputs>,
+    /// What the instructions depend on that differ.
+    influences: Vec<Influence>,
+    /// Buffers that their results meet.
+    data: Vec<usize>,
     most_telling: usize,
+    /// Inputs that leave buffers and tell the modules apart, and the work until they were found.
+    stray_difference: Option<(Inputs, u64)>,
+    /// Runs that were stopped because they took too long, which of the last ones these were, and how often more ops were allowed for that.
+    stopped: usize,
+    stopped_lately: u8,
+    patience: u32,
     /// Whether the executor could not even begin.
     hopeless: bool,
     first_error: Option<DiffError>,
@@ -96,8 +131,10 @@ impl<'a> Search<'a> {
     pub(super) fn new(diff: &'a Diff<'a>, entry: &'a str) -> Result<Search<'a>, DiffError> {
         let first = diff.random(entry).specialisation;
         let programs = Rc::new(diff.programs(entry, &first)?);
-        let pairs = align::differing(&programs[0], &programs[1]).unwrap_or_default();
+        let AlignedPrograms { differing, all } = align::aligned(&programs[0], &programs[1]).unwrap_or_default();
         let interface = &diff.interfaces[0];
+        let influences: Vec<Influence> =
+            differing.iter().map(|pair| Influence::on(&programs[0], interface, pair.ops[0])).collect();
         let uniform = interface.buffers.iter().filter(|b| b.uniform).flat_map(|b| &b.layout.scalars);
         let formats: Vec<ScalarFormat> = uniform.chain(&interface.constants.scalars).map(|s| s.1).collect();
         let wanted =
@@ -113,7 +150,8 @@ impl<'a> Search<'a> {
             wanted,
             clean: none.clone(),
             any: none,
-            pairs: pairs.into_iter().map(|p| (p, None)).collect(),
+            pairs: differing.into_iter().map(|p| (p, None)).collect(),
+            same: all,
             contents: BufferContents::default(),
             found: Vec::new(),
             comparison: Comparison::default(),
@@ -121,7 +159,14 @@ impl<'a> Search<'a> {
             runs: 0,
             most_changed: 0,
             telling: Vec::new(),
+            agreeing: Vec::new(),
+            data: influence::data_buffers(&influences),
+            influences,
             most_telling: 0,
+            stray_difference: None,
+            stopped: 0,
+            stopped_lately: 0,
+            patience: 0,
             hopeless: false,
             first_error: None,
         })
@@ -130,15 +175,20 @@ impl<'a> Search<'a> {
     /// Searches until the modules are told apart, until there is nothing more to find, or until there is no time.
     pub(super) fn run(&mut self) -> Result<(), DiffError> {
         let options = &self.diff.options;
-        let first = self.diff.random(self.entry);
+        let mut first = self.diff.random(self.entry);
         // Where there is nothing to choose, this one must do.
-        let most_ops = (RUN_WORK / self.programs[0].lanes().max(1)).min(RUN_OPS);
+        let most_ops = self.most_run_ops();
         self.attempt(&first, if first.fixed.is_empty() { options.most_ops } else { most_ops })?;
         let mut random = Random(options.seed ^ 0x5EED);
         let starts = [64u64, 1, 8, 256, 1024, 2, 32, options.elements.into(), 0];
         for (k, size) in starts.into_iter().enumerate() {
             if self.done() && self.most_changed >= MANY_BYTES {
                 break;
+            }
+            // Tiles that are longer than a workgroup make some modules endless.
+            if self.found.is_empty() && self.stopped >= 2 && k < 2 * SIZES.len() + 2 {
+                let sizes = self.diff.constants.iter().filter(|c| c.is_size && c.is_open());
+                first.specialisation.extend(sizes.map(|c| (c.id, SIZES[k.saturating_sub(2) / 2])));
             }
             let mut inputs = first.clone();
             for (fixed, n) in inputs.fixed.iter_mut().zip(&self.formats) {
@@ -156,9 +206,12 @@ impl<'a> Search<'a> {
             let mut inputs = self.parent(&first, &mut random);
             if k < MIXED_RUNS || random.below(8) == 0 {
                 self.mix(&mut inputs, &mut random);
+            } else if !self.pairs.is_empty() && random.below(2) == 0 {
+                (0..=random.below(3)).for_each(|_| self.change_directed(&mut inputs, &mut random));
             } else {
                 (0..=random.below(4)).for_each(|_| self.change(&mut inputs, &mut random));
             }
+            let most_ops = self.most_ops();
             self.attempt(&inputs, most_ops)?;
         }
         self.compare_strays()?;
@@ -168,6 +221,18 @@ impl<'a> Search<'a> {
         }
     }
 
+    fn most_run_ops(&self) -> u64 {
+        (RUN_WORK / self.programs[0].lanes().max(1)).min(RUN_OPS)
+    }
+
+    /// Ops of a run of the search: few at first, more if many runs were stopped.
+    fn most_ops(&mut self) -> u64 {
+        if self.stopped_lately.count_ones() > MANY_STOPPED && self.patience < MOST_PATIENCE {
+            (self.stopped_lately, self.patience) = (0, self.patience + 1);
+        }
+        self.most_run_ops() >> (MOST_PATIENCE - self.patience)
+    }
+
     /// Whether there is nothing more to find, or no time.
     fn done(&self) -> bool {
         let reached = |i: usize| self.wanted[i].iter().all(|&op| self.clean[i][op]);
@@ -175,6 +240,7 @@ impl<'a> Search<'a> {
         self.hopeless
             || self.comparison.first.is_some()
             || self.work > if self.pairs.is_empty() { SEARCH_WORK / FORM_SHARE } else { SEARCH_WORK }
+            || self.stray_difference.as_ref().is_some_and(|(_, work)| self.work > work + STRAY_WORK)
             || !self.found.is_empty() && self.runs >= FEW_RUNS && reached(0) && reached(1) && settled()
     }
 
@@ -182,6 +248,9 @@ impl<'a> Search<'a> {
     fn parent(&self, first: &Inputs, random: &mut Random) -> Inputs {
         let kept = match self.telling.len() {
             n if n > 0 && random.below(2) == 0 => Some(&self.telling[random.below(n)]),
+            _ if self.telling.is_empty() && !self.agreeing.is_empty() && random.below(2) == 0 => {
+                Some(&self.agreeing[random.below(self.agreeing.len())])
+            }
             _ => {
                 let n = self.found.len();
                 n.checked_sub(1 + random.below(n).min(random.below(n))).map(|i| &self.found[i])
@@ -198,36 +267,100 @@ impl<'a> Search<'a> {
             }
         }
         inputs.fills.iter_mut().for_each(|fill| *fill = FILLS[random.below(FILLS.len())]);
-        self.change_groups(inputs, random);
+        if random.below(2) == 0 {
+            self.enrich(inputs, random);
+        }
+        self.change_groups(inputs, random.below(3), random);
     }
 
-    fn change_groups(&self, inputs: &mut Inputs, random: &mut Random) {
-        if self.diff.options.groups.is_none() {
-            inputs.groups[random.below(3)] = 1 + random.below(4) as u32;
+    /// Another number of workgroups on an axis; all together are few.
+    fn change_groups(&self, inputs: &mut Inputs, axis: usize, random: &mut Random) {
+        if self.diff.options.groups.is_some() {
+            return;
         }
+        inputs.groups[axis] = [1, 2, 2, 3, 4][random.below(5)];
+        for other in [1, 2].map(|i| (axis + i) % 3) {
+            if inputs.groups.iter().product::<u32>() > MOST_GROUPS {
+                inputs.groups[other] = 1;
+            }
+        }
+    }
+
+    /// Another number where it may let the instructions run that differ, or give them other operands.
+    fn change_directed(&self, inputs: &mut Inputs, random: &mut Random) {
+        let n = random.below(self.pairs.len());
+        if self.pairs.get(n).is_some_and(|(_, s)| s.as_ref().is_some_and(|s| s.differed)) && random.below(4) == 0 {
+            return self.enrich(inputs, random);
+        }
+        let (Some((_, state)), Some(influence)) = (self.pairs.get(n), self.influences.get(n)) else { return };
+        // An operand that never varied may be what hides a difference.
+        let choice = random.next() as usize;
+        let stuck = |s: &PairState| {
+            let same = s
+                .operands
+                .iter()
+                .zip(&influence.operands)
+                .filter(|((seen, constant), _)| !constant && seen.len() < VARIED);
+            let same: Vec<&Vec<InputPlace>> =
+                same.map(|(_, places)| places).filter(|places| !places.is_empty()).collect();
+            same.get(choice % same.len().max(1)).copied()
+        };
+        let places = match state {
+            Some(s) if !s.differed && random.below(2) == 0 => stuck(s),
+            Some(s) if s.differed && random.below(3) == 0 => Some(&influence.downstream),
+            Some(_) if random.below(4) == 0 => influence.operands.get(random.below(influence.operands.len())),
+            _ => Some(&influence.guards),
+        };
+        let Some(places) = places.filter(|places| !places.is_empty()) else { return self.change(inputs, random) };
+        match places[random.below(places.len())] {
+            InputPlace::Number(at) if at < inputs.fixed.len() => self.change_number(inputs, at, random),
+            InputPlace::Buffer(b) if b < inputs.fills.len() => inputs.fills[b] = FILLS[random.below(FILLS.len())],
+            InputPlace::Groups(axis) => self.change_groups(inputs, axis, random),
+            InputPlace::Specialisation(id) => {
+                self.diff.constants.iter().filter(|c| c.id == id).for_each(|c| self.respecialise(inputs, c, random));
+            }
+            _ => {}
+        }
+    }
+
+    /// Numbers without many zeros in the buffers that the results meet which differ: a product with 0 hides everything.
+    fn enrich(&self, inputs: &mut Inputs, random: &mut Random) {
+        for &b in &self.data {
+            if let Some(fill) = inputs.fills.get_mut(b) {
+                *fill = [IntegerFill::Any, IntegerFill::Floats][random.below(2)];
+            }
+        }
+    }
+
+    fn respecialise(&self, inputs: &mut Inputs, c: &SpecConstant, random: &mut Random) {
+        let candidates = c.candidates();
+        inputs.specialisation.insert(c.id, candidates[random.below(candidates.len())]);
+    }
+
+    fn change_number(&self, inputs: &mut Inputs, at: usize, random: &mut Random) {
+        let floats = [0.0, 1.0, -1.0, 0.5, 2.0, 8.0, 100.0];
+        inputs.fixed[at] = Some(match self.formats[at] {
+            ScalarFormat::Int { .. } => match random.below(6) {
+                0 | 1 => random.below(9) as u64,
+                2 | 3 => SIZES_TO_TRY[random.below(SIZES_TO_TRY.len())],
+                // Small numbers, packed into bytes.
+                4 if random.below(2) == 0 => random.next() & 0x0707_0707,
+                _ => self.pool[random.below(self.pool.len())],
+            },
+            ScalarFormat::Float(bits) => float_bits(bits, floats[random.below(floats.len())]),
+        });
     }
 
     /// Another number in one place.
     fn change(&self, inputs: &mut Inputs, random: &mut Random) {
         let (numbers, buffers, constants) = (inputs.fixed.len(), inputs.fills.len(), self.diff.constants.len());
         match random.below(10) {
+            0 if random.below(4) == 0 => inputs.subgroup = SUBGROUPS[random.below(SUBGROUPS.len())],
             0 => inputs.seed = inputs.seed.wrapping_add(1 + random.next() % 1000),
-            1 => self.change_groups(inputs, random),
-            2 if constants > 0 => {
-                let c = &self.diff.constants[random.below(constants)];
-                let n = if c.is_bool { random.below(2) as u32 } else { [c.first(), 0, 1, 2, 4][random.below(5)] };
-                inputs.specialisation.insert(c.id, n);
-            }
+            1 => self.change_groups(inputs, random.below(3), random),
+            2 if constants > 0 => self.respecialise(inputs, &self.diff.constants[random.below(constants)], random),
             2 | 3 if buffers > 0 => inputs.fills[random.below(buffers)] = FILLS[random.below(FILLS.len())],
-            _ if numbers > 0 => {
-                let at = random.below(numbers);
-                let floats = [0.0, 1.0, -1.0, 0.5, 2.0, 8.0, 100.0];
-                inputs.fixed[at] = Some(match self.formats[at] {
-                    ScalarFormat::Int { .. } if random.below(2) == 0 => random.below(9) as u64,
-                    ScalarFormat::Int { .. } => self.pool[random.below(self.pool.len())],
-                    ScalarFormat::Float(bits) => float_bits(bits, floats[random.below(floats.len())]),
-                });
-            }
+            _ if numbers > 0 => self.change_number(inputs, random.below(numbers), random),
             _ => {}
         }
     }
@@ -246,6 +379,9 @@ impl<'a> Search<'a> {
         }
         if both.strayed {
             self.keep(inputs, news, true);
+            if !self.pairs.is_empty() && self.stray_difference.is_none() && both.after[0] != both.after[1] {
+                self.stray_difference = Some((inputs.clone(), self.work));
+            }
             return Ok(());
         }
         // Few numbers hide much: an offset of 0, a product with 1.
@@ -255,6 +391,12 @@ impl<'a> Search<'a> {
             (self.most_changed, news) = (changed, true);
         }
         let (differ, first) = self.trace(&both.observers);
+        if !differ && self.telling.is_empty() && !both.observers[0].traces.is_empty() {
+            if self.agreeing.len() >= MOST_AGREEING {
+                self.agreeing.remove(0);
+            }
+            self.agreeing.push(inputs.clone());
+        }
         if first || differ && changed > self.most_telling {
             self.most_telling = self.most_telling.max(changed);
             self.telling.push(inputs.clone());
@@ -307,6 +449,7 @@ impl<'a> Search<'a> {
             return known.clone();
         }
         let made = self.diff.programs(self.entry, constants).ok();
+        self.work += WORD_WORK * self.diff.modules.iter().map(|m| m.len() as u64).sum::<u64>();
         // All that is counted by op stands for the same in both.
         let same =
             |p: &[ModuleProgram; 2]| (0..2).all(|i| p[i].kernel.op_count() == self.programs[i].kernel.op_count());
@@ -322,11 +465,14 @@ impl<'a> Search<'a> {
         let mut after = Vec::new();
         let mut reached = Vec::new();
         let mut observers = [0, 1].map(|i| Observer::new(self.pairs.iter().map(|(p, _)| p.ops[i])));
+        // Optimisers may make anything of memory that nothing was written to.
+        observers.iter_mut().for_each(|o| o.arbitrary_memory = !self.pairs.is_empty());
         let mut ends: Option<u64> = None;
         let mut strayed = true;
         let (interface, options) = (&self.diff.interfaces[0], &self.diff.options);
         let before = inputs.launch(interface, options, &mut self.contents);
         self.runs += 1;
+        self.stopped_lately <<= 1;
         self.work += before.buffers.iter().map(|b| b.len() as u64).sum::<u64>() / BYTES_OF_AN_OP;
         for (i, (module, program)) in ["A", "B"].into_iter().zip(&*programs).enumerate() {
             let mut launch = before.clone();
@@ -339,6 +485,8 @@ impl<'a> Search<'a> {
                     return Err(DiffError::Endless { entry: self.entry.to_owned(), ends, ops: most });
                 }
                 (Err(cause), _) => {
+                    self.stopped += usize::from(ops > launch.most_ops);
+                    self.stopped_lately |= u8::from(ops > launch.most_ops);
                     self.hopeless |= ops == 0 && first;
                     self.first_error.get_or_insert(DiffError::Module { module, cause });
                     return Ok(None);
@@ -350,6 +498,14 @@ impl<'a> Search<'a> {
             strayed &= launch.strayed;
             after.push(launch.buffers);
             reached.push(own);
+            // Programs that are the same but for instructions that did not run do the same.
+            if i == 0 && self.runs > BOTH_RUNS && !self.pairs.is_empty() && observers[0].traces.is_empty() {
+                let mut other = vec![false; programs[1].kernel.op_count()];
+                self.same.iter().for_each(|(p, q)| other[q.index()] = reached[0][p.index()]);
+                reached.push(other);
+                after.push(after[0].clone());
+                break;
+            }
         }
         Ok(Some(BothRuns { before: before.buffers, after, reached, strayed, observers }))
     }
@@ -380,10 +536,12 @@ impl<'a> Search<'a> {
     fn compare_strays(&mut self) -> Result<(), DiffError> {
         self.found.sort_by_key(|inputs| inputs.strays);
         let reached = |i: usize| self.wanted[i].iter().all(|&op| self.clean[i][op]);
-        if self.comparison.first.is_some() || reached(0) && reached(1) {
+        let known = self.stray_difference.take();
+        if self.comparison.first.is_some() || known.is_none() && reached(0) && reached(1) {
             return Ok(());
         }
-        for inputs in self.found.clone().iter().filter(|inputs| inputs.strays) {
+        let kept = self.found.iter().filter(|inputs| inputs.strays).cloned();
+        for inputs in &known.into_iter().map(|k| k.0).chain(kept).collect::<Vec<_>>() {
             let Some(both) = self.run_both(inputs, self.diff.options.most_ops)? else { continue };
             self.comparison.strayed = true;
             self.diff.compare(

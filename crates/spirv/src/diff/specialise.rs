@@ -30,6 +30,16 @@ impl SpecConstant {
         self.values.len() > 1 || self.is_size && self.values.contains(&1)
     }
 
+    /// What is tried after others.
+    pub(super) fn candidates(&self) -> Vec<u32> {
+        let first = self.first();
+        match (self.is_bool, self.is_size) {
+            (true, _) => vec![0, 1],
+            (_, true) => vec![first, 32, 64, 128, 256],
+            _ => vec![first, first.saturating_mul(2), first / 2, 0, 1, 2, 3, 4, 8],
+        }
+    }
+
     /// What is tried first.
     pub(super) fn first(&self) -> u32 {
         let largest = self.values.last().copied().unwrap_or(0);

@@ -72,7 +72,14 @@ pub(super) struct ModuleMemory<'a> {
     observer: &'a mut Observer,
     /// Whether something was read or written outside of its memory: what is not there reads as 0, and Vulkan promises nothing.
     pub(super) strayed: bool,
+    /// What arrays of one invocation hold before anything is written, where that is not zeros, by their homes.
+    fillers: Map<usize, Vec<u64>>,
+    /// Scalars that were read and written, one access being free of charge.
+    pub(super) moved: u64,
 }
+
+/// About 3 as a float of 16, 32 or 64 bits.
+const ARBITRARY: u64 = 0x4048_4048_4048_4248;
 
 /// Scalars of a value of this type; nothing if numbers do not tell.
 pub(super) fn slots(s: &Source, ty: u32, level: u32) -> Option<u64> {
@@ -110,6 +117,8 @@ impl<'a> ModuleMemory<'a> {
             buffers,
             observer,
             strayed: false,
+            fillers: Map::default(),
+            moved: 0,
         };
         let rows = s
             .decorations
@@ -146,6 +155,10 @@ impl<'a> ModuleMemory<'a> {
         for &pointer in Foreign::of(k).iter().flat_map(|f| &f.locals) {
             let n = pointee(s, pointer).and_then(|t| slots(s, t, 0)).filter(|&n| n <= MOST_SCALARS);
             let n = n.ok_or("an array of a size that is not known")? as usize;
+            let mut filler = Vec::new();
+            if o.observer.arbitrary_memory && arbitrary(s, pointee(s, pointer).unwrap_or(0), n, &mut filler) {
+                o.fillers.insert(o.homes.len(), filler);
+            }
             o.locals.push(o.homes.len());
             o.homes.push(Storage::Own(vec![0; n * lanes], n));
         }
@@ -154,9 +167,13 @@ impl<'a> ModuleMemory<'a> {
 
     /// A new workgroup: nothing is left of the last one.
     fn begin(&mut self) {
-        for home in &mut self.homes {
-            if let Storage::Shared(v) | Storage::Own(v, _) = home {
-                v.fill(0);
+        for (i, home) in self.homes.iter_mut().enumerate() {
+            match (home, self.fillers.get(&i)) {
+                (Storage::Own(v, size), Some(filler)) => {
+                    v.chunks_exact_mut((*size).max(1)).for_each(|own| own.copy_from_slice(filler));
+                }
+                (Storage::Shared(v) | Storage::Own(v, _), _) => v.fill(0),
+                _ => {}
             }
         }
     }
@@ -349,6 +366,7 @@ impl<'a> ModuleMemory<'a> {
     ) -> Result<(), String> {
         let (home, place) = ((pointer >> PLACE) as usize, (pointer & ((1 << PLACE) - 1)) as usize);
         let strayed = &mut self.strayed;
+        self.moved += what.slots.saturating_sub(1) as u64;
         to.clear();
         match self.homes.get(home) {
             Some(&Storage::Buffer(b)) => {
@@ -393,9 +411,10 @@ impl<'a> ModuleMemory<'a> {
         let (pointer, value) = (k.args(op)[0], k.args(op)[1]);
         let Some(first) = mask.lanes().next() else { return Ok(()) };
         let t = self.target(k, pointer).ok_or_else(|| Stop(op, first, "a pointer that leads nowhere".to_owned()))?;
-        let what = self.access(t);
+        let (what, mut scalars) = (self.access(t), Vec::new());
         for lane in mask.lanes() {
-            let written = self.write(m.get(pointer, lane), &what, lane, &m.values(value, lane));
+            m.read(value, lane, &mut scalars);
+            let written = self.write(m.get(pointer, lane), &what, lane, &scalars);
             written.map_err(|p| Stop(op, lane, p))?;
         }
         Ok(())
@@ -404,6 +423,7 @@ impl<'a> ModuleMemory<'a> {
     /// Writes to where a pointer leads.
     pub(super) fn write(&mut self, pointer: u64, what: &Access, lane: usize, value: &[u64]) -> Result<(), String> {
         let (home, place) = ((pointer >> PLACE) as usize, (pointer & ((1 << PLACE) - 1)) as usize);
+        self.moved += value.len().saturating_sub(1) as u64;
         match self.homes.get_mut(home) {
             Some(&mut Storage::Buffer(b)) => {
                 let layout = what.layout.as_ref().ok_or("a type without a layout")?;
@@ -457,24 +477,17 @@ impl ForeignExecutor for ModuleMemory<'_> {
             let code = self.codes[n as usize];
             return Instructions { outside: self, m, op, code, words: &i.words }.run(mask, launch);
         }
-        for lane in mask.lanes() {
-            let stop = |p: String| Stop(op, lane, p);
-            match kind {
-                OpKind::Undef => {
-                    let zeros = vec![0; m.values(k.result(op), lane).len()];
-                    m.give(k.result(op), lane, &zeros);
-                }
-                OpKind::ForeignConst(n) => {
-                    let value = match foreign.and_then(|f| f.constant(n)) {
-                        Some(Constant::Outside(id)) => self.constant(id, 0).map_err(stop)?,
-                        Some(Constant::Local(n)) => vec![(self.locals[n as usize] as u64) << PLACE],
-                        None => continue,
-                    };
-                    m.give(k.result(op), lane, &value);
-                }
-                _ => {}
-            }
-        }
+        let Some(first) = mask.lanes().next() else { return Ok(()) };
+        let value = match kind {
+            OpKind::Undef => vec![0; m.values(k.result(op), first).len()],
+            OpKind::ForeignConst(n) => match foreign.and_then(|f| f.constant(n)) {
+                Some(Constant::Outside(id)) => self.constant(id, 0).map_err(|p| Stop(op, first, p))?,
+                Some(Constant::Local(n)) => vec![(self.locals[n as usize] as u64) << PLACE],
+                None => return Ok(()),
+            },
+            _ => return Ok(()),
+        };
+        mask.lanes().for_each(|lane| m.give(k.result(op), lane, &value));
         Ok(())
     }
 
@@ -508,6 +521,21 @@ fn input(m: &Executor<'_>, b: BuiltIn, lane: usize, launch: &Launch) -> Option<V
         BuiltIn::DeviceIndex => vec![0],
         _ => return None,
     })
+}
+
+/// Numbers that are neither zero nor one, for the scalars of a type that is made of these; whether there are `n` of them.
+fn arbitrary(s: &Source, ty: u32, n: usize, to: &mut Vec<u64>) -> bool {
+    let mut inner = ty;
+    while let Some((S::TypeArray | S::TypeVector | S::TypeMatrix, w)) = s.made(inner) {
+        inner = w[1];
+    }
+    match s.made(inner) {
+        Some((S::TypeInt | S::TypeFloat, _)) => {
+            to.resize(n, ARBITRARY & numbers::mask(number(s, inner)));
+            true
+        }
+        _ => false,
+    }
 }
 
 /// The number that a scalar is, or the scalars of a composite are; a bool counts as a word.

@@ -17,6 +17,9 @@ use crate::import::{ImportError, ModuleInterface, ModuleOptions, SHARED, Source,
 use memory::ModuleMemory;
 pub(crate) use observe::{Observer, VARIED};
 
+/// Scalars that take as long to move as one op of one invocation.
+const SCALARS_OF_AN_OP: u64 = 4;
+
 /// One launch of an entry point of a module.
 #[derive(Clone, Debug)]
 pub struct ModuleLaunch {
@@ -64,7 +67,7 @@ impl ModuleProgram {
     }
 
     /// All its ops.
-    fn ops(&self) -> impl Iterator<Item = OpId> {
+    pub(crate) fn ops(&self) -> impl Iterator<Item = OpId> {
         let k = &self.kernel;
         let mut open = vec![k.body()];
         std::iter::from_fn(move || {
@@ -99,7 +102,8 @@ impl ModuleProgram {
             Ok(memory) => memory,
             Err(what) => return (Err(failed(cannot_run(&kernel.name, &what))), Coverage::default()),
         };
-        let (result, coverage) = execute_foreign(kernel, &mut run, &mut memory);
+        let (result, mut coverage) = execute_foreign(kernel, &mut run, &mut memory);
+        coverage.work += memory.moved / SCALARS_OF_AN_OP;
         launch.strayed = memory.strayed;
         launch.buffers = memory.buffers.into_iter().take(interface.buffers.len()).collect();
         (result.map_err(failed), coverage)

@@ -23,6 +23,8 @@ pub(crate) struct OpTrace {
 #[derive(Debug, Default)]
 pub(crate) struct Observer {
     pub(crate) watched: Vec<bool>,
+    /// Whether arrays that nothing was written to hold arbitrary numbers instead of zeros, so that it shows if one program writes less.
+    pub(crate) arbitrary_memory: bool,
     pub(crate) traces: BTreeMap<OpId, OpTrace>,
 }
 
@@ -36,7 +38,7 @@ impl Observer {
             }
             watched[op.index()] = true;
         }
-        Observer { watched, traces: BTreeMap::new() }
+        Observer { watched, arbitrary_memory: false, traces: BTreeMap::new() }
     }
 
     pub(super) fn observe(&mut self, m: &Executor<'_>, op: OpId, active: Mask) {
