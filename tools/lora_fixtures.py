@@ -205,9 +205,9 @@ def sd1_cases(pipe):
     yield case, dict(unet=change(unet, deltas))
 
     case = Case("dora_of_peft", "sd1")
-    for name, w in weights(unet, ("to_q", "to_v")).items():
+    for name, w in weights(unet, ("to_q", "to_v", "resnets.0.conv2")).items():
         case.pair("unet." + name, w, PEFT)
-        case.add(f"unet.{name}.lora_magnitude_vector", (w.shape[0],), 1.0, 0.3)
+        case.add(f"unet.{name}.lora_magnitude_vector", (w.shape[0],) if w.dim() == 2 else (1, w.shape[0], 1, 1), 1.0, 0.3)
     yield case, None
 
     case, deltas = Case("dora_of_both_axes", "sd1", 0.7), {}

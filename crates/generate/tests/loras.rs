@@ -18,9 +18,10 @@ use impasto_generate::place::MachineOptions;
 use impasto_generate::place::Placement;
 use impasto_generate::settings::Settings;
 use impasto_generate::{Engine, EngineOptions, Event, GenerateError, Job, SavedRun, inside, run, run_file};
-use impasto_model::{Model, ModelPaths};
-use impasto_weights::Checkpoint;
-use serde_json::Value;
+use impasto_graph::Storage;
+use impasto_model::{Model, ModelPaths, NetworkId};
+use impasto_weights::{Checkpoint, WeightSource, decode, encode};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 fn fixtures(end: &str) -> PathBuf {
@@ -359,4 +360,55 @@ fn a_second_picture_with_the_same_loras_loads_nothing() {
     assert_eq!(paint("0.5"), first, "the same LoRAs");
     // This one changes the diffusion model alone.
     assert_eq!(paint("0.75"), first + 1, "another strength");
+}
+
+/// A model in eight bits keeps what no LoRA changes, and has halves where one does.
+#[test]
+fn quantised_weights_are_changed_in_halves() {
+    let small = Small::sd1();
+    let [bytes, floats] = ["bytes", "floats"].map(|_| folder(&small).0);
+    let (name, storage) = ("unet/diffusion_pytorch_model.safetensors", Storage::F8_E4M3);
+    let file = Checkpoint::open(&bytes.path().join(name)).expect("a network");
+    let (mut header, mut data, mut decoded) = (serde_json::Map::new(), vec![], BTreeMap::new());
+    for tensor in file.tensors() {
+        let numbers: Vec<f32> =
+            file.read_all(tensor).expect("read").as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+        let begin = data.len();
+        let mut rounded = numbers.clone();
+        let dtype = if tensor.shape.len() == 2 {
+            let mut eight = vec![0; numbers.len()];
+            encode(storage, &numbers, &mut eight);
+            decode(storage, &eight, &mut rounded);
+            data.extend(eight);
+            "F8_E4M3"
+        } else {
+            data.extend(numbers.iter().flat_map(|x| x.to_le_bytes()));
+            "F32"
+        };
+        header.insert(
+            tensor.name.clone(),
+            json!({ "dtype": dtype, "shape": tensor.shape, "data_offsets": [begin, data.len()] }),
+        );
+        decoded.insert(tensor.name.clone(), (tensor.shape.clone(), rounded));
+    }
+    let header = Value::Object(header).to_string();
+    let all = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat();
+    std::fs::write(bytes.path().join(name), all).expect("written");
+    write_safetensors(&floats.path().join(name), &decoded);
+    let lora = bytes.path().join("lora.safetensors");
+    write_case("dora_of_both_axes", &lora);
+    let asked = settings(&[("lora", &lora.display().to_string())]);
+    let [plain, changed] = [settings(&[]), asked.clone()].map(|settings| {
+        let [a, b] = [&bytes, &floats].map(|folder| paint(&open(folder.path()), &settings).expect("a picture"));
+        let found = psnr(&a.rgb, &b.rgb);
+        println!("{found:.1} dB");
+        (found, a)
+    });
+    assert!(plain.0 > 50.0 && changed.0 > 45.0 && psnr(&plain.1.rgb, &changed.1.rgb) < 30.0);
+    let job = Job::new(&asked, &open(bytes.path())).expect("a job");
+    let network = job.model.network(NetworkId::Denoiser).expect("a denoiser");
+    let storage_of = |param: &str| network.describe(param).expect("a parameter").storage.name();
+    let block = "mid_block.attentions.0.transformer_blocks.0";
+    assert_eq!(storage_of(&format!("{block}.attn1.to_q.weight")), "f16");
+    assert_eq!(storage_of(&format!("{block}.ff.net.2.weight")), "f8_e4m3");
 }

@@ -73,6 +73,8 @@ pub struct FileParams {
     params: BTreeMap<String, ParamLocation>,
     /// What changes them, in this order.
     loras: Vec<AppliedLora>,
+    /// What blocks become that are changed.
+    half: DType,
     cache: Arc<PatchCache>,
     fingerprint: Arc<OnceLock<u64>>,
 }
@@ -133,8 +135,8 @@ impl FileParams {
             true => {
                 let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
                 let (path, checkpoint, fingerprint) = (path.into(), checkpoint.clone(), Arc::default());
-                let (loras, cache) = (vec![], Arc::default());
-                Ok(FileParams { id, path, checkpoint, params, loras, cache, fingerprint })
+                let (loras, half, cache) = (vec![], DType::F16, Arc::default());
+                Ok(FileParams { id, path, checkpoint, params, loras, half, cache, fingerprint })
             }
             false => Err(TensorProblems(problems)),
         }
@@ -160,7 +162,7 @@ impl FileParams {
         }
         let (id, cache, fingerprint) = (NEXT_ID.fetch_add(1, Ordering::Relaxed), Arc::default(), Arc::default());
         let loras = [self.loras.clone(), loras].concat();
-        Ok(FileParams { id, cache, fingerprint, loras, ..self.clone() })
+        Ok(FileParams { id, cache, fingerprint, loras, half: self.usual_half(), ..self.clone() })
     }
 
     /// The names of the parameters, and their shapes.
@@ -292,19 +294,20 @@ impl FileParams {
         self.loras.iter().any(|lora| lora.targets.contains_key(name))
     }
 
-    /// As what a parameter is read that is changed: blocks become the halves that the file has most of, unless blocks were asked for.
+    /// As what a parameter is read that is changed: blocks become halves, unless blocks were asked for.
     fn merged_storage(&self, view: &ParamView, location: &ParamLocation) -> Storage {
         match view.storage {
             dense @ Storage::Dense(_) => dense,
             blocks if location.read_as.is_some() => blocks,
-            _ => {
-                let views = || self.params.values().filter_map(|location| self.view(location));
-                let bytes =
-                    |dtype| views().filter(|v| v.storage == Storage::Dense(dtype)).map(|v| v.bytes()).sum::<u64>();
-                let wide = bytes(DType::BF16) > bytes(DType::F16);
-                Storage::Dense(if wide { DType::BF16 } else { DType::F16 })
-            }
+            _ => Storage::Dense(self.half),
         }
+    }
+
+    /// The halves that the file has most of.
+    fn usual_half(&self) -> DType {
+        let views = || self.params.values().filter_map(|location| self.view(location));
+        let bytes = |dtype| views().filter(|v| v.storage == Storage::Dense(dtype)).map(|v| v.bytes()).sum::<u64>();
+        if bytes(DType::BF16) > bytes(DType::F16) { DType::BF16 } else { DType::F16 }
     }
 
     /// A parameter with what changes it; nothing if nothing does.

@@ -104,7 +104,12 @@ impl ModuleTensors<'_> {
     }
 
     fn weight(&self) -> Result<Option<WeightDelta>, String> {
-        let lengths = self.get(Role::Lengths).map(|tensor| (tensor.name.clone(), tensor.shape.clone()));
+        let lengths = self.get(Role::Lengths).map(|tensor| {
+            // PEFT has lengths of rows only, which for a convolution stand in the second dimension.
+            let rows = tensor.name.contains("lora_magnitude_vector");
+            let shape = if rows { vec![tensor.elements() as usize] } else { tensor.shape.clone() };
+            (tensor.name.clone(), shape)
+        });
         let found = match [Role::Down, Role::Up, Role::HadaW1A, Role::Diff].map(|role| self.get(role)) {
             [Some(one), ..] | [None, Some(one), ..] => Some(self.low_rank(one)?),
             [_, _, Some(one), _] => Some(self.hadamard(one)?),
