@@ -391,7 +391,7 @@ fn help_completions_and_the_manual_are_made_from_one_table() {
     let man = text(&run(folder.path(), &["man"]).stdout);
     let bash = text(&run(folder.path(), &["completions", "bash"]).stdout);
     for setting in impasto::generate::settings::TABLE {
-        let flag = format!("--{}", setting.name);
+        let flag = format!("--{}", setting.flag());
         assert!(help.contains(&flag), "{flag} in --help");
         assert!(man.contains(&flag.replace('-', "\\-")), "{flag} in the manual");
         assert!(bash.contains(&flag), "{flag} in completions");

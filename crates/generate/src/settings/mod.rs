@@ -291,6 +291,17 @@ settings! {
 
 impl Settings {
     /// Set one by its name and text. `type` was once the name of what products are computed in: what stands so in older files is read as such.
+    ///
+    /// ```
+    /// use impasto_generate::settings::Settings;
+    /// use impasto_graph::Storage;
+    /// let mut settings = Settings::default();
+    /// settings.set("type", "bf16")?;
+    /// assert!(settings.precision.is_some() && settings.weight_type.is_none());
+    /// settings.set("type", "q8_0")?;
+    /// assert_eq!(settings.weight_type, Some(Storage::Q8_0));
+    /// # Ok::<(), impasto_generate::settings::SettingsError>(())
+    /// ```
     pub fn set(&mut self, name: &str, text: &str) -> Result<(), SettingsError> {
         let older = name == "type" && ["auto", "f32", "bf16"].contains(&text.trim());
         Setting::named(if older { "precision" } else { name })
