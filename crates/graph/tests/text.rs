@@ -78,7 +78,7 @@ fn what_the_parser_does_not_understand_it_refuses() {
         "%2 = input x : f32[2]",
         "%2 = input \"z\"",
         "%2 = param \"z\" : f32[2]",
-        "%2 = param \"z\" q5_0 : f32[32]",
+        "%2 = param \"z\" q5_9 : f32[32]",
         "%2 = param \"z\" f16 : f16[32]",
         "%2 = affine(%0) scale=1.0",
         "%2 = affine(%0) scale=one shift=0.0",

@@ -125,9 +125,9 @@ fn components_that_are_missing_or_empty() {
         refused(xl.path(), words);
         fs::create_dir(at(component)).expect("it can be made");
         refused(xl.path(), &[component, "has no .safetensors file"]);
-        // A pickle is no safetensors file, nor is a page that says 404.
+        // One letter is no pickle, and a page that says 404 no model.
         fs::write(at(component).join("model.bin"), "x").expect("it can be written");
-        refused(xl.path(), &[component, "has no .safetensors file"]);
+        refused(xl.path(), &[component, "model.bin", "too few for a model"]);
         fs::write(at(component).join("model.safetensors"), "<html>not found</html>").expect("it can be written");
         refused(xl.path(), &[component, "no model file"]);
         fs::remove_dir_all(at(component)).expect("it is ours");
