@@ -154,8 +154,8 @@ impl Model {
 pub fn layer_storage(name: &str, shape: &[usize], storage: Storage) -> Option<Storage> {
     let is_layer = shape.len() >= 2 && !name.contains("embedding");
     // Windows of several taps become numbers again before they are multiplied: blocks would cost bits, and save nothing.
-    let is_dense = matches!(storage, Storage::Dense(_)) || shape.len() == 2;
-    in_whole_blocks(storage, shape).filter(|_| is_layer && is_dense)
+    let stays_so = matches!(storage, Storage::Dense(_)) || shape.len() == 2;
+    in_whole_blocks(storage, shape).filter(|_| is_layer && stays_so)
 }
 
 /// The storage, or that of smaller blocks in its place, if rows are whole blocks of it.

@@ -116,27 +116,13 @@ pub fn bytes(tensor: &HostTensor) -> Vec<u8> {
 }
 
 /// Quantised storages: those of tests that take any.
-pub const BLOCKS: [Storage; 15] = [
-    Storage::Q4_0,
-    Storage::Q4_1,
-    Storage::Q5_0,
-    Storage::Q5_1,
-    Storage::Q8_0,
-    Storage::Q2_K,
-    Storage::Q3_K,
-    Storage::Q4_K,
-    Storage::Q5_K,
-    Storage::Q6_K,
-    Storage::IQ4_NL,
-    Storage::IQ4_XS,
-    Storage::MXFP4,
-    Storage::F8_E4M3,
-    Storage::F8_E5M2,
-];
+pub fn blocks() -> Vec<Storage> {
+    Storage::FLOATS.into_iter().filter(|storage| !matches!(storage, Storage::Dense(_))).collect()
+}
 
 /// A storage whose blocks rows of so many numbers are made of.
 pub fn any_blocks(k: usize, rng: &mut Rng) -> Storage {
-    let fit: Vec<Storage> = BLOCKS.into_iter().filter(|s| (k as u64).is_multiple_of(s.block_elements())).collect();
+    let fit: Vec<Storage> = blocks().into_iter().filter(|s| (k as u64).is_multiple_of(s.block_elements())).collect();
     rng.pick(&fit)
 }
 

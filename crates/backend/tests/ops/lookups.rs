@@ -2,7 +2,7 @@
 
 use impasto_graph::{DType, Op, Pairs, Storage};
 
-use super::common::case::{BLOCKS, Case};
+use super::common::case::{Case, blocks};
 use super::common::exam::{Bar, Exam};
 use super::common::rng::cases;
 use super::operands::{FLOATS, Operand, any_dtype, input, single};
@@ -11,7 +11,7 @@ use super::operands::{FLOATS, Operand, any_dtype, input, single};
 fn rows_of_tables_of_every_storage() {
     let mut exam = Exam::new("embedding");
     cases(60, |i, rng| {
-        let storages = BLOCKS.into_iter().chain(FLOATS.map(Storage::Dense));
+        let storages = blocks().into_iter().chain(FLOATS.map(Storage::Dense));
         let storage = storages.cycle().nth(i).expect("a cycle has no end");
         let width = match storage {
             Storage::Dense(_) => rng.pick(&[1, 3, 16, 33, 100]),

@@ -2,7 +2,7 @@
 
 use impasto_graph::{DType, Epilogue, Fused, Node, Op, Storage, Unary};
 
-use super::common::case::{BLOCKS, Case, any_blocks};
+use super::common::case::{Case, any_blocks, blocks};
 use super::common::exam::{Bar, Exam};
 use super::common::rng::{Rng, cases};
 use super::operands::{FLOATS, Operand, any_dtype, input, single, vector};
@@ -146,8 +146,8 @@ fn linear_layers_with_large_results() {
 fn linear_layers_of_quantised_weights() {
     let mut exam = Exam::new("linear, quantised");
     // Each of them once, and so large that panels are decoded in several turns.
-    cases(BLOCKS.len(), |i, rng| {
-        let case = linear(&rows(3, rng), 1037, if i % 4 == 0 { 4608 } else { 512 }, BLOCKS[i], rng);
+    cases(blocks().len(), |i, rng| {
+        let case = linear(&rows(3, rng), 1037, if i % 4 == 0 { 4608 } else { 512 }, blocks()[i], rng);
         exam.check(&case, bar(&case), rng);
     });
     cases(24, |_, rng| {

@@ -402,14 +402,14 @@ impl<'a> Search<'a> {
             self.telling.push(inputs.clone());
         }
         self.keep(inputs, news, false);
-        self.diff.compare(
-            (self.entry, &inputs.specialisation),
-            &both.before,
-            [&both.after[0], &both.after[1]],
-            0.0,
-            &mut self.comparison,
-        );
+        self.compare(inputs, &both);
         Ok(())
+    }
+
+    /// Compares what both modules made of the same inputs, bit by bit.
+    fn compare(&mut self, inputs: &Inputs, both: &BothRuns) {
+        let [a, b] = [&both.after[0], &both.after[1]];
+        self.diff.compare((self.entry, &inputs.specialisation), &both.before, [a, b], 0.0, &mut self.comparison);
     }
 
     fn keep(&mut self, inputs: &Inputs, news: bool, strays: bool) {
@@ -544,13 +544,7 @@ impl<'a> Search<'a> {
         for inputs in &known.into_iter().map(|k| k.0).chain(kept).collect::<Vec<_>>() {
             let Some(both) = self.run_both(inputs, self.diff.options.most_ops)? else { continue };
             self.comparison.strayed = true;
-            self.diff.compare(
-                (self.entry, &inputs.specialisation),
-                &both.before,
-                [&both.after[0], &both.after[1]],
-                0.0,
-                &mut self.comparison,
-            );
+            self.compare(inputs, &both);
             if self.comparison.first.is_some() {
                 break;
             }
