@@ -126,33 +126,6 @@ def lora(unet):
     return out
 
 
-def flux():
-    """The original naming of Flux, its first blocks."""
-    n, out = 3072, {"img_in.weight": [3072, 64], "txt_in.weight": [3072, 4096], "final_layer.linear.weight": [64, 3072]}
-    for i in range(19):
-        for side in ("img", "txt"):
-            at = f"double_blocks.{i}.{side}"
-            out |= {f"{at}_attn.qkv.weight": [3 * n, n], f"{at}_attn.proj.weight": [n, n], f"{at}_mlp.0.weight": [4 * n, n],
-                    f"{at}_mlp.2.weight": [n, 4 * n], f"{at}_mod.lin.weight": [6 * n, n]}
-    for i in range(38):
-        out |= {f"single_blocks.{i}.linear1.weight": [7 * n, n], f"single_blocks.{i}.linear2.weight": [n, 5 * n]}
-    return out
-
-
-def sd3():
-    n, out = 1536, {"x_embedder.proj.weight": [1536, 16, 2, 2], "context_embedder.weight": [1536, 4096], "pos_embed": [1, 36864, 1536]}
-    for i in range(24):
-        for side in ("x_block", "context_block"):
-            at = f"joint_blocks.{i}.{side}"
-            out |= {f"{at}.attn.qkv.weight": [3 * n, n], f"{at}.mlp.fc1.weight": [4 * n, n], f"{at}.adaLN_modulation.1.weight": [6 * n, n]}
-    return out
-
-
-SCHEDULE = ["betas", "alphas_cumprod", "alphas_cumprod_prev", "sqrt_alphas_cumprod", "sqrt_one_minus_alphas_cumprod",
-            "log_one_minus_alphas_cumprod", "sqrt_recip_alphas_cumprod", "sqrt_recipm1_alphas_cumprod", "posterior_variance",
-            "posterior_log_variance_clipped", "posterior_mean_coef1", "posterior_mean_coef2"]
-
-
 def main(out):
     os.makedirs(f"{out}/parts", exist_ok=True)
     os.makedirs(f"{out}/configs", exist_ok=True)
@@ -204,8 +177,6 @@ def main(out):
     part("taesd_diffusers", shapes(tiny))
     part("taesd_decoder", {f"{int(m[1]) + 1}.{m[2]}": s for k, s in shapes(tiny).items() if (m := re.match(r"decoder\.layers\.(\d+)\.(.*)", k))})
     part("lora", lora(shapes(unets["sd1"])))
-    part("flux", flux())
-    part("sd3", sd3())
     # The running average keeps names without their dots.
     part("ema", {"diffusion_model" + k.replace(".", ""): s for k, s in original_unet(unets["sd1"]).items()} | {"decay": [], "num_updates": []})
 
@@ -240,9 +211,6 @@ def main(out):
     file("taesd_decoder", [("", "taesd_decoder", "F32")])
     file("taesd_diffusers", [("", "taesd_diffusers", "F16")])
     file("lora", [("", "lora", "F16")])
-    file("flux", [("model.diffusion_model.", "flux", "BF16")])
-    file("sd3", [("model.diffusion_model.", "sd3", "F16"), ("first_stage_model.", "vae", "F16"),
-                 ("text_encoders.clip_l.transformer.", "clip_l", "F16")])
 
 
 if __name__ == "__main__":

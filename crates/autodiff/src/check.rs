@@ -98,7 +98,7 @@ fn refuse_op(normal: &NormalForm, places: &Places, activity: &Activity, plan: &P
                  and may be overwritten: state a bound with `while_bounded`, or read it outside",
                 name(m)
             )),
-            Space::Private(_) | Space::Pointed { .. } => refuse(format!(
+            Space::Private(_) | Space::Registers(_) | Space::Pointed { .. } => refuse(format!(
                 "its value is needed to go backwards, and the private array '{}' has more than {MOST_ELEMENTS} elements: make it smaller",
                 name(m)
             )),
@@ -112,6 +112,11 @@ fn refuse_op(normal: &NormalForm, places: &Places, activity: &Activity, plan: &P
                 _ => refuse("the mask must be a constant, so that it is known which lane takes from which".to_owned()),
             }
         }
+        OpKind::AsyncCopy(..) | OpKind::WarpgroupMulAdd(_) => refuse(
+            "asynchronous copies and products of warpgroups have no derivative: write the kernel with plain loads, or give it a gradient \
+             of its own"
+                .to_owned(),
+        ),
         OpKind::Param(p) if activity.value(k.result(op)) && k.params()[p as usize].ty != Scalar::F32 => {
             refuse("only parameters of f32 have derivatives".to_owned())
         }

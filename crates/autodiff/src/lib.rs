@@ -396,7 +396,7 @@ fn gradient_below(primal: &Kernel, wrt: &dyn Fn(&str) -> bool, limit: u64) -> Re
             Space::Buffer(_) => Space::Buffer(Access::ReadWrite),
             Space::Workgroup(n) => Space::Workgroup(n * stride),
             Space::Private(n) => Space::Private(n * stride),
-            pointed @ Space::Pointed { .. } => pointed,
+            other @ (Space::Registers(_) | Space::Pointed { .. }) => other,
         };
         // All parts of a buffer have one adjoint.
         let name = if parts.has(id) { parts::base(&m.name) } else { &m.name };

@@ -189,7 +189,7 @@ impl Slice<'_> {
             Space::Buffer(Access::Tape) => true,
             Space::Buffer(Access::Scratch) | Space::Workgroup(_) => self.shared,
             Space::Buffer(_) => false,
-            Space::Private(_) | Space::Pointed { .. } => true,
+            Space::Private(_) | Space::Registers(_) | Space::Pointed { .. } => true,
         };
         if !follows || !self.memories.insert(m) {
             return;
@@ -360,7 +360,7 @@ impl Plan {
             Space::Buffer(Access::Tape) => true,
             Space::Buffer(Access::Scratch) => false,
             Space::Buffer(_) => !self.written[m.index()],
-            Space::Workgroup(_) | Space::Private(_) | Space::Pointed { .. } => false,
+            Space::Workgroup(_) | Space::Private(_) | Space::Registers(_) | Space::Pointed { .. } => false,
         }
     }
 }

@@ -104,6 +104,10 @@ fn unary<P: Primal>(p: &mut P, f: UnaryOp) -> Partial<P::V> {
             Times(p.binary(BinaryOp::Mul, cube, half))
         }
         UnaryOp::Exp => Times(p.result()),
+        UnaryOp::Exp2 => {
+            let (r, ln2) = (p.result(), p.number(std::f32::consts::LN_2));
+            Times(p.binary(BinaryOp::Mul, r, ln2))
+        }
         UnaryOp::Log => Over(p.arg(0)),
         UnaryOp::Sin => {
             let x = p.arg(0);

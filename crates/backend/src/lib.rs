@@ -33,16 +33,18 @@ use std::sync::Arc;
 use impasto_graph::{Capabilities, DType, Graph, HostTensor, Plan, TensorType, Weight};
 
 pub use cpu::memory::AlignedBytes;
+pub use cuda::TRIAL as HELPER;
 pub use impasto_graph::Meter;
 pub use impasto_weights::{FileError, FileFault, Origin, ParamError, ParamInfo, Params, SharedSource, WeightSource};
 pub use pulse::Pulse;
-pub use registry::{DeviceOptions, Precision, open, profile};
+pub use registry::{DeviceOptions, Precision, driver_memory, open, profile};
 pub use session::{Signature, step_times};
 pub use stored::kept_blocks;
 pub use stream::{HostWeights, Streaming};
 pub use with_limits::WithLimits;
 
 pub mod cpu;
+pub mod cuda;
 pub mod gpu;
 pub mod io;
 mod pulse;
@@ -139,17 +141,28 @@ pub struct Weights {
     bytes: u64,
     inner: Arc<dyn Any + Send + Sync>,
     feed: Option<SharedSource>,
+    adapters: Option<Arc<Weights>>,
 }
 
 impl Weights {
     /// Parameters that a backend keeps in its own way, in so many bytes of its device.
     pub fn new(bytes: u64, inner: impl Any + Send + Sync) -> Self {
-        Weights { bytes, inner: Arc::new(inner), feed: None }
+        Weights { bytes, inner: Arc::new(inner), feed: None, adapters: None }
     }
 
     /// The same, with where those come from that are streamed to the device.
     pub fn fed_by(self, source: SharedSource) -> Self {
         Weights { feed: Some(source), ..self }
+    }
+
+    /// The same, with the [adapters](Backend::pack_adapters) of a plan in place of others.
+    pub fn with_adapters(self, adapters: Option<Weights>) -> Self {
+        Weights { adapters: adapters.map(Arc::new), ..self }
+    }
+
+    /// The adapters beside them.
+    pub fn adapters(&self) -> Option<&Weights> {
+        self.adapters.as_deref()
     }
 
     /// What the backend of a device keeps. Weights of another kind of backend are an error.
@@ -203,14 +216,17 @@ pub trait Backend: Send + Sync {
     /// What products could reach at best here, measured now: thousand million operations a second.
     fn peak_gflops(&self) -> Result<f64, BackendError>;
 
-    /// All parameters of a plan, packed for the device and kept in host memory.
+    /// The parameters of a plan without adapters, packed for the device and kept in host memory.
     fn pack_on_host(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<HostWeights, BackendError> {
         HostWeights::plain(&*self.profile(), graph, plan, source)
     }
 
-    /// Bring the parameters that stay on the device in a plan there, each read once. Of a plan in which others are streamed, the result must be
-    /// [fed](Weights::fed_by).
+    /// Bring the parameters that stay on the device in a plan there, each read once, but for adapters. Of a plan in which others are streamed, the result
+    /// must be [fed](Weights::fed_by).
     fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError>;
+
+    /// Bring the adapters of a plan to the device ([`Graph::is_adapter`]), for weights that get them by [`Weights::with_adapters`].
+    fn pack_adapters(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError>;
 
     /// Take the memory of a plan and make everything ready to run.
     fn prepare(&self, graph: &Graph, plan: &Plan, weights: &Weights) -> Result<Box<dyn Session>, BackendError>;

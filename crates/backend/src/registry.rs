@@ -8,7 +8,7 @@ use impasto_device::{Api, DeviceInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::cpu::{self, Isa};
-use crate::{Backend, BackendError, Profile, Pulse, vulkan};
+use crate::{Backend, BackendError, Profile, Pulse, cuda, vulkan};
 
 /// What products are computed in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +55,8 @@ pub struct DeviceOptions {
     pub isa: Option<Isa>,
     /// Compute without matrix units also where a GPU claims some.
     pub without_matrix_units: bool,
+    /// Time each step of a plan by itself, also where that makes them slower.
+    pub time_steps: bool,
     /// Treat a GPU as one whose memory the host does not see, also where it does: for tests.
     pub as_if_discrete: bool,
     /// Beats as work is done; a wish to stop is heard between two submissions. It belongs to a process and is not sent to another.
@@ -66,7 +68,7 @@ impl PartialEq for DeviceOptions {
     /// Equal settings; whoever watches the pulse is none.
     fn eq(&self, other: &DeviceOptions) -> bool {
         let settings = |o: &DeviceOptions| {
-            let flags = (o.precision, o.isa, o.without_matrix_units, o.as_if_discrete);
+            let flags = (o.precision, o.isa, o.without_matrix_units, o.time_steps, o.as_if_discrete);
             (flags, o.memory, o.max_buffer, o.threads)
         };
         settings(self) == settings(other) && self.cache == other.cache
@@ -80,14 +82,16 @@ type Make<T> = fn(&DeviceInfo, &DeviceOptions) -> Result<Arc<T>, BackendError>;
 struct Driver {
     profile: Make<dyn Profile>,
     open: Make<dyn Backend>,
+    /// Bytes that it takes beside plans on a device of so many.
+    beside: fn(u64) -> u64,
 }
 
 /// The one place that knows which APIs there are; none of those that this build cannot compute on.
 fn driver(api: Api) -> Option<Driver> {
     match api {
-        Api::Cpu => Some(Driver { profile: cpu::profile, open: cpu::open }),
-        Api::Vulkan => Some(Driver { profile: vulkan::profile, open: vulkan::open }),
-        Api::Cuda => None,
+        Api::Cpu => Some(Driver { profile: cpu::profile, open: cpu::open, beside: |_| 0 }),
+        Api::Vulkan => Some(Driver { profile: vulkan::profile, open: vulkan::open, beside: |_| 0 }),
+        Api::Cuda => Some(Driver { profile: cuda::profile, open: cuda::open, beside: cuda::driver_memory }),
     }
 }
 
@@ -118,4 +122,9 @@ pub fn profile(device: &DeviceInfo, options: &DeviceOptions) -> Result<Arc<dyn P
 /// The result is shared: sessions, and the same device in 32-bit floats, hold it too.
 pub fn open(device: &DeviceInfo, options: &DeviceOptions) -> Result<Arc<dyn Backend>, BackendError> {
     (find(device)?.open)(device, options)
+}
+
+/// Bytes of a device that its driver takes beside plans, as machine code and recorded commands: who plans with all that is free leaves them.
+pub fn driver_memory(device: &DeviceInfo) -> u64 {
+    driver(device.api).map_or(0, |driver| (driver.beside)(device.limits.memory))
 }

@@ -3,6 +3,13 @@
 
 use impasto_graph::{DType, Fused, Graph, Op, TensorType, Value};
 
+/// How many rows, one after the other, a norm gives the same scale and shift.
+pub(crate) fn rows_together(graph: &Graph, value: Value) -> usize {
+    let (node, ty) = (graph.node(value), graph.ty(value));
+    let gamma = node.inputs.get(1).map_or(1, |&gamma| graph.ty(gamma).rows());
+    (ty.rows() / gamma).max(1)
+}
+
 /// A convolution.
 #[derive(Clone, Copy)]
 pub(crate) struct Window {
@@ -79,6 +86,8 @@ impl Window {
 pub(crate) struct Heads {
     pub(crate) batch: usize,
     pub(crate) heads: usize,
+    /// Heads of keys and values, each for as many neighbouring heads of queries.
+    pub(crate) kv_heads: usize,
     pub(crate) queries: usize,
     pub(crate) keys: usize,
     /// Width of a head of queries and keys, and of values.
@@ -86,22 +95,41 @@ pub(crate) struct Heads {
     pub(crate) value_width: usize,
     pub(crate) scale: f32,
     pub(crate) causal: bool,
+    pub(crate) bias: Option<ScoreBias>,
+}
+
+/// What is added to the scores of attention. Keys lie beside each other.
+#[derive(Clone, Copy)]
+pub(crate) struct ScoreBias {
+    pub(crate) dtype: DType,
+    /// From one picture, one head and one query to the next.
+    pub(crate) strides: [usize; 3],
 }
 
 impl Heads {
     pub(crate) fn of(graph: &Graph, value: Value) -> Heads {
         let node = graph.node(value);
-        let Op::Attention { heads, scale, causal } = node.op else { unreachable!("called for attention") };
+        let Op::Attention { heads, kv_heads, scale, causal, bias } = node.op else {
+            unreachable!("called for attention")
+        };
         let [q, k, v] = [0, 1, 2].map(|i| graph.ty(node.inputs[i]));
+        let bias = bias.then(|| {
+            let shape = [q.shape[0], heads, q.shape[1], k.shape[1]];
+            let ty = graph.ty(node.inputs[3]);
+            let strides = broadcast_strides(&ty.shape, &shape);
+            ScoreBias { dtype: ty.dtype, strides: [strides[0], strides[1], strides[2]] }
+        });
         Heads {
             batch: q.shape[0],
             heads,
+            kv_heads,
             queries: q.shape[1],
             keys: k.shape[1],
             width: q.shape[2] / heads,
-            value_width: v.shape[2] / heads,
+            value_width: v.shape[2] / kv_heads,
             scale,
             causal,
+            bias,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use impasto_graph::{DType, Graph, Op, Storage, TensorType, Value};
+use impasto_graph::{DType, Graph, Op, Storage, TensorType, Value, Weight};
 use impasto_weights::{decode_from, scale_rows};
 
 use crate::cpu::memory::ReadBuffer;
@@ -15,6 +15,23 @@ pub(crate) fn param_name(graph: &Graph, param: Value) -> &str {
     match &graph.node(param).op {
         Op::Param { name, .. } => name,
         op => unreachable!("{} is no parameter", op.name()),
+    }
+}
+
+/// Parameters of a plan that are packed together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ParamSet {
+    /// Those of the model.
+    Model,
+    /// The factors of branches beside its products.
+    Adapters,
+}
+
+impl ParamSet {
+    /// Its parameters among these.
+    pub(crate) fn of(self, graph: &Graph, weights: &[Weight]) -> Vec<Weight> {
+        let own = |weight: &&Weight| graph.is_adapter(weight.value) == (self == ParamSet::Adapters);
+        weights.iter().filter(own).copied().collect()
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use impasto_graph::{Graph, Plan, Segment, Weight};
 
-use crate::stored::param_name;
+use crate::stored::{ParamSet, param_name};
 use crate::tasks::on_threads;
 use crate::{AlignedBytes, BackendError, Origin, ParamError, ParamInfo, Profile, WeightSource};
 
@@ -46,7 +46,7 @@ struct Elsewhere {
 }
 
 impl HostWeights {
-    /// All parameters of a plan, packed for a device, in memory like any other: for devices of different budgets alike.
+    /// The parameters of a plan without adapters, packed for a device, in memory like any other: for devices of different budgets alike.
     pub fn plain(
         device: &(impl Profile + ?Sized),
         graph: &Graph,
@@ -54,7 +54,7 @@ impl HostWeights {
         source: &dyn WeightSource,
     ) -> Result<HostWeights, BackendError> {
         source.check()?;
-        let (weights, all) = (plan.weights(), Mutex::new(HashMap::new()));
+        let (weights, all) = (ParamSet::Model.of(graph, plan.weights()), Mutex::new(HashMap::new()));
         let one = |_: &mut (), i: usize| {
             let weight: &Weight = &weights[i];
             let name = param_name(graph, weight.value);

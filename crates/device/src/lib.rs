@@ -60,8 +60,8 @@ pub use impasto_graph::Limits;
 pub use probe::PROBES;
 pub use survey::{
     Api, ApiReport, Attempt, Child, CooperativeMatrix, CrashRecord, Device, DeviceInfo, DeviceKind, Diagnosis,
-    FORGET_COMMAND, Features, Phase, Standing, Store, Survey, SurveyOptions, UseGuard, free_memory, survey,
-    vulkan_info,
+    FORGET_COMMAND, Features, Phase, Standing, Store, Survey, SurveyOptions, UseGuard, context_memory, cuda_info,
+    free_memory, survey, vulkan_info,
 };
 pub use trial::{
     Channel, Companion, Link, Outcome, Trial, TrialOptions, TrialReport, Verdict, hook, leave_at_once, trial,

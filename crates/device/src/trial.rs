@@ -57,6 +57,8 @@ pub struct TrialOptions {
     pub helper: Option<PathBuf>,
     /// What the trial is to work on; it reads it with [`TrialReport::argument`].
     pub argument: String,
+    /// Also start it from inside of a child. Who asks for that makes sure that the child of a child asks for none.
+    pub nested: bool,
     /// How many bytes the child may report before it counts as gone wild. Its stderr does not count.
     pub max_output: usize,
 }
@@ -69,6 +71,7 @@ impl Default for TrialOptions {
             env: Vec::new(),
             helper: None,
             argument: String::new(),
+            nested: false,
             max_output: 1 << 20,
         }
     }
@@ -100,7 +103,8 @@ impl fmt::Display for Outcome {
 /// Runs the trial called `name` in a child process and waits for its end, at most until the deadline.
 ///
 /// Nothing the child does reaches this process: a crash, a hang or a flood of output becomes a [`Verdict`]. Several threads may
-/// run trials at once. A trial cannot start another trial: inside of a child the verdict is [`Verdict::NoHook`].
+/// run trials at once. A trial cannot start another trial, unless that is [asked for](TrialOptions::nested): inside of a child the verdict is
+/// [`Verdict::NoHook`].
 ///
 /// The child is this program, or [`TrialOptions::helper`]. Without a helper, [`hook`] must have been called before, because
 /// starting a program again that does not expect it would do the program's work twice.
@@ -140,7 +144,7 @@ pub fn trial(name: &str, options: &TrialOptions) -> Outcome {
 fn child_command(call: &Call, options: &TrialOptions) -> Result<Command, Verdict> {
     let mut command = match &options.helper {
         Some(helper) => Command::new(helper),
-        None if child::hooked() => sys::own_program()
+        None if child::hooked() || options.nested && child::in_child() => sys::own_program()
             .map_err(|error| Verdict::SpawnFailed { why: format!("the path of this program is unknown: {error}") })?,
         None => return Err(Verdict::NoHook),
     };

@@ -85,6 +85,8 @@ fn parse(text: &str) -> Result<Inside, Box<dyn std::error::Error>> {
             }
             "Schedule type" => found.settings.set("scheduler", value)?,
             "CFG scale" => found.settings.set("cfg-scale", value)?,
+            "Distilled CFG Scale" => found.settings.set("guidance", value)?,
+            "Flow shift" => found.settings.set("flow-shift", value)?,
             "Seed" => found.settings.set("seed", value)?,
             "Eta" => found.settings.set("eta", value)?,
             "Clip skip" => found.settings.set("clip-skip", value)?,
@@ -99,6 +101,7 @@ fn parse(text: &str) -> Result<Inside, Box<dyn std::error::Error>> {
                 found.settings.set("height", height)?;
             }
             "Lora" => found.settings.set("lora", value)?,
+            "Lora mode" => found.settings.set("lora-apply-mode", value)?,
             "Lora hash" => found.lora_fingerprint = Some(value.into()),
             "Model" => found.model = Some(value.into()),
             "Model hash" => found.fingerprint = Some(value.into()),

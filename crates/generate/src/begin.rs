@@ -90,7 +90,7 @@ pub(crate) fn begin(
     };
     let whole = original.whole.as_ref().map(|encoded| draw(encoded, noise));
     let drawn = noise.draw(shape.len());
-    let sigmas = remaining(&sigmas, start.strength)?.to_vec();
+    let sigmas = remaining(job.prediction, &sigmas, start.strength)?.to_vec();
     let latent = match &whole {
         // With nothing of the original wanted in the mask, inpainting begins with noise alone.
         Some(whole) if start.mask.is_none() || start.strength < 1.0 => {

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use impasto_graph::{GraphError, HostTensor};
 use impasto_model::{
-    Condition, EncodedText, Model, NetworkId, Pipeline, RunOptions, TextEncoder, TextRole, TokenLayout, TokenizerKind,
+    Condition, EncodedText, Model, NetworkId, Pipeline, RunOptions, TextEncoder, TextRole, TokenLayout,
 };
 
 use crate::module::{Module, built, load};
 use crate::pipeline::Watcher;
 use crate::place::{Bounds, Place};
-use crate::prompt::{Chunk, PromptSpan, Tokenizer, chunks, emphasise, parse, sequences};
+use crate::prompt::{Chunk, PromptSpan, SequenceTokenizer, chunks, emphasise, parse, sequences};
 use crate::unknown::unknown_words;
 use crate::{GenerateError, Job};
 
@@ -19,7 +19,7 @@ pub(crate) struct TokenizedPrompts(Vec<Arc<TokenizedTexts>>);
 
 /// The texts of a job as one encoder reads them.
 struct TokenizedTexts {
-    tokenizer: Tokenizer,
+    tokenizer: SequenceTokenizer,
     prompt: Vec<PromptSpan>,
     /// The sequences of each text, as many and as long for each.
     texts: Vec<Vec<Chunk>>,
@@ -46,9 +46,9 @@ impl TokenizedPrompts {
     /// Words of the prompt that the model was never shown.
     pub fn unknown(&self, model: &Model) -> Result<Vec<String>, GenerateError> {
         let id = NetworkId::TextEncoder(0);
-        match (model.pipeline.text().first(), model.network(id)) {
-            (Some(encoder), Some(network)) => {
-                let words = unknown_words(&***network, encoder.table, &self.0[0].tokenizer, &self.0[0].prompt);
+        match (model.pipeline.text().first(), model.network(id), self.0[0].tokenizer.clip()) {
+            (Some(encoder), Some(network), Some(tokenizer)) => {
+                let words = unknown_words(&***network, encoder.table, tokenizer, &self.0[0].prompt);
                 words.map_err(|source| GenerateError::Backend { module: id, source })
             }
             _ => Ok(vec![]),
@@ -74,7 +74,8 @@ impl Lengths {
                     |text: &str| text.is_ascii() && text.len() <= tokens.saturating_sub(2) && !text.contains("BREAK");
                 (short(&job.prompt) && short(&job.negative)).then_some([1, tokens])
             }
-            TokenLayout::Sequence { .. } => None,
+            TokenLayout::Single(tokens) => Some([1, tokens]),
+            TokenLayout::Sequence { least, most, .. } => (least == most).then_some([1, most]),
         };
         let sequences: Option<Vec<_>> = model.pipeline.text().iter().map(one_chunk).collect();
         match sequences.filter(|sequences| !sequences.is_empty()) {
@@ -115,20 +116,25 @@ pub(crate) fn encoders(
 
 impl TokenizedTexts {
     fn new(encoder: &TextEncoder, texts: &[(&str, TextRole)]) -> Result<TokenizedTexts, GenerateError> {
-        let tokenizer = match &encoder.tokenizer {
-            TokenizerKind::Folder(folder) => Tokenizer::from_folder(folder)?,
-            TokenizerKind::ClipPaddedWithZero => Tokenizer::clip_padded_with_zero(),
-            TokenizerKind::Clip => Tokenizer::clip(),
-        };
+        let tokenizer = SequenceTokenizer::open(&encoder.tokenizer)?;
+        let not_clip = || GenerateError::Asked("only the text encoders of CLIP read texts in chunks".into());
         match encoder.tokens {
+            TokenLayout::Single(length) => {
+                let clip = tokenizer.clip().ok_or_else(not_clip)?;
+                let prompt = vec![PromptSpan::Text { text: texts[0].0.into(), weight: 1.0 }];
+                let cut = texts.iter().map(|(text, _)| Ok(vec![Chunk::of_text(clip, text, length, clip.pad())?]));
+                let texts = cut.collect::<Result<_, GenerateError>>()?;
+                Ok(TokenizedTexts { prompt, tokenizer, texts })
+            }
             TokenLayout::Chunks(length) => {
-                let pad = tokenizer.pad();
+                let clip = tokenizer.clip().ok_or_else(not_clip)?;
+                let pad = clip.pad();
                 let mut parsed: Vec<Vec<PromptSpan>> = texts.iter().map(|(text, _)| parse(text)).collect();
-                let cut = parsed.iter().map(|pieces| chunks(&tokenizer, pieces, length, pad));
+                let cut = parsed.iter().map(|pieces| chunks(clip, pieces, length, pad));
                 let mut texts = cut.collect::<Result<Vec<_>, _>>()?;
                 let longest = texts.iter().map(Vec::len).max().unwrap_or(1);
                 for text in &mut texts {
-                    text.resize(longest, Chunk::empty(&tokenizer, length, pad)?);
+                    text.resize(longest, Chunk::empty(clip, length, pad)?);
                 }
                 Ok(TokenizedTexts { prompt: parsed.swap_remove(0), tokenizer, texts })
             }
@@ -179,7 +185,7 @@ impl Texts {
 
     /// Everything that the conditioning depends on.
     pub fn key(&self, job: &Job, place: &Place) -> String {
-        let networks: Vec<u64> = self.encoders.iter().map(|encoder| encoder.module.network()).collect();
+        let networks: Vec<(u64, Option<u64>)> = self.encoders.iter().map(|encoder| encoder.module.network()).collect();
         let Job { prompt, negative, .. } = job;
         format!("{networks:?} {prompt:?} {negative:?} {:?} {:?} on {}", self.roles, self.options, place.identity())
     }
@@ -219,7 +225,8 @@ impl Encoder {
     ) -> Result<Vec<EncodedText>, GenerateError> {
         let wrong = || built(NetworkId::TextEncoder(index));
         let texts = &self.read.texts;
-        let inputs = self.read.ids().and_then(|ids| pipeline.text_inputs(index, ids)).map_err(wrong())?;
+        let lengths: Vec<usize> = texts.iter().flatten().map(|chunk| chunk.length).collect();
+        let inputs = self.read.ids().and_then(|ids| pipeline.text_inputs(index, ids, &lengths)).map_err(wrong())?;
         let inputs: Vec<(&str, &HostTensor)> = inputs.iter().map(|(name, tensor)| (*name, tensor)).collect();
         load(&mut self.module, watch)?;
         let mut outputs = self.module.run(&inputs)?; // each (sequences of all texts, tokens, ...)
@@ -237,6 +244,7 @@ impl Encoder {
             Ok(EncodedText {
                 outputs: outputs.collect::<Result<Vec<_>, _>>().map_err(wrong())?,
                 ids: text.iter().flat_map(|chunk| chunk.ids.iter().copied()).collect(),
+                lengths: text.iter().map(|chunk| chunk.length).collect(),
                 end: self.read.tokenizer.end() as i32,
             })
         };

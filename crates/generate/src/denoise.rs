@@ -32,7 +32,8 @@ fn fitted(
 ) -> Result<(Module, usize), GenerateError> {
     let (pipeline, tokens) = (&model.pipeline, &lengths.tokens());
     // Both texts in one pass where that fits: the weights are read once. Then one by one, then in bands.
-    let batches = if lengths.texts > 1 { vec![lengths.texts, 1] } else { vec![1] };
+    let together = lengths.texts > 1 && pipeline.texts_together();
+    let batches = if together { vec![lengths.texts, 1] } else { vec![1] };
     let build = |batch: usize| move |numbers| pipeline.denoiser(batch, latent, tokens, numbers);
     let builds: Vec<_> = batches.iter().map(|&batch| build(batch)).collect();
     let builds: Vec<&Build> = builds.iter().map(|build| build as &Build).collect();
@@ -46,7 +47,7 @@ impl Denoiser {
     pub fn plan(job: &Job, model: &Model, place: &Place, lengths: &Lengths) -> Result<Denoiser, GenerateError> {
         let latent = model.pipeline.latent_shape([job.height, job.width]);
         let (module, batch) = fitted(model, place, lengths, latent)?;
-        let levels = model.pipeline.levels(latent, job.steps);
+        let levels = model.pipeline.levels(latent, job.steps, job.flow_shift);
         let (pipeline, options) = (model.pipeline.clone(), job.options());
         Ok(Denoiser { module, batch, conditions: vec![], pipeline, options, levels, latent })
     }

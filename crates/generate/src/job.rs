@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use impasto_model::{Levels, Model, NetworkId, Pipeline, Prediction, RunOptions};
+use impasto_model::{ChangedModel, Levels, Model, NetworkId, Pipeline, Prediction, RunOptions};
 
 use crate::loras::AskedLoras;
 use crate::picture::Picture;
 use crate::place::Request;
 use crate::run_files::RunFiles;
-use crate::sampling::{Method, Schedule};
+use crate::sampling::{Method, Schedule, steps_taken};
 use crate::settings::{LoraChoices, Preview, Settings};
 use crate::{GenerateError, NoiseKind, Run, SavedRun, Split};
 
@@ -28,6 +28,8 @@ pub struct Job {
     fingerprint: String,
     /// Which LoRAs change it, and how much.
     pub(crate) lora_fingerprint: Option<String>,
+    /// When they do, as the setting has it.
+    lora_mode: Option<&'static str>,
     /// The LoRAs that the prompt does not name.
     loras_by_flag: LoraChoices,
     /// What was asked for.
@@ -52,6 +54,10 @@ pub struct Job {
     pub steps: usize,
     /// How much the prompt counts; 1 is without guidance.
     pub guidance: f32,
+    /// The guidance that the diffusion model is told, where it reads one.
+    pub distilled_guidance: Option<f32>,
+    /// How far noise levels are moved towards noise, where that is asked for.
+    pub flow_shift: Option<f32>,
     /// The sampling method.
     pub method: Method,
     /// How the noise levels are spread over the steps.
@@ -143,19 +149,23 @@ impl Job {
         let seed = seed_of(settings, count)?;
         let asked_loras = AskedLoras::new(settings, &prompt)?;
         let by_flag = names_of(&asked_loras.files[..asked_loras.by_flag]);
-        let changed = (!asked_loras.files.is_empty()).then(|| model.with_loras(&asked_loras.files)).transpose()?;
-        let reports = changed.iter().flat_map(|changed| &changed.reports);
-        notes.extend(reports.filter(|report| report.is_partial()).map(ToString::to_string));
-        notes.extend(asked_loras.notes);
+        let (changed, of_loras) = asked_loras.applied(model, settings.lora_apply_mode.unwrap_or_default())?;
+        notes.extend(of_loras);
+        let mut decided = settings.clone();
+        if let Some(changed) = &changed {
+            // What auto has chosen stays so when the run is resumed or the picture is made again.
+            decided.set("lora-apply-mode", lora_mode(changed))?;
+        }
         Ok(Job {
             model: changed.as_ref().map_or(model, |changed| &changed.model).clone(),
             request: Request::new(settings)?,
             resume: None,
             profile: settings.profile == Some(true),
             fingerprint: model.fingerprint()?,
+            lora_mode: changed.as_deref().map(lora_mode),
             lora_fingerprint: changed.map(|changed| changed.fingerprint.clone()),
             loras_by_flag: by_flag,
-            settings: settings.clone(),
+            settings: decided,
             writes: false,
             resumed_output: None,
             prompt: asked_loras.prompt,
@@ -166,6 +176,8 @@ impl Job {
             count,
             steps,
             guidance: settings.cfg_scale.unwrap_or(defaults.guidance),
+            distilled_guidance: distilled_guidance(settings, pipeline)?,
+            flow_shift: settings.flow_shift,
             method,
             schedule,
             eta: settings.eta,
@@ -230,14 +242,15 @@ impl Job {
 
     /// What it asks of the model's pipeline.
     pub(crate) fn options(&self) -> RunOptions {
-        let Job { height, width, guidance, clip_skip, prediction, .. } = *self;
-        RunOptions { size: [height, width], guidance, clip_skip, prediction }
+        let Job { height, width, guidance, distilled_guidance, clip_skip, prediction, .. } = *self;
+        let distilled_guidance = distilled_guidance.unwrap_or(1.0);
+        RunOptions { size: [height, width], guidance, distilled_guidance, clip_skip, prediction }
     }
 
     /// How often the diffusion model looks at a latent to make one picture.
     pub fn looks(&self) -> usize {
         let strength = self.start.as_ref().map_or(1.0, |start| start.strength);
-        let steps = (self.steps as f64 * strength) as usize;
+        let steps = steps_taken(self.prediction, self.steps, strength);
         // Heun looks twice, but in its last step.
         if self.method == Method::Heun { (2 * steps).saturating_sub(1) } else { steps }
     }
@@ -263,6 +276,12 @@ impl Job {
         if let Some(start) = &self.start {
             text += &format!(", Denoising strength: {}", start.strength);
         }
+        if let Some(guidance) = self.distilled_guidance {
+            text += &format!(", Distilled CFG Scale: {guidance}");
+        }
+        if let Some(shift) = self.flow_shift {
+            text += &format!(", Flow shift: {shift}");
+        }
         if let Some(eta) = self.eta {
             text += &format!(", Eta: {eta}");
         }
@@ -272,10 +291,30 @@ impl Job {
         if let Some(loras) = &self.lora_fingerprint {
             text += &format!(", Lora hash: {loras}");
         }
+        if let Some(mode) = self.lora_mode {
+            text += &format!(", Lora mode: {mode}");
+        }
         let rng = if self.rng == NoiseKind::Cuda { "GPU" } else { "CPU" };
         let version = env!("CARGO_PKG_VERSION");
         text + &format!(", Clip skip: {}, RNG: {rng}, Version: Impasto {version}", self.clip_skip)
     }
+}
+
+/// The guidance that the denoiser is told, where it reads one; refused where it reads none.
+fn distilled_guidance(settings: &Settings, pipeline: &dyn Pipeline) -> Result<Option<f32>, GenerateError> {
+    let usual = pipeline.defaults().distilled_guidance;
+    match settings.guidance {
+        Some(_) if usual.is_none() => {
+            let problem = format!("{} is told no guidance: leave out --guidance, or use --cfg-scale", pipeline.name());
+            Err(GenerateError::Asked(problem))
+        }
+        asked => Ok(asked.or(usual)),
+    }
+}
+
+/// When LoRAs change a model, as the setting has it.
+fn lora_mode(changed: &ChangedModel) -> &'static str {
+    if changed.as_branches { "at_runtime" } else { "immediately" }
 }
 
 /// The first seed of so many; what settings say must be able to say the last one too.
@@ -346,9 +385,12 @@ fn sampling(
         let others: Vec<&str> = Method::ALL.iter().filter(|m| m.solves_flow()).map(|m| m.name()).collect();
         return refused(format!("{method} is not for models of flow matching; choose one of {}", others.join(", ")));
     }
-    let fixed = || matches!(pipeline.levels(pipeline.latent_shape(size), steps), Levels::Fixed(_));
-    if schedule != Schedule::Discrete && fixed() {
+    let levels = || pipeline.levels(pipeline.latent_shape(size), steps, settings.flow_shift);
+    if schedule != Schedule::Discrete && matches!(levels(), Levels::Fixed(_)) {
         return refused("this model has a schedule of its own: leave out --scheduler".into());
+    }
+    if settings.flow_shift.is_some() && !flow {
+        return refused("--flow-shift is for models of flow matching, and this one is none: leave it out".into());
     }
     Ok((method, schedule, prediction))
 }

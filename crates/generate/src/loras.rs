@@ -2,6 +2,10 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use std::sync::Arc;
+
+use impasto_model::{ChangedModel, LoraPlacement, Model};
+
 use crate::GenerateError;
 use crate::settings::{LoraChoices, LoraMode, Settings};
 
@@ -40,13 +44,34 @@ impl AskedLoras {
             }
         }
         asked.prompt = words;
-        if !asked.files.is_empty() && settings.lora_apply_mode == Some(LoraMode::AtRuntime) {
-            return Err(GenerateError::Asked(
-                "--lora-apply-mode at_runtime cannot be done yet: LoRAs are merged while weights are read, with auto or immediately"
-                    .into(),
-            ));
-        }
         Ok(asked)
+    }
+
+    /// The model with them, if there are any, and what to tell of them.
+    pub fn applied(
+        &self,
+        model: &Model,
+        mode: LoraMode,
+    ) -> Result<(Option<Arc<ChangedModel>>, Vec<String>), GenerateError> {
+        if self.files.is_empty() {
+            model.without_loras();
+            return Ok((None, self.notes.clone()));
+        }
+        let placement = match mode {
+            LoraMode::Auto => LoraPlacement::Auto,
+            LoraMode::Immediately => LoraPlacement::Merged,
+            LoraMode::AtRuntime => LoraPlacement::Branches,
+        };
+        let changed = model.with_loras(&self.files, placement)?;
+        let partial = changed.reports.iter().filter(|report| report.is_partial()).map(ToString::to_string);
+        let merged = (changed.merged > 0).then(|| {
+            format!(
+                "{} parameters are changed while they are read, not at run time: what the LoRAs say of them is no product of two small matrices",
+                changed.merged
+            )
+        });
+        let notes = partial.chain(merged).chain(self.notes.clone()).collect();
+        Ok((Some(changed), notes))
     }
 }
 

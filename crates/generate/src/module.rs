@@ -13,12 +13,13 @@ use impasto_backend::{
 };
 use impasto_graph::{Graph, GraphError, HostTensor, Node, Op, Plan, Storage, Stream, Weight};
 use impasto_model::{Model, NetworkId};
+use impasto_weights::LoraBranches;
 
 use crate::GenerateError;
 use crate::pipeline::{Event, Watcher};
 use crate::place::{
-    Bounds, Build, Count, FittedModule, Home, MemoryReservation, ModulePlan, Place, Resident, SplitMode, WeightsKey,
-    WorkSample, fit,
+    Bounds, Build, CardMemory, Count, FittedModule, Home, MemoryReservation, ModulePlan, Place, Resident, SplitMode,
+    WeightsKey, WorkSample, fit,
 };
 
 /// A network that cannot be built, as an error of its module.
@@ -59,6 +60,8 @@ pub struct Module {
     id: NetworkId,
     place: Place,
     source: SharedSource,
+    /// LoRAs beside its products, read and packed apart from its weights.
+    branches: Option<Arc<LoraBranches>>,
     key: WeightsKey,
     fitted: Arc<FittedModule>,
     /// Tiles that one run is made of; none where it is not tiled.
@@ -76,6 +79,7 @@ pub struct Module {
 struct Loaded {
     session: Box<dyn Session>,
     weights: Weights,
+    adapters: Option<(u64, Weights)>,
     _held: MemoryReservation,
 }
 
@@ -93,13 +97,16 @@ impl Module {
         let network = model.network(id).ok_or_else(|| GenerateError::Asked(format!("this model has no {id}")))?;
         let (number, device, source) = (network.id(), place.identity(), network.source());
         let limits = place.device.limits();
-        let key = format!("{id:?} of {number}: {shape} {bounds:?} on {device} within {limits:?}");
-        let fitted = place.pool().loaded().plan(key, || fit(id, &place.device, &*source, bounds, builds))?;
+        let branches = network.branches().cloned();
+        let beside = branches.as_ref().map(|branches| branches.structure());
+        let key = format!("{id:?} of {number} and {beside:x?}: {shape} {bounds:?} on {device} within {limits:?}");
+        let fitted = place.pool().loaded().plan(key, || fit(id, &place.device, network, bounds, builds))?;
         let (home, choice) = (home(place, &fitted.plan), fitted.choice);
         let module = Module {
             id,
             place: place.clone(),
             source,
+            branches,
             key: WeightsKey { id, network: number, device, home },
             fitted,
             tiles: None,
@@ -116,14 +123,19 @@ impl Module {
         self.id
     }
 
-    /// The opened network, by a number that no other has.
-    pub(crate) fn network(&self) -> u64 {
-        self.key.network
+    /// The opened network and the LoRAs beside it, by numbers that no others have.
+    pub(crate) fn network(&self) -> (u64, Option<u64>) {
+        (self.key.network, self.branches.as_ref().map(|branches| branches.id()))
     }
 
     /// Where it computes.
     pub fn device(&self) -> &dyn Profile {
         &*self.place.device
+    }
+
+    /// The memory of its device's card.
+    pub(crate) fn card(&self) -> &CardMemory {
+        self.place.card()
     }
 
     /// In which way it runs.
@@ -191,9 +203,10 @@ impl Module {
             weight_types: weight_types(graph, plan),
             widened: widened(graph, plan),
             weight_bytes: plan.weight_bytes(),
+            lora_bytes: lora_bytes(graph, plan),
             resident_bytes: plan.device_weight_bytes(),
             streamed_bytes: plan.stream().map_or(0, Stream::streamed_bytes),
-            host_bytes: plan.host_bytes() + if on_host { plan.weight_bytes() } else { 0 },
+            host_bytes: plan.host_bytes() + if on_host { plan.weight_bytes() - lora_bytes(graph, plan) } else { 0 },
             arena_bytes: plan.arena_bytes(),
             largest_buffer: plan.largest_binding().max(weights),
             buffer_limit: device.limits().max_binding,
@@ -233,32 +246,47 @@ impl Module {
             return Ok(());
         }
         let weights = match self.place.pool().loaded().take(&self.key) {
-            Some(Resident { fitted, session, weights, host, opened, .. }) => {
+            Some(Resident { fitted, session, weights, adapters, host, opened, .. }) => {
                 (self.opened, self.host) = (Some(opened), host);
-                if Arc::ptr_eq(&fitted, &self.fitted) {
-                    self.loaded = Some(Loaded { session, weights, _held: self.hold() });
+                let same = Arc::ptr_eq(&fitted, &self.fitted);
+                if same && adapters.as_ref().map(|(id, _)| *id) == self.network().1 {
+                    self.loaded = Some(Loaded { session, weights, adapters, _held: self.hold() });
                     return Ok(());
                 }
-                // The same weights for another size, unless one of the plans streams them.
+                // The same weights for another size or other LoRAs, unless one of two plans streams them.
                 let streams = [&fitted, &self.fitted].iter().any(|fitted| fitted.plan.stream().is_some());
-                (!streams).then_some(weights)
+                (same || !streams).then_some(weights)
             }
             None => None,
         };
         self.open()?;
         self.make_room();
-        let (weights, session) = match weights.map(|weights| (self.prepare(&weights, progress), weights)) {
+        let adapters = self.pack_adapters()?;
+        let prepare = |it: &Module, weights: &Weights, progress: &mut LoadProgress| {
+            let adapters = adapters.as_ref().map(|(_, adapters)| adapters.clone());
+            it.prepare(&weights.clone().with_adapters(adapters), progress)
+        };
+        let (weights, session) = match weights.map(|weights| (prepare(self, &weights, progress), weights)) {
             Some((Ok(session), weights)) => (weights, session),
             // Weights that were packed for another plan are not always those that this one needs.
             Some((Err(GenerateError::Backend { source: BackendError::Param { .. }, .. }), _)) | None => {
                 let weights = self.pack(progress)?;
-                let session = self.prepare(&weights, progress)?;
+                let session = prepare(self, &weights, progress)?;
                 (weights, session)
             }
             Some((Err(error), _)) => return Err(error),
         };
-        self.loaded = Some(Loaded { session, weights, _held: self.hold() });
+        self.loaded = Some(Loaded { session, weights, adapters, _held: self.hold() });
         Ok(())
+    }
+
+    /// Reads the LoRAs beside its products, and brings them to the device.
+    fn pack_adapters(&self) -> Result<Option<(u64, Weights)>, GenerateError> {
+        let (Some([_, backend]), Some(branches)) = (&self.opened, &self.branches) else { return Ok(None) };
+        let FittedModule { graph, plan, .. } = &*self.fitted;
+        self.place.pool().loaded().count(Count::Adapters);
+        let adapters = backend.pack_adapters(graph, plan, &**branches).map_err(|error| self.failed(error))?;
+        Ok(Some((branches.id(), adapters)))
     }
 
     /// Takes its memory on the device, and has its kernels compiled.
@@ -359,7 +387,7 @@ impl Module {
     pub fn give_back(&mut self) {
         let (loaded, opened) = (self.loaded.take(), self.opened.take());
         let host = self.host.take();
-        if let Some(Loaded { session, weights, _held }) = loaded {
+        if let Some(Loaded { session, weights, adapters, _held }) = loaded {
             drop(_held);
             if let Some(opened) = opened.filter(|_| self.home != Home::Disk) {
                 let report = self.report(1);
@@ -368,11 +396,13 @@ impl Module {
                     fitted: self.fitted.clone(),
                     session,
                     weights,
+                    adapters,
                     host,
                     opened,
                     device_bytes: report.device_bytes(),
                     host_bytes: report.host_bytes,
                     device: report.computes_on,
+                    card: self.card().name.clone(),
                 });
             }
         }
@@ -389,6 +419,9 @@ impl Module {
         let (report, device, loaded) = (self.report(1), self.device(), self.place.pool().loaded());
         let needed = report.device_bytes() + device.fixed_bytes();
         loaded.make_room(device.name(), needed, device.limits().memory);
+        if self.card().name != device.name() {
+            loaded.make_room(&self.card().name, needed, self.card().bytes);
+        }
         if report.host_bytes > 0 {
             loaded.make_room("cpu", report.host_bytes, self.place.host().plans);
         }
@@ -398,7 +431,10 @@ impl Module {
     fn hold(&self) -> MemoryReservation {
         let report = self.report(1);
         let bytes = report.device_bytes();
-        MemoryReservation::new(self.place.pool(), vec![(report.computes_on, bytes), ("cpu".into(), report.host_bytes)])
+        let card =
+            Some(&self.card().name).filter(|name| **name != report.computes_on).map(|name| (name.clone(), bytes));
+        let of_device = [(report.computes_on, bytes), ("cpu".into(), report.host_bytes)];
+        MemoryReservation::new(self.place.pool(), of_device.into_iter().chain(card).collect())
     }
 
     /// Bytes that could be had of its device when it refused more.
@@ -430,10 +466,16 @@ fn storage(graph: &Graph, weight: &Weight) -> Option<Storage> {
     }
 }
 
+/// Bytes of LoRAs beside the weights.
+fn lora_bytes(graph: &Graph, plan: &Plan) -> u64 {
+    let adapters = plan.weights().iter().filter(|weight| graph.is_adapter(weight.value));
+    adapters.map(|weight| weight.bytes).sum()
+}
+
 /// How weights are stored, by bytes, the most first.
 fn weight_types(graph: &Graph, plan: &Plan) -> Vec<&'static str> {
     let mut bytes: BTreeMap<Storage, u64> = BTreeMap::new();
-    for weight in plan.weights() {
+    for weight in plan.weights().iter().filter(|weight| !graph.is_adapter(weight.value)) {
         if let Some(storage) = storage(graph, weight) {
             *bytes.entry(storage).or_default() += storage.bytes_of(graph.ty(weight.value).elements()).unwrap_or(0);
         }

@@ -83,6 +83,7 @@ fn refused(name: ModuleName, place: &Place, error: &GenerateError) -> ModulePlan
         weight_types: vec![],
         widened: 0,
         weight_bytes: 0,
+        lora_bytes: 0,
         resident_bytes: 0,
         streamed_bytes: 0,
         host_bytes: 0,

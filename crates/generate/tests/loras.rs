@@ -19,7 +19,7 @@ use impasto_generate::place::Placement;
 use impasto_generate::settings::Settings;
 use impasto_generate::{Engine, EngineOptions, Event, GenerateError, Job, SavedRun, inside, run, run_file};
 use impasto_graph::Storage;
-use impasto_model::{Model, ModelPaths, NetworkId};
+use impasto_model::{Model, ModelPaths, NetworkId, OpenNetwork};
 use impasto_weights::{Checkpoint, WeightSource, decode, encode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -118,12 +118,23 @@ fn compare(base: &str, small: &Small) {
         write_with_metadata(&file, &tensors(&case), &case["metadata"]);
         let want = pictures.read_all(pictures.tensor(name).expect("a picture")).expect("it is whole");
         let lora = format!("{}={}", file.display(), case["strength"]);
-        let settings = settings(&[("lora", &lora)]);
-        let job = Job::new(&settings, &model).unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert!(job.notes.is_empty(), "{name}: {:?}", job.notes);
-        let found = psnr(&paint(&model, &settings).expect("a picture").rgb, &want);
-        println!("{name}: {found:.1} dB, without it {:.1} dB", psnr(&plain.rgb, &want));
-        assert!(found >= 50.0 && psnr(&plain.rgb, &want) < 30.0, "{name}: {found:.1} dB, 50 are needed");
+        let without = psnr(&plain.rgb, &want);
+        for mode in ["immediately", "at_runtime"] {
+            let settings = settings(&[("lora", &lora), ("lora-apply-mode", mode)]);
+            let job = Job::new(&settings, &model).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let layers = |network: &Arc<OpenNetwork>| network.branches().map_or(0, |branches| branches.len());
+            let branches: usize = job.model.networks().map(|(_, network)| layers(network)).sum();
+            let found = psnr(&paint(&model, &settings).expect("a picture").rgb, &want);
+            println!("{name} {mode}: {found:.1} dB, without it {without:.1} dB, {branches} branches; {:?}", job.notes);
+            assert!(found >= 50.0 && without < 30.0, "{name} {mode}: {found:.1} dB, 50 are needed");
+            // What is no product of two small matrices is said to be merged.
+            let merged = ["lokr", "loha", "dora", "full"].iter().any(|word| name.contains(word));
+            match (mode, merged) {
+                ("at_runtime", true) => assert!(job.notes[0].contains("not at run time"), "{name}: {:?}", job.notes),
+                _ => assert!(job.notes.is_empty(), "{name}: {:?}", job.notes),
+            }
+            assert!(merged || (branches > 0) == (mode == "at_runtime"), "{name} {mode}: {branches}");
+        }
     }
 }
 
@@ -152,10 +163,11 @@ fn a_tag_and_a_flag_mean_the_same_lora_and_files_of_every_layout_the_same_model(
         let file = loras.join("style").join("fur.safetensors");
         write_case(name, &file);
         let lora = format!("{}=0.5", file.display());
+        let settings = |of: &[(&str, &str)]| settings(&[of, &[("lora-apply-mode", "immediately")]].concat());
         let want = paint(&model, &settings(&[("lora", &lora)])).expect("a picture");
         let prompt = "A red house under <lora:style/fur:0.5>a yellow sun, by the sea!";
         let dir = loras.display().to_string();
-        let tagged = settings(&[("prompt", prompt), ("lora-model-dir", &dir), ("lora-apply-mode", "immediately")]);
+        let tagged = settings(&[("prompt", prompt), ("lora-model-dir", &dir)]);
         assert!(paint(&model, &tagged).expect("a picture") == want, "{name} as a tag");
         let one = folder.path().join("one.safetensors");
         small.write_original(&one);
@@ -267,8 +279,6 @@ fn what_cannot_be_applied_is_said() {
         "5 x 1 numbers, the model has 4 x 1",
     ];
     assert!(says.iter().all(|says| job.notes[0].contains(says)), "{:?}", job.notes);
-    let later = settings(&[("lora", &partly), ("lora-apply-mode", "at_runtime")]);
-    assert!(Job::new(&later, &model).err().expect("not yet").to_string().contains("at_runtime"));
     // Without a folder a tag does nothing, and its letters are no words.
     let tagged = Job::new(&settings(&[("prompt", "a cat<lora:fur:1>")]), &model).expect("a job");
     assert!(tagged.prompt == "a cat" && tagged.notes[0].contains("<lora:fur:1> is not applied"), "{:?}", tagged.notes);
@@ -298,7 +308,8 @@ fn a_picture_says_its_loras_and_a_run_is_resumed_with_the_same_ones_only() {
     let says = job.parameters(7);
     assert!(
         says.starts_with("A red house <lora:style:0.25>\n")
-            && says.contains(", Lora: fur.safetensors=0.5, Lora hash: "),
+            && says.contains(", Lora: fur.safetensors=0.5, Lora hash: ")
+            && says.contains(", Lora mode: immediately"),
         "{says}"
     );
     assert!(says.contains(&model.fingerprint().expect("read")), "the model's own hash: {says}");
@@ -360,6 +371,56 @@ fn a_second_picture_with_the_same_loras_loads_nothing() {
     assert_eq!(paint("0.5"), first, "the same LoRAs");
     // This one changes the diffusion model alone.
     assert_eq!(paint("0.75"), first + 1, "another strength");
+}
+
+/// At run time only the LoRA is read anew, and the base stays.
+#[test]
+fn other_loras_at_run_time_leave_the_weights_loaded() {
+    let (folder, model) = folder(&Small::sd1());
+    let [fur, other, attention] = ["kohya", "kohya_in_diffusers", "peft"].map(|name| {
+        let path = folder.path().join(format!("{name}.safetensors"));
+        write_case(name, &path);
+        path
+    });
+    let engine = engine();
+    let paint = |engine: &Engine, lora: &[(&str, &str)]| {
+        let job = Job::new(&settings(&[lora, &[("steps", "2")]].concat()), &model).unwrap_or_else(|e| panic!("{e}"));
+        let mut made = None;
+        let mut keep = |event: Event| {
+            if let Event::Picture { picture, .. } = event {
+                made = Some(picture.clone());
+            }
+            Ok(true)
+        };
+        engine.run(&job, &mut keep).unwrap_or_else(|e| panic!("{e}"));
+        (made.expect("a picture"), engine.work(), job.parameters(7))
+    };
+    let lora = |file: &Path, strength: f32| format!("{}={strength}", file.display());
+    let now = |lora: &str| paint(&engine, &[("lora", lora), ("lora-apply-mode", "at_runtime")]);
+    let (_, first, _) = now(&lora(&fur, 0.5));
+    let (again, second, _) = now(&lora(&fur, 0.8));
+    assert_eq!([second.plans, second.loads, second.packs], [first.plans, first.loads, first.packs], "other strengths");
+    assert_eq!(second.adapters, first.adapters + 2, "the LoRA of the diffusion model and of the text encoder");
+    // As if nothing had been there before.
+    assert!(paint(&self::engine(), &[("lora", &lora(&fur, 0.8)), ("lora-apply-mode", "at_runtime")]).0 == again);
+    let (same, third, says) = now(&lora(&fur, 0.8));
+    assert!(same == again && [third.adapters, third.prepares] == [second.adapters, second.prepares], "the same again");
+    assert!(says.contains(", Lora mode: at_runtime"), "{says}");
+    let (_, fourth, _) = now(&format!("{},{}", lora(&fur, 0.8), lora(&other, 0.3)));
+    assert_eq!([fourth.loads, fourth.packs], [first.loads, first.packs], "another LoRA beside it");
+
+    // Who asks for nothing in particular gets the same as soon as LoRAs change, as far as they can be branches.
+    let auto = |lora: &[(&str, &str)]| paint(&engine, lora);
+    let (_, fifth, _) = auto(&[]);
+    let (_, sixth, says) = auto(&[("lora", &lora(&attention, 0.25))]);
+    assert!(says.contains(", Lora mode: at_runtime"), "{says}");
+    assert_eq!([sixth.loads, sixth.packs], [fifth.loads, fifth.packs], "the base stays");
+    let full = folder.path().join("full.safetensors");
+    write_case("full", &full);
+    let (_, seventh, says) = auto(&[("lora", &lora(&full, 0.5))]);
+    assert!(says.contains(", Lora mode: immediately") && seventh.loads > sixth.loads, "{says}");
+    let first_of_all = Job::new(&settings(&[("lora", &lora(&fur, 0.5))]), &open(folder.path())).expect("a job");
+    assert!(first_of_all.parameters(7).contains(", Lora mode: immediately"), "nothing is loaded yet");
 }
 
 /// A model in eight bits keeps what no LoRA changes, and has halves where one does.

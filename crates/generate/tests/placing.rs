@@ -10,8 +10,10 @@ use common::Small;
 use impasto_backend::Backend;
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_device::{Api, DeviceInfo, Standing};
-use impasto_generate::place::{Home, Machine, MachineOptions, ModuleName, Placement, Pool, imagine, place};
-use impasto_generate::settings::Settings;
+use impasto_generate::place::{
+    Budget, Home, Machine, MachineOptions, ModuleName, Placement, Pool, RunPlan, imagine, place,
+};
+use impasto_generate::settings::{SettingValue, Settings};
 use impasto_generate::{GenerateError, Job};
 use impasto_model::{Model, ModelPaths};
 
@@ -21,7 +23,9 @@ fn machine(faults: Vec<(Api, String)>) -> Machine {
     let mut broken = card("vulkan2:memory=8GiB");
     broken.standing = Standing::Refused { why: "it computed 41 instead of 42".into() };
     let devices = [card("vulkan0:memory=8GiB"), card("vulkan1:memory=2GiB,kind=integrated"), broken];
-    let devices = devices.into_iter().chain([card("cuda0:memory=24GiB"), card("cpu:memory=16GiB")]).collect();
+    let mut later = card("cuda0:memory=24GiB");
+    later.standing = Standing::NotYet { instead: "vulkan0".into() };
+    let devices = devices.into_iter().chain([later, card("cpu:memory=16GiB")]).collect();
     machine_of(devices, faults)
 }
 
@@ -309,4 +313,67 @@ fn what_is_free_counts() {
     // What is left for plans is what is free, less what work and pictures need: too little for these.
     let little = within(Some(41 << 20));
     assert!(!little.fits() && little.modules.iter().all(|module| module.problem.is_some()), "{little:?}");
+}
+
+/// One card of 8 GiB by two APIs, of which each finds so many bytes free.
+fn one_card(free: [u64; 2], budget: &str) -> Machine {
+    let card =
+        |name: &str| DeviceInfo { uuid: Some([7; 16]), ..imagine(&format!("{name}:memory=8GiB")).expect("a device") };
+    let devices = vec![card("cuda0"), card("vulkan0"), imagine("cpu:memory=16GiB").expect("a device")];
+    let open = |_: &DeviceInfo, _: &_| panic!("placing opens no device");
+    let found = move |device: &DeviceInfo| match device.api {
+        Api::Cuda => Some(free[0]),
+        Api::Vulkan => Some(free[1]),
+        Api::Cpu => None,
+    };
+    let max_vram = Budget::parse(budget).expect("a budget");
+    let cpu = CpuOptions { precision: Precision::F32, ..CpuOptions::default() };
+    Machine::new(
+        devices,
+        vec![],
+        MachineOptions { cpu, max_vram, ..MachineOptions::default() },
+        Box::new(found),
+        Box::new(open),
+    )
+}
+
+#[test]
+fn a_card_by_two_apis_has_one_memory() {
+    const MIB: u64 = 1 << 20;
+    let (_folder, model) = small();
+    let of = [("backend", "te=cpu,diffusion=cuda0,vae=vulkan0"), ("width", "256"), ("height", "256")];
+    let job = job(&model, &of).expect("a job");
+    let planned = |machine: &Machine| {
+        let places = place(&job, machine).unwrap_or_else(|e| panic!("{e}"));
+        let limits = [&places.diffusion, &places.vae].map(|place| place.device.limits().memory);
+        (limits, impasto_generate::plan(&job, &places).unwrap_or_else(|e| panic!("{e}")))
+    };
+    // CUDA's context is taken off where CUDA is asked, and what its driver takes beside plans.
+    let (limits, roomy) = planned(&one_card([6 << 30, 7 << 30], ""));
+    assert_eq!(limits, [(6 << 30) - 256 * MIB; 2]);
+    let peak = |plan: &RunPlan| plan.peaks.iter().find(|peak| peak.device != "cpu").cloned().expect("a peak");
+    let both = peak(&roomy);
+    assert!(roomy.fits() && roomy.peaks.len() <= 2, "{roomy:?}");
+    assert_eq!((&both.device[..], both.limit, both.driver), ("cuda0, vulkan0", limits[0], 256 * MIB));
+    let [diffusion, vae] = ["diffusion", "vae"]
+        .map(|name| roomy.modules.iter().find(|module| module.module == name).expect("a module").device_bytes());
+    // Both are there at once, each with its staging memory.
+    assert_eq!(both.bytes, diffusion + vae + 64 * MIB);
+    // Where they do not fit beside each other, one makes room for the other, also by another API.
+    let tight = 256 * MIB + diffusion.max(vae) + 40 * MIB;
+    let (_, less) = planned(&one_card([tight, 7 << 30], ""));
+    assert!(less.fits() && peak(&less).bytes < both.bytes, "{less:?}");
+    // On two cards both stay.
+    let apart = one_card([6 << 30, 7 << 30], "");
+    let mut devices = apart.devices().to_vec();
+    devices[1].uuid = Some([8; 16]);
+    let (_, apart) = planned(&machine_of(devices, vec![]));
+    assert_eq!(apart.peaks.iter().filter(|peak| peak.device != "cpu").count(), 2, "{apart:?}");
+    // A budget of one of them is its own.
+    let (limits, _) = planned(&one_card([6 << 30, 7 << 30], "cuda0=1"));
+    assert_eq!(limits, [1 << 30, (6 << 30) - 256 * MIB]);
+    // Alone it has all that is free by its API.
+    let places =
+        placed(&model, &one_card([6 << 30, 7 << 30], ""), &[("backend", "vulkan0")]).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(places.diffusion.device.limits().memory, 7 << 30);
 }

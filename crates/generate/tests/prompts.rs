@@ -39,7 +39,7 @@ fn prompts_are_read_as_webui_reads_them() {
                 weights.extend(std::iter::repeat_n(weight(&run[0]) as f32, count));
             }
             weights.resize(77, 1.0);
-            assert_eq!(*got, Chunk { ids, weights }, "{prompt:?}");
+            assert_eq!(*got, Chunk { ids, weights, length: got.length }, "{prompt:?}");
         }
         prompts += 1;
         long += usize::from(got.len() > 1);
@@ -84,10 +84,10 @@ fn padding_and_lengths_are_the_models() {
     let got = chunks(&clip, &pieces, 6, 0).expect("6 is a length");
     assert_eq!(
         got,
-        [Chunk { ids: vec![49_406, 320, 2368, 49_407, 0, 0], weights: vec![1.0, 2.0, 1.0, 1.0, 1.0, 1.0] }]
+        [Chunk { ids: vec![49_406, 320, 2368, 49_407, 0, 0], weights: vec![1.0, 2.0, 1.0, 1.0, 1.0, 1.0], length: 4 }]
     );
     assert_eq!(chunks(&clip, &pieces, 3, 0).expect("3 is a length").len(), 2);
-    let empty = Chunk { ids: vec![49_406, 49_407, 0, 0], weights: vec![1.0; 4] };
+    let empty = Chunk { ids: vec![49_406, 49_407, 0, 0], weights: vec![1.0; 4], length: 2 };
     assert_eq!(Chunk::empty(&clip, 4, 0).expect("4 is a length"), empty);
     assert_eq!(chunks(&clip, &[], 4, 0).expect("4 is a length"), [empty]);
     for length in [0, 2, 65_537, usize::MAX] {

@@ -6,6 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use common::Small;
+use common::families::SmallFlow;
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_backend::vulkan::untried;
 use impasto_backend::{Backend, DeviceOptions};
@@ -94,5 +95,23 @@ fn whole_models_paint_the_picture_of_the_cpu() {
             assert_eq!(half.meter().now(), held, "{name}: bytes are left on the device after a generation");
         }
         assert!(other < 40.0, "the prompt hardly matters to {name}: the comparison shows nothing");
+    }
+}
+
+/// Of the families of flow matching, one with biases and layer norms and one with gates and RMS norms, in f32 and in halves.
+#[test]
+fn models_of_flow_matching_paint_the_picture_of_the_cpu() {
+    let cpu: Arc<dyn Backend> =
+        Arc::new(Cpu::new(&CpuOptions { precision: Precision::F32, ..CpuOptions::default() }).expect("there is a CPU"));
+    let devices = [(vulkan(Precision::F32), 45.0), (vulkan(Precision::Auto), 30.0)];
+    for (name, small) in [("flux", SmallFlow::flux(true)), ("z-image", SmallFlow::z_image())] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let model = Arc::new(Model::open(&small.write_folder(folder.path())).unwrap_or_else(|e| panic!("{e}")));
+        let want = paint(&model, &cpu, "a red house");
+        for (device, bar) in &devices {
+            let found = psnr(&want, &paint(&model, device, "a red house"));
+            println!("{name}: {found:.1} dB, {bar} are needed");
+            assert!(found >= *bar, "{name}: {found:.1} dB, {bar} are needed");
+        }
     }
 }

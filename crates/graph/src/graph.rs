@@ -47,6 +47,17 @@ pub struct Output {
     pub value: Value,
 }
 
+/// What goes into the scores of attention beside queries and keys: `scale q kᵀ + bias`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scores {
+    /// One over the root of a head's width, where nothing else is said.
+    pub scale: Option<f32>,
+    /// Query `i` sees keys up to `i + s - t`.
+    pub causal: bool,
+    /// `(batch or 1, heads or 1, t or 1, s)`. Negative infinity hides a key.
+    pub bias: Option<Value>,
+}
+
 /// What a product does before it stores an element: `activation(sum + bias) + residual`, in an element type. Of a linear layer the activation
 /// may be GEGLU, which makes one column of two.
 #[derive(Clone, Copy, Debug, Default)]
@@ -395,9 +406,20 @@ impl Graph {
 
     /// Scaled-dot-product attention over `heads` heads, scaled by the root of the head's width.
     pub fn attention(&mut self, q: Value, k: Value, v: Value, heads: usize, causal: bool) -> Result<Value, GraphError> {
+        self.grouped_attention([q, k, v], [heads, heads], Scores { causal, ..Scores::default() })
+    }
+
+    /// Attention of so many heads of queries over so many of keys and values, and what else goes into its scores.
+    pub fn grouped_attention(
+        &mut self,
+        [q, k, v]: [Value; 3],
+        [heads, kv_heads]: [usize; 2],
+        Scores { scale, causal, bias }: Scores,
+    ) -> Result<Value, GraphError> {
         let width = self.ty(q).channels() / heads.max(1);
-        let scale = 1.0 / (width.max(1) as f32).sqrt();
-        self.push(Op::Attention { heads, scale, causal }, &[q, k, v], None)
+        let scale = scale.unwrap_or(1.0 / (width.max(1) as f32).sqrt());
+        let operands: Vec<Value> = [q, k, v].into_iter().chain(bias).collect();
+        self.push(Op::Attention { heads, kv_heads, scale, causal, bias: bias.is_some() }, &operands, None)
     }
 
     /// Group norm, with an activation after it, stored as `dtype`.

@@ -132,6 +132,16 @@ fn vector(what: &str, ty: &TensorType, n: usize) -> Result<(), String> {
     if ty.shape == [n] { Ok(()) } else { Err(format!("{what} must be a vector of {n}")) }
 }
 
+/// A number for each channel of `x`, or for each channel of each picture.
+fn by_channel(what: &str, ty: &TensorType, x: &TensorType) -> Result<(), String> {
+    let c = x.channels();
+    match ty.shape == [c] || x.shape.len() > 1 && ty.shape == [x.shape[0], c] {
+        true => Ok(()),
+        false if x.shape.len() > 1 => Err(format!("{what} must be a vector of {c} or (batch {}, {c})", x.shape[0])),
+        false => vector(what, ty, c),
+    }
+}
+
 /// Shape and natural element type of the result.
 fn result(op: &Op, inputs: &[&TensorType]) -> Result<(Vec<usize>, DType), String> {
     match op {
@@ -182,29 +192,38 @@ fn result(op: &Op, inputs: &[&TensorType]) -> Result<(Vec<usize>, DType), String
             let v = side(x.shape[2], left, right, w.shape[3])?;
             fuse(*fused, w.shape[0], inputs, vec![x.shape[0], h, v, w.shape[0]])
         }
-        Op::Attention { heads, .. } => {
+        Op::Attention { heads, kv_heads, causal, bias, .. } => {
             let (q, k, v) = (inputs[0], inputs[1], inputs[2]);
-            for (what, t) in [("q", q), ("k", k), ("v", v)] {
+            for (what, t, heads) in [("q", q, *heads), ("k", k, *kv_heads), ("v", v, *kv_heads)] {
                 rank(what, t, 3, "(batch, tokens, heads x width)")?;
-                if *heads == 0 || t.shape[2] % heads != 0 {
+                if heads == 0 || t.shape[2] % heads != 0 {
                     return Err(format!("the width of {what} ({}) must be a multiple of {heads} heads", t.shape[2]));
                 }
+            }
+            if heads % kv_heads != 0 {
+                return Err(format!("{heads} heads cannot share the keys and values of {kv_heads}"));
             }
             if q.shape[0] != k.shape[0] || q.shape[0] != v.shape[0] {
                 return Err("q, k and v must have the same batch".into());
             }
-            if q.shape[2] != k.shape[2] {
-                return Err("q and k must have the same width".into());
+            if q.shape[2] / heads != k.shape[2] / kv_heads {
+                return Err("heads of q and k must have the same width".into());
             }
             if k.shape[1] != v.shape[1] {
                 return Err("k and v must have the same number of tokens".into());
             }
-            if let Op::Attention { causal: true, .. } = op
-                && q.shape[1] > k.shape[1]
-            {
+            if *causal && q.shape[1] > k.shape[1] {
                 return Err("causal attention needs at least as many keys as queries".into());
             }
-            Ok((vec![q.shape[0], q.shape[1], v.shape[2]], q.dtype))
+            if *bias {
+                let all = [q.shape[0], *heads, q.shape[1], k.shape[1]];
+                rank("bias", inputs[3], 4, "(batch or 1, heads or 1, queries or 1, keys)")?;
+                let fits = |(i, (&n, all)): (usize, (&usize, usize))| n == all || (n == 1 && i < 3);
+                if !inputs[3].shape.iter().zip(all).enumerate().all(fits) {
+                    return Err(format!("the bias {:?} does not stretch to {all:?}", inputs[3].shape));
+                }
+            }
+            Ok((vec![q.shape[0], q.shape[1], v.shape[2] / kv_heads * heads], q.dtype))
         }
         Op::GroupNorm { groups, .. } => {
             let x = inputs[0];
@@ -249,12 +268,14 @@ fn result(op: &Op, inputs: &[&TensorType]) -> Result<(Vec<usize>, DType), String
             Ok((x.shape.clone(), x.dtype))
         }
         Op::LayerNorm { .. } => {
-            vector("gamma", inputs[1], inputs[0].channels())?;
-            vector("beta", inputs[2], inputs[0].channels())?;
+            by_channel("gamma", inputs[1], inputs[0])?;
+            if inputs[2].shape != inputs[1].shape {
+                return Err(format!("beta must have the shape {:?} of gamma", inputs[1].shape));
+            }
             Ok((inputs[0].shape.clone(), inputs[0].dtype))
         }
         Op::RmsNorm { .. } => {
-            vector("gamma", inputs[1], inputs[0].channels())?;
+            by_channel("gamma", inputs[1], inputs[0])?;
             Ok((inputs[0].shape.clone(), inputs[0].dtype))
         }
         Op::Softmax | Op::Unary(_) | Op::Affine { .. } | Op::Cast | Op::Rest | Op::Fetch => {

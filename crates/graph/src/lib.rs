@@ -31,6 +31,7 @@ mod graph;
 pub mod host;
 mod infer;
 mod limits;
+mod low_rank;
 mod meter;
 mod op;
 mod plan;
@@ -40,10 +41,11 @@ mod text;
 pub use bands::{Banded, Cut, Cuts, Cutting, Level};
 pub use dtype::{DType, Storage};
 pub use error::{GraphError, Operand, Operands, PlanError};
-pub use graph::{Epilogue, Graph, Node, Output, Value, Window};
+pub use graph::{Epilogue, Graph, Node, Output, Scores, Value, Window};
 pub use limits::Limits;
+pub use low_rank::AdapterFactor;
 pub use meter::Meter;
-pub use op::{Binary, Fused, Op, Pairs, Unary};
+pub use op::{Binary, Fused, HIDDEN, Op, Pairs, Unary};
 pub use plan::{
     Anything, Capabilities, Location, May, Plan, Segment, Span, Step, Stream, StreamedWeight, Used, Weight,
 };

@@ -37,6 +37,9 @@ pub enum Binary {
     Min,
 }
 
+/// The least bias of [`Op::Attention`]: what hides a key.
+pub const HIDDEN: f32 = -1e30;
+
 /// What a product does to each element before it is stored: `activation(sum + bias) + residual`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Fused {
@@ -76,9 +79,11 @@ pub enum Op {
     /// `x (batch, h, w, c)` with the parameter `w (n, c, kh, kw)`: `(batch, h', w', n)`. The input is first enlarged
     /// `upsample` times (nearest), then padded (top, left, bottom, right); a negative padding takes pixels away.
     Conv2d { stride: usize, padding: [isize; 4], upsample: usize, fused: Fused },
-    /// Softmax(scale q kᵀ) v for each head: `q (batch, t, heads d)`, `k (batch, s, heads d)`, `v (batch, s, heads e)`:
-    /// `(batch, t, heads e)`. Causal: query `i` sees keys up to `i + s - t`.
-    Attention { heads: usize, scale: f32, causal: bool },
+    /// Softmax(scale q kᵀ + bias) v for each head: `q (batch, t, heads d)`, `k (batch, s, kv_heads d)`, `v (batch, s, kv_heads e)`:
+    /// `(batch, t, heads e)`. `heads / kv_heads` neighbouring heads share keys and values. Causal: query `i` sees keys up to `i + s - t`.
+    /// The bias is `(batch or 1, heads or 1, t or 1, s)`; below [`HIDDEN`] it counts as that, so that a key whose bias is negative
+    /// infinity is not seen where another one is.
+    Attention { heads: usize, kv_heads: usize, scale: f32, causal: bool, bias: bool },
 
     // Norms: statistics over a row or over an image.
     /// Over each group of channels of each picture, then scale and shift by channel: `x, gamma (c), beta (c)`.
@@ -91,9 +96,9 @@ pub enum Op {
     NormFactors { pixels: usize, eps: f32 },
     /// `activation((x - mean) scale + shift)`: `x (batch, .., c)`, `factors (batch, 3, c)`.
     Normalise { activation: Option<Unary> },
-    /// Over the last dimension: `x, gamma (c), beta (c)`.
+    /// Over the last dimension: `x (batch, .., c), gamma, beta`, both `(c)`, or `(batch, c)` for a scale and a shift of each picture's own.
     LayerNorm { eps: f32 },
-    /// Over the last dimension, without the mean: `x, gamma (c)`.
+    /// Over the last dimension, without the mean: `x (batch, .., c), gamma`, which is `(c)` or `(batch, c)`.
     RmsNorm { eps: f32 },
     /// Over the last dimension.
     Softmax,
@@ -190,7 +195,7 @@ impl Op {
             Op::Input { .. } | Op::Param { .. } => vec![],
             Op::Linear { fused, .. } | Op::Conv2d { fused, .. } => fused.roles(&["x", "w"]),
             Op::MatMul { .. } | Op::Binary(_) => vec!["a", "b"],
-            Op::Attention { .. } => vec!["q", "k", "v"],
+            Op::Attention { bias, .. } => ["q", "k", "v"].into_iter().chain(bias.then_some("bias")).collect(),
             Op::GroupNorm { .. } | Op::LayerNorm { .. } => vec!["x", "gamma", "beta"],
             Op::RmsNorm { .. } => vec!["x", "gamma"],
             Op::NormFactors { .. } => vec!["stats", "gamma", "beta"],
@@ -233,7 +238,7 @@ impl Op {
             Op::Conv2d { .. } => 2 * out.elements() * inputs[1].shape[1..].iter().product::<usize>() as u64,
             Op::Attention { .. } => {
                 let scores = inputs[0].rows() as u64 * inputs[1].shape[1] as u64;
-                2 * scores * (inputs[0].channels() + inputs[2].channels()) as u64
+                2 * scores * (inputs[0].channels() + out.channels()) as u64
             }
             _ => 0,
         }

@@ -110,8 +110,10 @@ fn attributes(op: &Op) -> Vec<(&'static str, Attribute)> {
             list.extend(act(&fused.activation));
             list
         }
-        Op::Attention { heads, scale, causal } => {
-            vec![("heads", Int(*heads)), ("scale", Float(*scale)), ("causal", Int(usize::from(*causal)))]
+        Op::Attention { heads, kv_heads, scale, causal, .. } => {
+            let shared = (kv_heads != heads).then_some(("kv_heads", Int(*kv_heads)));
+            let rest = [("scale", Float(*scale)), ("causal", Int(usize::from(*causal)))];
+            [("heads", Int(*heads))].into_iter().chain(shared).chain(rest).collect()
         }
         Op::GroupNorm { groups, eps, activation } => {
             let mut list = vec![("groups", Int(*groups)), ("eps", Float(*eps))];
@@ -345,12 +347,15 @@ fn node(line: &mut Line, graph: &mut Graph, names: &HashMap<String, Value>) -> R
                 continue;
             }
         };
-        if !matches!(op, "linear" | "conv2d") {
+        if !matches!(op, "linear" | "conv2d" | "attention") {
             return Err(line.error(format!("{op} has no named operands")));
         }
         if named.replace(line.value(names)?).is_some() {
             return Err(line.error("the operand stands twice"));
         }
+    }
+    if op == "attention" && residual.is_some() {
+        return Err(line.error("attention has no residual"));
     }
     let fused = Fused { bias: bias.is_some(), activation: None, residual: residual.is_some() };
     operands.extend(bias.into_iter().chain(residual));
@@ -462,7 +467,10 @@ impl<'a> Given<'a> {
                 Op::Conv2d { stride, padding, upsample, fused: Fused { activation: self.activation()?, ..fused } }
             }
             "attention" => {
-                Op::Attention { heads: self.int("heads")?, scale: self.float("scale")?, causal: self.flag("causal")? }
+                let heads = self.int("heads")?;
+                let kv_heads = self.maybe("kv_heads", Line::number)?.unwrap_or(heads);
+                let (scale, causal) = (self.float("scale")?, self.flag("causal")?);
+                Op::Attention { heads, kv_heads, scale, causal, bias: fused.bias }
             }
             "group_norm" => {
                 Op::GroupNorm { groups: self.int("groups")?, eps: self.float("eps")?, activation: self.activation()? }

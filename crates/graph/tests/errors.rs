@@ -56,6 +56,36 @@ const PRODUCTS: &[Wrong] = &[
     (&["f32[2,5,8]", "f32[2,7,6]", "f32[2,7,8]"], "attention(%0, %1, %2) heads=2 scale=1.0 causal=0", "width"),
     (&["f32[2,5,8]", "f32[2,7,8]", "f32[2,6,8]"], "attention(%0, %1, %2) heads=2 scale=1.0 causal=0", "tokens"),
     (&["f32[2,5,8]", "f32[2,4,8]", "f32[2,4,8]"], "attention(%0, %1, %2) heads=2 scale=1.0 causal=1", "causal"),
+    (
+        &["f32[2,5,8]", "f32[2,7,4]", "f32[2,7,4]"],
+        "attention(%0, %1, %2) heads=4 kv_heads=3 scale=1.0 causal=0",
+        "3 heads",
+    ),
+    (
+        &["f32[2,5,12]", "f32[2,7,8]", "f32[2,7,8]"],
+        "attention(%0, %1, %2) heads=3 kv_heads=2 scale=1.0 causal=0",
+        "cannot share",
+    ),
+    (
+        &["f32[2,5,8]", "f32[2,7,8]", "f32[2,7,8]"],
+        "attention(%0, %1, %2) heads=4 kv_heads=2 scale=1.0 causal=0",
+        "width",
+    ),
+    (
+        &["f32[2,5,8]", "f32[2,7,8]", "f32[2,7,8]", "f32[2,1,5]"],
+        "attention(%0, %1, %2, bias=%3) heads=2 scale=1.0 causal=0",
+        "4 dimensions",
+    ),
+    (
+        &["f32[2,5,8]", "f32[2,7,8]", "f32[2,7,8]", "f32[2,1,7,5]"],
+        "attention(%0, %1, %2, bias=%3) heads=2 scale=1.0 causal=0",
+        "stretch",
+    ),
+    (
+        &["f32[2,5,8]", "f32[2,7,8]", "f32[2,7,8]", "f32[2,1,5,1]"],
+        "attention(%0, %1, %2, bias=%3) heads=2 scale=1.0 causal=0",
+        "stretch",
+    ),
     (&["f32[5,8]", "f32[2,7,8]", "f32[2,7,8]"], "attention(%0, %1, %2) heads=2 scale=1.0 causal=0", "3 dimensions"),
 ];
 
@@ -65,8 +95,12 @@ const NORMS_AND_ARITHMETIC: &[Wrong] = &[
     (&["f32[9]", "f32[9]", "f32[9]"], "group_norm(%0, %1, %2) groups=3 eps=1e-5", "2 dimensions"),
     (&["f32[2,9]", "f32[8]", "f32[9]"], "group_norm(%0, %1, %2) groups=3 eps=1e-5", "gamma"),
     (&["f32[2,9]", "f32[9]", "f32[1,9]"], "group_norm(%0, %1, %2) groups=3 eps=1e-5", "beta"),
-    (&["f32[2,9]", "f32[8]", "f32[9]"], "layer_norm(%0, %1, %2) eps=1e-5", "gamma must be a vector of 9"),
-    (&["f32[2,9]", "f32[9]", "f32[2]"], "layer_norm(%0, %1, %2) eps=1e-5", "beta must be a vector of 9"),
+    (
+        &["f32[2,9]", "f32[8]", "f32[9]"],
+        "layer_norm(%0, %1, %2) eps=1e-5",
+        "gamma must be a vector of 9 or (batch 2, 9)",
+    ),
+    (&["f32[2,9]", "f32[9]", "f32[2]"], "layer_norm(%0, %1, %2) eps=1e-5", "beta must have the shape [9] of gamma"),
     (&["f32[2,9]", "f32[2]"], "rms_norm(%0, %1) eps=1e-5", "gamma must be a vector of 9"),
     (&["i32[2,9]", "f32[9]"], "rms_norm(%0, %1) eps=1e-5", "i32"),
     (&["i32[2,9]"], "softmax(%0)", "i32"),

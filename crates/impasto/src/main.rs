@@ -85,7 +85,6 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     match planned {
         Some(devices) => plan::plan(&settings, &devices),
         None => {
-            devices::insist(settings.gpu.unwrap_or_default())?;
             paint::paint(&settings)?;
             Ok(ExitCode::SUCCESS)
         }
@@ -103,6 +102,7 @@ fn run_other(command: Command) -> anyhow::Result<()> {
         Command::Bench(Bench::Kernel(args)) => kernel::bench(&args),
         Command::Bench(Bench::Load(args)) => show::bench_load(&args),
         Command::Bench(Bench::Model(args)) => show::bench_model(&args),
+        Command::Bench(Bench::Ops(args)) => show::bench_ops(&args),
         Command::Bench(Bench::Plan(args)) => show::bench_plan(&args),
         Command::Bench(Bench::Stream(args)) => show::bench_stream(&args),
         Command::Bench(Bench::Types(args)) => show::bench_types(&args),

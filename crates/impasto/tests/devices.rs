@@ -1,85 +1,12 @@
 //! The command beside drivers that go wrong: whatever they do, the list is shown and the picture is made.
 #![cfg(target_os = "linux")]
 
-#[path = "../../device/tests/drivers/mod.rs"]
-mod drivers;
-#[path = "../../generate/tests/common/mod.rs"]
-mod small;
+mod world;
 
-use std::path::Path;
-use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use drivers::{FAULTS, LIES, drivers, lavapipe};
-
-/// A program in a world of its own: one fake driver before lavapipe, a fake libcuda if asked for, and a cache folder.
-struct World {
-    folder: tempfile::TempDir,
-    env: Vec<(&'static str, String)>,
-}
-
-impl World {
-    fn new(vulkan: &str, cuda: Option<&str>) -> World {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let manifests = [drivers().manifest(), lavapipe()].map(|path| path.display().to_string()).join(":");
-        let mut env = vec![
-            ("VK_DRIVER_FILES", manifests),
-            ("FAKE_VULKAN", vulkan.to_owned()),
-            ("FAKE_TOUCHED", folder.path().join("touched").display().to_string()),
-            ("HOME", folder.path().join("home").display().to_string()),
-            ("XDG_CACHE_HOME", folder.path().join("cache").display().to_string()),
-        ];
-        if let Some(cuda) = cuda {
-            env.push(("FAKE_CUDA", cuda.to_owned()));
-            env.push(("LD_LIBRARY_PATH", drivers().cuda.display().to_string()));
-        }
-        World { folder, env }
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_impasto"));
-        for name in [
-            "LD_LIBRARY_PATH",
-            "LD_PRELOAD",
-            "VK_ICD_FILENAMES",
-            "CUDA_VISIBLE_DEVICES",
-            "IMPASTO_CPU",
-            "XDG_CONFIG_HOME",
-        ] {
-            command.env_remove(name);
-        }
-        command.args(args).envs(self.env.iter().cloned()).output().expect("the program starts")
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.folder.path().join(name).display().to_string()
-    }
-
-    fn touched(&self) -> bool {
-        std::fs::remove_file(self.folder.path().join("touched")).is_ok()
-    }
-
-    /// Makes a small picture, and returns what was said.
-    fn paint(&self, gpu: &str) -> Output {
-        let model = self.path("small.safetensors");
-        if !Path::new(&model).exists() {
-            small::Small::sd1().write_original(Path::new(&model));
-        }
-        let output = self.path("picture.png");
-        let size = ["-W", "64", "-H", "64", "--steps", "1", "--force"];
-        self.run(&[&["-m", &model, "-p", "a house", "-o", &output, "--gpu", gpu], &size[..]].concat())
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn assert_painted(world: &World, out: &Output) {
-    assert!(out.status.success(), "{}", text(&out.stderr));
-    let picture = std::fs::read(world.path("picture.png")).expect("the picture is there");
-    assert!(picture.starts_with(b"\x89PNG"));
-}
+use world::drivers::{FAULTS, LIES, drivers, lavapipe};
+use world::{World, assert_painted, text};
 
 #[test]
 fn the_list_shows_what_is_healthy_and_explains_the_rest() {
@@ -92,9 +19,9 @@ fn the_list_shows_what_is_healthy_and_explains_the_rest() {
         "software rasteriser",
         "cuda0",
         "discrete GPU: Fake GPU 0",
-        "seen, not usable yet: use cpu",
         "7.0 GiB / 8.0 GiB",
         "usable",
+        "which takes 300 MiB",
     ] {
         assert!(shown.contains(words), "{words} in {shown}");
     }
@@ -105,6 +32,7 @@ fn the_list_shows_what_is_healthy_and_explains_the_rest() {
     let again = world.run(&["--list-devices", "--json", "--fresh", "--timeout", "10"]);
     let json: serde_json::Value = serde_json::from_slice(&again.stdout).expect("it is JSON");
     assert_eq!(json["free_memory"]["cuda0"], 7_u64 << 30);
+    assert_eq!(json["context_memory"]["cuda0"], 300_u64 << 20);
     assert!(json["survey"]["devices"].as_array().is_some_and(|devices| devices.len() == 3), "{json:#}");
     let forgotten = text(&world.run(&["devices", "--forget"]).stdout);
     assert!(forgotten.contains("files removed"), "{forgotten}");
@@ -178,11 +106,6 @@ fn what_went_wrong_is_said_in_one_line() {
             Some("crash:create-instance"),
             "cuda: crashed during device probe (signal 11 in create-instance, driver libcuda.so.1)",
         ),
-        (
-            "",
-            Some(""),
-            "gpu: Fake GPU 0 (cuda0, vulkan0) seen and not used; cuda0: found, but this build cannot compute on CUDA yet; vulkan0: it speaks",
-        ),
     ] {
         let world = World::new(vulkan, cuda);
         let begun = Instant::now();
@@ -197,12 +120,14 @@ fn what_went_wrong_is_said_in_one_line() {
 
 #[test]
 fn disable_starts_no_child_and_an_api_without_a_gpu_of_use_is_an_error() {
-    let world = World::new("", Some(""));
+    let world = World::new("", Some("kepler"));
     let out = world.paint("disable");
     assert_painted(&world, &out);
     assert!(!world.touched(), "no driver was opened");
     assert!(!text(&out.stderr).contains("gpu"), "{}", text(&out.stderr));
-    for (api, words) in [("vulkan", "Fake GPU 0: it speaks Vulkan"), ("cuda", "Fake GPU 0 was seen and is healthy")] {
+    for (api, words) in
+        [("vulkan", "Fake GPU 0: it speaks Vulkan"), ("cuda", "this build has kernels from 7.5 (Turing) on")]
+    {
         let out = world.paint(api);
         assert_eq!(out.status.code(), Some(1));
         let said = text(&out.stderr);

@@ -44,6 +44,7 @@ fn unary_float(f: UnaryOp, s: Scalar, a: u64) -> u64 {
         UnaryOp::Sqrt => x.sqrt(),
         UnaryOp::InverseSqrt => (1.0 / f64::from(x).sqrt()) as f32,
         UnaryOp::Exp => f64::from(x).exp() as f32,
+        UnaryOp::Exp2 => f64::from(x).exp2() as f32,
         UnaryOp::Log => f64::from(x).ln() as f32,
         UnaryOp::Sin => f64::from(x).sin() as f32,
         UnaryOp::Cos => f64::from(x).cos() as f32,

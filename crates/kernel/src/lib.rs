@@ -111,11 +111,11 @@ mod verify;
 
 pub use builder::lang;
 pub use builder::{
-    Accumulator, Arms, Array, Buf, BufMut, Builder, Elements, Equal, Factor, Float, Int, IntoVal, Lit, Logic, Loop,
-    MatrixA, MatrixB, MatrixOf, MatrixType, Num, Role, RoleA, RoleAccumulator, RoleB, Shared32, StoredBuf,
+    Accumulator, Arms, Array, Buf, BufMut, Builder, Elements, Equal, Factor, Float, Int, IntoVal, LeftTile, Lit, Logic,
+    Loop, MatrixA, MatrixB, MatrixOf, MatrixType, Num, Role, RoleA, RoleAccumulator, RoleB, Shared32, StoredBuf,
     StoredBufMut, Type, Val, Var, Vec2, Vec3, Vec4, Vector,
 };
-pub use compiler::{CompiledModule, Compiler, Emitter, Entry, MAX_OPS, Messages, ModuleKind};
+pub use compiler::{CodeCache, CompiledModule, Compiler, Emitter, Entry, MAX_OPS, Messages, ModuleKind};
 pub use error::{Contributors, KernelError};
 pub use exec::{BufferData, Launch, execute};
 pub use gradient::{GradientBuffer, gradient_buffers};
@@ -124,7 +124,7 @@ pub use impasto_kernel_macro::{KernelStruct, kernel, kernel_fn};
 pub use ir::{
     Access, Atomic, BinaryOp, Builtin, Compare, DataLayout, Effect, Kernel, Matrix, MatrixLayout, MatrixShape,
     MatrixUse, Members, MemoryDecl, MemoryId, OpId, OpKind, OpRecord, Region, RegionId, Scalar, ScalarParam, Shape,
-    Space, Subgroup, Ty, UnaryOp, Value, VarId,
+    Space, Subgroup, Ty, UnaryOp, Value, VarId, WarpgroupProduct,
 };
 pub use params::{param_bytes, param_offsets, param_size, shared_offsets};
 pub use passes::{PASSES, Pass, construct, lower_matrices, optimise, optimise_seen, specialise};

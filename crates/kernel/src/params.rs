@@ -2,7 +2,7 @@
 //! shares, for APIs that know them as one piece of memory.
 
 use crate::error::KernelError;
-use crate::ir::{Kernel, Scalar, Space};
+use crate::ir::{Kernel, OpKind, Scalar, Space, WarpgroupProduct};
 
 /// Bytes of the parameter block of a kernel.
 pub fn param_size(kernel: &Kernel) -> u32 {
@@ -47,16 +47,25 @@ pub fn param_bytes(kernel: &Kernel, values: &[u64]) -> Result<Vec<u8>, KernelErr
 }
 
 /// The offset of each workgroup array in one block of bytes, and the size of that block; other memories have offset 0. Every array begins at a
-/// multiple of 16 bytes, or of the alignment of its elements where that is larger.
+/// multiple of 16 bytes, or of the alignment of its elements where that is larger; one that holds tiles of warpgroups at a multiple of what those
+/// begin at.
 pub fn shared_offsets(kernel: &Kernel) -> (Vec<u64>, u64) {
+    let mut tiles = vec![false; kernel.memories().len()];
+    for kind in kernel.kinds() {
+        if let OpKind::WarpgroupMulAdd(product) = kind {
+            tiles[product.a.index()] = true;
+            tiles[product.b.index()] = true;
+        }
+    }
     let mut end = 0u64;
-    let place = |m: &crate::ir::MemoryDecl| {
+    let place = |(m, tile): (&crate::ir::MemoryDecl, bool)| {
         let Space::Workgroup(n) = m.space else { return 0 };
         let layout = kernel.lay_out(m.ty);
-        let at = end.next_multiple_of(u64::from(layout.align).max(16));
+        let least = if tile { u64::from(WarpgroupProduct::ALIGNMENT) } else { 16 };
+        let at = end.next_multiple_of(u64::from(layout.align).max(least));
         end = at + u64::from(n) * u64::from(layout.stride());
         at
     };
-    let offsets = kernel.memories().iter().map(place).collect();
+    let offsets = kernel.memories().iter().zip(tiles).map(place).collect();
     (offsets, end)
 }

@@ -60,6 +60,10 @@ features! {
     SignedZerosF16 "signed zeros of f16",
     /// The same of f32.
     SignedZerosF32 "signed zeros of f32",
+    /// Copies to workgroup memory that go on while other ops run.
+    AsyncCopy "asynchronous copies",
+    /// Products of four subgroups from workgroup memory.
+    Warpgroup "products of warpgroups",
 }
 
 impl Feature {
@@ -301,6 +305,13 @@ fn op_needs(k: &Kernel, op: OpId, asking: &[bool], need: &mut dyn FnMut(Feature)
                 need(Feature::I64);
             }
         }
+        OpKind::AsyncCopy(to, from) => {
+            need(Feature::AsyncCopy);
+            memory_needs(k, to, need);
+            memory_needs(k, from, need);
+        }
+        OpKind::AsyncCommit | OpKind::AsyncWait(_) => need(Feature::AsyncCopy),
+        OpKind::WarpgroupMulAdd(_) | OpKind::WarpgroupWait(_) | OpKind::Pack(_) => need(Feature::Warpgroup),
         OpKind::Builtin(Builtin::SubgroupSize | Builtin::SubgroupLane | Builtin::SubgroupId, _) => {
             need(Feature::Subgroup)
         }

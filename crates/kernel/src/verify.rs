@@ -1,9 +1,10 @@
 //! The rules of the language, checked. Cost: one walk, linear in ops and operands.
 
 use crate::error::KernelError;
+use crate::hash::Map;
 use crate::ir::{
-    Access, Atomic, BinaryOp, Kernel, MAX_SCALARS, Matrix, MatrixShape, MemoryId, OpId, OpKind, RegionId, Scalar,
-    Shape, Space, Subgroup, Ty, UnaryOp,
+    Access, Atomic, BinaryOp, Kernel, MAX_SCALARS, Matrix, MatrixLayout, MatrixShape, MemoryId, OpId, OpKind, RegionId,
+    Scalar, Shape, Space, Subgroup, Ty, UnaryOp, Value, WarpgroupProduct,
 };
 use crate::text::op_text;
 use crate::uniform;
@@ -12,6 +13,8 @@ use crate::uniform;
 pub const MAX_DEPTH: usize = 128;
 const MAX_WORKGROUP_SCALARS: u64 = 1 << 22;
 const MAX_PRIVATE_SCALARS: u64 = 1 << 16;
+/// Elements of an array in registers; no invocation has more of them.
+const MAX_REGISTERS: u64 = 256;
 /// Rows and columns of a matrix; no device has larger ones.
 const MAX_SIDE: u32 = 64;
 
@@ -34,6 +37,7 @@ pub fn verify(kernel: &Kernel) -> Result<(), KernelError> {
         kernel,
         broken: kernel.broken(),
         visible: vec![false; kernel.value_count()],
+        constants: Default::default(),
         vars: vec![Scope::Unknown; kernel.vars.len()],
         around: Vec::new(),
         types: Vec::new(),
@@ -95,6 +99,8 @@ fn check_header(k: &Kernel) -> Result<(), String> {
             Space::Buffer(_) => continue,
             Space::Workgroup(n) => (n, MAX_WORKGROUP_SCALARS),
             Space::Private(n) => (n, MAX_PRIVATE_SCALARS),
+            Space::Registers(n) if matches!(m.ty.as_scalar(), Some(Scalar::F32 | Scalar::U32)) => (n, MAX_REGISTERS),
+            Space::Registers(_) => return Err(format!("the register array '{}' holds f32 or u32", m.name)),
             Space::Pointed { .. } => continue,
         };
         if !(1..=most).contains(&(u64::from(n) * scalars)) {
@@ -131,6 +137,8 @@ struct Verifier<'a> {
     kernel: &'a Kernel,
     broken: Vec<bool>,
     visible: Vec<bool>,
+    /// The bits of constants.
+    constants: Map<Value, u64>,
     vars: Vec<Scope>,
     /// The ops whose regions are open, with those regions, innermost last.
     around: Vec<(OpId, RegionId)>,
@@ -195,6 +203,11 @@ impl Verifier<'_> {
         self.types.clear();
         self.types.extend(k.args(op).iter().map(|&v| k.ty(v)));
         types(k, op, &self.types).map_err(own)?;
+        match k.kind(op) {
+            OpKind::Const(c) => drop(self.constants.insert(k.result(op), k.const_bits(c))),
+            OpKind::Load(m) | OpKind::Store(m) => self.register(m, k.args(op)[0]).map_err(own)?,
+            _ => {}
+        }
         for &r in k.regions(op) {
             self.around.push((op, r));
             self.region(r)?;
@@ -202,6 +215,16 @@ impl Verifier<'_> {
         }
         k.results(op).for_each(|v| self.visible[v.index()] = true);
         Ok(())
+    }
+
+    /// An index of a register array is a constant within it.
+    fn register(&self, m: MemoryId, index: Value) -> Result<(), String> {
+        let Space::Registers(n) = self.kernel.memory(m).space else { return Ok(()) };
+        let inside = self.constants.get(&index).is_some_and(|&i| i < u64::from(n));
+        need(
+            inside,
+            &format!("an index of the register array '{}' is a constant below {n}", self.kernel.memory(m).name),
+        )
     }
 
     fn terminator(&self, op: OpId, before: Option<OpId>) -> Result<(), String> {
@@ -265,7 +288,8 @@ fn types(k: &Kernel, op: OpId, args: &[Ty]) -> Result<(), String> {
     if let (OpKind::Load(_) | OpKind::Store(_), true) = (kind, k.foreign.is_some()) {
         return need(!args.is_empty(), "it takes a pointer");
     }
-    let acts = matches!(kind, OpKind::Store(_) | OpKind::MatrixStore(..) | OpKind::Var(_) | OpKind::Set(_));
+    use OpKind::{AsyncCopy, MatrixStore, Set, Store, Var, WarpgroupMulAdd};
+    let acts = matches!(kind, Store(_) | MatrixStore(..) | Var(_) | Set(_) | AsyncCopy(..) | WarpgroupMulAdd(_));
     let produces = !acts && !kind.is_barrier() && !structure;
     if !structure {
         need(results.len() == usize::from(produces), "wrong number of results")?;
@@ -343,6 +367,12 @@ fn types(k: &Kernel, op: OpId, args: &[Ty]) -> Result<(), String> {
                 args[0].lanes().zip(results[0].lanes()).ok_or("only scalars and vectors have bits")?;
             need(n == m && a.bits() == b.bits() && a != Scalar::Bool && b != Scalar::Bool, "the sizes differ")
         }
+        OpKind::Pack(half) => {
+            count(2)?;
+            need(args == [Ty::scalar(Scalar::F32); 2], "both operands must be f32")?;
+            need(matches!(half, Scalar::F16 | Scalar::Bf16), "it packs floats of 16 bits")?;
+            need(results[0] == Ty::scalar(Scalar::U32), "the result is a u32")
+        }
         OpKind::Custom => {
             need(args.len() % 2 == 1, "it takes a value, and a derivative for each value that it depends on")?;
             need(args.iter().all(|&a| a == results[0]), "operands and result must have the same type")?;
@@ -404,6 +434,25 @@ fn types(k: &Kernel, op: OpId, args: &[Ty]) -> Result<(), String> {
                 _ => need(matches!(s, Some(Scalar::I32 | Scalar::U32 | Scalar::F32)), "it works on i32, u32 and f32"),
             }?;
             need(f != Subgroup::ShuffleXor || args[1] == Ty::scalar(Scalar::U32), "the mask must be a u32")
+        }
+        OpKind::AsyncCommit | OpKind::AsyncWait(_) | OpKind::WarpgroupWait(_) => count(0),
+        OpKind::AsyncCopy(to, from) => {
+            count(3)?;
+            need(args[..2] == [Ty::scalar(Scalar::U32); 2], "both indices must be u32")?;
+            need(args[2] == Ty::scalar(Scalar::Bool), "whether it is valid must be a bool")?;
+            need(k.memory(from).space == Space::Buffer(Access::Read), "it copies from a buffer that is only read")?;
+            need(matches!(k.memory(to).space, Space::Workgroup(_)), "it copies to workgroup memory")?;
+            let bytes = [to, from].map(|m| k.lay_out(k.memory(m).ty).stride());
+            let whole = bytes.iter().all(|&b| b > 0 && 16 % b == 0);
+            need(whole, "elements must make up 16 bytes")
+        }
+        OpKind::WarpgroupMulAdd(p) => {
+            let in_registers = matches!(k.memory(p.a).space, Space::Registers(_));
+            count(if in_registers { 2 } else { 3 })?;
+            warpgroup_product(k, p, in_registers)?;
+            let (add, indices) = args.split_last().ok_or("it takes operands")?;
+            need(indices.iter().all(|&i| i == Ty::scalar(Scalar::U32)), "an index must be a u32")?;
+            need(*add == Ty::scalar(Scalar::Bool), "whether it adds must be a bool")
         }
         OpKind::MatrixLoad(m, _) => {
             count(2)?;
@@ -482,12 +531,38 @@ fn types(k: &Kernel, op: OpId, args: &[Ty]) -> Result<(), String> {
     }
 }
 
+/// The tiles and sums of a product of a warpgroup.
+fn warpgroup_product(k: &Kernel, p: WarpgroupProduct, in_registers: bool) -> Result<(), String> {
+    let n = u32::from(p.n);
+    need(n.is_multiple_of(8) && (8..=256).contains(&n), "a product has 8 to 256 columns, in eights")?;
+    let most = if in_registers && p.layout == MatrixLayout::Row { 16 } else { 4 };
+    need((1..=most).contains(&p.steps), &format!("it has 1 to {most} steps of k here"))?;
+    need(matches!(p.factor, Scalar::F16 | Scalar::Bf16), "factors are f16 or bf16")?;
+    let threads = k.workgroup.iter().product::<u32>();
+    need(threads.is_multiple_of(WarpgroupProduct::INVOCATIONS), "a workgroup must be made of whole warpgroups")?;
+    let sums = k.memory(p.sums);
+    let fits = sums.space == Space::Registers(n / 2) && sums.ty == Ty::scalar(Scalar::F32);
+    need(fits, &format!("'{}' must be a register array of {} f32", sums.name, n / 2))?;
+    for (m, registers) in [(p.a, in_registers), (p.b, false)] {
+        let tile = k.memory(m);
+        let words = matches!(tile.ty.lanes(), Some((Scalar::U32, 1 | 2 | 4)));
+        let shared = words && matches!(tile.space, Space::Workgroup(_));
+        let own = tile.ty == Ty::scalar(Scalar::U32) && tile.space == Space::Registers(4 * u32::from(p.steps));
+        need(
+            if registers { own } else { shared },
+            &format!("the tile '{}' must be workgroup memory of u32, or 4 registers of u32 for each step", tile.name),
+        )?;
+    }
+    Ok(())
+}
+
 /// The place of a matrix in memory: index and stride, and elements of its own type.
 fn matrix_place(k: &Kernel, m: MemoryId, args: &[Ty], matrix: Ty) -> Result<(), String> {
     let u32_ty = Ty::scalar(Scalar::U32);
     need(args[0] == u32_ty && args[1] == u32_ty, "index and stride must be u32")?;
     let scalar = k.matrix(matrix).ok_or("what is loaded or stored is a matrix")?.scalar;
-    need(!matches!(k.memory(m).space, Space::Private(_)), "a private array is of one invocation, a matrix of many")?;
+    let private = matches!(k.memory(m).space, Space::Private(_) | Space::Registers(_));
+    need(!private, "a private array is of one invocation, a matrix of many")?;
     let held = k.memory(m).ty.lanes().map(|(s, _)| s);
     need(held == Some(scalar), "the elements of the memory must be those of the matrix, or vectors of them")
 }

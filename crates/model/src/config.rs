@@ -47,6 +47,12 @@ impl Config {
         self.fields.get(field).filter(|v| !v.is_null())
     }
 
+    /// The object in a field, as a configuration of its own.
+    pub(crate) fn part(&self, field: &str) -> Result<Option<Config>, ModelError> {
+        self.typed(field, "an object", |v| v.as_object().cloned())
+            .map(|fields| fields.map(|fields| Config { path: self.path.clone(), fields }))
+    }
+
     /// A field as `read` understands it.
     pub(crate) fn typed<T>(
         &self,

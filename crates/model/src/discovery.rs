@@ -3,6 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use half::{bf16, f16};
+use impasto_weights::{ElementType, WeightsError};
+
 use crate::config::Config;
 use crate::families::Family;
 use crate::networks::{Network, NetworkKind, RecognisedNetwork, foreign_kind};
@@ -53,6 +56,28 @@ impl NetworkInFile {
         Ok(Arc::new(OpenNetwork::new(what, &found, path, checkpoint, shapes)?))
     }
 
+    /// Where the file keeps a parameter, without the prefix.
+    pub(crate) fn stored(&self, parameter: &str) -> String {
+        let has = |name: &str| self.source.shapes.contains_key(&format!("{}{name}", self.found.prefix));
+        self.found.network.stored(parameter, &has).name
+    }
+
+    /// A short tensor of the network's file, without the prefix, as numbers; nothing if it is not there or not of floats.
+    pub(crate) fn numbers(&self, name: &str) -> Result<Option<Vec<f32>>, ModelError> {
+        let checkpoint = &self.source.checkpoint;
+        let Some(tensor) = checkpoint.tensor(&format!("{}{name}", self.found.prefix)) else { return Ok(None) };
+        let bytes = checkpoint.read_all(tensor).map_err(WeightsError::from)?;
+        let halves = bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
+        Ok(match tensor.element {
+            ElementType::F32 => {
+                Some(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+            }
+            ElementType::F16 => Some(halves.map(|b| f16::from_le_bytes(b).into()).collect()),
+            ElementType::BF16 => Some(halves.map(|b| bf16::from_le_bytes(b).into()).collect()),
+            _ => None,
+        })
+    }
+
     /// What the file says of itself under this key.
     pub fn metadata(&self, key: &str) -> Option<&str> {
         self.source.says(key)
@@ -97,7 +122,7 @@ impl Discovered {
         if let Some(path) = &paths.taesd {
             files.tiny_autoencoder = Some(files.component(families, path, NetworkKind::TinyAutoencoder)?);
         }
-        for (flag, path) in [("--clip_l", &paths.clip_l), ("--clip_g", &paths.clip_g)] {
+        for (flag, path) in paths.named_text() {
             let Some(path) = path else { continue };
             let source = files.component(families, path, NetworkKind::TextEncoder)?.source;
             files.named_text.push((flag, picks(&source, NetworkKind::TextEncoder).collect()));
@@ -138,9 +163,11 @@ impl Discovered {
         if let Some(path) = there("vae").filter(|_| paths.vae.is_none()) {
             self.autoencoder = Some(self.component(families, &path, NetworkKind::Autoencoder)?);
         }
-        for (text, tokenizer) in [("text_encoder", "tokenizer"), ("text_encoder_2", "tokenizer_2")] {
+        for (text, tokenizer) in
+            [("text_encoder", "tokenizer"), ("text_encoder_2", "tokenizer_2"), ("text_encoder_3", "tokenizer_3")]
+        {
             let Some(path) = there(text) else { continue };
-            let elsewhere = paths.clip_l.is_some() || paths.clip_g.is_some();
+            let elsewhere = paths.named_text().iter().any(|(_, path)| path.is_some());
             match self.component(families, &path, NetworkKind::TextEncoder) {
                 Ok(pick) => self.text.push((pick, there(tokenizer))),
                 // Folders without weights are common where these come from files of their own.

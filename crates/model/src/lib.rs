@@ -28,22 +28,26 @@ mod source;
 pub use blocks::{ElementTypes, NetBuilder};
 pub use discovery::{Discovered, NetworkInFile, TextEncoderInFile};
 pub use error::ModelError;
-pub use families::latent_diffusion::{LatentDiffusion, LatentScale};
+pub use families::autoencoder::LatentScale;
+pub use families::latent_diffusion::LatentDiffusion;
 pub use families::{
     AssembledModel, Condition, Defaults, EncodedText, FAMILIES, Family, Gaussian, Inputs, Latents, Levels, NetworkId,
-    NoisyLatent, Pipeline, RunOptions, TextEncoder, TextRole, TokenLayout, TokenizerKind,
+    NoisyLatent, Pipeline, RunOptions, TextEncoder, TextRole, TokenLayout, TokenizerKind, VocabularySource,
 };
 pub use impasto_weights::TensorView;
 pub use latent::{LatentShape, channels_first, channels_last};
 pub use layout::{CheckpointLayout, TensorRef};
 pub use levels::{BetaSchedule, NoiseError, NoiseLevels, TrainingNoise};
-pub use lora::{ChangedModel, LoraReport};
+pub use lora::{ChangedModel, LoraPlacement, LoraReport};
 pub use model::{Model, ModelPaths, layer_storage};
 pub use networks::{
-    CLIP, Clip, ClipConfig, ClipLayout, FindNetwork, Heads, HiddenState, IncompleteNetwork, Network, NetworkKind,
-    PrefixedTensors, RecognisedNetwork, Recogniser, TAESD, Taesd, TaesdConfig, TensorProblem, TensorShapes, UNET, Unet,
-    UnetConfig, VAE, Vae, VaeConfig, clip, foreign_kind, recognise, taesd_decoder, taesd_encoder, unet, usage,
-    vae_decoder, vae_encoder,
+    CLIP, Clip, ClipConfig, ClipLayout, FLUX, FLUX2, FindNetwork, Flux, Flux2, Flux2Config, FluxConfig, Heads,
+    HiddenState, IncompleteNetwork, LLM, Llm, LlmConfig, LlmLayout, LlmStates, Network, NetworkKind, OriginalNames,
+    PrefixedTensors, QWEN_IMAGE, QWEN_VAE, QwenImage, QwenImageConfig, QwenVae, QwenVaeConfig, QwenVaeLayout,
+    RecognisedNetwork, Recogniser, SD3, Sd3, Sd3Config, T5, T5_ENCODER, T5Config, T5Layout, TAESD, Taesd, TaesdConfig,
+    TensorProblem, TensorShapes, UNET, Unet, UnetConfig, VAE, Vae, VaeConfig, Z_IMAGE, ZImage, ZImageConfig, clip,
+    foreign_kind, original_names, qwen_vae_decoder, qwen_vae_encoder, recognise, taesd_decoder, taesd_encoder, unet,
+    usage, vae_decoder, vae_encoder,
 };
 pub use open_network::OpenNetwork;
 pub use prediction::Prediction;

@@ -3,14 +3,15 @@
 //! Names are never taken apart: underscores cannot be told from dots. Every parameter of the model is spelled in all ways that programs have, and modules are
 //! looked up among those.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use impasto_graph::GraphError;
 use impasto_weights::{AppliedLora, LoraFile, LoraTarget, TensorView};
 
-use crate::{Model, ModelError, NetworkId, OpenNetwork};
+use crate::{Llm, Model, ModelError, NetworkId, OpenNetwork, T5};
 
 /// What became of the modules of a LoRA.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,38 +53,81 @@ impl fmt::Display for LoraReport {
     }
 }
 
+/// How LoRAs come into a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LoraPlacement {
+    /// As branches where one of the weights that they change is quantised, or where a picture before had others; else merged.
+    #[default]
+    Auto,
+    /// Merged with the weights while these are read: no slower, and quantised weights become halves.
+    Merged,
+    /// As low-rank branches beside the products: weights stay as they are, and stay loaded when other LoRAs come.
+    Branches,
+}
+
 /// A model with LoRAs, and what became of each.
 pub struct ChangedModel {
     /// The model. Networks that no LoRA changes are those of the model without them.
     pub model: Arc<Model>,
     /// The LoRAs, in their order.
     pub reports: Vec<LoraReport>,
+    /// Whether they are branches, as far as they can be.
+    pub as_branches: bool,
+    /// Parameters that are changed although branches were wanted: what changes them is no product of two small matrices.
+    pub merged: usize,
     /// Which files they are: 16 hexadecimal digits of their contents and strengths.
     pub fingerprint: String,
 }
 
-/// The LoRAs that a model was last asked for, and the model with them: the next picture mostly has the same.
+/// What a model was last asked for: the next picture mostly has the same LoRAs.
 #[derive(Default)]
-pub(crate) struct LastChanged(Mutex<Option<LoraChoiceAndModel>>);
+pub(crate) struct LastChanged(Mutex<LastAsked>);
 
-type LoraChoiceAndModel = (Vec<(PathBuf, f32)>, Arc<ChangedModel>);
+#[derive(Default)]
+enum LastAsked {
+    #[default]
+    Nothing,
+    WithoutLoras,
+    Loras(Vec<(PathBuf, f32)>, Arc<ChangedModel>),
+}
 
 impl Model {
-    /// The model with these LoRAs, each with its strength, merged while its weights are read. Weights are not read yet.
-    pub fn with_loras(&self, loras: &[(PathBuf, f32)]) -> Result<Arc<ChangedModel>, ModelError> {
+    /// The model with these LoRAs, each with its strength. Weights are not read yet.
+    pub fn with_loras(
+        &self,
+        loras: &[(PathBuf, f32)],
+        placement: LoraPlacement,
+    ) -> Result<Arc<ChangedModel>, ModelError> {
         let mut last = self.last_changed.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = last.as_ref().filter(|(known, changed)| known == loras && changed.model.is_unchanged());
-        if let Some((_, known)) = same {
-            return Ok(known.clone());
+        if let LastAsked::Loras(known, changed) = &*last {
+            let as_asked = match placement {
+                LoraPlacement::Auto => true,
+                LoraPlacement::Merged => !changed.as_branches,
+                LoraPlacement::Branches => changed.as_branches,
+            };
+            if known == loras && as_asked && changed.model.is_unchanged() {
+                return Ok(changed.clone());
+            }
         }
-        let changed = Arc::new(self.changed(loras)?);
-        *last = Some((loras.to_vec(), changed.clone()));
+        let others_before = !matches!(*last, LastAsked::Nothing);
+        let changed = Arc::new(self.changed(loras, placement, others_before)?);
+        *last = LastAsked::Loras(loras.to_vec(), changed.clone());
         Ok(changed)
     }
 
-    fn changed(&self, loras: &[(PathBuf, f32)]) -> Result<ChangedModel, ModelError> {
+    /// Notes that a picture has no LoRAs: its weights are worth keeping when the next one has some.
+    pub fn without_loras(&self) {
+        *self.last_changed.0.lock().unwrap_or_else(PoisonError::into_inner) = LastAsked::WithoutLoras;
+    }
+
+    fn changed(
+        &self,
+        loras: &[(PathBuf, f32)],
+        placement: LoraPlacement,
+        others_before: bool,
+    ) -> Result<ChangedModel, ModelError> {
         let spellings = Spellings::of(self);
-        let mut by_network: BTreeMap<NetworkId, Vec<AppliedLora>> = BTreeMap::new();
+        let mut by_network = LorasByNetwork::new();
         let (mut reports, mut fingerprint) = (vec![], 0u64);
         for (path, strength) in loras {
             let file = Arc::new(LoraFile::open(path)?);
@@ -96,12 +140,19 @@ impl Model {
                 by_network.entry(id).or_default().push(applied);
             }
         }
-        let mut networks = self.networks.clone();
-        for (id, loras) in by_network {
-            if let Some(network) = networks.get_mut(&id) {
-                *network = Arc::new(network.with_loras(loras)?);
-            }
-        }
+        let quantised = || by_network.iter().any(|(id, loras)| self.changes_blocks(*id, loras));
+        let quantised = placement == LoraPlacement::Auto && quantised();
+        let branched = match placement {
+            LoraPlacement::Auto if quantised || others_before => Some(self.with_branches(&by_network)?),
+            LoraPlacement::Branches => Some(self.with_branches(&by_network)?),
+            LoraPlacement::Auto | LoraPlacement::Merged => None,
+        };
+        // Where weights are to stay loaded, and some of them change all the same, all may.
+        let keeps = |merged: usize| merged == 0 || quantised || placement == LoraPlacement::Branches;
+        let (networks, as_branches, merged) = match branched.filter(|(_, merged)| keeps(*merged)) {
+            Some((networks, merged)) => (networks, true, merged),
+            None => (self.with_merged(&by_network)?, false, 0),
+        };
         let model = Model {
             title: self.title.clone(),
             pipeline: self.pipeline.clone(),
@@ -110,7 +161,49 @@ impl Model {
             networks,
             last_changed: LastChanged::default(),
         };
-        Ok(ChangedModel { model: Arc::new(model), reports, fingerprint: format!("{fingerprint:016x}") })
+        let fingerprint = format!("{fingerprint:016x}");
+        Ok(ChangedModel { model: Arc::new(model), reports, as_branches, merged, fingerprint })
+    }
+}
+
+/// The LoRAs of each network.
+type LorasByNetwork = BTreeMap<NetworkId, Vec<AppliedLora>>;
+
+impl Model {
+    /// Whether LoRAs change parameters of a network that are quantised.
+    fn changes_blocks(&self, id: NetworkId, loras: &[AppliedLora]) -> bool {
+        let mut params = loras.iter().flat_map(|lora| lora.targets.keys());
+        self.networks.get(&id).is_some_and(|network| params.any(|param| network.is_quantised(param)))
+    }
+
+    fn with_merged(&self, loras: &LorasByNetwork) -> Result<BTreeMap<NetworkId, Arc<OpenNetwork>>, ModelError> {
+        let mut networks = self.networks.clone();
+        for (id, loras) in loras {
+            if let Some(network) = networks.get_mut(id) {
+                *network = Arc::new(network.with_loras(loras.clone())?);
+            }
+        }
+        Ok(networks)
+    }
+
+    /// The networks with branches, and how many parameters are merged all the same.
+    fn with_branches(
+        &self,
+        loras: &LorasByNetwork,
+    ) -> Result<(BTreeMap<NetworkId, Arc<OpenNetwork>>, usize), ModelError> {
+        let (mut networks, mut merged) = (self.networks.clone(), 0);
+        for (id, loras) in loras {
+            let Some(network) = networks.get_mut(id) else { continue };
+            let wrong = |source: GraphError| ModelError::Graph {
+                path: network.path().into(),
+                part: network.network.kind().name(),
+                source: source.into(),
+            };
+            let (branched, rest) = network.with_branches(loras.clone()).map_err(wrong)?;
+            merged += rest.iter().flat_map(|lora| lora.targets.keys()).collect::<BTreeSet<_>>().len();
+            *network = Arc::new(if rest.is_empty() { branched } else { branched.with_loras(rest)? });
+        }
+        Ok((networks, merged))
     }
 }
 
@@ -136,6 +229,12 @@ impl Spellings {
         for (id, network) in model.networks() {
             let prefixes = match id {
                 NetworkId::Denoiser => Prefixes { dotted: DENOISER_DOTTED, flat: DENOISER_FLAT },
+                NetworkId::TextEncoder(_) if network.network.downcast::<T5>().is_some() => {
+                    Prefixes { dotted: T5_DOTTED, flat: T5_FLAT }
+                }
+                NetworkId::TextEncoder(_) if network.network.downcast::<Llm>().is_some() => {
+                    Prefixes { dotted: LLM_DOTTED, flat: LLM_FLAT }
+                }
                 NetworkId::TextEncoder(1) => Prefixes { dotted: SECOND_DOTTED, flat: SECOND_FLAT },
                 NetworkId::TextEncoder(_) if encoders == 1 => Prefixes { dotted: ONLY_DOTTED, flat: ONLY_FLAT },
                 NetworkId::TextEncoder(_) => Prefixes { dotted: FIRST_DOTTED, flat: FIRST_FLAT },
@@ -154,8 +253,8 @@ impl Spellings {
             let part = match spelled.take {
                 TensorView::Whole => (0, 1),
                 TensorView::Rows(part, parts) => (part, parts),
-                // What is turned in one dialect is changed under its other name.
-                TensorView::Transposed => continue,
+                // What is turned in one dialect is changed under its other name; parts that are not equal are not told apart yet.
+                TensorView::Transposed | TensorView::RowsFrom(..) | TensorView::LastTap(_) => continue,
             };
             let ends = [".weight", ".bias", "_weight", "_bias"];
             let module = ends.iter().find_map(|end| spelled.name.strip_suffix(end)).unwrap_or(&spelled.name);
@@ -266,6 +365,19 @@ const SECOND_DOTTED: &[&str] = &[
     "text_encoder_2.base_model.model.",
 ];
 const SECOND_FLAT: &[&str] = &["lora_te2_"];
+const T5_DOTTED: &[&str] = &[
+    "text_encoder_2.",
+    "text_encoder_3.",
+    "text_encoders.t5xxl.transformer.",
+    "t5xxl.transformer.",
+    "lora_te3.",
+    "text_encoder_2.base_model.model.",
+    "text_encoder_3.base_model.model.",
+];
+/// Trainers of FLUX.1 count it as the second or as the third.
+const T5_FLAT: &[&str] = &["lora_te3_", "lora_te2_"];
+const LLM_DOTTED: &[&str] = &["text_encoder.", "text_encoders.llm.", "lora_te.", "text_encoder.base_model.model."];
+const LLM_FLAT: &[&str] = &["lora_te_", "lora_te1_"];
 
 impl Prefixes {
     fn spell(&self, module: &str) -> Vec<String> {

@@ -27,6 +27,10 @@ pub struct ModelPaths {
     pub clip_l: Option<PathBuf>,
     /// The text encoder OpenCLIP-G (XL) or OpenCLIP-H (Stable Diffusion 2).
     pub clip_g: Option<PathBuf>,
+    /// The text encoder T5-XXL.
+    pub t5xxl: Option<PathBuf>,
+    /// The language model that reads the text.
+    pub llm: Option<PathBuf>,
     /// The tiny autoencoder.
     pub taesd: Option<PathBuf>,
     /// As what the weights of all of them are read; by default as the files have them.
@@ -38,7 +42,16 @@ pub struct ModelPaths {
 impl ModelPaths {
     /// Whether nothing is named.
     pub fn is_empty(&self) -> bool {
-        [&self.model, &self.diffusion, &self.vae, &self.clip_l, &self.clip_g, &self.taesd].iter().all(|p| p.is_none())
+        let ModelPaths { model, diffusion, vae, clip_l, clip_g, t5xxl, llm, taesd, .. } = self;
+        [model, diffusion, vae, clip_l, clip_g, t5xxl, llm, taesd].iter().all(|p| p.is_none())
+    }
+}
+
+impl ModelPaths {
+    /// Text encoders that have a flag of their own: the flag, and what was named with it.
+    pub(crate) fn named_text(&self) -> [(&'static str, &Option<PathBuf>); 4] {
+        let ModelPaths { clip_l, clip_g, t5xxl, llm, .. } = self;
+        [("--clip_l", clip_l), ("--clip_g", clip_g), ("--t5xxl", t5xxl), ("--llm", llm)]
     }
 }
 
@@ -152,7 +165,8 @@ impl Model {
 
 /// What a parameter is converted to where layers are to be of this storage, if it is converted.
 pub fn layer_storage(name: &str, shape: &[usize], storage: Storage) -> Option<Storage> {
-    let is_layer = shape.len() >= 2 && !name.contains("embedding");
+    let is_table = ["embedding", "embed_tokens", "shared.weight", "relative_attention_bias"];
+    let is_layer = shape.len() >= 2 && !is_table.iter().any(|table| name.contains(table));
     // Windows of several taps become numbers again before they are multiplied: blocks would cost bits, and save nothing.
     let stays_so = matches!(storage, Storage::Dense(_)) || shape.len() == 2;
     in_whole_blocks(storage, shape).filter(|_| is_layer && stays_so)
@@ -204,7 +218,18 @@ fn check_unused(
 
 /// Whether a tensor is one that training code leaves among a network's own and that no picture depends on.
 fn is_harmless(name: &str) -> bool {
-    const BUFFERS: [&str; 6] =
-        ["position_ids", "num_batches_tracked", "attn_mask", "causal_attention_mask", "logit_scale", "text_projection"];
+    const BUFFERS: [&str; 9] = [
+        "position_ids",
+        "num_batches_tracked",
+        "attn_mask",
+        "causal_attention_mask",
+        "logit_scale",
+        "text_projection",
+        "inv_freq",
+        // The other name of T5's table.
+        "embed_tokens",
+        // What only runs between the frames of a video (the autoencoder of Qwen-Image).
+        "time_conv",
+    ];
     name.rsplit('.').take(2).any(|word| BUFFERS.contains(&word))
 }

@@ -1,12 +1,14 @@
 //! One network and the file that it is in: a source of parameters under our names.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
-use impasto_graph::Storage;
-use impasto_weights::{AppliedLora, Checkpoint, FileParams, ParamLocation, SharedSource, TensorProblems};
+use impasto_graph::{Graph, GraphError, Storage};
+use impasto_weights::{
+    AppliedLora, Checkpoint, FileParams, LoraBranches, ParamLocation, SharedSource, TensorProblems, WeightSource,
+};
 
 use crate::{ModelError, Network, RecognisedNetwork, TensorShapes};
 
@@ -19,6 +21,7 @@ pub struct OpenNetwork {
     pub network: Arc<dyn Network>,
     prefix: String,
     params: Arc<FileParams>,
+    branches: Option<Arc<LoraBranches>>,
 }
 
 impl OpenNetwork {
@@ -45,7 +48,8 @@ impl OpenNetwork {
         }
         let wrong = |problems| ModelError::Tensors { path: path.into(), part: what, problems };
         let params = FileParams::find(path, checkpoint, params).map_err(wrong)?;
-        Ok(OpenNetwork { network: found.network.clone(), prefix: found.prefix.clone(), params: Arc::new(params) })
+        let (network, prefix, params) = (found.network.clone(), found.prefix.clone(), Arc::new(params));
+        Ok(OpenNetwork { network, prefix, params, branches: None })
     }
 
     /// The same network, some of its parameters converted while they are read, as `of` says by name and place.
@@ -74,6 +78,40 @@ impl OpenNetwork {
         let wrong = |problems: TensorProblems| ModelError::Lora { path, problem: problems.to_string() };
         let params = Arc::new(self.params.with_loras(loras).map_err(wrong)?);
         Ok(OpenNetwork { params, ..self.clone() })
+    }
+
+    /// The network with LoRAs as branches beside its products, its own parameters as they are; and what of the LoRAs can be no branch.
+    pub(crate) fn with_branches(&self, loras: Vec<AppliedLora>) -> Result<(OpenNetwork, Vec<AppliedLora>), GraphError> {
+        let graphs = self.network.graphs()?;
+        let (mut products, mut others) = (BTreeSet::new(), BTreeSet::new());
+        for graph in &graphs {
+            let own = graph.product_weights();
+            others.extend(graph.params().map(|(name, _)| name).filter(|name| !own.contains(name)).map(String::from));
+            products.extend(own.into_iter().map(String::from));
+        }
+        products.retain(|param| !others.contains(param));
+        let (branches, rest) = self.params.branches(loras, &products);
+        Ok((OpenNetwork { branches: branches.map(Arc::new), ..self.clone() }, rest))
+    }
+
+    /// A graph of this network as its parameters are: stored as they are in the files, with the branches of LoRAs.
+    pub fn as_stored(&self, graph: Graph) -> Result<Graph, GraphError> {
+        let mut graph = match &self.branches {
+            Some(branches) => graph.with_branches(|param| branches.rank(param))?,
+            None => graph,
+        };
+        graph.set_storages(|name| Some(self.params.describe(name).ok()?.storage))?;
+        Ok(graph)
+    }
+
+    /// LoRAs that are branches beside its products.
+    pub fn branches(&self) -> Option<&Arc<LoraBranches>> {
+        self.branches.as_ref()
+    }
+
+    /// Whether the files are still those that were opened.
+    pub fn is_unchanged(&self) -> bool {
+        self.params.is_unchanged() && self.branches.as_ref().is_none_or(|branches| branches.is_unchanged())
     }
 
     /// Its parameters, for a backend that packs them.

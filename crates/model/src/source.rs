@@ -75,6 +75,19 @@ impl SourceFile {
         }
     }
 
+    /// `config.json`, if it is about a model of one of these types.
+    pub(crate) fn config_of_kind(&self, wanted: &[&str]) -> Result<Option<&Config>, ModelError> {
+        let Some(config) = &self.config else { return Ok(None) };
+        match config.text("model_type")? {
+            Some(kind) if wanted.contains(&kind) => Ok(Some(config)),
+            Some(kind) if self.component => {
+                Err(config.wrong("model_type", format!("is '{kind}'; {} are supported", wanted.join(", "))))
+            }
+            None if self.component => Ok(Some(config)),
+            _ => Ok(None),
+        }
+    }
+
     /// Why the file has no network of this kind, if it has some of its tensors.
     pub(crate) fn incomplete(&self, kind: NetworkKind) -> Option<ModelError> {
         let problems: Vec<String> =

@@ -4,11 +4,11 @@ mod common;
 #[path = "../../generate/tests/common/mod.rs"]
 mod small;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use common::{Tensors, sparse};
-use impasto_model::{Model, ModelPaths};
+use impasto_model::{FAMILIES, Model, ModelPaths, original_names};
 use impasto_weights::Checkpoint;
 use small::Small;
 use tempfile::TempDir;
@@ -58,6 +58,30 @@ fn check_each_tensor_is_needed(family: &str, model: &Small) {
         }
     }
     assert!(tried > 500, "{tried}");
+}
+
+/// What `convert` calls the tensors of a folder is what an original checkpoint calls them.
+#[test]
+fn folders_have_the_names_of_original_checkpoints() {
+    for model in [Small::sd1(), Small::sd2_v(), Small::sdxl()] {
+        let folder = TempDir::new().expect("a folder");
+        written(&model, folder.path());
+        let original = tensors(&folder.path().join("original.safetensors"));
+        for (component, prefix) in [("unet", "model.diffusion_model."), ("vae", "first_stage_model.")] {
+            let file = folder.path().join(format!("diffusers/{component}/diffusion_pytorch_model.safetensors"));
+            let shapes = tensors(&file).into_iter().map(|(name, (_, shape))| (name, shape)).collect();
+            let (_, names) = original_names(FAMILIES, &shapes).expect("a network");
+            let known: BTreeSet<&String> = names.keys().collect();
+            assert!(known.iter().copied().eq(shapes.keys()), "{component}: every tensor has a name there");
+            // Convolutions over one pixel are written as matrices in these tests.
+            let without_ones = |shape: Vec<usize>| shape.into_iter().filter(|&d| d != 1).collect::<Vec<_>>();
+            let found: BTreeMap<String, Vec<usize>> =
+                names.into_values().map(|(name, shape)| (format!("{prefix}{name}"), without_ones(shape))).collect();
+            let theirs = original.clone().into_iter().filter(|(name, _)| name.starts_with(prefix));
+            let theirs = theirs.map(|(name, (_, shape))| (name, without_ones(shape))).collect();
+            assert_eq!(found, theirs, "{component}");
+        }
+    }
 }
 
 #[test]

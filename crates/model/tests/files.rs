@@ -98,7 +98,7 @@ fn one_file_of_each_family() {
             (family, &unet, prediction),
             "{name}"
         );
-        assert_eq!((model.pipeline.defaults().size, &sd(&model).vae), ([side; 2], &VaeConfig::sd()), "{name}");
+        assert_eq!((model.pipeline.defaults().size, sd(&model).vae()), ([side; 2], &VaeConfig::sd()), "{name}");
         assert_eq!(model.unused.len(), unused, "{name}: {:?}", model.unused);
         assert_eq!(model.pipeline.inpaints(), name.contains("inpainting"), "{name}");
         assert_eq!((sd(&model).turbo, sd(&model).zero_snr), (name == "sdxl_turbo", name == "sdxl_vpred"), "{name}");
@@ -113,7 +113,7 @@ fn one_file_of_each_family() {
         };
         assert_eq!(sd(&model).text, text, "{name}");
         assert_eq!(
-            (&sd(&model).hidden, sd(&model).scale.factor, sd(&model).scale.shift),
+            (&sd(&model).hidden, sd(&model).scale().factor, sd(&model).scale().shift),
             (&hidden, factor, 0.0),
             "{name}"
         );
@@ -134,7 +134,7 @@ fn every_parameter_can_be_read() {
             network(&model, NetworkId::Denoiser),
             &[unet(&sd(&model).unet, 2, [16, 16], 77, n).expect("it builds")],
         );
-        let vae = &sd(&model).vae;
+        let vae = sd(&model).vae();
         let graphs = [vae_decoder(vae, 1, [4, 4], n), vae_encoder(vae, 1, [32, 32], n)].map(|g| g.expect("it builds"));
         read_all(network(&model, NetworkId::VaeDecoder), &graphs);
     }
@@ -246,7 +246,7 @@ fn diffusers_folders() {
             assert_eq!((model.pipeline.name(), &sd(&model).unet), (want, &unet));
             assert_eq!(sd(&model).text, text);
             assert_eq!(model.unused, [""; 0], "{family}");
-            assert_eq!(sd(&model).scale.factor, if family == "xl" { 0.13025 } else { 0.18215 });
+            assert_eq!(sd(&model).scale().factor, if family == "xl" { 0.13025 } else { 0.18215 });
             let mut encoders = model.pipeline.text().iter();
             assert!(encoders.all(|t| matches!(&t.tokenizer, TokenizerKind::Folder(f) if f.is_dir())));
             // The folder of Stable Diffusion 2 has no last layer, so its last state is the one before it.
@@ -319,7 +319,7 @@ fn config_says_what_shapes_cannot() {
     assert_eq!((model.pipeline.prediction(), sd(&model).zero_snr), (Prediction::V, true));
     assert_eq!(sd(&model).unet.heads, Heads::Levels(vec![5, 5, 10, 10]));
     assert_eq!((sd(&model).text[0].heads, sd(&model).text[0].activation), (8, Unary::QuickGelu));
-    assert_eq!((sd(&model).scale.factor, sd(&model).scale.shift), (0.3611, 0.1159));
+    assert_eq!((sd(&model).scale().factor, sd(&model).scale().shift), (0.3611, 0.1159));
     change("unet/config.json", "[5, 5, 10, 10]", "8");
     assert_eq!(sd(&open(&whole(folder.path()))).unet.heads, Heads::Count(8));
 }
@@ -352,11 +352,11 @@ fn parts_from_files_of_their_own() {
     };
     let model = open(&parts);
     assert_eq!([&sd(&model).text[0], &sd(&model).text[1]], [&ClipConfig::clip_l(), &ClipConfig::open_clip_g()]);
-    assert_eq!(sd(&model).scale.factor, 0.13025);
+    assert_eq!(sd(&model).scale().factor, 0.13025);
 
     for (name, encoder) in [("taesd_decoder", vec![]), ("taesd_diffusers", vec![1, 3, 3, 3])] {
         let model = open(&ModelPaths { taesd: Some(at(name)), ..whole(&sd1) });
-        let config = sd(&model).taesd.clone();
+        let config = sd(&model).taesd().cloned();
         assert_eq!(config, Some(TaesdConfig { encoder, ..TaesdConfig::sd() }), "{name}");
     }
 }
@@ -384,14 +384,9 @@ fn what_is_missing_is_said_with_the_flag_that_gives_it() {
 #[test]
 fn other_models_are_refused_with_what_they_are() {
     let folder = temporary();
-    for (name, words) in [
-        ("lora", &["LoRA"][..]),
-        ("flux", &["Flux"]),
-        ("sd3", &["Stable Diffusion 3"]),
-        ("sdxl_refiner", &["refiner", "base model"]),
-    ] {
+    for (name, words) in [("lora", &["LoRA"][..]), ("sdxl_refiner", &["refiner", "base model"])] {
         let path = file(folder.path(), name);
-        refused(&whole(&path), &[&[name, "Supported are Stable Diffusion 1, 2 and XL"], words].concat());
+        refused(&whole(&path), &[&[name, "Supported are Stable Diffusion 1, 2, XL and 3"], words].concat());
     }
     let unknown = [("a.weight", vec![4]), ("b.weight", vec![4, 4])];
     let unknown = unknown.map(|(name, shape)| (name.to_string(), ("F32".to_string(), shape))).into();

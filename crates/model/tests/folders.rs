@@ -143,7 +143,7 @@ fn components_that_are_missing_or_empty() {
     write(&empty.path().join("model_index.json"), r#"{"_class_name":"FluxPipeline"}"#);
     refused(empty.path(), &["no diffusion model"]);
     fs::create_dir(empty.path().join("transformer")).expect("it can be made");
-    refused(empty.path(), &["FluxPipeline", "Supported are Stable Diffusion 1, 2 and XL"]);
+    refused(empty.path(), &["FluxPipeline", "Supported are Stable Diffusion 1, 2, XL and 3"]);
 }
 
 #[cfg(unix)]

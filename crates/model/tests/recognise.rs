@@ -46,6 +46,11 @@ fn check_params(found: &RecognisedNetwork, shapes: &TensorShapes) {
                     assert!(part < parts);
                     want[0] *= parts;
                 }
+                TensorView::RowsFrom(first, of) => {
+                    assert!(first + want[0] <= of);
+                    want[0] = of;
+                }
+                TensorView::LastTap(taps) => want.insert(2, taps),
                 TensorView::Transposed => want.reverse(),
             }
             assert_eq!(ones(shape), ones(&want), "{name} as {}", stored.name);

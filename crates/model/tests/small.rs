@@ -92,6 +92,13 @@ fn original() -> (Tensors, BTreeMap<String, Vec<u8>>) {
                         room[part * each..(part + 1) * each].copy_from_slice(&bytes(&values));
                         shape[0] *= parts;
                     }
+                    TensorView::RowsFrom(first, of) => {
+                        let row = 4 * values.len() / shape[0];
+                        room.resize(of * row, 0);
+                        room[first * row..][..4 * values.len()].copy_from_slice(&bytes(&values));
+                        shape[0] = of;
+                    }
+                    TensorView::LastTap(_) => panic!("{name} is no window in time"),
                     TensorView::Transposed => {
                         let [rows, columns] = shape[..] else { panic!("{name} is a matrix") };
                         let turned: Vec<f32> =
@@ -153,7 +160,7 @@ fn a_file_computes_what_its_numbers_say() {
     ];
     check(unet(&sd.unet, 1, [4, 6], 7, n).expect("it builds"), network(NetworkId::Denoiser), "unet", &inputs);
     let inputs = [("latent", given("latent", &[1, 4, 6, 4]))];
-    check(vae_decoder(&sd.vae, 1, [4, 6], n).expect("it builds"), network(NetworkId::VaeDecoder), "vae", &inputs);
+    check(vae_decoder(sd.vae(), 1, [4, 6], n).expect("it builds"), network(NetworkId::VaeDecoder), "vae", &inputs);
 }
 
 /// Damage of every kind to names, shapes and types: a model is opened or refused, and nothing else.

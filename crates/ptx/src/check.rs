@@ -88,7 +88,7 @@ impl Module {
     fn outside(&mut self, line: &str) -> Checked<Option<Entry>> {
         match line {
             "" => return Ok(None),
-            ".extern .shared .align 32 .b8 dynamic$[];" => {
+            ".extern .shared .align 32 .b8 dynamic$[];" | ".extern .shared .align 1024 .b8 dynamic$[];" => {
                 need(!self.dynamic, "this was said before")?;
                 self.dynamic = true;
                 return Ok(None);
@@ -170,6 +170,7 @@ impl Entry {
                 need(sizes.len() == 3 && (1..=1024).contains(&all), "a block has 1 to 1024 invocations")?;
                 self.place = Place::Open;
             }
+            Place::Open if line.strip_prefix(".minnctapersm ").is_some_and(|n| matches!(n, "1" | "2" | "3" | "4")) => {}
             Place::Open => {
                 need(line == "{", "the body does not begin")?;
                 self.place = Place::Declarations;
@@ -212,7 +213,8 @@ impl Entry {
             }
         }
         if line.starts_with("\t.shared ") {
-            let (name, bytes) = array(line, "\t.shared .align 32 .b8 ")?;
+            let (name, bytes) =
+                array(line, "\t.shared .align 32 .b8 ").or_else(|_| array(line, "\t.shared .align 1024 .b8 "))?;
             self.shared = self.shared.saturating_add(bytes);
             need(u64::from(self.shared) <= STATIC_SHARED, "this is more than 48 KiB of shared memory")?;
             return self.name(name, bytes);
@@ -269,8 +271,8 @@ impl Entry {
             }
             _ => {}
         }
-        let kinds = signature(op, self.target).ok_or("there is no such instruction on this target")?;
         let operands = split(operands)?;
+        let kinds = signature(op, self.target, operands.len()).ok_or("there is no such instruction on this target")?;
         need(operands.len() == kinds.len(), &format!("it takes {} operands", kinds.len()))?;
         // A move of one register or number is what joins are made of.
         let joins = matches!(op, "mov.pred" | "mov.b16" | "mov.b32" | "mov.b64")
@@ -299,6 +301,9 @@ impl Entry {
         match *kind {
             // Two halves that become one register.
             Kind::Any(Size::B32) if operand.starts_with('{') => self.list(operand, 2, |e, o| e.read(o, Size::B16)),
+            Kind::Any(Size::B64) if operand.starts_with('{') => {
+                self.list(operand, 2, |e, o| e.any(o, Size::B32, false))
+            }
             Kind::Any(size) => self.any(operand, size, false),
             Kind::Float(size) => self.any(operand, size, true),
             Kind::Read(size) => self.read(operand, size),
@@ -313,6 +318,11 @@ impl Entry {
                 need(known || array && self.names.contains_key(operand), "there is nothing of this name")
             }
             Kind::Number => need(operand.parse::<i64>().is_ok(), "it takes a number"),
+            // What a product adds to was given a value by moves, and may be written again.
+            Kind::UpdateList(n, size) => self.list(operand, n, |e, o| {
+                let joined = *e.register(o, size)? == Written::Joined;
+                need(joined, &format!("{o} is no register of an array"))
+            }),
             Kind::Write(_) | Kind::WriteList(..) => Ok(()),
         }
     }

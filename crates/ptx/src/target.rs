@@ -89,7 +89,11 @@ impl PtxTarget {
                 products.extend(PRODUCTS.map(|[m, n, k]| MatrixShape { factor, result, m, n, k }));
             }
         }
-        let has = |f: &&Feature| **f != Feature::MatrixBf16 || self.is_ampere();
+        let has = |f: &&Feature| match f {
+            Feature::MatrixBf16 | Feature::AsyncCopy => self.is_ampere(),
+            Feature::Warpgroup => self == PtxTarget::Sm90a,
+            _ => true,
+        };
         Feature::ALL.iter().filter(has).fold(Target::new(limits, products), |target, &f| target.with(f))
     }
 }
@@ -113,6 +117,8 @@ pub(crate) fn known_as(feature: Feature) -> &'static str {
         Feature::MemoryModel => "the memory model of PTX 6.0",
         Feature::Matrix => "mma.sync",
         Feature::MatrixBf16 => "mma.sync of .bf16, sm_80",
+        Feature::AsyncCopy => "cp.async, sm_80",
+        Feature::Warpgroup => "wgmma, sm_90a alone",
         Feature::SignedZerosF16 | Feature::SignedZerosF32 => "arithmetic without .ftz",
     }
 }

@@ -33,6 +33,8 @@ pub fn target(have: &VulkanFeatures) -> Target {
         Feature::MatrixBf16 => have.bf16_matrix,
         Feature::SignedZerosF16 => have.signed_zeros16,
         Feature::SignedZerosF32 => have.signed_zeros32,
+        // SPIR-V has no instructions for them.
+        Feature::AsyncCopy | Feature::Warpgroup => false,
     };
     let product = |p: &CooperativeMatrix| {
         let scalar = |name: &str| Scalar::ALL.into_iter().find(|s| s.name() == name);
@@ -59,6 +61,8 @@ pub(crate) fn capability(feature: Feature) -> Capability {
         Feature::Matrix => Capability::CooperativeMatrixKHR,
         Feature::MatrixBf16 => Capability::BFloat16CooperativeMatrixKHR,
         Feature::SignedZerosF16 | Feature::SignedZerosF32 => Capability::SignedZeroInfNanPreserve,
+        // No target has these, so no module asks for them.
+        Feature::AsyncCopy | Feature::Warpgroup => Capability::Shader,
     }
 }
 
@@ -92,5 +96,6 @@ pub(crate) fn known_as(feature: Feature) -> &'static str {
         Feature::MatrixBf16 => "VK_KHR_shader_bfloat16",
         Feature::SignedZerosF16 => "shaderSignedZeroInfNanPreserveFloat16",
         Feature::SignedZerosF32 => "shaderSignedZeroInfNanPreserveFloat32",
+        Feature::AsyncCopy | Feature::Warpgroup => "which Vulkan has not",
     }
 }

@@ -1,6 +1,6 @@
 //! A set of named parameters in model files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use impasto_graph::{DType, Storage};
 use serde::{Deserialize, Serialize};
 
-use crate::lora::{AppliedLora, Fnv, LoraOrigin, MergedParam, PatchCache};
+use crate::lora::{AppliedLora, Fnv, LoraBranches, LoraOrigin, MergedParam, PatchCache};
 use crate::view::ParamView;
 use crate::{
     Checkpoint, ElementType, FileError, FileStamp, Origin, ParamError, ParamInfo, TensorInfo, WeightSource,
@@ -23,6 +23,11 @@ pub enum TensorView {
     Whole,
     /// One of so many equal parts of its rows: `(part, parts)`.
     Rows(usize, usize),
+    /// Rows from one on, of so many: `(first, of)`. For parts that are not equal.
+    RowsFrom(usize, usize),
+    /// The last of so many taps in time of the windows of a video's convolution, `(out, in, taps, height, width)`: all that a single picture meets, since
+    /// what lies before it is zero.
+    LastTap(usize),
     /// All of it, rows and columns exchanged.
     Transposed,
 }
@@ -165,6 +170,20 @@ impl FileParams {
         Ok(FileParams { id, cache, fingerprint, loras, half: self.usual_half(), ..self.clone() })
     }
 
+    /// LoRAs as branches beside the weights of these `products`, and those parts of them that can only be merged ([`FileParams::with_loras`]).
+    pub fn branches(
+        &self,
+        loras: Vec<AppliedLora>,
+        products: &BTreeSet<String>,
+    ) -> (Option<LoraBranches>, Vec<AppliedLora>) {
+        LoraBranches::split(loras, products, |param| self.params.get(param).map(|location| location.shape.clone()))
+    }
+
+    /// Whether a parameter is stored in blocks.
+    pub fn is_quantised(&self, param: &str) -> bool {
+        self.describe(param).is_ok_and(|info| !matches!(info.storage, Storage::Dense(_)))
+    }
+
     /// The names of the parameters, and their shapes.
     pub fn params(&self) -> impl Iterator<Item = (&str, &[usize])> {
         self.params.iter().map(|(name, location)| (name.as_str(), location.shape.as_slice()))
@@ -211,8 +230,15 @@ impl FileParams {
 
     /// Bytes that its parameters take in the file.
     pub fn bytes(&self) -> u64 {
-        let parts = |p: &ParamLocation| if let TensorView::Rows(_, parts) = p.take { parts as u64 } else { 1 };
-        self.params.values().map(|p| self.checkpoint.tensor(&p.tensor).map_or(0, |t| t.bytes() / parts(p))).sum()
+        let bytes = |p: &ParamLocation| {
+            let of_tensor = self.checkpoint.tensor(&p.tensor)?.bytes();
+            Some(match p.take {
+                TensorView::Whole | TensorView::Transposed => of_tensor,
+                TensorView::Rows(_, parts) | TensorView::LastTap(parts) => of_tensor / parts as u64,
+                TensorView::RowsFrom(_, of) => of_tensor / of as u64 * p.shape.first().copied().unwrap_or(1) as u64,
+            })
+        };
+        self.params.values().filter_map(bytes).sum()
     }
 
     /// A number that tells this network from others: of names and shapes, and of some bytes of every tensor, read when it is first asked for.
@@ -259,7 +285,13 @@ fn fits(checkpoint: &Checkpoint, tensor: &TensorInfo, location: &ParamLocation) 
         (TensorView::Whole, _) => {}
         (TensorView::Rows(part, parts), _) if part >= parts => return Err(format!("tensor '{name}' has no such part")),
         (TensorView::Rows(_, parts), Some(rows)) => *rows = rows.saturating_mul(parts),
-        (TensorView::Rows(..), None) => return Err("a number has no rows".into()),
+        (TensorView::RowsFrom(first, of), Some(rows)) => match first.checked_add(*rows) {
+            Some(end) if end <= of => *rows = of,
+            _ => return Err(format!("tensor '{name}' has no such rows")),
+        },
+        (TensorView::Rows(..) | TensorView::RowsFrom(..), None) => return Err("a number has no rows".into()),
+        (TensorView::LastTap(taps), _) if shape.len() == 4 && taps > 0 => want.insert(2, taps),
+        (TensorView::LastTap(_), _) => return Err(format!("tensor '{name}' is no window in time")),
         (TensorView::Transposed, _) => want.reverse(),
     }
     if without_ones(&tensor.shape) != without_ones(&want) {

@@ -47,5 +47,5 @@ pub use file::{FileError, FileFault, FileStamp, open_file};
 pub use file_params::{FileOrigin, FileParams, ParamLocation, TensorProblems, TensorView};
 pub use format::TensorInfo;
 pub use format::gguf::MetadataValue;
-pub use lora::{AppliedLora, LoraFile, LoraOrigin, LoraTarget};
+pub use lora::{AppliedLora, BranchOrigin, BranchedLayer, LoraBranches, LoraFile, LoraOrigin, LoraTarget};
 pub use source::{Origin, ParamError, ParamInfo, Params, SharedSource, WeightSource};

@@ -2,7 +2,8 @@
 //!
 //! Three dialects: a marker `scaled_fp8` and a `scale_weight` for each layer; a `weight_scale` for each layer, and its format in the header's metadata or in
 //! a tensor `comfy_quant`; and a `weight_scale` for each row. A true weight is what is stored times its scale. Scales for activations (`input_scale`) are
-//! left out: products are computed in full precision here. All of these tensors belong to the reader, not to the network.
+//! left out: products are computed in full precision here. Integers may stand for weights whose inputs were rotated ("convrot"), which is undone while they
+//! are read. All of these tensors belong to the reader, not to the network.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +21,8 @@ pub(crate) enum Quantised {
     Plain,
     /// Each is multiplied by the scale of its row, or by that of all, in the tensor of this name.
     Scaled(String),
+    /// The same, after groups of so many inputs were rotated by a Hadamard matrix ("convrot").
+    Rotated { scale: String, group: usize },
     /// In a way that cannot be computed.
     Refused(String),
 }
@@ -51,6 +54,8 @@ const MARKER: &str = "scaled_fp8";
 const METADATA: &str = "_quantization_metadata";
 /// A format is a short text.
 const MAX_FORMAT: u64 = 64 << 10;
+/// More inputs are not rotated together.
+const MAX_GROUP: usize = 4096;
 /// The formats of all layers are some hundred kilobytes.
 const MAX_METADATA: usize = 4 << 20;
 
@@ -119,12 +124,15 @@ pub(crate) fn consume(
         let Some(info) = tensors.get_mut(&weight) else { continue };
         let problem = refused.or_else(|| formats.get(&layer).and_then(|said| problem_of(said, info)));
         let problem = problem.or_else(|| scale.as_ref().and_then(|name| problem_of_scale(&taken[name], info)));
-        info.quantised = match (problem, scale) {
-            (Some(problem), _) => Quantised::Refused(problem),
+        let group = formats.get(&layer).and_then(rotated_group);
+        info.quantised = match (problem, scale, group) {
+            (Some(problem), ..) => Quantised::Refused(problem),
+            (None, Some(scale), Some(group)) => Quantised::Rotated { scale, group },
+            (None, None, Some(_)) => Quantised::Refused("is rotated (convrot) and has no scales".into()),
             // A layer that was left as it is has a scale of one.
-            (None, Some(scale)) if !eight_bits && is_one(&taken[&scale], &read)? => Quantised::Plain,
-            (None, Some(scale)) => Quantised::Scaled(scale),
-            (None, None) => Quantised::Plain,
+            (None, Some(scale), None) if !eight_bits && is_one(&taken[&scale], &read)? => Quantised::Plain,
+            (None, Some(scale), None) => Quantised::Scaled(scale),
+            (None, None, None) => Quantised::Plain,
         };
     }
     // A format that only the metadata knows.
@@ -156,18 +164,35 @@ fn format(
     Ok(serde_json::from_slice(read(tensor)?.trim_ascii_end()).ok())
 }
 
+/// The inputs that are rotated together, if they are. A file that does not say how many means the usual.
+fn rotated_group(said: &LayerFormat) -> Option<usize> {
+    const USUAL: u64 = 256;
+    let rotated = said.more.get("convrot").is_some_and(|value| value.as_bool() != Some(false));
+    let group = said.more.get("convrot_groupsize").map_or(Some(USUAL), serde_json::Value::as_u64).unwrap_or(0);
+    rotated.then(|| usize::try_from(group).unwrap_or(0))
+}
+
 /// Why a format cannot be computed.
 fn problem_of(said: &LayerFormat, weight: &TensorInfo) -> Option<String> {
-    let rotated = said.more.iter().any(|(key, value)| key.starts_with("convrot") && value.as_bool() != Some(false));
-    let element = match said.format.as_str() {
-        "int8_tensorwise" if rotated => {
-            return Some("is stored as int8_tensorwise with convrot, which cannot be computed with".into());
+    let element = match (said.format.as_str(), rotated_group(said)) {
+        ("int8_tensorwise", Some(group)) => {
+            let power_of_four = group.is_power_of_two() && group.trailing_zeros().is_multiple_of(2);
+            let [_, inputs] = weight.shape[..] else { return Some("is rotated (convrot) and no matrix".into()) };
+            if !power_of_four || !(4..=MAX_GROUP).contains(&group) || !inputs.is_multiple_of(group) {
+                return Some(format!(
+                    "is stored as int8_tensorwise with convrot in groups of {group}: its {inputs} inputs should be whole groups of a power of four"
+                ));
+            }
+            ElementType::I8
         }
-        "" => return None,
-        "float8_e4m3fn" => ElementType::F8_E4M3,
-        "float8_e5m2" => ElementType::F8_E5M2,
-        "int8_tensorwise" => ElementType::I8,
-        other => return Some(format!("is stored as {other}, which cannot be computed with")),
+        (format, Some(_)) => return Some(format!("is stored as {format} with convrot, which cannot be computed with")),
+        (format, None) => match format {
+            "" => return None,
+            "float8_e4m3fn" => ElementType::F8_E4M3,
+            "float8_e5m2" => ElementType::F8_E5M2,
+            "int8_tensorwise" => ElementType::I8,
+            other => return Some(format!("is stored as {other}, which cannot be computed with")),
+        },
     };
     // A layer that was left as it is may still be listed.
     let dense = weight.element.storage().is_some_and(|storage| matches!(storage, Storage::Dense(_)));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use impasto_graph::{HostTensor, Storage};
 use serde::{Deserialize, Serialize};
 
-use crate::{FileError, FileOrigin};
+use crate::{BranchOrigin, FileError, FileOrigin};
 
 /// Why a parameter cannot be read.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -107,6 +107,8 @@ pub trait WeightSource: Sync {
 pub enum Origin {
     /// In model files.
     Files(FileOrigin),
+    /// In LoRA files, as branches beside the products of a network.
+    Branches(BranchOrigin),
     /// That process holds them itself, packed, under a number that it was given with them.
     Packed(u64),
 }

@@ -72,6 +72,23 @@ fn whole_blocks(storage: Storage, shape: &[usize]) -> bool {
     elements.is_multiple_of(block) && (shape.len() > 2 || row.is_multiple_of(block))
 }
 
+/// Multiplies a vector of 4^n numbers by the Kronecker power of half of
+/// `[1 1 1 -1; 1 1 -1 1; 1 -1 1 1; -1 1 1 1]`, which is its own inverse.
+fn rotate(numbers: &mut [f32]) {
+    let mut step = 1;
+    while step < numbers.len() {
+        for block in numbers.chunks_exact_mut(4 * step) {
+            for i in 0..step {
+                let x = [0, 1, 2, 3].map(|j| block[i + j * step]);
+                let half = 0.5 * (x[0] + x[1] + x[2] + x[3]);
+                // Row j of the matrix has its minus at 3 - j.
+                (0..4).for_each(|j| block[i + j * step] = half - x[3 - j]);
+            }
+        }
+        step *= 4;
+    }
+}
+
 /// A parameter in a tensor: what of the tensor, in which shape, as what.
 pub(crate) struct ParamView<'a> {
     checkpoint: &'a Checkpoint,
@@ -101,8 +118,17 @@ impl<'a> ParamView<'a> {
         let keeps = |storage: Storage| {
             let fp8 = matches!(storage, Storage::F8_E4M3 | Storage::F8_E5M2);
             let scaled = tensor.quantised != Quantised::Plain;
-            let parts = if let TensorView::Rows(_, parts) = take { parts } else { 1 };
-            let same_rows = shape.first().map(|rows| rows * parts) == tensor.shape.first().copied();
+            if let TensorView::LastTap(taps) = take
+                && taps > 1
+            {
+                return false;
+            }
+            let rows = shape.first().map(|&rows| match take {
+                TensorView::Rows(_, parts) => rows * parts,
+                TensorView::RowsFrom(_, of) => of,
+                TensorView::Whole | TensorView::Transposed | TensorView::LastTap(_) => rows,
+            });
+            let same_rows = rows == tensor.shape.first().copied();
             whole_blocks(storage, shape)
                 && (take != TensorView::Transposed || storage.block_elements() == 1 && !scaled)
                 && (!scaled || fp8 && same_rows)
@@ -131,12 +157,18 @@ impl<'a> ParamView<'a> {
         self.storage.bytes_of(self.elements() as u64).unwrap_or(u64::MAX)
     }
 
+    /// Its first row in the tensor.
+    fn first_row(&self) -> usize {
+        match self.take {
+            TensorView::Rows(part, _) => part * self.shape.first().copied().unwrap_or(1),
+            TensorView::RowsFrom(first, _) => first,
+            TensorView::Whole | TensorView::Transposed | TensorView::LastTap(_) => 0,
+        }
+    }
+
     /// Where its first element is in the tensor.
     fn first_element(&self) -> usize {
-        match self.take {
-            TensorView::Rows(part, _) => part * self.elements(),
-            TensorView::Whole | TensorView::Transposed => 0,
-        }
+        self.first_row() * self.shape.iter().skip(1).product::<usize>()
     }
 
     /// Rows and columns of the tensor, where they are exchanged.
@@ -158,14 +190,18 @@ impl<'a> ParamView<'a> {
         let rows = self.shape.first().copied().unwrap_or(1);
         Ok(Some(match (&scales[..], self.take) {
             ([one], _) => vec![*one; rows],
-            (all, TensorView::Rows(part, _)) => all.iter().copied().skip(part * rows).take(rows).collect(),
+            (all, TensorView::Rows(..) | TensorView::RowsFrom(..)) => {
+                all.iter().copied().skip(self.first_row()).take(rows).collect()
+            }
             _ => scales,
         }))
     }
 
     /// The scales of the whole tensor: one, or one for each of its rows.
     fn scales(&self) -> Result<Option<Vec<f32>>, ParamError> {
-        let Quantised::Scaled(name) = &self.tensor.quantised else { return Ok(None) };
+        let (Quantised::Scaled(name) | Quantised::Rotated { scale: name, .. }) = &self.tensor.quantised else {
+            return Ok(None);
+        };
         let wrong = |problem: String| ParamError::Wrong { name: name.clone(), problem };
         let scale = self.checkpoint.scale_tensor(name).ok_or_else(|| wrong("is missing".into()))?;
         let bytes = self.checkpoint.read_all(scale)?;
@@ -235,6 +271,11 @@ impl<'a> ParamView<'a> {
         out: &mut [f32],
         raw: &mut Vec<u8>,
     ) -> Result<(), ParamError> {
+        if let TensorView::LastTap(taps) = self.take
+            && taps > 1
+        {
+            return self.last_taps(first, taps, scales, out, raw);
+        }
         let Some([rows, columns]) = self.exchanged() else {
             return self.stored_numbers(self.first_element() + first, scales, out, raw);
         };
@@ -257,8 +298,59 @@ impl<'a> ParamView<'a> {
         Ok(())
     }
 
-    /// Fills `out` with the tensor's numbers from element `first` on, scales applied.
+    /// Fills `out` with the last tap of each window, from element `first` on.
+    fn last_taps(
+        &self,
+        first: usize,
+        taps: usize,
+        scales: Option<&[f32]>,
+        out: &mut [f32],
+        raw: &mut Vec<u8>,
+    ) -> Result<(), ParamError> {
+        let window: usize = self.shape.iter().skip(2).product::<usize>().max(1);
+        let end = first + out.len();
+        let windows = first / window..end.div_ceil(window);
+        // All taps of some windows at a time.
+        let at_a_time = (PIECE / (taps * window)).max(1);
+        let mut stored = vec![0.0; at_a_time * taps * window];
+        for begin in windows.clone().step_by(at_a_time) {
+            let count = at_a_time.min(windows.end - begin);
+            let stored = &mut stored[..count * taps * window];
+            self.stored_numbers(begin * taps * window, scales, stored, raw)?;
+            for i in 0..count {
+                let last = &stored[(i * taps + taps - 1) * window..][..window];
+                for (at, x) in ((begin + i) * window..).zip(last) {
+                    if (first..end).contains(&at) {
+                        out[at - first] = *x;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills `out` with the tensor's numbers from element `first` on, scales applied, rotations undone.
     fn stored_numbers(
+        &self,
+        first: usize,
+        scales: Option<&[f32]>,
+        out: &mut [f32],
+        raw: &mut Vec<u8>,
+    ) -> Result<(), ParamError> {
+        let Quantised::Rotated { group, .. } = self.tensor.quantised else {
+            return self.scaled_numbers(first, scales, out, raw);
+        };
+        // Whole groups: rows are whole groups too.
+        let (begin, end) = (first / group * group, (first + out.len()).next_multiple_of(group));
+        let mut groups = vec![0.0; end - begin];
+        self.scaled_numbers(begin, scales, &mut groups, raw)?;
+        groups.chunks_exact_mut(group).for_each(rotate);
+        out.copy_from_slice(&groups[first - begin..][..out.len()]);
+        Ok(())
+    }
+
+    /// Fills `out` with the tensor's numbers from element `first` on, scales applied.
+    fn scaled_numbers(
         &self,
         first: usize,
         scales: Option<&[f32]>,

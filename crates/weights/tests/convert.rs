@@ -1,6 +1,7 @@
 //! Models, written anew. What a user would lose: a model that other programs, or this one, cannot open; weights that are not what was asked for; or the file
 //! that was there before.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -29,7 +30,7 @@ fn open(path: &Path) -> Checkpoint {
 }
 
 fn plan(from: &Path, to: &Path, storage: Option<&str>, rules: &str) -> Result<Conversion, ConvertError> {
-    let part = ModelPart { prefix: String::new(), checkpoint: open(from) };
+    let part = ModelPart { prefix: String::new(), renamed: BTreeMap::new(), checkpoint: open(from) };
     Conversion::plan(vec![part], &options(to, storage, rules))
 }
 
@@ -307,8 +308,11 @@ fn rules_decide_by_name_and_those_without_use_are_told() {
 fn parts_are_merged_under_their_prefixes() {
     let folder = TempDir::new().expect("a folder");
     let out = folder.path().join("x.safetensors");
-    let part =
-        |prefix: &str| ModelPart { prefix: prefix.into(), checkpoint: open(&fixture("convert/model.safetensors")) };
+    let part = |prefix: &str| ModelPart {
+        prefix: prefix.into(),
+        renamed: BTreeMap::new(),
+        checkpoint: open(&fixture("convert/model.safetensors")),
+    };
     let merged =
         Conversion::plan(vec![part("a."), part("b.")], &options(&out, Some("f16"), "^a=bf16")).expect("planned");
     merged.write(&out, false, 2, &mut |_, _| true).expect("written");

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use damage::Damage;
 use impasto_graph::{DType, Storage};
 use impasto_weights::{
-    AppliedLora, Checkpoint, FileOrigin, FileParams, LoraFile, LoraTarget, Origin, ParamLocation, TensorView,
-    WeightSource, decode, encode,
+    AppliedLora, BranchOrigin, Checkpoint, FileOrigin, FileParams, LoraFile, LoraTarget, Origin, ParamLocation,
+    TensorView, WeightSource, decode, encode,
 };
 use tempfile::TempDir;
 
@@ -206,6 +206,66 @@ fn another_process_changes_them_in_the_same_way() {
     std::fs::write(&lora, "something else, and longer than it was, so that nobody takes it for the same")
         .expect("written");
     assert!(reopen(&read).is_err() && !changed.is_unchanged() && changed.check().is_err());
+}
+
+#[test]
+fn branches_are_the_differences_that_merging_adds() {
+    Damage::run(1, 20, |damage| {
+        let folder = TempDir::new().expect("a folder");
+        let rest = if damage.below(2) == 0 { vec![8 + damage.below(40)] } else { vec![4 + damage.below(9), 3, 3] };
+        let shape = [vec![16 + damage.below(40)], rest].concat();
+        let (rows, columns) = (shape[0], shape[1..].iter().product::<usize>());
+        let base = ("F32", shape.clone(), vec![0.0; rows * columns]);
+        let model = write(&folder.path().join("model"), &[("w".into(), base.clone()), ("norm".into(), base)]);
+        // Two LoRAs on one layer, the second of which is made for three layers at once.
+        let mut lora = |name: &str, rank: usize, parts: usize| {
+            let down = [vec![rank], shape[1..].to_vec()].concat();
+            let tensors = [
+                ("m.lora_down.weight".into(), tensor(damage, "F32", &down)),
+                ("m.lora_up.weight".into(), tensor(damage, "F16", &[parts * rows, rank])),
+                ("m.alpha".into(), ("F32", vec![], vec![1.5])),
+            ];
+            write(&folder.path().join(name), &tensors)
+        };
+        let (first, second) = (lora("first", 2, 1), lora("second", 1, 3));
+        let third = LoraTarget { part: (2, 3), ..target("m") };
+        let loras = vec![
+            applied(&first, 0.7, &[("w", target("m")), ("norm", target("m"))]),
+            applied(&second, -1.2, &[("w", third)]),
+        ];
+        let params = params(&model, None);
+        let (branches, merged) = params.branches(loras.clone(), &["w".to_string()].into());
+        let branches = branches.expect("products of two small matrices");
+        assert_eq!((branches.rank("w"), branches.rank("norm")), (Some(3), None));
+        assert!(merged.len() == 1 && merged[0].targets.keys().eq(["norm"]), "what is no product's weight is merged");
+        let floats = |source: &dyn WeightSource, name: &str| {
+            let (info, bytes) = source.read_all(name).unwrap_or_else(|e| panic!("{e}"));
+            (info.shape, numbers(info.storage, &bytes, bytes.len() / 4))
+        };
+        let ((down_shape, down), (up_shape, up)) = (floats(&branches, "w.lora_down"), floats(&branches, "w.lora_up"));
+        assert_eq!(down_shape, [vec![3], shape[1..].to_vec()].concat());
+        assert_eq!(up_shape, [vec![rows, 3], vec![1; shape.len() - 2]].concat());
+        let want = floats(&params.with_loras(loras).expect("they fit"), "w").1;
+        for (want, found) in want.iter().zip(reference(&vec![0.0; want.len()], &up, &down, 3, 1.0)) {
+            assert!((f64::from(*want) - found).abs() < 1e-5, "{shape:?}: {want} {found}");
+        }
+        for (name, whole) in [("w.lora_down", &down), ("w.lora_up", &up)] {
+            let from = damage.below(whole.len());
+            let count = damage.below(whole.len() - from + 1);
+            let mut piece = vec![0; 4 * count];
+            branches.read_into(name, 4 * from as u64, &mut piece).expect("it is read");
+            assert_eq!(numbers(Storage::Dense(DType::F32), &piece, count), whole[from..from + count], "{name}");
+            assert!(branches.read_into(name, 4, &mut vec![0; 4 * whole.len()]).is_err());
+        }
+        // Another process has the same.
+        let Some(Origin::Branches(origin)) = branches.origin() else { panic!("they are in files") };
+        let text = serde_json::to_string(&origin).expect("text");
+        let there =
+            serde_json::from_str::<BranchOrigin>(&text).expect("the same").open().unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(floats(&there, "w.lora_up"), (up_shape, up));
+        std::fs::write(&first, "something else, and longer than it was").expect("written");
+        assert!(origin.open().is_err() && !branches.is_unchanged() && branches.check().is_err());
+    });
 }
 
 #[test]

@@ -155,9 +155,66 @@ fn types_that_are_not_computed_are_named() {
     assert_eq!((tensor.element, tensor.bytes(), &tensor.shape[..]), (ElementType::IQ2_XXS, 198, &[3, 256][..]));
     let refused = param(&file, ParamLocation::new("iq2_xxs", TensorView::Whole, [3, 256])).err().expect("refused");
     assert!(refused.contains("'iq2_xxs' is stored as iq2_xxs; f32, f16, bf16, q4_0"), "{refused}");
+    // Rows of eight are no groups of 256.
     let file = Arc::new(open("convrot.safetensors"));
     let refused = param(&file, ParamLocation::new("first.weight", TensorView::Whole, [6, 8])).err().expect("refused");
     assert!(refused.contains("'first.weight' is stored as int8_tensorwise with convrot"), "{refused}");
+}
+
+/// Integers for weights whose inputs were rotated: the product with the matrix that the format defines, written out.
+#[test]
+fn rotations_are_undone() {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64 ^ u64::from(std::process::id());
+    let mut next = || {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (state >> 33) as usize
+    };
+    for (group, groups, rows) in [(4, 3, 5), (16, 2, 7), (256, 2, 3)] {
+        let columns = group * groups;
+        let stored: Vec<i8> = (0..rows * columns).map(|_| (next() % 255) as i8).collect();
+        let scales: Vec<f32> = (0..rows).map(|_| (1 + next() % 100) as f32 / 1024.0).collect();
+        let format = format!(r#"{{"format": "int8_tensorwise", "convrot": true, "convrot_groupsize": {group}}}"#);
+        let mut data: Vec<u8> = stored.iter().map(|q| *q as u8).collect();
+        data.extend(scales.iter().flat_map(|scale| scale.to_le_bytes()));
+        data.extend(format.bytes());
+        let (a, b, c) = (rows * columns, rows * columns + 4 * rows, data.len());
+        let header = serde_json::json!({
+            "x.weight": { "dtype": "I8", "shape": [rows, columns], "data_offsets": [0, a] },
+            "x.weight_scale": { "dtype": "F32", "shape": [rows, 1], "data_offsets": [a, b] },
+            "x.comfy_quant": { "dtype": "U8", "shape": [c - b], "data_offsets": [b, c] },
+        });
+        let header = header.to_string();
+        let all = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat();
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("rotated.safetensors");
+        std::fs::write(&path, all).expect("written");
+        let file = Arc::new(Checkpoint::open(&path).unwrap_or_else(|e| panic!("{e}")));
+        // Each pair of digits to the base of four has a minus where they add up to three.
+        let entry = |mut i: usize, mut j: usize| {
+            let (mut entry, mut size) = (1.0, group);
+            while size > 1 {
+                entry *= if i % 4 + j % 4 == 3 { -0.5 } else { 0.5 };
+                (i, j, size) = (i / 4, j / 4, size / 4);
+            }
+            entry
+        };
+        let location = ParamLocation::new("x.weight", TensorView::Whole, [rows, columns]);
+        let params = param(&file, ParamLocation { read_as: Some(F32), ..location }).unwrap_or_else(|e| panic!("{e}"));
+        let (_, bytes) = params.read_all("p").expect("read");
+        let read = numbers(F32, &bytes, rows * columns);
+        for (at, found) in read.iter().enumerate() {
+            let (row, column) = (at / columns, at % columns);
+            let begin = at - column % group;
+            let sum: f64 = (0..group).map(|k| f64::from(stored[begin + k]) * entry(k, column % group)).sum();
+            let want = f64::from(scales[row]) * sum;
+            assert!((f64::from(*found) - want).abs() < 1e-4, "{group}: {at}: {found} {want}");
+        }
+        let from = next() % (bytes.len() - 1);
+        let mut piece = vec![0; 1 + next() % (bytes.len() - from)];
+        params.read_into("p", from as u64, &mut piece).expect("read");
+        assert_eq!(piece, bytes[from..from + piece.len()], "{group}: a piece");
+        assert_eq!(file.describe("x.weight").expect("it is there").storage, Storage::Dense(DType::F16));
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use impasto_graph::{Limits, Plan};
 use serde::{Deserialize, Serialize};
 
 /// The version of the protocol. Both sides are of one program; another one is refused by this and by the build.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// The build of this program.
 pub(crate) fn build() -> String {
@@ -38,10 +38,10 @@ pub(crate) enum Request {
     Plan { graph: String, plan: Plan, exact: bool },
     /// Pack the plan's parameters in host memory, under an id.
     Keep { id: u64, source: ParamSource },
-    /// Pack the plan's parameters on the device, under an id.
-    Pack { id: u64, source: ParamSource },
-    /// Prepare a session with these parameters, under an id.
-    Prepare { id: u64, weights: u64, feed: Option<ParamSource> },
+    /// Pack the plan's parameters on the device, or its adapters, under an id.
+    Pack { id: u64, source: ParamSource, adapters: bool },
+    /// Prepare a session with these parameters and adapters, under an id.
+    Prepare { id: u64, weights: u64, adapters: Option<u64>, feed: Option<ParamSource> },
     /// Run a session: where its inputs are, and where its outputs go.
     Run { id: u64, inputs: Vec<Payload>, outputs: Vec<Payload> },
     /// The times of a session's steps.
@@ -193,7 +193,10 @@ pub(crate) mod arbitrary {
     use impasto_backend::Precision;
     use impasto_device::{Api, DeviceKind};
     use impasto_graph::{Anything, DType, Graph, Storage};
-    use impasto_weights::{FileFault, FileOrigin, FileStamp, LoraOrigin, LoraTarget, ParamLocation, TensorView};
+    use impasto_weights::{
+        BranchOrigin, BranchedLayer, FileFault, FileOrigin, FileStamp, LoraOrigin, LoraTarget, ParamLocation,
+        TensorView,
+    };
     use proptest::prelude::*;
 
     fn lies() -> impl Strategy<Value = Payload> {
@@ -209,6 +212,8 @@ pub(crate) mod arbitrary {
         let take = prop_oneof![
             Just(TensorView::Whole),
             any::<(usize, usize)>().prop_map(|(part, parts)| TensorView::Rows(part, parts)),
+            any::<(usize, usize)>().prop_map(|(first, of)| TensorView::RowsFrom(first, of)),
+            any::<usize>().prop_map(TensorView::LastTap),
             Just(TensorView::Transposed),
         ];
         let location = ("\\PC*", take, prop::collection::vec(any::<usize>(), 0..4))
@@ -226,9 +231,19 @@ pub(crate) mod arbitrary {
             .prop_map(|(files, params, loras)| FileOrigin { files, params, loras })
     }
 
+    /// Branches beside the layers that are these parameters.
+    fn branches(files: FileOrigin) -> BranchOrigin {
+        let layer = |(name, location): (String, ParamLocation)| {
+            let ParamLocation { shape, .. } = location;
+            (name, BranchedLayer { rank: shape.len(), shape })
+        };
+        BranchOrigin { loras: files.loras, layers: files.params.into_iter().map(layer).collect() }
+    }
+
     fn source() -> impl Strategy<Value = ParamSource> {
         prop_oneof![
             file_origin().prop_map(|files| ParamSource::Origin(Origin::Files(files))),
+            file_origin().prop_map(|files| ParamSource::Origin(Origin::Branches(branches(files)))),
             any::<u64>().prop_map(|id| ParamSource::Origin(Origin::Packed(id))),
             Just(ParamSource::Ask),
         ]
@@ -319,12 +334,13 @@ pub(crate) mod arbitrary {
                 exact
             }),
             (any::<u64>(), source()).prop_map(|(id, source)| Request::Keep { id, source }),
-            (any::<u64>(), source()).prop_map(|(id, source)| Request::Pack { id, source }),
-            (any::<u64>(), any::<u64>(), prop::option::of(source())).prop_map(|(id, weights, feed)| Request::Prepare {
+            (any::<u64>(), source(), any::<bool>()).prop_map(|(id, source, adapters)| Request::Pack {
                 id,
-                weights,
-                feed
+                source,
+                adapters
             }),
+            (any::<u64>(), any::<u64>(), any::<Option<u64>>(), prop::option::of(source()))
+                .prop_map(|(id, weights, adapters, feed)| Request::Prepare { id, weights, adapters, feed }),
             (any::<u64>(), places(), places()).prop_map(|(id, inputs, outputs)| Request::Run { id, inputs, outputs }),
             any::<u64>().prop_map(|id| Request::Times { id }),
             any::<u64>().prop_map(|id| Request::Unload { id }),

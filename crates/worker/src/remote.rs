@@ -432,21 +432,37 @@ impl Backend for Remote {
     fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {
         let id = number();
         let bytes = plan.device_weight_bytes();
-        let (held, bytes) = self.load(Request::Pack { id, source: told(source) }, id, graph, plan, source, bytes)?;
+        let request = Request::Pack { id, source: told(source), adapters: false };
+        let (held, bytes) = self.load(request, id, graph, plan, source, bytes)?;
+        Ok(Weights::new(bytes, RemoteWeights { held }))
+    }
+
+    fn pack_adapters(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {
+        let id = number();
+        let adapters = plan.weights().iter().filter(|weight| graph.is_adapter(weight.value));
+        let bytes = adapters.map(|weight| weight.bytes).sum();
+        let request = Request::Pack { id, source: told(source), adapters: true };
+        let (held, bytes) = self.load(request, id, graph, plan, source, bytes)?;
         Ok(Weights::new(bytes, RemoteWeights { held }))
     }
 
     fn prepare(&self, graph: &Graph, plan: &Plan, weights: &Weights) -> Result<Box<dyn Session>, BackendError> {
         let name = self.inner.name();
-        let held = &weights.of::<RemoteWeights>(name)?.held;
-        if !Arc::ptr_eq(&held.inner, &self.inner) {
-            let reason = "these weights are on another device".into();
-            return Err(BackendError::Unsupported { device: name.into(), reason });
-        }
+        let held = |weights: &Weights| {
+            let held = &weights.of::<RemoteWeights>(name)?.held;
+            if !Arc::ptr_eq(&held.inner, &self.inner) {
+                let reason = "these weights are on another device".into();
+                return Err(BackendError::Unsupported { device: name.into(), reason });
+            }
+            Ok((held.id, held.generation))
+        };
+        let (weights_id, generation) = held(weights)?;
+        let adapters = weights.adapters().map(held).transpose()?.map(|(id, _)| id);
         let feed = plan.stream().map(|_| weights.feed(name)).transpose()?;
         let id = number();
         let mut state = self.inner.state();
-        let request = Request::Prepare { id, weights: held.id, feed: feed.as_deref().map(|source| told(source)) };
+        let request =
+            Request::Prepare { id, weights: weights_id, adapters, feed: feed.as_deref().map(|source| told(source)) };
         let question = Question {
             request,
             tail: vec![],
@@ -456,7 +472,7 @@ impl Backend for Remote {
             patience: self.inner.patience(COMPILING, 0.0),
             planned: plan.arena_bytes() + plan.host_bytes(),
             room_at: 0,
-            expects: Some(held.generation),
+            expects: Some(generation),
         };
         match self.inner.ask(&mut state, &question)?.0 {
             Reply::Done { bytes, .. } => {

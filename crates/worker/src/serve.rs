@@ -253,24 +253,28 @@ impl Serving {
                 self.kept.insert(id, Arc::new(kept));
                 self.done(bytes)
             }
-            Request::Pack { id, source } => {
+            Request::Pack { id, source, adapters } => {
                 let watched = self.watched(&source)?;
                 let (graph, plan, backend) = self.plan.as_ref().ok_or_else(no_plan)?;
-                let weights = backend.pack(graph, plan, &watched)?;
+                let weights = match adapters {
+                    true => backend.pack_adapters(graph, plan, &watched)?,
+                    false => backend.pack(graph, plan, &watched)?,
+                };
                 let bytes = weights.bytes();
                 self.weights.insert(id, weights);
                 self.done(bytes)
             }
-            Request::Prepare { id, weights, feed } => {
+            Request::Prepare { id, weights, adapters, feed } => {
                 let feed = feed.map(|feed| self.source(&feed)).transpose()?;
                 let (graph, plan, backend) = self.plan.as_ref().ok_or_else(no_plan)?;
-                let held = self.weights.get(&weights).ok_or_else(|| wrong("there are no such weights".into()))?;
-                let held = match feed {
-                    Some(source) => {
-                        held.clone().fed_by(Arc::new(Watched { source, pulse: self.pulse.clone(), tell: None }))
-                    }
-                    None => held.clone(),
+                let held = |id: u64| {
+                    let held = self.weights.get(&id).cloned();
+                    held.ok_or_else(|| wrong("there are no such weights".into()))
                 };
+                let mut held = held(weights)?.with_adapters(adapters.map(held).transpose()?);
+                if let Some(source) = feed {
+                    held = held.fed_by(Arc::new(Watched { source, pulse: self.pulse.clone(), tell: None }));
+                }
                 let session = backend.prepare(graph, plan, &held)?;
                 let tensor = |(name, ty): &(String, _)| (name.clone(), HostTensor::zeros(ty));
                 let inputs = session.inputs().iter().map(tensor).collect();
@@ -309,6 +313,9 @@ impl Serving {
     fn source(&mut self, source: &ParamSource) -> Result<SharedSource, BackendError> {
         Ok(match source {
             ParamSource::Origin(Origin::Files(files)) => self.files.open(files)?,
+            ParamSource::Origin(Origin::Branches(branches)) => {
+                Arc::new(branches.open().map_err(crate::sources::unreadable)?)
+            }
             ParamSource::Origin(Origin::Packed(id)) => {
                 self.kept.get(id).cloned().ok_or_else(|| wrong("no such weights are kept here".into()))?
             }

@@ -18,6 +18,14 @@ use crate::serve::Out;
 /// The answer to a request for a parameter, and its bytes.
 pub(crate) type Answer = (Result<GivenParam, Failure>, Vec<u8>);
 
+/// A file that cannot be used, as an error of the device that needs it.
+pub(crate) fn unreadable(error: WeightsError) -> BackendError {
+    match error {
+        WeightsError::File(error) => BackendError::File(error),
+        other => BackendError::Setting(other.to_string()),
+    }
+}
+
 /// Model files that are open, as long as somebody needs them.
 #[derive(Default)]
 pub(crate) struct Files(Vec<(Vec<FileStamp>, Weak<Checkpoint>)>);
@@ -25,22 +33,18 @@ pub(crate) struct Files(Vec<(Vec<FileStamp>, Weak<Checkpoint>)>);
 impl Files {
     /// The parameters that were described.
     pub fn open(&mut self, origin: &FileOrigin) -> Result<SharedSource, BackendError> {
-        let wrong = |error: WeightsError| match error {
-            WeightsError::File(error) => BackendError::File(error),
-            other => BackendError::Setting(other.to_string()),
-        };
         self.0.retain(|(_, checkpoint)| checkpoint.strong_count() > 0);
         let open = self.0.iter().find(|(stamps, _)| *stamps == origin.files).and_then(|(_, open)| open.upgrade());
         let checkpoint = match open {
             Some(checkpoint) => checkpoint,
             None => {
-                let opened = Checkpoint::reopen(&origin.files).map_err(wrong)?;
+                let opened = Checkpoint::reopen(&origin.files).map_err(unreadable)?;
                 let opened = Arc::new(opened);
                 self.0.push((origin.files.clone(), Arc::downgrade(&opened)));
                 opened
             }
         };
-        Ok(Arc::new(origin.open(&checkpoint).map_err(wrong)?))
+        Ok(Arc::new(origin.open(&checkpoint).map_err(unreadable)?))
     }
 }
 

@@ -75,6 +75,17 @@ struct Case {
 }
 
 impl Case {
+    /// Adapters of a graph with branches, of one number each.
+    fn adapters(&self, graph: &Graph, number: f32) -> Params {
+        let mut params = Params::new();
+        for (name, value) in graph.params().filter(|(_, value)| graph.is_adapter(*value)) {
+            let ty = graph.ty(value);
+            let numbers = vec![number; ty.elements() as usize];
+            params.insert(name, HostTensor::f32(ty.shape.clone(), numbers).expect("a tensor"));
+        }
+        params
+    }
+
     fn new(state: &mut u64, layers: usize) -> Case {
         const WIDTH: usize = 48;
         let mut graph = Graph::new();
@@ -264,6 +275,22 @@ fn weights_from_everywhere() {
         assert_eq!(case.run(&mut *session).expect("it runs"), truth, "{name}, in turns");
         assert!(session.streaming().is_some_and(|streaming| streaming.bytes > 0), "{name}");
         assert!(small.meter().peak() <= memory, "{name}: within the budget");
+    }
+
+    // Adapters come and go beside weights that stay.
+    {
+        let adapted = case.graph.with_branches(|name| name.ends_with("weight").then_some(4)).expect("a graph");
+        let plan = Plan::new(&adapted, &*whole.profile()).expect("it fits");
+        let weights = whole.pack(&adapted, &plan, &*host).expect("it packs");
+        for scale in [0.0, 0.05] {
+            let adapters = case.adapters(&adapted, scale);
+            let packed = whole.pack_adapters(&adapted, &plan, &adapters).expect("it packs");
+            assert_eq!(weights.bytes() + packed.bytes(), plan.weight_bytes(), "planned is allocated");
+            let weights = weights.clone().with_adapters(Some(packed));
+            let mut session = whole.prepare(&adapted, &plan, &weights).expect("it prepares");
+            assert_eq!(case.run(&mut *session).expect("it runs") == truth, scale == 0.0, "beside adapters of {scale}");
+        }
+        assert!(whole.prepare(&adapted, &plan, &weights).is_err(), "without its adapters");
     }
 
     // What one worker keeps, another does not know.

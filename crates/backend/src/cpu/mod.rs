@@ -260,6 +260,11 @@ impl Backend for Cpu {
         Ok(Weights::new(weights.bytes(), weights))
     }
 
+    fn pack_adapters(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {
+        let weights = weights::CpuWeights::adapters(self, graph, plan, source)?;
+        Ok(Weights::new(weights.bytes(), weights))
+    }
+
     fn prepare(&self, graph: &Graph, plan: &Plan, weights: &Weights) -> Result<Box<dyn Session>, BackendError> {
         Ok(Box::new(session::CpuSession::new(self, graph, plan, weights)?))
     }

@@ -10,7 +10,7 @@ use super::memory::ALIGNMENT;
 use super::pool::Pool;
 use super::rows::{Dst, Norm, Rows, Softmax, Src};
 use super::session::{Env, Ptr, Run};
-use crate::shapes::Image;
+use crate::shapes::{Image, rows_together};
 
 /// Rows of channels that each thread has for itself.
 const OWN_ROWS: usize = 3;
@@ -232,6 +232,8 @@ pub(super) fn by_row(env: &Env, value: Value) -> Run {
     let rows = env.cpu.rows();
     let x = env.operand(value, 0);
     let params: Vec<Src> = (1..node.inputs.len()).map(|i| env.operand(value, i)).collect();
+    // Rows that have the same scale and shift.
+    let together = rows_together(env.graph, value);
     let (out, scratch): (Dst, _) = (env.dst(value), env.scratch());
     Box::new(move |pool| {
         pool.each(m.div_ceil(TASK_ROWS), &|thread, task| {
@@ -241,18 +243,15 @@ pub(super) fn by_row(env: &Env, value: Value) -> Run {
                 let row = std::slice::from_raw_parts_mut(own, c);
                 let scale = std::slice::from_raw_parts_mut(own.add(padded), c);
                 let shift = std::slice::from_raw_parts_mut(own.add(2 * padded), c);
-                match params[..] {
-                    [gamma, beta] => {
-                        (rows.load)(gamma, scale);
-                        (rows.load)(beta, shift);
-                    }
-                    [gamma] => {
-                        (rows.load)(gamma, scale);
-                        shift.fill(0.0);
-                    }
-                    _ => {}
-                }
+                shift.fill(0.0);
+                let mut loaded = None;
                 for i in task * TASK_ROWS..m.min((task + 1) * TASK_ROWS) {
+                    let picture = i / together;
+                    if loaded.replace(picture) != Some(picture) {
+                        for (param, to) in params.iter().zip([&mut *scale, &mut *shift]) {
+                            (rows.load)(param.at(picture * c), to);
+                        }
+                    }
                     (rows.load)(x.at(i * c), row);
                     one_row(rows, &op, row, scale, shift);
                     (rows.store)(row, out.at(i * c));

@@ -9,7 +9,7 @@ use super::lookup::Table;
 use super::memory::CpuMemory;
 use super::pool::Pool;
 use super::rows::{Dst, Src};
-use super::weights::{CpuLayout, CpuWeights};
+use super::weights::{CpuLayout, CpuSessionWeights, CpuWeights};
 use super::{Cpu, attention, conv, elementwise, linear, lookup, movement, norm};
 use crate::session::{PrepareOps, Signature, StreamState, step_times};
 use crate::stored::{kept_blocks, param_name};
@@ -51,7 +51,7 @@ pub(super) struct Env<'a> {
     pub(super) cpu: &'a Cpu,
     pub(super) graph: &'a Graph,
     plan: &'a Plan,
-    weights: &'a CpuWeights,
+    weights: CpuSessionWeights<'a>,
     arena: &'a CpuMemory,
     /// The step's scratch memory.
     scratch: Option<Span>,
@@ -226,8 +226,7 @@ unsafe impl Send for CpuSession {}
 
 impl CpuSession {
     pub(super) fn new(cpu: &Cpu, graph: &Graph, plan: &Plan, weights: &crate::Weights) -> Result<Self, BackendError> {
-        let packed: &CpuWeights = weights.of("cpu")?;
-        packed.check(cpu, graph, plan)?;
+        let packed = CpuSessionWeights::new(cpu, graph, plan, weights)?;
         let arena = cpu.memory(plan.arena_bytes())?;
         let env = Env { cpu, graph, plan, weights: packed, arena: &arena, scratch: None, segment: 0 };
         let prepared = |(i, (step, time)): (usize, (&Step, StepTime))| Prepared {

@@ -17,9 +17,9 @@ use super::memory::{AlignedBytes, CpuMemory, ReadBuffer};
 use super::rows::{Dst, PanelRows, Src};
 use super::session::Ptr;
 use crate::shapes::product_shape;
-use crate::stored::{Param, Stored, has_scales, kept_blocks, kept_bytes, param_name, scales_offset, storage};
+use crate::stored::{Param, ParamSet, Stored, has_scales, kept_blocks, kept_bytes, param_name, scales_offset, storage};
 use crate::tasks::FirstError;
-use crate::{BackendError, WeightSource};
+use crate::{BackendError, WeightSource, Weights};
 
 /// A parameter in one of its layouts.
 struct Packed {
@@ -322,30 +322,58 @@ pub(super) fn packed(
 }
 
 impl CpuWeights {
-    pub(super) fn new(cpu: &Cpu, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Self, BackendError> {
-        let stream = plan.stream();
-        let (slot_bytes, count) = stream.map_or((0, 0), |stream| (stream.slot_bytes(), stream.slots()));
-        let slots = stream.map(|_| cpu.memory(slot_bytes * count as u64)).transpose()?;
+    /// The adapters of a plan.
+    pub(super) fn adapters(
+        cpu: &Cpu,
+        graph: &Graph,
+        plan: &Plan,
+        source: &dyn WeightSource,
+    ) -> Result<Self, BackendError> {
+        let mut weights = CpuWeights::empty(cpu, None, 0);
+        weights.read_resident(cpu, graph, &ParamSet::Adapters.of(graph, plan.resident()), source)?;
+        Ok(weights)
+    }
+
+    fn empty(cpu: &Cpu, slots: Option<CpuMemory>, slot_bytes: u64) -> Self {
         let (number, matrix) = (cpu.number(), cpu.kernel().is_matrix());
         let (memory, resident, streamed) = (vec![], HashMap::new(), vec![]);
-        let mut weights = CpuWeights { memory, slots, slot_bytes, resident, streamed, number, matrix };
+        CpuWeights { memory, slots, slot_bytes, resident, streamed, number, matrix }
+    }
+
+    /// Takes memory for parameters that stay, and reads them.
+    fn read_resident(
+        &mut self,
+        cpu: &Cpu,
+        graph: &Graph,
+        resident: &[Weight],
+        source: &dyn WeightSource,
+    ) -> Result<(), BackendError> {
         source.check()?;
         let mut loads = vec![];
-        for weight in plan.resident() {
+        for weight in resident {
             let (name, ty) = (param_name(graph, weight.value), graph.ty(weight.value));
             let mut places = vec![];
             for (layout, dtype, bytes) in layouts(cpu, graph, weight.value, weight.used) {
                 let memory = cpu.unwritten_memory(bytes)?;
                 let ptr = Ptr::new(memory.ptr());
                 places.push(ptr);
-                weights.memory.push(memory);
-                weights.resident.insert((name.into(), layout), Packed { ptr, dtype, ty: ty.clone() });
+                self.memory.push(memory);
+                self.resident.insert((name.into(), layout), Packed { ptr, dtype, ty: ty.clone() });
             }
             loads.push(Load::new(cpu, graph, weight, source, &places)?);
         }
         // SAFETY: each place is memory of its own, of the bytes of its layout.
         unsafe { fill(cpu, &loads)? };
-        source.check()?;
+        Ok(source.check()?)
+    }
+
+    /// The other parameters of a plan.
+    pub(super) fn new(cpu: &Cpu, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Self, BackendError> {
+        let stream = plan.stream();
+        let (slot_bytes, count) = stream.map_or((0, 0), |stream| (stream.slot_bytes(), stream.slots()));
+        let slots = stream.map(|_| cpu.memory(slot_bytes * count as u64)).transpose()?;
+        let mut weights = CpuWeights::empty(cpu, slots, slot_bytes);
+        weights.read_resident(cpu, graph, &ParamSet::Model.of(graph, plan.resident()), source)?;
         for segment in stream.map_or(&[][..], |stream| stream.segments()) {
             let mut slot = HashMap::new();
             for piece in &segment.pieces {
@@ -391,32 +419,50 @@ impl CpuWeights {
         self.memory.iter().chain(&self.slots).map(CpuMemory::bytes).sum()
     }
 
-    /// Whether everything that a plan needs is here.
-    pub(super) fn check(&self, cpu: &Cpu, graph: &Graph, plan: &Plan) -> Result<(), BackendError> {
-        if self.streamed.len() != plan.stream().map_or(0, |stream| stream.segments().len()) {
-            let reason = "these weights are packed for another plan".into();
-            return Err(BackendError::Unsupported { device: "cpu".into(), reason });
-        }
+    fn has(&self, cpu: &Cpu, graph: &Graph, weight: &Weight) -> Result<(), BackendError> {
         let fits = (self.number, self.matrix) == (cpu.number(), cpu.kernel().is_matrix());
-        for w in plan.resident() {
-            let (name, ty) = (param_name(graph, w.value), graph.ty(w.value));
-            let problem = |problem: &str| Err(BackendError::Param { name: name.into(), problem: problem.into() });
-            for (layout, ..) in layouts(cpu, graph, w.value, w.used) {
-                match self.resident.get(&(name.to_owned(), layout)) {
-                    Some(packed) if packed.ty == *ty && (!layout.is_panels() || fits) => {}
-                    Some(_) => return problem("is packed for another shape, precision or instruction path"),
-                    None => return problem("is not packed for this use"),
-                }
+        let (name, ty) = (param_name(graph, weight.value), graph.ty(weight.value));
+        let problem = |problem: &str| Err(BackendError::Param { name: name.into(), problem: problem.into() });
+        for (layout, ..) in layouts(cpu, graph, weight.value, weight.used) {
+            match self.resident.get(&(name.to_owned(), layout)) {
+                Some(packed) if packed.ty == *ty && (!layout.is_panels() || fits) => {}
+                Some(_) => return problem("is packed for another shape, precision or instruction path"),
+                None => return problem("is not packed for this use"),
             }
         }
         Ok(())
     }
+}
 
-    /// Where a parameter lies in a segment; [`CpuWeights::check`] has found it.
+/// The parameters of a session: those of the model, and adapters.
+#[derive(Clone, Copy)]
+pub(super) struct CpuSessionWeights<'a> {
+    pub(super) model: &'a CpuWeights,
+    adapters: Option<&'a CpuWeights>,
+}
+
+impl<'a> CpuSessionWeights<'a> {
+    /// Those that a plan needs; all of them must be here.
+    pub(super) fn new(cpu: &Cpu, graph: &Graph, plan: &Plan, weights: &'a Weights) -> Result<Self, BackendError> {
+        let model: &CpuWeights = weights.of("cpu")?;
+        let adapters = weights.adapters().map(|adapters| adapters.of::<CpuWeights>("cpu")).transpose()?;
+        if model.streamed.len() != plan.stream().map_or(0, |stream| stream.segments().len()) {
+            let reason = "these weights are packed for another plan".into();
+            return Err(BackendError::Unsupported { device: "cpu".into(), reason });
+        }
+        for weight in plan.resident() {
+            let of = adapters.filter(|_| graph.is_adapter(weight.value)).unwrap_or(model);
+            of.has(cpu, graph, weight)?;
+        }
+        Ok(CpuSessionWeights { model, adapters })
+    }
+
+    /// Where a parameter lies in a segment.
     pub(super) fn find(&self, segment: usize, name: &str, layout: CpuLayout) -> Src {
         let key = (name.to_owned(), layout);
-        let streamed = self.streamed.get(segment).and_then(|slot| slot.get(&key));
-        let packed = streamed.unwrap_or_else(|| &self.resident[&key]);
+        let streamed = self.model.streamed.get(segment).and_then(|slot| slot.get(&key));
+        let adapter = || self.adapters.and_then(|adapters| adapters.resident.get(&key));
+        let packed = streamed.or_else(adapter).unwrap_or_else(|| &self.model.resident[&key]);
         Src { ptr: packed.ptr.get(), dtype: packed.dtype }
     }
 }

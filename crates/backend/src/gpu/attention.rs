@@ -5,8 +5,9 @@ use impasto_kernel::KernelError;
 
 use super::GpuProfile;
 use super::kernels::flash::Flash;
-use super::kernels::gemm::{Gemm, Left};
-use super::kernels::matrices::Tiled;
+use super::kernels::gemm::Gemm;
+use super::kernels::warpgroup::MatrixProduct;
+use super::kernels::warpgroup_flash::WarpgroupFlash;
 use super::kernels::{attention, groups, norm};
 use super::session::Env;
 use super::{Binding, Run, Runs};
@@ -21,6 +22,11 @@ pub(super) fn prepare(env: &Env, value: Value) -> Runs {
     let to = env.ty(value).dtype;
     if let Some(wide) = Wide::new(env.profile, env.graph, value) {
         return wide.runs(env, value);
+    }
+    if env.profile.units().is_some_and(|units| units.warpgroups)
+        && let Some(flash) = WarpgroupFlash::new(&heads, [q, k, v])
+    {
+        return Ok(env.run(value, flash.kernel(to)?, flash.groups()));
     }
     if let Some(flash) = env.profile.units().and_then(|units| Flash::new(&heads, [q, k, v], units)) {
         return Ok(env.run(value, flash.kernel(to)?, flash.groups()));
@@ -39,8 +45,8 @@ struct Wide {
     heads: Heads,
     /// Queries at a time.
     rows: usize,
-    scores: Tiled,
-    values: Tiled,
+    scores: MatrixProduct,
+    values: MatrixProduct,
 }
 
 impl Wide {
@@ -56,34 +62,26 @@ impl Wide {
             aligned && whole(rows, h.value_width) && whole(h.queries, h.value_width) && whole(h.keys, h.value_width);
         if h.heads != 1
             || h.causal
+            || h.bias.is_some()
             || h.width <= 160
-            || types != [DType::F16; 3]
+            || types != [device.number(); 3]
+            || device.number() == DType::F32
             || !aligned
             || !h.queries.is_multiple_of(rows)
         {
             return None;
         }
         let [m, keys, width, value_width] = [rows, h.keys, h.width, h.value_width].map(|n| n as u32);
-        let scores = Gemm {
-            batch: 1,
-            m,
-            n: keys,
-            segments: 1,
-            depth: width,
-            left: Left::Rows,
-            left_type: DType::F16,
-            right_type: DType::F16,
-            right_transposed: true,
-            scale: h.scale,
-            bias: None,
-            activation: None,
-            residual: None,
-            out: DType::F32,
-        };
+        let scores = Gemm { scale: h.scale, ..Gemm::of_rows([m, keys, width], [device.number(); 2]) };
         let out = graph.ty(value).dtype;
         let values = Gemm { n: value_width, depth: keys, right_transposed: false, scale: 1.0, out, ..scores };
         let units = device.units()?;
-        Some(Wide { heads: h, rows, scores: Tiled::new(&scores, units)?, values: Tiled::new(&values, units)? })
+        Some(Wide {
+            heads: h,
+            rows,
+            scores: MatrixProduct::new(&scores, units)?,
+            values: MatrixProduct::new(&values, units)?,
+        })
     }
 
     /// Scores, weights, and parts of split sums.
@@ -102,7 +100,8 @@ impl Wide {
         let [q, k, v] = [0, 1, 2].map(|i| env.binding(env.operand(value, i)));
         let out = env.binding(value);
         let out_bytes = env.ty(value).dtype.bytes() as usize;
-        let softmax = norm::by_row(&Op::Softmax, [self.rows as u32, h.keys as u32], &[DType::F32], DType::F16)?;
+        let softmax =
+            norm::by_row(&Op::Softmax, [self.rows as u32, h.keys as u32, 1], &[DType::F32], env.profile.number())?;
         let some = |part: Binding, first: usize, rows: usize, bytes: usize| {
             part.within((first * bytes) as u64, (rows * bytes) as u64)
         };

@@ -63,9 +63,13 @@ pub(super) fn chain(env: &Env, steps: &[Value]) -> Runs {
     // Axes that every tensor walks through without a gap are one.
     let (shape, strides) = merge(&ty.shape, &chain.leaves.iter().map(|(_, s)| &s[..]).collect::<Vec<_>>());
     let leaves = chain.leaves.iter().zip(strides).map(|((v, _), strides)| Walked { dtype: env.ty(*v).dtype, strides });
-    let kernel = elementwise::chain(&chain.term, &shape, &leaves.collect::<Vec<_>>(), ty.dtype)?;
+    let leaves: Vec<Walked> = leaves.collect();
+    let (kernel, invocations) = match elementwise::chain_by_4(&chain.term, &shape, &leaves, ty.dtype) {
+        Some(kernel) => (kernel?, ty.elements() / 4),
+        None => (elementwise::chain(&chain.term, &shape, &leaves, ty.dtype)?, ty.elements()),
+    };
     let bindings = chain.leaves.iter().map(|(v, _)| *v).chain([chain.last]).map(|v| env.binding(v)).collect();
-    Ok(vec![Run { kernel, bindings, groups: groups_of_lines(ty.elements()) }])
+    Ok(vec![Run { kernel, bindings, groups: groups_of_lines(invocations) }])
 }
 
 /// A chain: what it reads, with the strides of each, and what becomes of it.

@@ -8,7 +8,7 @@ use super::GpuProfile;
 use super::kernels::elementwise::gated_gelu;
 use super::kernels::gemm::Gemm;
 use super::kernels::groups_of_lines;
-use super::linear::{product, sums_bytes};
+use super::linear::{gates_sums, product, sums_bytes};
 use super::session::Env;
 use super::{Binding, Run, Runs};
 use crate::shapes::epilogue;
@@ -31,6 +31,10 @@ impl Ungated {
     pub(super) fn of(device: &GpuProfile, graph: &Graph, value: Value) -> Option<Ungated> {
         let node = graph.node(value);
         let Op::Linear { fused, geglu: true } = node.op else { return None };
+        let x = graph.ty(node.inputs[0]);
+        if gates_sums(device, x.dtype, [x.rows(), node.ty.channels(), x.channels()]) {
+            return None;
+        }
         // As it would be stored between two ops; but a result in more than 16 bits is made of as many.
         let dtype = if device.number() == node.ty.dtype { node.ty.dtype } else { DType::F32 };
         let (rows, columns) = (node.ty.rows(), 2 * node.ty.channels());

@@ -7,7 +7,7 @@ use impasto_graph::{Capabilities, Graph, Plan, Weight};
 
 use super::weights::{bring, pieces};
 use super::{Gpu, Residence};
-use crate::stored::param_name;
+use crate::stored::{ParamSet, param_name};
 use crate::{BackendError, HostWeights, WeightSource};
 
 /// The most that the driver is asked for at once: it must find so much of the host's memory and hold it in place.
@@ -28,18 +28,19 @@ impl<G: Gpu> HostMapped<G> {
         plan: &Plan,
         source: &dyn WeightSource,
     ) -> Result<Option<HostWeights>, BackendError> {
-        let (bytes, profile) = (plan.weight_bytes(), gpu.gpu_profile());
+        let (weights, profile) = (ParamSet::Model.of(graph, plan.weights()), gpu.gpu_profile());
+        let bytes = weights.iter().map(|weight| weight.bytes).sum::<u64>();
         // What a driver holds in place is no memory for anybody else.
         if bytes > profile.host_memory() / 2 {
             return Ok(None);
         }
         let limit = profile.limits().max_allocation.min(LARGEST_PIECE);
-        let (lengths, addresses) = pieces(plan.weights(), limit);
+        let (lengths, addresses) = pieces(&weights, limit);
         let memory = match gpu.allocate(Residence::HostMapped, lengths.into_iter()) {
             Err(BackendError::Exhausted { .. }) => return Ok(None),
             other => other?,
         };
-        let weights = plan.weights().iter().zip(addresses);
+        let weights = weights.iter().zip(addresses);
         bring(gpu, graph, &memory, weights.clone(), source)?;
         let place =
             |(weight, address): (&Weight, u64)| (param_name(graph, weight.value).to_owned(), (address, weight.bytes));

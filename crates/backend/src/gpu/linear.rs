@@ -1,13 +1,14 @@
 //! Linear layers and products of two computed matrices, and how every product is run.
 
-use impasto_graph::{Capabilities, Graph, Op, Value};
+use impasto_graph::{Capabilities, DType, Graph, Op, Value};
 use impasto_kernel::KernelError;
 
 use super::GpuProfile;
 use super::gated::Ungated;
-use super::kernels::gemm::{Bias, Gemm, Left};
-use super::kernels::matrices::Tiled;
-use super::kernels::{blocks, groups_of_lines};
+use super::kernels::gemm::{Bias, Gemm};
+use super::kernels::matrices::LEFT_SCALE;
+use super::kernels::warpgroup::MatrixProduct;
+use super::kernels::{blocks, elementwise, groups_of_lines};
 use super::session::Env;
 use super::{Binding, Run, Runs};
 use crate::shapes::{Window, epilogue, product_shape};
@@ -17,22 +18,8 @@ use crate::stored::{has_scales, kept_blocks, scales_offset};
 pub(super) fn gemm(device: &GpuProfile, graph: &Graph, value: Value) -> Gemm {
     let node = graph.node(value);
     let [left, right] = [0, 1].map(|i| graph.ty(node.inputs[i]));
-    let plain = Gemm {
-        batch: 1,
-        m: left.rows() as u32,
-        n: right.shape[0] as u32,
-        segments: 1,
-        depth: left.channels() as u32,
-        left: Left::Rows,
-        left_type: left.dtype,
-        right_type: device.number(),
-        right_transposed: true,
-        scale: 1.0,
-        bias: None,
-        activation: None,
-        residual: None,
-        out: node.ty.dtype,
-    };
+    let size = [left.rows(), right.shape[0], left.channels()].map(|n| n as u32);
+    let plain = Gemm { out: node.ty.dtype, ..Gemm::of_rows(size, [left.dtype, device.number()]) };
     let (fused, rows) = match node.op {
         Op::MatMul { transpose_b } => {
             let rank = left.shape.len();
@@ -57,42 +44,107 @@ pub(super) fn gemm(device: &GpuProfile, graph: &Graph, value: Value) -> Gemm {
     let plain = Gemm { bias, activation: fused.activation, residual, ..plain };
     match (&node.op, Ungated::of(device, graph, value)) {
         (Op::Conv2d { .. }, _) => super::conv::over_pixels(plain, Window::of(graph, value)),
+        (Op::Linear { geglu: true, .. }, None) => Gemm { n: plain.n / 2, geglu: true, ..plain },
         (_, Some(ungated)) => Gemm { residual: None, out: ungated.dtype, ..plain },
         _ => plain,
     }
 }
 
 /// How a product is cut for the device's matrix units, if it has them and they can.
-fn tiled(device: &GpuProfile, gemm: &Gemm) -> Option<Tiled> {
-    device.units().and_then(|units| Tiled::new(gemm, units))
+fn by_units(device: &GpuProfile, gemm: &Gemm) -> Option<MatrixProduct> {
+    device.units().and_then(|units| MatrixProduct::new(gemm, units))
+}
+
+/// Whether a product with these sizes is computed by warpgroups, which gate their sums themselves.
+pub(super) fn gates_sums(device: &GpuProfile, left: DType, size: [usize; 3]) -> bool {
+    let gemm = Gemm { geglu: true, ..Gemm::of_rows(size.map(|n| n as u32), [left, device.number()]) };
+    let gemm = narrowed(device, &gemm).unwrap_or(gemm);
+    matches!(by_units(device, &gemm), Some(MatrixProduct::Warpgroups(_)))
+}
+
+/// What a left side in 32 bits is multiplied with on its way to 16: f16 has a smaller range.
+fn left_scale(device: &GpuProfile) -> f32 {
+    if device.number() == DType::F16 { LEFT_SCALE } else { 1.0 }
+}
+
+/// The same product of a left side in 16 bits, where that is what makes it one for warpgroups: their copies convert nothing.
+fn narrowed(device: &GpuProfile, gemm: &Gemm) -> Option<Gemm> {
+    if gemm.left_type != DType::F32 {
+        return None;
+    }
+    let narrow = Gemm { left_type: device.number(), scale: gemm.scale / left_scale(device), ..*gemm };
+    matches!(by_units(device, &narrow), Some(MatrixProduct::Warpgroups(_))).then_some(narrow)
 }
 
 /// Bytes for parts of sums.
 pub(super) fn sums_bytes(device: &GpuProfile, gemm: &Gemm) -> u64 {
-    tiled(device, gemm).map_or(0, |tiled| tiled.scratch_bytes())
+    let gemm = narrowed(device, gemm).unwrap_or(*gemm);
+    by_units(device, &gemm).map_or(0, |product| product.scratch_bytes())
+}
+
+/// Scratch memory of a product, one part after the other.
+struct Scratch {
+    /// Of the product itself.
+    products: u64,
+    /// Of its weights, where they are in blocks and decoded before it.
+    weights: Option<u64>,
+    /// Of its left side, where that is made narrower before it.
+    left: Option<u64>,
+    alignment: u64,
+}
+
+impl Scratch {
+    fn new(device: &GpuProfile, graph: &Graph, value: Value) -> Scratch {
+        let gemm = gemm(device, graph, value);
+        let products = match Ungated::of(device, graph, value) {
+            Some(ungated) => ungated.scratch(device, &gemm),
+            None => sums_bytes(device, &gemm),
+        };
+        let [left, weights] = [0, 1].map(|i| graph.node(value).inputs[i]);
+        Scratch {
+            products,
+            weights: kept_blocks(graph, weights).map(|_| graph.ty(weights).elements() * device.number().bytes()),
+            left: narrowed(device, &gemm).map(|_| 2 * graph.ty(left).elements()),
+            alignment: device.alignment(),
+        }
+    }
+
+    /// Where the weights begin, and the left side.
+    fn begins(&self) -> [u64; 2] {
+        let weights = self.products.next_multiple_of(self.alignment);
+        [weights, (weights + self.weights.unwrap_or(0)).next_multiple_of(self.alignment)]
+    }
+
+    fn bytes(&self) -> u64 {
+        let [weights, left] = self.begins();
+        match (self.weights, self.left) {
+            (_, Some(bytes)) => left + bytes,
+            (Some(bytes), None) => weights + bytes,
+            (None, None) => self.products,
+        }
+    }
 }
 
 pub(super) fn scratch(device: &GpuProfile, graph: &Graph, value: Value) -> u64 {
-    let (products, weights) = scratch_parts(device, graph, value);
-    weights.map_or(products, |weights| products.next_multiple_of(device.alignment()) + weights)
+    Scratch::new(device, graph, value).bytes()
 }
 
-/// Scratch memory of the product, and of its weights where they are in blocks and decoded before it.
-fn scratch_parts(device: &GpuProfile, graph: &Graph, value: Value) -> (u64, Option<u64>) {
-    let products = match Ungated::of(device, graph, value) {
-        Some(ungated) => ungated.scratch(device, &gemm(device, graph, value)),
-        None => sums_bytes(device, &gemm(device, graph, value)),
-    };
-    let weights = graph.node(value).inputs[1];
-    (products, kept_blocks(graph, weights).map(|_| graph.ty(weights).elements() * device.number().bytes()))
+/// The run that makes the left side of a product narrower, if warpgroups need it so, and where it is then.
+fn narrow_left(env: &Env, value: Value, scratch: &Scratch) -> Result<Option<(Run, Binding)>, KernelError> {
+    let Some(bytes) = scratch.left else { return Ok(None) };
+    let left = env.graph.node(value).inputs[0];
+    let to = env.scratch(scratch.begins()[1], bytes);
+    let elements = env.graph.ty(left).elements();
+    let kernel = elementwise::narrow(elements as u32, left_scale(env.profile), env.profile.number())?;
+    let run = Run { kernel, bindings: vec![env.binding(left), to], groups: groups_of_lines(elements / 4) };
+    Ok(Some((run, to)))
 }
 
 /// The run that decodes the weights of a product, if they are in blocks, and where they are then.
-fn decoded(env: &Env, value: Value) -> Result<Option<(Run, Binding)>, KernelError> {
+fn decoded(env: &Env, value: Value, scratch: &Scratch) -> Result<Option<(Run, Binding)>, KernelError> {
     let (device, weights) = (env.profile, env.graph.node(value).inputs[1]);
-    let (products, bytes) = scratch_parts(device, env.graph, value);
-    let (Some(storage), Some(bytes)) = (kept_blocks(env.graph, weights), bytes) else { return Ok(None) };
-    let to = env.scratch(products.next_multiple_of(device.alignment()), bytes);
+    let (Some(storage), Some(bytes)) = (kept_blocks(env.graph, weights), scratch.weights) else { return Ok(None) };
+    let to = env.scratch(scratch.begins()[0], bytes);
     let ty = env.graph.ty(weights);
     let (n, k) = product_shape(ty);
     let scales = has_scales(storage).then(|| scales_offset(ty, storage) as u32);
@@ -107,12 +159,18 @@ pub(super) fn prepare(env: &Env, value: Value) -> Runs {
     let gemm = gemm(device, env.graph, value);
     let inputs = &env.graph.node(value).inputs;
     let weights = !matches!(env.graph.node(value).op, Op::MatMul { .. });
-    let (first, right) = match decoded(env, value)? {
+    let scratch = Scratch::new(device, env.graph, value);
+    let (decode, right) = match decoded(env, value, &scratch)? {
         Some((run, binding)) => (Some(run), binding),
         None if weights => (None, env.packed(inputs[1]).0),
         None => (None, env.binding(inputs[1])),
     };
-    let factors = [env.binding(inputs[0]), right];
+    let (narrow, left) = match narrow_left(env, value, &scratch)? {
+        Some((run, binding)) => (Some(run), binding),
+        None => (None, env.binding(inputs[0])),
+    };
+    let gemm = narrowed(device, &gemm).unwrap_or(gemm);
+    let factors = [left, right];
     let runs = match Ungated::of(device, env.graph, value) {
         Some(ungated) => ungated.runs(env, value, &gemm, factors),
         None => {
@@ -120,7 +178,7 @@ pub(super) fn prepare(env: &Env, value: Value) -> Runs {
             product(device, &gemm, factors, rest, env.scratch(0, sums_bytes(device, &gemm)))
         }
     };
-    Ok(first.into_iter().chain(runs?).collect())
+    Ok(decode.into_iter().chain(narrow).chain(runs?).collect())
 }
 
 /// The runs of a product of these factors: then bias, residual and result, and a place for parts of sums.
@@ -131,8 +189,8 @@ pub(super) fn product(
     rest: Vec<Binding>,
     sums: Binding,
 ) -> Runs {
-    match tiled(device, gemm) {
-        Some(tiled) => tiled.runs(factors, rest, sums),
+    match by_units(device, gemm) {
+        Some(product) => product.runs(factors, rest, sums),
         None => {
             let bindings = [factors.to_vec(), rest].concat();
             Ok(vec![Run { kernel: gemm.kernel()?, bindings, groups: gemm.groups() }])

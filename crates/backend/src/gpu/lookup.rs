@@ -66,6 +66,10 @@ pub(super) fn rotary(env: &Env, value: Value) -> Runs {
     let shape = &env.ty(value).shape;
     let sizes = [shape[0], shape[1], heads, shape[2] / heads].map(|n| n as u32);
     let [x, cos, sin] = [0, 1, 2].map(|i| env.ty(env.operand(value, i)).dtype);
-    let kernel = lookup::rotary(sizes, pairs, [x, cos, sin, env.ty(value).dtype])?;
-    Ok(env.run(value, kernel, groups_of_lines(env.ty(value).elements() / 2)))
+    let (types, elements) = ([x, cos, sin, env.ty(value).dtype], env.ty(value).elements());
+    let (kernel, invocations) = match lookup::rotary_by_8(sizes, pairs, types) {
+        Some(kernel) => (kernel?, elements / 8),
+        None => (lookup::rotary(sizes, pairs, types)?, elements / 2),
+    };
+    Ok(env.run(value, kernel, groups_of_lines(invocations)))
 }

@@ -17,6 +17,7 @@ mod movement;
 mod norm;
 mod profile;
 mod session;
+pub(crate) mod trial;
 mod weights;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use impasto_graph::{Graph, Plan};
 use impasto_kernel::{Kernel, KernelError};
 
+use crate::stored::ParamSet;
 use crate::{Backend, BackendError, HostWeights, Meter, Profile, Session, StepTime, WeightSource, Weights};
 use host_mapped::HostMapped;
 pub use profile::GpuProfile;
@@ -44,6 +46,8 @@ pub(crate) enum Space {
     Weights,
     /// Slots of streamed weights.
     Slots,
+    /// Adapters beside the weights.
+    Adapters,
 }
 
 /// Bytes of one of a session's memories that a kernel reads or writes.
@@ -157,6 +161,8 @@ pub(crate) struct Spaces<'a, M> {
     pub(crate) host: &'a M,
     pub(crate) weights: &'a M,
     pub(crate) slots: &'a M,
+    /// None where a session has no adapters.
+    pub(crate) adapters: Option<&'a M>,
 }
 
 impl<M> Spaces<'_, M> {
@@ -166,6 +172,7 @@ impl<M> Spaces<'_, M> {
             Space::Host => self.host,
             Space::Weights => self.weights,
             Space::Slots => self.slots,
+            Space::Adapters => self.adapters.unwrap_or(self.weights),
         }
     }
 }
@@ -233,7 +240,12 @@ impl<G: Gpu> Backend for G {
     }
 
     fn pack(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {
-        let weights = GpuWeights::new(self, graph, plan, source)?;
+        let weights = GpuWeights::new(self, graph, plan, source, ParamSet::Model)?;
+        Ok(Weights::new(weights.bytes(), weights))
+    }
+
+    fn pack_adapters(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {
+        let weights = GpuWeights::new(self, graph, plan, source, ParamSet::Adapters)?;
         Ok(Weights::new(weights.bytes(), weights))
     }
 

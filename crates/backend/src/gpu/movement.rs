@@ -22,9 +22,11 @@ pub(super) fn prepare(env: &Env, value: Value) -> Runs {
         if from.space == out.space && from.address == out.address + copy.to as u64 * dtype.bytes() {
             continue;
         }
-        let groups = groups_of_lines(copy.shape.iter().product::<usize>() as u64);
-        let kernel = movement::strided_copy(copy, dtype)?;
-        runs.push(Run { kernel, bindings: vec![from, out], groups });
+        let (kernel, units) = match movement::strided_copy_by_16(copy, dtype) {
+            Some((kernel, units)) => (kernel?, units),
+            None => (movement::strided_copy(copy, dtype)?, copy.shape.iter().product::<usize>() as u64),
+        };
+        runs.push(Run { kernel, bindings: vec![from, out], groups: groups_of_lines(units) });
     }
     Ok(runs)
 }

@@ -26,6 +26,8 @@ pub struct GpuProfile {
     pub(crate) storage16: bool,
     /// Whether host and device share their memory, and the host reads it as fast as its own.
     pub(crate) unified: bool,
+    /// Numbers of 16 bits are bf16, not f16.
+    pub(crate) bf16: bool,
     /// It computes in 32-bit floats, also where it has smaller ones.
     pub(crate) exact: bool,
     /// Matrix units that kernels use.
@@ -61,7 +63,11 @@ impl GpuProfile {
 
     /// What products multiply, and what flows between layers.
     pub fn number(&self) -> DType {
-        if self.storage16 && !self.exact { DType::F16 } else { DType::F32 }
+        match self.storage16 && !self.exact {
+            true if self.bf16 => DType::BF16,
+            true => DType::F16,
+            false => DType::F32,
+        }
     }
 }
 

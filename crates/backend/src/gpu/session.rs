@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use impasto_graph::{DType, Graph, HostTensor, Location, Plan, Span, Storage, TensorType, Value};
 use impasto_kernel::{Kernel, KernelError};
 
-use super::weights::{GpuLayout, GpuWeights, WeightPlaces};
+use super::weights::{GpuLayout, GpuSessionWeights, GpuWeights, SessionPlaces};
 use super::{
     Binding, Gpu, GpuMemory, GpuProfile, GpuStep, Residence, Run, Space, Work, attention, elementwise, linear, lookup,
     movement, norm,
@@ -22,7 +22,7 @@ pub(super) struct Env<'a> {
     pub(super) profile: &'a GpuProfile,
     pub(super) graph: &'a Graph,
     plan: &'a Plan,
-    weights: &'a WeightPlaces,
+    weights: SessionPlaces<'a>,
     /// The step's scratch memory.
     scratch: Option<Span>,
     /// The step's segment, where weights are streamed.
@@ -184,7 +184,7 @@ pub(super) struct GpuSession<G: Gpu> {
 impl<G: Gpu> GpuSession<G> {
     pub(super) fn new(gpu: &G, graph: &Graph, plan: &Plan, weights: &Weights) -> Result<GpuSession<G>, BackendError> {
         let profile = gpu.gpu_profile();
-        let packed: &GpuWeights<G> = weights.of(&profile.name)?;
+        let packed = GpuSessionWeights::new(gpu, weights)?;
         packed.check(gpu, graph, plan)?;
         let arena = gpu.allocate(Residence::Device, plan.blocks().map(|block| block.bytes))?;
         let host = gpu.allocate(Residence::HostMapped, plan.host_blocks().map(|block| block.bytes))?;
@@ -230,15 +230,16 @@ impl<G: Gpu> GpuSession<G> {
     }
 
     fn download(&self, outputs: &mut [HostTensor]) -> Result<(), BackendError> {
-        let name = &self.gpu.gpu_profile().name;
-        let spaces = self.weights.of::<GpuWeights<G>>(name)?.spaces(&self.arena, &self.host);
+        let spaces = GpuSessionWeights::new(&self.gpu, &self.weights)?.spaces(&self.arena, &self.host);
         io::outputs(&self.signature.outputs, outputs, |i, out| {
             let mut read = vec![0; out.ty().bytes() as usize];
             let place = &self.output_places[i];
             spaces.of(place.space).read(place.address, &mut read)?;
             out.data_mut().fill_from(&read);
             #[cfg(feature = "faults")]
-            if let (true, impasto_graph::Data::F32(numbers)) = (impasto_faults::nan(name), out.data_mut()) {
+            if let (true, impasto_graph::Data::F32(numbers)) =
+                (impasto_faults::nan(&self.gpu.gpu_profile().name), out.data_mut())
+            {
                 numbers[0] = f32::NAN;
             }
             Ok(())
@@ -313,5 +314,65 @@ impl<G: Gpu> Session for GpuSession<G> {
 
     fn profile(&self) -> Vec<StepTime> {
         self.times.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Instant;
+
+    use impasto_device::{Api, DeviceInfo, DeviceKind};
+    use impasto_graph::Limits;
+    use impasto_model::{ElementTypes, UnetConfig, unet};
+    use impasto_ptx::{PtxTarget, compiler};
+
+    use super::super::weights::WeightPlaces;
+    use super::*;
+    use crate::{DeviceOptions, cuda};
+
+    /// Where the time before the first step of SDXL goes that is not the driver's, on one core each.
+    #[test]
+    #[ignore = "it measures: run it alone, with --nocapture"]
+    fn preparing_sdxl_for_warpgroups() {
+        let limits = Limits { memory: 80 << 30, max_allocation: 80 << 30, max_binding: 80 << 30 };
+        let mut card = DeviceInfo::imagined("cuda0", Api::Cuda, DeviceKind::Discrete, limits);
+        card.cuda.as_mut().expect("it is a CUDA device").capability = (9, 0);
+        let profile = cuda::gpu_profile(&card, &DeviceOptions::default()).expect("there is a target");
+        let numbers = ElementTypes { activations: profile.number(), ..ElementTypes::F32 };
+        let begun = Instant::now();
+        let mut last = 0.0;
+        let mut took = |what: String| {
+            let now = begun.elapsed().as_secs_f64();
+            println!("{:.3} s {what}", now - last);
+            last = now;
+        };
+        let graph = unet(&UnetConfig::sdxl(), 2, [128, 128], 77, numbers).expect("a graph");
+        let plan = Plan::new(&graph, &profile).expect("it fits");
+        took("graph and plan".into());
+        let weights = WeightPlaces::nowhere(&profile, &graph, &plan);
+        let env =
+            Env { profile: &profile, graph: &graph, plan: &plan, weights: weights.places(), scratch: None, segment: 0 };
+        let works = works(&env).expect("kernels");
+        let kernels: Vec<&Kernel> = works.iter().flat_map(|work| work.runs()).map(|run| &run.kernel).collect();
+        took(format!("{} kernels written, on all cores", kernels.len()));
+        let texts: Vec<String> = kernels.iter().map(|kernel| kernel.to_string()).collect();
+        took(format!("as text: {} bytes", texts.iter().map(String::len).sum::<usize>()));
+        let mut seen = BTreeSet::new();
+        let each: Vec<&Kernel> =
+            kernels.into_iter().zip(&texts).filter(|(_, text)| seen.insert(*text)).map(|(kernel, _)| kernel).collect();
+        took(format!("{} of them different", each.len()));
+        let compiler = compiler(PtxTarget::Sm90a);
+        let keys: BTreeSet<u128> = each.iter().map(|kernel| compiler.key(std::slice::from_ref(*kernel))).collect();
+        took(format!("{} keys", keys.len()));
+        let mut slowest = vec![];
+        for kernel in &each {
+            let begun = Instant::now();
+            let module = compiler.compile(std::slice::from_ref(*kernel)).expect("it compiles");
+            slowest.push((begun.elapsed(), module.bytes.len(), kernel.name.clone()));
+        }
+        took(format!("compiled to {} bytes of PTX", slowest.iter().map(|(_, bytes, _)| bytes).sum::<usize>()));
+        slowest.sort();
+        slowest.iter().rev().take(12).for_each(|(time, bytes, name)| println!("  {time:?} {name}, {bytes} bytes"));
     }
 }

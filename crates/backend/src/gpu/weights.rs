@@ -14,8 +14,8 @@ use super::{Binding, Gpu, GpuMemory, GpuProfile, MemoryCopy, MemoryWriter, Resid
 use crate::cpu::Isa;
 use crate::cpu::memory::{AlignedBytes, ReadBuffer};
 use crate::cpu::rows::{Dst, Rows, Src};
-use crate::stored::{Param, Stored, has_scales, kept_blocks, kept_bytes, param_name, scales_offset, storage};
-use crate::{BackendError, WeightSource};
+use crate::stored::{Param, ParamSet, Stored, has_scales, kept_blocks, kept_bytes, param_name, scales_offset, storage};
+use crate::{BackendError, WeightSource, Weights};
 
 /// The layouts of parameters, by how they are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,13 +53,48 @@ pub(super) struct WeightPlaces {
     streamed: Vec<HashMap<(String, GpuLayout), DeviceParam>>,
 }
 
+#[cfg(test)]
 impl WeightPlaces {
-    /// Where a parameter lies in a segment, and as what; [`GpuWeights::check`] has found it.
+    /// All parameters of a plan at one place: for kernels that are written and never run.
+    pub(super) fn nowhere(device: &GpuProfile, graph: &Graph, plan: &Plan) -> WeightPlaces {
+        let of = |weight: &Weight| {
+            let (name, ty) = (param_name(graph, weight.value).to_owned(), graph.ty(weight.value).clone());
+            let place = move |(layout, dtype, bytes)| {
+                ((name.clone(), layout), DeviceParam { address: 0, bytes, dtype, ty: ty.clone() })
+            };
+            layouts(device, graph, weight.value, weight.used).into_iter().map(place)
+        };
+        WeightPlaces { resident: plan.weights().iter().flat_map(of).collect(), streamed: vec![] }
+    }
+
+    pub(super) fn places(&self) -> SessionPlaces<'_> {
+        SessionPlaces { model: self, adapters: None }
+    }
+}
+
+/// The parameters of a session on a GPU: those of the model, and adapters.
+pub(super) struct GpuSessionWeights<'a, G: Gpu> {
+    pub(super) model: &'a GpuWeights<G>,
+    adapters: Option<&'a GpuWeights<G>>,
+}
+
+/// Where the parameters of a session lie.
+#[derive(Clone, Copy)]
+pub(super) struct SessionPlaces<'a> {
+    model: &'a WeightPlaces,
+    adapters: Option<&'a WeightPlaces>,
+}
+
+impl SessionPlaces<'_> {
+    /// Where a parameter lies in a segment, and as what; [`GpuSessionWeights::check`] has found it.
     pub(super) fn find(&self, segment: usize, name: &str, layout: GpuLayout) -> (Binding, DType) {
         let key = (name.to_owned(), layout);
-        let (space, kept) = match self.streamed.get(segment).and_then(|streamed| streamed.get(&key)) {
-            Some(kept) => (Space::Slots, kept),
-            None => (Space::Weights, &self.resident[&key]),
+        let streamed = self.model.streamed.get(segment).and_then(|streamed| streamed.get(&key));
+        let adapter = || self.adapters.and_then(|adapters| adapters.resident.get(&key));
+        let (space, kept) = match (streamed, adapter()) {
+            (Some(kept), _) => (Space::Slots, kept),
+            (None, Some(kept)) => (Space::Adapters, kept),
+            (None, None) => (Space::Weights, &self.model.resident[&key]),
         };
         (Binding { space, address: kept.address, bytes: kept.bytes }, kept.dtype)
     }
@@ -384,18 +419,21 @@ impl<G: Gpu> GpuWeights<G> {
         graph: &Graph,
         plan: &Plan,
         source: &dyn WeightSource,
+        set: ParamSet,
     ) -> Result<GpuWeights<G>, BackendError> {
         let profile = gpu.gpu_profile();
         let limit = profile.limits().max_allocation.min(plan.block_bytes());
-        let (lengths, addresses) = pieces(plan.resident(), limit);
+        let weights = set.of(graph, plan.resident());
+        let (lengths, addresses) = pieces(&weights, limit);
         let memory = gpu.allocate(Residence::Device, lengths.into_iter())?;
-        let (slot_bytes, count) = plan.stream().map_or((0, 0), |stream| (stream.slot_bytes(), stream.slots()));
+        let stream = plan.stream().filter(|_| set == ParamSet::Model);
+        let (slot_bytes, count) = stream.map_or((0, 0), |stream| (stream.slot_bytes(), stream.slots()));
         let slots = gpu.allocate(Residence::Device, std::iter::repeat_n(slot_bytes, count))?;
         let mut resident = HashMap::new();
-        let places = plan.resident().iter().zip(addresses);
+        let places = weights.iter().zip(addresses);
         bring(gpu, graph, &memory, places.clone(), source)?;
         places.for_each(|(weight, address)| resident.extend(place(profile, graph, weight, address)));
-        let segments = plan.stream().map_or(&[][..], |stream| stream.segments());
+        let segments = stream.map_or(&[][..], |stream| stream.segments());
         let of_segment = |segment: &Segment| {
             let base = segment.slot as u64 * slot_bytes;
             segment.pieces.iter().flat_map(|p| place(profile, graph, &p.weight, base + p.offset)).collect()
@@ -403,16 +441,6 @@ impl<G: Gpu> GpuWeights<G> {
         let streamed = segments.iter().map(of_segment).collect();
         let places = WeightPlaces { resident, streamed };
         Ok(GpuWeights { memory, slots, slot_bytes, places, number: profile.number() })
-    }
-
-    /// Where parameters lie.
-    pub(super) fn places(&self) -> &WeightPlaces {
-        &self.places
-    }
-
-    /// The memories of a session that has these weights.
-    pub(super) fn spaces<'a>(&'a self, arena: &'a G::Memory, host: &'a G::Memory) -> Spaces<'a, G::Memory> {
-        Spaces { arena, host, weights: &self.memory, slots: &self.slots }
     }
 
     /// Bring the weights of a segment to its slot.
@@ -431,23 +459,50 @@ impl<G: Gpu> GpuWeights<G> {
         self.memory.bytes() + self.slots.bytes()
     }
 
-    /// Whether everything that a plan needs is here.
-    pub(super) fn check(&self, gpu: &G, graph: &Graph, plan: &Plan) -> Result<(), BackendError> {
-        let segments = plan.stream().map_or(0, |stream| stream.segments().len());
-        if self.places.streamed.len() != segments {
-            return Err(gpu.unsupported("these weights are packed for another plan"));
-        }
-        for w in plan.resident() {
-            let (name, ty) = (param_name(graph, w.value), graph.ty(w.value));
-            for (layout, ..) in layouts(gpu.gpu_profile(), graph, w.value, w.used) {
-                let problem = |problem: &str| BackendError::Param { name: name.into(), problem: problem.into() };
-                match self.places.resident.get(&(name.to_owned(), layout)) {
-                    Some(kept) if kept.ty == *ty && self.number == gpu.gpu_profile().number() => {}
-                    Some(_) => return Err(problem("is packed for another shape or precision")),
-                    None => return Err(problem("is not packed for this use")),
-                }
+    fn has(&self, gpu: &G, graph: &Graph, weight: &Weight) -> Result<(), BackendError> {
+        let (name, ty) = (param_name(graph, weight.value), graph.ty(weight.value));
+        for (layout, ..) in layouts(gpu.gpu_profile(), graph, weight.value, weight.used) {
+            let problem = |problem: &str| BackendError::Param { name: name.into(), problem: problem.into() };
+            match self.places.resident.get(&(name.to_owned(), layout)) {
+                Some(kept) if kept.ty == *ty && self.number == gpu.gpu_profile().number() => {}
+                Some(_) => return Err(problem("is packed for another shape or precision")),
+                None => return Err(problem("is not packed for this use")),
             }
         }
         Ok(())
+    }
+}
+
+impl<'a, G: Gpu> GpuSessionWeights<'a, G> {
+    pub(super) fn new(gpu: &G, weights: &'a Weights) -> Result<Self, BackendError> {
+        let name = &gpu.gpu_profile().name;
+        let adapters = weights.adapters().map(|adapters| adapters.of(name)).transpose()?;
+        Ok(GpuSessionWeights { model: weights.of(name)?, adapters })
+    }
+
+    /// Whether everything that a plan needs is here.
+    pub(super) fn check(&self, gpu: &G, graph: &Graph, plan: &Plan) -> Result<(), BackendError> {
+        let segments = plan.stream().map_or(0, |stream| stream.segments().len());
+        if self.model.places.streamed.len() != segments {
+            return Err(gpu.unsupported("these weights are packed for another plan"));
+        }
+        plan.resident().iter().try_for_each(|weight| {
+            let of = self.adapters.filter(|_| graph.is_adapter(weight.value)).unwrap_or(self.model);
+            of.has(gpu, graph, weight)
+        })
+    }
+
+    /// Where parameters lie.
+    pub(super) fn places(&self) -> SessionPlaces<'a> {
+        SessionPlaces { model: &self.model.places, adapters: self.adapters.map(|adapters| &adapters.places) }
+    }
+
+    /// The memories of a session that has these weights.
+    pub(super) fn spaces<'b>(&self, arena: &'b G::Memory, host: &'b G::Memory) -> Spaces<'b, G::Memory>
+    where
+        'a: 'b,
+    {
+        let adapters = self.adapters.map(|adapters| &adapters.memory);
+        Spaces { arena, host, weights: &self.model.memory, slots: &self.model.slots, adapters }
     }
 }

@@ -27,6 +27,7 @@ pub(super) fn profile(device: &DeviceInfo, options: &DeviceOptions) -> Result<Gp
         alignment: features.limits.alignment.max(64),
         storage16: features.storage16,
         unified: features.visible && features.cached && !options.as_if_discrete,
+        bf16: false,
         exact,
         units: if exact || options.without_matrix_units { None } else { units::claimed(features) },
     };

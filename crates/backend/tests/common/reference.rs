@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use impasto_graph::{Binary, DType, Data, Fused, Graph, HostTensor, Op, Pairs, TensorType, Unary, Value};
+use impasto_graph::{Binary, DType, Data, Fused, Graph, HIDDEN, HostTensor, Op, Pairs, TensorType, Unary, Value};
 
 /// A tensor whose numbers are exact.
 #[derive(Clone)]
@@ -93,9 +93,9 @@ fn compute(op: &Op, inputs: &[&Exact], ty: &TensorType, round_factors: bool) -> 
             let sums = times_transposed(&windows, &factor(inputs[1]), n, k);
             fuse(*fused, sums, inputs, ty)
         }
-        Op::Attention { heads, scale, causal } => {
+        Op::Attention { heads, kv_heads, scale, causal, .. } => {
             let [q, k, v] = [0, 1, 2].map(|i| Exact { shape: inputs[i].shape.clone(), data: factor(inputs[i]) });
-            attention(&q, &k, &v, *heads, *scale as f64, *causal)
+            attention([&q, &k, &v], inputs.get(3).copied(), [*heads, *kv_heads], *scale as f64, *causal)
         }
         Op::GroupNorm { groups, eps, activation } => {
             let y = group_norm(inputs, *groups, *eps as f64);
@@ -138,15 +138,15 @@ fn compute(op: &Op, inputs: &[&Exact], ty: &TensorType, round_factors: bool) -> 
             let y = x.iter().enumerate().map(|(i, x)| (x - factor(i, 0)) * factor(i, 1) + factor(i, 2));
             y.map(|y| activation.map_or(y, |f| unary(f, y))).collect()
         }
-        Op::LayerNorm { eps } => by_row(inputs[0], |row| {
+        Op::LayerNorm { eps } => by_picture(inputs, |row, factors| {
             let (mean, variance) = moments(row.iter());
             let root = (variance + *eps as f64).sqrt();
-            scaled(row.iter().map(|x| (x - mean) / root), &inputs[1].data, Some(&inputs[2].data))
+            scaled(row.iter().map(|x| (x - mean) / root), factors[0], Some(factors[1]))
         }),
-        Op::RmsNorm { eps } => by_row(inputs[0], |row| {
+        Op::RmsNorm { eps } => by_picture(inputs, |row, factors| {
             let squares: f64 = row.iter().map(|x| x * x).sum();
             let root = (squares / row.len() as f64 + *eps as f64).sqrt();
-            scaled(row.iter().map(|x| x / root), &inputs[1].data, None)
+            scaled(row.iter().map(|x| x / root), factors[0], None)
         }),
         Op::Softmax => by_row(inputs[0], softmax),
         Op::Unary(f) => x.iter().map(|&x| unary(*f, x)).collect(),
@@ -263,19 +263,34 @@ fn windows(x: &Exact, w: &[usize], ty: &TensorType, stride: usize, padding: [isi
     out
 }
 
-fn attention(q: &Exact, k: &Exact, v: &Exact, heads: usize, scale: f64, causal: bool) -> Vec<f64> {
+fn attention(
+    [q, k, v]: [&Exact; 3],
+    bias: Option<&Exact>,
+    [heads, kv_heads]: [usize; 2],
+    scale: f64,
+    causal: bool,
+) -> Vec<f64> {
     let (batch, t, s) = (q.shape[0], q.shape[1], k.shape[1]);
-    let (d, e) = (q.shape[2] / heads, v.shape[2] / heads);
+    let (d, e) = (q.shape[2] / heads, v.shape[2] / kv_heads);
+    // An axis of one place stretches.
+    let added = |at: [usize; 4]| {
+        bias.map_or(0.0, |bias| {
+            let place = at.iter().zip(&bias.shape).fold(0, |place, (i, n)| place * n + if *n == 1 { 0 } else { *i });
+            bias.data[place].max(HIDDEN as f64)
+        })
+    };
     let mut out = vec![];
     for (b, i) in (0..batch).flat_map(|b| (0..t).map(move |i| (b, i))) {
         for head in 0..heads {
             let query = part(q, [b, i, head], d);
             let seen = if causal { i + s - t + 1 } else { s };
-            let score = |j| scale * query.iter().zip(part(k, [b, j, head], d)).map(|(q, k)| q * k).sum::<f64>();
+            let shared = head / (heads / kv_heads);
+            let dot = |j| query.iter().zip(part(k, [b, j, shared], d)).map(|(q, k)| q * k).sum::<f64>();
+            let score = |j| scale * dot(j) + added([b, head, i, j]);
             let weights = softmax(&(0..seen).map(score).collect::<Vec<_>>());
             let mut sum = vec![0.0; e];
             for (j, w) in weights.iter().enumerate() {
-                sum.iter_mut().zip(part(v, [b, j, head], e)).for_each(|(s, v)| *s += w * v);
+                sum.iter_mut().zip(part(v, [b, j, shared], e)).for_each(|(s, v)| *s += w * v);
             }
             out.extend(sum);
         }
@@ -313,7 +328,7 @@ fn moments<'a>(x: impl Iterator<Item = &'a f64> + Clone) -> (f64, f64) {
     (mean, x.map(|x| (x - mean).powi(2)).sum::<f64>() / n)
 }
 
-fn scaled(x: impl Iterator<Item = f64>, gamma: &[f64], beta: Option<&Vec<f64>>) -> Vec<f64> {
+fn scaled(x: impl Iterator<Item = f64>, gamma: &[f64], beta: Option<&[f64]>) -> Vec<f64> {
     x.enumerate().map(|(i, x)| x * gamma[i] + beta.map_or(0.0, |b| b[i])).collect()
 }
 
@@ -326,6 +341,17 @@ fn softmax(row: &[f64]) -> Vec<f64> {
 
 fn by_row(x: &Exact, f: impl Fn(&[f64]) -> Vec<f64>) -> Vec<f64> {
     x.data.chunks(x.shape.last().copied().unwrap_or(1)).flat_map(f).collect()
+}
+
+/// Each row of the first operand with the row of each further one that belongs to its picture.
+fn by_picture(inputs: &[&Exact], f: impl Fn(&[f64], &[&[f64]]) -> Vec<f64>) -> Vec<f64> {
+    let (x, c) = (inputs[0], inputs[0].shape.last().copied().unwrap_or(1));
+    let one = |(i, row): (usize, &[f64])| {
+        let picture = i * (inputs[1].data.len() / c) / (x.data.len() / c);
+        let factors: Vec<&[f64]> = inputs[1..].iter().map(|input| &input.data[picture * c..][..c]).collect();
+        f(row, &factors)
+    };
+    x.data.chunks(c).enumerate().flat_map(one).collect()
 }
 
 fn gated(x: &Exact) -> Vec<f64> {

@@ -21,7 +21,7 @@ fn sizes_around_tiles() {
         let heads = rng.between(1, 3);
         let operands = [(t, d), (s, d), (s, e)].map(|(tokens, width)| input([1, tokens, heads * width], rng));
         let scale = rng.pick(&[1.0, -0.5, 0.0, 4.0]) / (d as f32).sqrt();
-        let op = Op::Attention { heads, scale, causal: s >= t && rng.chance(50) };
+        let op = Op::Attention { heads, kv_heads: heads, bias: false, scale, causal: s >= t && rng.chance(50) };
         let case = Case::new(single(op, operands.into(), any_dtype(rng), rng), rng);
         exam.check(&case, ATTENTION, rng);
     });
@@ -36,7 +36,7 @@ fn scores_of_every_size() {
         let (t, s, d) = (rng.pick(&[1, 33, 70]), rng.pick(&[1, 13, 77, 300]), rng.pick(&[1, 40, 64]));
         let operands = vec![input([1, t, d], rng), input([1, s, d], rng), input([1, s, d], rng)];
         let scale = rng.pick(&[1.0, 1.0 / 16.0, 64.0]);
-        let op = Op::Attention { heads: 1, scale, causal: s >= t && rng.chance(50) };
+        let op = Op::Attention { heads: 1, kv_heads: 1, bias: false, scale, causal: s >= t && rng.chance(50) };
         let mut case = Case::new(single(op, operands, None, rng), rng);
         // Powers that all rows have alike, or rows of all kinds beside each other.
         let powers = [vec![-14], vec![0], vec![6], vec![14], vec![-14, -3, 0, 2, 5, 9, 14]][i % 5].clone();
@@ -61,7 +61,7 @@ fn odd_numbers_in_every_operand() {
         let name = ["x0", "x1", "x2"][i % 3];
         // What is hidden still meets the values, with a weight of zero.
         let causal = s >= t && name != "x2" && rng.chance(50);
-        let op = Op::Attention { heads: 2, scale: 0.3, causal };
+        let op = Op::Attention { heads: 2, kv_heads: 2, bias: false, scale: 0.3, causal };
         let mut case = Case::new(single(op, operands.into(), None, rng), rng);
         let n = 2 * if name == "x0" { t } else { s } * 2 * d;
         let (at, odd) = (rng.below(n), rng.pick(&[f64::NAN, f64::INFINITY, f64::NEG_INFINITY]));

@@ -69,7 +69,7 @@ fn attention_spreads_no_odd_numbers() {
     cases(20, |i, rng| {
         let (t, s, d) = (rng.pick(&[1, 17, 77]), rng.pick(&[1, 33, 130]), rng.pick(&[3, 8, 40]));
         let operands = [t, s, s].map(|tokens| Operand::Input(vec![2, tokens, 2 * d], DType::F32));
-        let op = Op::Attention { heads: 2, scale: 0.3, causal: s >= t && i % 2 == 0 };
+        let op = Op::Attention { heads: 2, kv_heads: 2, bias: false, scale: 0.3, causal: s >= t && i % 2 == 0 };
         let mut case = Case::new(single(op, operands.into(), None, rng), rng);
         let n = 2 * t * 2 * d;
         let at = rng.below(n);

@@ -115,9 +115,14 @@ fn norms_of_rows_of_awkward_widths() {
         let c = rng.pick(&WIDTHS);
         let shape = rng.pick(&[vec![c], vec![1, c], vec![67, c], vec![2, 5, c], vec![2, 3, 4, c]]);
         let eps = rng.pick(&[1e-5, 1e-6, 1e-3]);
+        // A picture may have a scale and a shift of its own.
+        let batch = (shape.len() > 1).then(|| shape[0]);
         let (mean, deviation) = rng.pick(&[(0.0, 1.0), (if c < 16 { 0.0 } else { 100.0 }, 1.0), (0.0, 1e-2)]);
         let x = if mean == 0.0 { input(shape, rng) } else { Operand::Input(shape, impasto_graph::DType::F32) };
-        let (gamma, beta, dtype) = (vector(c, rng), vector(c, rng), any_dtype(rng));
+        let (mut gamma, mut beta, dtype) = (vector(c, rng), vector(c, rng), any_dtype(rng));
+        if let Some(batch) = batch.filter(|_| rng.chance(50)) {
+            [gamma, beta] = [0; 2].map(|_| input([batch, c], rng));
+        }
         let graph = match rng.chance(60) {
             true => single(Op::LayerNorm { eps }, vec![x, gamma, beta], dtype, rng),
             false => single(Op::RmsNorm { eps }, vec![x, gamma], dtype, rng),

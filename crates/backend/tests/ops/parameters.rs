@@ -20,7 +20,10 @@ fn parameters_are_operands_like_any_other() {
         (Op::MatMul { transpose_b: false }, &[&[2, 5, 7], &[2, 7, 33]]),
         (Op::MatMul { transpose_b: true }, &[&[2, 5, 7], &[2, 33, 7]]),
         (conv, &[&[2, 5, 7, 32], &[33, 32, 3, 3], &[2, 33], &[2, 5, 7, 33]]),
-        (Op::Attention { heads: 2, scale: 0.3, causal: false }, &[&[1, 5, 16], &[1, 7, 16], &[1, 7, 32]]),
+        (
+            Op::Attention { heads: 2, kv_heads: 2, bias: false, scale: 0.3, causal: false },
+            &[&[1, 5, 16], &[1, 7, 16], &[1, 7, 32]],
+        ),
         (Op::GroupNorm { groups: 4, eps: 1e-5, activation: None }, &[&[2, 5, 16], &[16], &[16]]),
         (Op::LayerNorm { eps: 1e-5 }, &[&[5, 17], &[17], &[17]]),
         (Op::RmsNorm { eps: 1e-5 }, &[&[5, 17], &[17]]),

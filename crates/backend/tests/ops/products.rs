@@ -450,9 +450,51 @@ fn attention_of_awkward_sizes() {
         let ([t, s], [d, e]) = (a.tokens, a.width);
         let operands = vec![input(shape(t, d), rng), input(shape(s, d), rng), input(shape(s, e), rng)];
         let scale = rng.pick(&[1.0, 1.0, 3.0, 0.1]) / (d as f32).sqrt();
-        let op = Op::Attention { heads: a.heads, scale, causal: a.causal };
+        let op = Op::Attention { heads: a.heads, kv_heads: a.heads, bias: false, scale, causal: a.causal };
         let dtype = any_dtype(rng);
         let case = Case::new(single(op, operands, dtype, rng), rng);
+        exam.check(&case, ATTENTION, rng);
+    });
+}
+
+/// Heads that share keys and values, biases of every shape, and keys that a bias hides: the first ones, as padding on the left does, the last
+/// ones, or any but one.
+#[test]
+fn attention_with_shared_heads_and_biases() {
+    let mut exam = Exam::new("attention, shared heads and biases");
+    let tokens = [1, 5, 16, 33, 77, 130, 300];
+    cases(32, |i, rng| {
+        let (batch, t, s) = (rng.between(1, 2), rng.pick(&tokens), rng.pick(&tokens));
+        let (d, e) = (rng.pick(&[8, 16, 40, 64, 128]), rng.pick(&[7, 16, 64, 128]));
+        let kv_heads = rng.between(1, 3);
+        let heads = kv_heads * rng.pick(&[1, 2, 4]);
+        let mut operands = vec![
+            input([batch, t, heads * d], rng),
+            input([batch, s, kv_heads * d], rng),
+            input([batch, s, kv_heads * e], rng),
+        ];
+        let mut or_one = |n: usize| if rng.chance(50) { n } else { 1 };
+        let shape = [or_one(batch), or_one(heads), or_one(t), s];
+        let bias = i % 4 > 0;
+        if bias {
+            operands.push(input(shape, rng));
+        }
+        // Where keys are hidden, every query still sees one.
+        let causal = s >= t && rng.chance(50);
+        let op = Op::Attention { heads, kv_heads, bias, scale: 1.0 / (d as f32).sqrt(), causal };
+        let mut case = Case::new(single(op, operands, any_dtype(rng), rng), rng);
+        if bias && i % 4 > 1 {
+            let seen = rng.below(if causal { s - t + 1 } else { s });
+            let kind = rng.below(3);
+            let hidden = |key: usize, rng: &mut Rng| match kind {
+                0 => key < seen,
+                1 => key > seen,
+                _ => key != seen && rng.chance(70),
+            };
+            let n = shape.iter().product();
+            let value = |j: usize| if hidden(j % s, rng) { f64::NEG_INFINITY } else { rng.normal() };
+            case.set("x3", (0..n).map(value).collect::<Vec<_>>());
+        }
         exam.check(&case, ATTENTION, rng);
     });
 }
@@ -464,7 +506,7 @@ fn attention_with_scores_far_apart() {
     cases(6, |i, rng| {
         let (t, s, d) = (33, 300, 40);
         let operands = vec![input([1, t, d], rng), input([1, s, d], rng), input([1, s, d], rng)];
-        let op = Op::Attention { heads: 1, scale: 1.0, causal: i % 2 == 1 };
+        let op = Op::Attention { heads: 1, kv_heads: 1, bias: false, scale: 1.0, causal: i % 2 == 1 };
         let mut case = Case::new(single(op, operands, None, rng), rng);
         // The scores of later keys are larger and larger, or smaller and smaller.
         let sign = if i < 3 { 1.0 } else { -1.0 };

@@ -5,6 +5,7 @@
 mod arithmetic;
 mod bands;
 mod common;
+mod encoders;
 mod gated;
 #[path = "../ops/lookups.rs"]
 mod lookups;

@@ -1,35 +1,20 @@
 //! CUDA, in the child.
 
+use impasto_cuda::{CudaBuffer, CudaDescription, CudaDevice, CudaDriver, CudaError, CudaLaunch, CudaLocation};
 use serde::{Deserialize, Serialize};
 
 use super::{TargetDevice, clean_label, kernel};
 use crate::TrialReport;
-use crate::sys::cuda::{Cuda, NAME, Refused};
 
 /// A device as the child reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CudaRecord {
     pub index: usize,
-    pub label: String,
-    pub uuid: Option<[u8; 16]>,
-    pub pci: Option<String>,
-    pub memory: u64,
-    pub integrated: bool,
-    /// Major and minor number of the architecture.
-    pub capability: (i32, i32),
-    pub warp: i32,
-    /// The newest CUDA that the driver knows.
-    pub version: i32,
+    pub description: CudaDescription,
 }
 
 /// What the driver may report in all; more is a driver that lies.
-const MAX_REPORTED: i32 = 1024;
-
-// Numbers of attributes in the driver's interface.
-const WARP_SIZE: i32 = 10;
-const INTEGRATED: i32 = 18;
-const CAPABILITY_MAJOR: i32 = 75;
-const CAPABILITY_MINOR: i32 = 76;
+const MAX_REPORTED: usize = 1024;
 
 /// Lists the devices.
 pub(crate) fn enumerate(report: &mut TrialReport) -> Result<(), String> {
@@ -38,8 +23,8 @@ pub(crate) fn enumerate(report: &mut TrialReport) -> Result<(), String> {
     let count = cuda.count().map_err(words)?;
     report.stage("get-properties");
     for index in 0..count.min(MAX_REPORTED) {
-        let seen = describe(&cuda, index).map_err(words)?;
-        report.record(&seen);
+        let description = cuda.describe(index).map_err(words)?;
+        report.record(&CudaRecord { index, description });
     }
     report.leave_at_once();
     Ok(())
@@ -48,100 +33,99 @@ pub(crate) fn enumerate(report: &mut TrialReport) -> Result<(), String> {
 /// Creates the context, allocates, runs a kernel and compares the result.
 pub(crate) fn try_device(report: &mut TrialReport) -> Result<(), String> {
     let target = TargetDevice::from_argument(report.argument())?;
-    let (cuda, device) = find(report, &target)?;
-    report.stage("create-device");
-    cuda.enter(device).map_err(words)?;
-    report.stage("allocate");
-    let input = kernel::input();
-    let source = cuda.upload(&input).map_err(words)?;
-    // What the kernel does not write must not look right by chance.
-    let result = cuda.upload(&vec![0xA5A5_A5A5; input.len()]).map_err(words)?;
-    report.stage("build-kernel");
-    let built = cuda.build(kernel::PTX, c"impasto_trial").map_err(words)?;
-    report.stage("dispatch");
-    cuda.run(built, [source, result], kernel::COUNT / kernel::GROUP, kernel::GROUP).map_err(words)?;
-    report.stage("compare");
-    let mut output = vec![0; input.len()];
-    cuda.download(result, &mut output).map_err(words)?;
+    let (cuda, index) = find(report, &target)?;
+    let compared = run_kernel(report, &cuda, index).map_err(words)?;
     report.leave_at_once();
-    kernel::compare(&input, &output)
+    compared
 }
 
 /// Reports the free memory.
 pub(crate) fn memory(report: &mut TrialReport) -> Result<(), String> {
+    ask(report, CudaDevice::free_memory)
+}
+
+/// Reports the memory that a context takes.
+pub(crate) fn context(report: &mut TrialReport) -> Result<(), String> {
+    ask(report, CudaDevice::context_memory)
+}
+
+/// Reports a number of bytes of the device, open.
+fn ask(report: &mut TrialReport, bytes: fn(&CudaDevice) -> Result<u64, CudaError>) -> Result<(), String> {
     let target = TargetDevice::from_argument(report.argument())?;
-    let (cuda, device) = find(report, &target)?;
+    let (cuda, index) = find(report, &target)?;
     report.stage("create-device");
-    cuda.enter(device).map_err(words)?;
-    report.record(&cuda.free_memory().map_err(words)?);
+    let device = CudaDevice::open(&cuda, index).map_err(words)?;
+    report.record(&bytes(&device).map_err(words)?);
     report.leave_at_once();
+    // A driver's farewell takes time that nobody needs.
+    std::mem::forget(device);
     Ok(())
 }
 
-fn open(report: &mut TrialReport) -> Result<Cuda, String> {
+fn open(report: &mut TrialReport) -> Result<CudaDriver, String> {
     report.stage("load");
-    let cuda = match Cuda::open() {
+    let cuda = match CudaDriver::open() {
         Ok(cuda) => cuda,
-        Err(error) => return Err(report.could_not_load(format!("{NAME} could not be opened: {error}"))),
+        Err(error) => return Err(report.could_not_load(error.to_string())),
     };
     report.stage("create-instance");
     cuda.init().map_err(words)?;
     Ok(cuda)
 }
 
-fn find(report: &mut TrialReport, target: &TargetDevice) -> Result<(Cuda, i32), String> {
+fn find(report: &mut TrialReport, target: &TargetDevice) -> Result<(CudaDriver, usize), String> {
     let cuda = open(report)?;
     report.stage("enumerate");
     let count = cuda.count().map_err(words)?.min(MAX_REPORTED);
     report.stage("get-properties");
-    let is_it = |&index: &i32| describe(&cuda, index).is_ok_and(|d| d.label == target.label && d.uuid == target.uuid);
-    let at_its_place = i32::try_from(target.index).ok().filter(|index| *index < count).filter(is_it);
+    let is_it = |&index: &usize| {
+        cuda.describe(index).is_ok_and(|d| clean_label(&d.label) == target.label && d.uuid == target.uuid)
+    };
+    let at_its_place = Some(target.index).filter(|index| *index < count).filter(is_it);
     let index = at_its_place.or_else(|| (0..count).find(is_it));
     let index = index.ok_or("the device that was seen a moment ago is not there any more")?;
-    let device = cuda.device(index).map_err(words)?;
-    Ok((cuda, device))
+    Ok((cuda, index))
 }
 
-fn describe(cuda: &Cuda, index: i32) -> Result<CudaRecord, Refused> {
-    let device = cuda.device(index)?;
-    Ok(CudaRecord {
-        index: usize::try_from(index).unwrap_or(0),
-        label: clean_label(&cuda.label(device)?),
-        uuid: cuda.uuid(device).ok().filter(|uuid| *uuid != [0; 16]),
-        pci: cuda.pci(device).ok(),
-        memory: cuda.total_memory(device)?,
-        integrated: cuda.attribute(device, INTEGRATED).unwrap_or(0) != 0,
-        capability: (cuda.attribute(device, CAPABILITY_MAJOR)?, cuda.attribute(device, CAPABILITY_MINOR)?),
-        warp: cuda.attribute(device, WARP_SIZE).unwrap_or(0),
-        version: cuda.version().unwrap_or(0),
-    })
+fn run_kernel(report: &mut TrialReport, cuda: &CudaDriver, index: usize) -> Result<Result<(), String>, CudaError> {
+    cuda.check()?;
+    report.stage("create-device");
+    let device = CudaDevice::open(cuda, index)?;
+    report.stage("allocate");
+    let input = kernel::input();
+    let filled = |numbers: &[u32]| -> Result<CudaBuffer, CudaError> {
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        let buffer = device.allocate(bytes.len() as u64, CudaLocation::Device)?;
+        buffer.write_at(0, &bytes)?;
+        Ok(buffer)
+    };
+    let source = filled(&input)?;
+    // What the kernel does not write must not look right by chance.
+    let result = filled(&vec![0xA5A5_A5A5; input.len()])?;
+    report.stage("build-kernel");
+    let function = device.load(kernel::PTX.to_bytes_with_nul())?.function("impasto_trial", 0)?;
+    let stream = device.stream()?;
+    let launch = CudaLaunch {
+        grid: [kernel::COUNT / kernel::GROUP, 1, 1],
+        block: [kernel::GROUP, 1, 1],
+        params: [&source, &result].map(|buffer| buffer.address().to_ne_bytes().to_vec()).into(),
+        ..CudaLaunch::default()
+    };
+    report.stage("dispatch");
+    #[allow(unsafe_code)]
+    // SAFETY: the kernel is ours, with two buffers, and each thread touches its own number in them.
+    unsafe { stream.launch(&function, &launch) }?;
+    stream.synchronise()?;
+    report.stage("compare");
+    let mut bytes = vec![0; 4 * input.len()];
+    result.read_at(0, &mut bytes)?;
+    let output: Vec<u32> =
+        bytes.chunks_exact(4).map(|four| u32::from_ne_bytes([four[0], four[1], four[2], four[3]])).collect();
+    std::mem::forget((source, result, function, stream, device));
+    Ok(kernel::compare(&input, &output))
 }
 
-/// Why a driver refused, with what to do where that is known.
-fn words(refused: Refused) -> String {
-    let Refused { call, code } = refused;
-    format!("{call} failed with {code} ({})", meaning(code))
-}
-
-fn meaning(code: i32) -> &'static str {
-    match code {
-        2 => "the memory of the device is used up",
-        3 => "the driver is not initialised",
-        4 => "the driver is shutting down",
-        34 => "this libcuda is a stub, made for linking and not for running",
-        46 => "the device is not available",
-        100 => "no device",
-        101 => "no such device",
-        209 => "no kernel for this device",
-        218 => "the kernel could not be compiled",
-        222 => "the kernel is newer than the driver",
-        500 => "the driver lacks a function",
-        700 => "a kernel touched memory that is not its own",
-        719 => "a kernel failed",
-        802 => "the system is not ready",
-        803 => "library and kernel module of the driver do not fit together",
-        804 => "this library is for other hardware",
-        999 => "unknown; after a suspend the kernel module is often to be loaded again",
-        _ => "a code without further explanation",
-    }
+/// Why a driver refused.
+fn words(error: CudaError) -> String {
+    error.to_string()
 }

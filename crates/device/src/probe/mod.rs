@@ -17,13 +17,14 @@ use serde::{Deserialize, Serialize};
 use crate::Trial;
 
 /// The probes of drivers, to be listed in the call of [`hook`](crate::hook).
-pub const PROBES: [Trial; 6] = [
+pub const PROBES: [Trial; 7] = [
     Trial { name: "vulkan-enumerate", run: vulkan::enumerate },
     Trial { name: "vulkan-trial", run: vulkan::try_device },
     Trial { name: "vulkan-memory", run: vulkan::memory },
     Trial { name: "cuda-enumerate", run: cuda::enumerate },
     Trial { name: "cuda-trial", run: cuda::try_device },
     Trial { name: "cuda-memory", run: cuda::memory },
+    Trial { name: "cuda-context", run: cuda::context },
 ];
 
 /// Which device a child is to take.

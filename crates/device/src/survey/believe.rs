@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use impasto_cuda::CudaDescription;
 use impasto_vulkan::{Description, PhysicalDeviceType};
 
 use super::{Api, DeviceInfo, DeviceKind, Features, Standing};
@@ -58,6 +59,7 @@ pub fn vulkan_info(index: usize, said: Description) -> DeviceInfo {
             paths: Vec::new(),
         },
         vulkan: Some(said.features),
+        cuda: None,
         portability: said.portability,
         standing: standing(&why),
         index,
@@ -66,27 +68,33 @@ pub fn vulkan_info(index: usize, said: Description) -> DeviceInfo {
     }
 }
 
-/// A CUDA device.
+/// A CUDA device that a child has seen.
 pub(super) fn cuda(seen: cuda::CudaRecord) -> DeviceInfo {
-    let kind = if seen.integrated { DeviceKind::Integrated } else { DeviceKind::Discrete };
-    let (major, minor) = seen.capability;
-    let mut why = doubts(seen.memory, seen.integrated);
+    cuda_info(seen.index, seen.description)
+}
+
+/// A CUDA device at its place in the driver's order, by the driver's word as far as that is believed: the same in the survey and where the device is used.
+pub fn cuda_info(index: usize, said: CudaDescription) -> DeviceInfo {
+    let kind = if said.integrated { DeviceKind::Integrated } else { DeviceKind::Discrete };
+    let (major, minor) = said.features.capability;
+    let mut why = doubts(said.memory, said.integrated);
     if !(1..100).contains(&major) || !(0..100).contains(&minor) {
         why.push(format!("it says that its architecture is {major}.{minor}"));
     }
-    let warp = u32::try_from(seen.warp).ok().filter(|warp| (1..=1024).contains(warp));
+    let warp = Some(said.warp).filter(|warp| (1..=1024).contains(warp));
+    let (version, release) = said.features.version;
     DeviceInfo {
-        name: format!("cuda{}", seen.index),
+        name: format!("cuda{index}"),
         api: Api::Cuda,
-        label: clean_label(&seen.label),
+        label: clean_label(&said.label),
         kind,
         ids: Some((0x10de, 0)),
-        uuid: seen.uuid,
-        pci: seen.pci.as_deref().and_then(pci),
+        uuid: said.uuid,
+        pci: said.pci.as_deref().and_then(pci),
         driver: "NVIDIA".into(),
         driver_version: String::new(),
-        api_version: format!("{}.{}", seen.version / 1000, seen.version % 1000 / 10),
-        limits: limits(seen.memory, seen.memory, seen.memory, seen.integrated),
+        api_version: format!("{version}.{release}"),
+        limits: limits(said.memory, said.memory, said.memory, said.integrated),
         cores: None,
         features: Features {
             f16: (major, minor) >= (5, 3),
@@ -97,9 +105,10 @@ pub(super) fn cuda(seen: cuda::CudaRecord) -> DeviceInfo {
             paths: vec![format!("sm_{major}{minor}")],
         },
         vulkan: None,
+        cuda: Some(said.features),
         portability: false,
         standing: standing(&why),
-        index: seen.index,
+        index,
         manifest: None,
         must_be_alone: false,
     }

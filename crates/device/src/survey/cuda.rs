@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use impasto_cuda::LIBRARY as NAME;
+
+use super::in_use::blocked_record;
 use super::record::{Child, is_fault};
 use super::{Answer, Api, ApiReport, Context, DeviceInfo, Phase, Standing, argument, believe, in_parallel};
 use crate::probe::cuda::CudaRecord;
-use crate::sys::cuda::NAME;
 
 /// More devices than this are listed, not tried.
 pub(super) const MAX_TRIALS: usize = 16;
@@ -18,8 +20,8 @@ pub(super) fn ask(context: &Context) -> Answer {
         return Answer { views: Vec::new(), report };
     }
     let driver_key = context.evidence.cuda_key();
-    let held =
-        context.guard.blocked(NAME, &driver_key).filter(|_| !context.options.fresh && !context.options.asked_for);
+    let trusting = context.options.fresh || context.options.asked_for;
+    let held = blocked_record(&context.guard, NAME, &driver_key).filter(|_| !trusting);
     if let Some(known) = held {
         report.blocked.push(known);
         return Answer { views: Vec::new(), report };

@@ -8,7 +8,7 @@ use super::manifest::{Reading, file_name};
 use super::record::Child;
 use super::{Api, ApiReport, Context, Device, DeviceInfo, DeviceKind, FORGET_COMMAND, Phase, Standing};
 use crate::Verdict;
-use crate::sys::cuda::NAME as CUDA;
+use impasto_cuda::LIBRARY as CUDA;
 
 /// The manifest that makes NVIDIA's driver work where there is no X server.
 pub(super) const EGL_MANIFEST: &str =

@@ -9,7 +9,9 @@ use serde::Serialize;
 
 use super::Api;
 use super::manifest::{self, Manifest, Reading, find_library};
-use crate::sys::{self, cuda::NAME as CUDA};
+use impasto_cuda::LIBRARY as CUDA;
+
+use crate::sys;
 
 /// Variables that change what drivers and loaders show.
 const VARIABLES: &[&str] = &[

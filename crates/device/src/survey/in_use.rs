@@ -78,8 +78,10 @@ impl UseGuard {
 
     /// The driver of the device and what it is now.
     fn driver(&self, context: &Context) -> Option<(String, Vec<String>)> {
-        if self.device.api != Api::Vulkan {
-            return None;
+        match self.device.api {
+            Api::Vulkan => {}
+            Api::Cuda => return Some((impasto_cuda::LIBRARY.to_owned(), context.evidence.cuda_key())),
+            Api::Cpu => return None,
         }
         let readable = |manifest: &&Manifest| matches!(manifest.reading, Reading::Library { .. });
         let manifests: Vec<&Manifest> = context.evidence.manifests.iter().filter(readable).collect();

@@ -149,6 +149,8 @@ pub struct DeviceInfo {
     pub features: Features,
     /// All that a Vulkan device was found to have: enough to plan for it without its driver.
     pub vulkan: Option<impasto_vulkan::VulkanFeatures>,
+    /// The same of a CUDA device.
+    pub cuda: Option<impasto_cuda::CudaFeatures>,
     /// Vulkan layered over another API (`VK_KHR_portability_subset`).
     pub portability: bool,
     /// Whether it may be computed on.
@@ -184,10 +186,11 @@ impl DeviceInfo {
             api_version: String::new(),
             limits,
             cores: None,
-            features: Features { f16: is_vulkan, ..Features::default() },
+            features: Features { f16: api != Api::Cpu, ..Features::default() },
             vulkan: is_vulkan.then(|| common_features(kind)),
+            cuda: (api == Api::Cuda).then(common_cuda_features),
             portability: false,
-            standing: if api == Api::Cuda { Standing::NotYet { instead: "cpu".into() } } else { Standing::Usable },
+            standing: Standing::Usable,
             index: 0,
             manifest: None,
             must_be_alone: false,
@@ -197,6 +200,15 @@ impl DeviceInfo {
     /// Whether it is a GPU: no processor, and none that plays one.
     pub fn is_gpu(&self) -> bool {
         !matches!(self.kind, DeviceKind::Cpu | DeviceKind::Software)
+    }
+
+    /// Whether both are views of one piece of hardware by different APIs.
+    pub fn is_same_card(&self, other: &DeviceInfo) -> bool {
+        let uuid = self.uuid.is_some() && self.uuid == other.uuid;
+        let pci = self.pci.is_some() && self.pci == other.pci;
+        // A partitioned card (MIG) has one address and several UUIDs: where both have one, the UUID decides.
+        let same = if self.uuid.is_some() && other.uuid.is_some() { uuid } else { pci };
+        same && self.api != other.api && self.api != Api::Cpu && other.api != Api::Cpu
     }
 
     /// Whether it passed its trial.
@@ -223,6 +235,18 @@ fn common_features(kind: DeviceKind) -> impasto_vulkan::VulkanFeatures {
         cached: shares_memory,
         limits: impasto_vulkan::KernelLimits { binding: (4 << 30) - 1, alignment: 64, ..Default::default() },
         ..Default::default()
+    }
+}
+
+/// What a card of the year 2020 has, and all that came after it.
+fn common_cuda_features() -> impasto_cuda::CudaFeatures {
+    impasto_cuda::CudaFeatures {
+        capability: (8, 6),
+        version: (12, 0),
+        multiprocessors: 28,
+        clock: 1_700_000,
+        shared: 99 << 10,
+        l2: 3 << 20,
     }
 }
 
@@ -253,13 +277,10 @@ pub(crate) fn merge(views: Vec<DeviceInfo>) -> Vec<Device> {
     let mut devices: Vec<Device> = Vec::new();
     for view in views {
         let same = |other: &DeviceInfo| {
-            let uuid = view.uuid.is_some() && view.uuid == other.uuid;
             let pci = view.pci.is_some() && view.pci == other.pci;
-            // A partitioned card (MIG) has one address and several UUIDs: where both have one, the UUID decides.
-            let match_across = if view.uuid.is_some() && other.uuid.is_some() { uuid } else { pci };
             match view.api == other.api {
                 true => pci && view.index != other.index && view.driver != other.driver,
-                false => match_across && view.api != Api::Cpu && other.api != Api::Cpu,
+                false => view.is_same_card(other),
             }
         };
         match devices.iter_mut().find(|device| device.views.iter().any(same)) {
@@ -294,6 +315,7 @@ pub(crate) mod tests {
             cores: None,
             features: Features::default(),
             vulkan: None,
+            cuda: None,
             portability: false,
             standing: Standing::Usable,
             index,

@@ -31,7 +31,7 @@ use crate::{Limits, Outcome, TrialOptions, cpu, trial};
 use evidence::Evidence;
 use guard::Guard;
 
-pub use believe::vulkan_info;
+pub use believe::{cuda_info, vulkan_info};
 pub use diagnose::Diagnosis;
 pub use guard::{Attempt, CrashRecord};
 pub use in_use::UseGuard;
@@ -282,6 +282,18 @@ pub fn free_memory(device: &DeviceInfo, options: &SurveyOptions) -> Option<u64> 
         (Api::Vulkan, _) => "vulkan-memory",
         (Api::Cuda, _) => "cuda-memory",
     };
+    ask_bytes(probe, device, options).map(|free| free.min(device.limits.memory))
+}
+
+/// Bytes of a CUDA device that a context takes, about; [`free_memory`] is what is left beside one. `None` of other devices, and where the driver does not
+/// say. Asked in a child.
+pub fn context_memory(device: &DeviceInfo, options: &SurveyOptions) -> Option<u64> {
+    let asked = device.api == Api::Cuda && device.is_healthy();
+    if asked { ask_bytes("cuda-context", device, options) } else { None }
+}
+
+/// What a probe of one device reports.
+fn ask_bytes(probe: &str, device: &DeviceInfo, options: &SurveyOptions) -> Option<u64> {
     let outcome = trial(
         probe,
         &TrialOptions {
@@ -292,8 +304,8 @@ pub fn free_memory(device: &DeviceInfo, options: &SurveyOptions) -> Option<u64> 
             ..TrialOptions::default()
         },
     );
-    let free = outcome.records.first()?.as_u64()?;
-    outcome.verdict.passed().then_some(free.min(device.limits.memory))
+    let bytes = outcome.records.first()?.as_u64()?;
+    outcome.verdict.passed().then_some(bytes)
 }
 
 /// Which device a child is to take.
@@ -333,6 +345,7 @@ fn processor(paths: Vec<String>) -> DeviceInfo {
         cores: Some(cpu::usable_cores()),
         features: Features { paths, ..Features::default() },
         vulkan: None,
+        cuda: None,
         portability: false,
         standing: Standing::Usable,
         index: 0,

@@ -3,7 +3,6 @@
 //! `unix.rs` and `windows.rs` offer the same functions:
 //! `own_program`, `supervise`, `link`, `leave`, `enter_child`, `enter_link`, `hang_up`, `forget_variables`, `affinity`, `signal_name`, `is_kill` and `survive_file_size_limit`.
 
-pub(crate) mod cuda;
 mod library;
 #[cfg(target_os = "linux")]
 mod supervisor;

@@ -13,10 +13,16 @@ use super::{Link, Trial};
 use crate::sys;
 
 static HOOKED: AtomicBool = AtomicBool::new(false);
+static IN_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// Whether starting this program again is safe.
 pub(super) fn hooked() -> bool {
     HOOKED.load(Ordering::Relaxed)
+}
+
+/// Whether this process is a child that [`hook`] has found: the program has the hook.
+pub(super) fn in_child() -> bool {
+    IN_CHILD.load(Ordering::Relaxed)
 }
 
 /// Must be the first line of `main`: makes this program able to be its own child.
@@ -33,7 +39,10 @@ pub fn hook(trials: &[Trial]) {
             sys::survive_file_size_limit();
             HOOKED.store(true, Ordering::Relaxed);
         }
-        Some(call) => std::process::exit(answer(&call, trials)),
+        Some(call) => {
+            IN_CHILD.store(true, Ordering::Relaxed);
+            std::process::exit(answer(&call, trials))
+        }
     }
 }
 

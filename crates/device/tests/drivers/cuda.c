@@ -13,7 +13,7 @@ API int cuInit(unsigned flags)
     const char *mode = fake_mode();
     return strncmp(mode, "code", 4) == 0 ? atoi(mode + 4) : 0;
 }
-API int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
+API int cuDriverGetVersion(int *version) { *version = fake_is("old") ? 10020 : 13000; return 0; }
 API int cuDeviceGetCount(int *count)
 {
     fake_stage("enumerate");
@@ -50,7 +50,7 @@ API int cuDeviceTotalMem_v2(size_t *bytes, int device)
 API int cuDeviceGetAttribute(int *value, int which, int device)
 {
     (void)device;
-    *value = fake_is("absurd") ? -2147483647 : which == 75 ? 9 : which == 10 ? 32 : 0;
+    *value = fake_is("absurd") ? -2147483647 : which == 75 ? (fake_is("kepler") ? 3 : 9) : which == 10 ? 32 : 0;
     return 0;
 }
 API int cuDevicePrimaryCtxRetain(void **context, int device)
@@ -61,7 +61,21 @@ API int cuDevicePrimaryCtxRetain(void **context, int device)
     return 0;
 }
 API int cuCtxSetCurrent(void *context) { (void)context; return 0; }
-API int cuMemGetInfo_v2(size_t *free, size_t *total) { *free = (size_t)7 << 30; *total = (size_t)8 << 30; return 0; }
+static size_t contexts;
+API int cuCtxCreate_v2(void **context, unsigned flags, int device)
+{
+    (void)flags, (void)device;
+    *context = calloc(1, 16);
+    contexts++;
+    return 0;
+}
+API int cuCtxDestroy_v2(void *context) { (void)context; contexts--; return 0; }
+API int cuMemGetInfo_v2(size_t *free, size_t *total)
+{
+    *free = ((size_t)7 << 30) - contexts * ((size_t)300 << 20);
+    *total = (size_t)8 << 30;
+    return 0;
+}
 
 static size_t last;
 API int cuMemAlloc_v2(uint64_t *place, size_t bytes)
@@ -73,8 +87,12 @@ API int cuMemAlloc_v2(uint64_t *place, size_t bytes)
 }
 API int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) { memcpy((void *)(uintptr_t)to, from, bytes); return 0; }
 API int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) { memcpy(to, (void *)(uintptr_t)from, bytes); return 0; }
-API int cuModuleLoadData(void **module, const void *image)
+API int cuMemFree_v2(uint64_t place) { (void)place; return 0; }
+API int cuStreamCreate(void **stream, unsigned flags) { (void)flags; *stream = calloc(1, 16); return 0; }
+API int cuStreamSynchronize(void *stream) { (void)stream; return 0; }
+API int cuModuleLoadDataEx(void **module, const void *image, unsigned count, int *options, void **values)
 {
+    (void)count, (void)options, (void)values;
     fake_stage("build-kernel");
     *module = calloc(1, 16);
     return strstr(image, "impasto_trial") ? 0 : 218;
@@ -92,3 +110,32 @@ API int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, un
     return 0;
 }
 API int cuCtxSynchronize(void) { return 0; }
+
+/* What only a computation needs, and this driver refuses; a driver of the year 2017 has no graphs. */
+#define STUB(name) API int name(void) { return 801; }
+STUB(cuMemHostAlloc)
+STUB(cuMemFreeHost)
+STUB(cuMemHostGetDevicePointer_v2)
+STUB(cuMemcpyAsync)
+STUB(cuStreamDestroy_v2)
+STUB(cuEventCreate)
+STUB(cuEventDestroy_v2)
+STUB(cuEventRecord)
+STUB(cuEventSynchronize)
+STUB(cuEventElapsedTime)
+STUB(cuModuleUnload)
+STUB(cuLinkCreate_v2)
+STUB(cuLinkAddData_v2)
+STUB(cuLinkComplete)
+STUB(cuLinkDestroy)
+STUB(cuFuncSetAttribute)
+#ifndef FAKE_OF_2017
+STUB(cuGraphCreate)
+STUB(cuGraphDestroy)
+STUB(cuGraphAddKernelNode)
+STUB(cuGraphAddMemcpyNode)
+STUB(cuGraphInstantiateWithFlags)
+STUB(cuGraphUpload)
+STUB(cuGraphLaunch)
+STUB(cuGraphExecDestroy)
+#endif

@@ -72,6 +72,9 @@ pub struct Drivers {
     /// `libcuda.so.1`.
     pub cuda: PathBuf,
     #[allow(dead_code)] // one of the two tests uses it
+    /// The same of an old driver, which lacks functions.
+    pub cuda_2017: PathBuf,
+    #[allow(dead_code)] // one of the two tests uses it
     /// `libEGL_nvidia.so.0`, which is the Vulkan driver under another name.
     pub egl: PathBuf,
 }
@@ -87,13 +90,14 @@ pub fn drivers() -> &'static Drivers {
     static BUILT: OnceLock<Drivers> = OnceLock::new();
     BUILT.get_or_init(|| {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("drivers");
-        let (cuda, egl) = (folder.join("cuda"), folder.join("egl"));
-        for folder in [&folder, &cuda, &egl] {
+        let [cuda, cuda_2017, egl] = ["cuda", "cuda_2017", "egl"].map(|name| folder.join(name));
+        for folder in [&folder, &cuda, &cuda_2017, &egl] {
             std::fs::create_dir_all(folder).expect("a folder for the drivers");
         }
-        build("vulkan.c", &folder.join("libfake_vulkan.so"));
-        build("vulkan.c", &egl.join("libEGL_nvidia.so.0"));
-        build("cuda.c", &cuda.join("libcuda.so.1"));
+        build("vulkan.c", &[], &folder.join("libfake_vulkan.so"));
+        build("vulkan.c", &[], &egl.join("libEGL_nvidia.so.0"));
+        build("cuda.c", &[], &cuda.join("libcuda.so.1"));
+        build("cuda.c", &["-DFAKE_OF_2017"], &cuda_2017.join("libcuda.so.1"));
         let manifest = |name: &str, library: &str| {
             let text = format!(
                 r#"{{"file_format_version":"1.0.0","ICD":{{"library_path":"{library}","api_version":"1.3.0"}}}}"#
@@ -103,12 +107,12 @@ pub fn drivers() -> &'static Drivers {
         manifest("fake_icd.json", "./libfake_vulkan.so");
         manifest("stale_icd.json", "./libgone.so");
         place(&folder.join("garbled_icd.json"), b"{ this is not JSON");
-        Drivers { folder, cuda, egl }
+        Drivers { folder, cuda, cuda_2017, egl }
     })
 }
 
 /// Several processes of tests may build at once, so a file appears whole or not at all, and stays as it is if it is new enough.
-fn build(source: &str, library: &Path) {
+fn build(source: &str, defined: &[&str], library: &Path) {
     let sources = [source, "throw.cc", "fault.h"].map(|name| Path::new(SOURCES).join(name));
     let time = |path: &Path| std::fs::metadata(path).and_then(|data| data.modified()).ok();
     if time(library) > sources.iter().filter_map(|path| time(path)).max() {
@@ -118,6 +122,7 @@ fn build(source: &str, library: &Path) {
     let object = library.with_extension(format!("{}.o", std::process::id()));
     run(Command::new("cc")
         .args(["-D_GNU_SOURCE", "-O1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-c"])
+        .args(defined)
         .arg(&sources[0])
         .arg("-o")
         .arg(&object));

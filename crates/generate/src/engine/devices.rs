@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use impasto_backend::cpu::CpuOptions;
 use impasto_backend::{Backend, BackendError, DeviceOptions};
-use impasto_device::{Api, ApiReport, DeviceInfo, Survey, SurveyOptions, UseGuard, free_memory, survey};
+use impasto_device::{
+    Api, ApiReport, Device, DeviceInfo, Diagnosis, Survey, SurveyOptions, UseGuard, free_memory, survey,
+};
 use impasto_worker::{Log, Remote, WorkerOptions};
 
 use crate::GenerateError;
@@ -82,7 +84,16 @@ impl EngineOptions {
 
     /// The user wants a GPU, whatever is held against its driver.
     fn is_asked_for(&self) -> bool {
-        self.is_named() || self.gpu == Gpu::Vulkan
+        self.is_named() || self.only_api().is_some()
+    }
+
+    /// The only API by which GPUs may be used.
+    fn only_api(&self) -> Option<Api> {
+        match self.gpu {
+            Gpu::Vulkan => Some(Api::Vulkan),
+            Gpu::Cuda => Some(Api::Cuda),
+            Gpu::Auto | Gpu::Disable => None,
+        }
     }
 }
 
@@ -179,12 +190,13 @@ impl Asked {
         notes.extend(found.apis.iter().filter_map(ApiReport::line));
         let machine = machine(&found, self.options.devices.clone());
         notes.extend(unused_gpus(&found, &machine));
-        if self.options.verbose {
-            notes.extend(found.findings.iter().map(|finding| format!("note: {finding}")));
-        }
+        // A driver of CUDA that cannot start is worth a line; most machines have Vulkan without a GPU.
+        let cuda = found.apis.iter().any(|api| api.api == Api::Cuda && api.fault().is_none());
+        let told = |finding: &&Diagnosis| self.options.verbose || cuda && finding.about.starts_with("cuda:");
+        notes.extend(found.findings.iter().filter(told).map(|finding| format!("note: {finding}")));
         let has_gpu = machine.candidates().any(|(device, _)| device.is_gpu());
-        if self.options.gpu == Gpu::Vulkan && !has_gpu && !named {
-            return Err(NoDevices::Refused(no_vulkan_gpu(&found, &machine)));
+        if let Some(api) = self.options.only_api().filter(|_| !has_gpu && !named) {
+            return Err(NoDevices::Refused(no_gpu_by(api, &found, &machine)));
         }
         let unknown = machine.unknown_in_budgets().map_err(|error| NoDevices::Asked(error.to_string()))?;
         notes.extend(unknown_in_budgets(unknown));
@@ -200,7 +212,10 @@ fn unknown_in_budgets(names: Vec<String>) -> impl Iterator<Item = String> {
 /// GPUs that were seen and cannot be used, a line each. That there is none is nothing to talk about.
 fn unused_gpus(found: &Survey, machine: &Machine) -> Vec<String> {
     let mut lines = vec![];
-    for gpu in found.gpus() {
+    // What crashed or hung has a line of its own.
+    let faulty = |view: &DeviceInfo| found.apis.iter().any(|api| api.api == view.api && api.fault().is_some());
+    let is_gpu = |gpu: &&Device| gpu.best().is_some_and(|view| view.is_gpu() && (view.is_healthy() || !faulty(view)));
+    for gpu in found.devices.iter().filter(is_gpu) {
         let why = |view: &DeviceInfo| Some(format!("{}: {}", view.name, machine.profile(view).err()?));
         let reasons: Vec<String> = gpu.views.iter().filter_map(why).collect();
         if let Some(view) = gpu.best().filter(|_| reasons.len() == gpu.views.len()) {
@@ -210,22 +225,23 @@ fn unused_gpus(found: &Survey, machine: &Machine) -> Vec<String> {
     lines
 }
 
-fn no_vulkan_gpu(found: &Survey, machine: &Machine) -> String {
-    let of_vulkan = found.views().filter(|view| view.api == Api::Vulkan);
-    let why = of_vulkan.map(|view| match machine.profile(view) {
+/// Why no GPU can be used by the only API that may be used.
+fn no_gpu_by(api: Api, found: &Survey, machine: &Machine) -> String {
+    let of_api = found.views().filter(|view| view.api == api);
+    let why = of_api.map(|view| match machine.profile(view) {
         Ok(_) => format!("{} is no GPU, but --backend {} computes there", view.label, view.name),
         Err(why) => format!("{}: {why}", view.label),
     });
     let why: Vec<String> = why.collect();
     let why = if why.is_empty() { "no device was found; `impasto devices` says why".into() } else { why.join("; ") };
-    format!("--gpu vulkan: no GPU can be computed on through Vulkan ({why})")
+    format!("--gpu {api}: no GPU can be computed on through {} ({why})", api.title())
 }
 
 /// Must be the first line of `main`. Returns at once in an ordinary process; in a child that was started for a trial, or as the worker
 /// of a device, it does that work and never returns.
 pub fn probe_hook() {
-    let trials = [&impasto_backend::cpu::TRIALS[..], &impasto_device::PROBES, &[impasto_worker::TRIAL]].concat();
-    impasto_device::hook(&trials);
+    let own = [impasto_worker::TRIAL, impasto_backend::HELPER];
+    impasto_device::hook(&[&impasto_backend::cpu::TRIALS[..], &impasto_device::PROBES, &own].concat());
 }
 
 /// How to ask which devices are here, for a program of this build: with the processor's instruction paths, and with what this
@@ -244,7 +260,7 @@ pub fn survey_options() -> SurveyOptions {
         let usable = findings.iter().filter(|finding| finding.usable).map(|finding| finding.isa.to_string()).collect();
         (usable, findings.iter().all(|finding| finding.usable || !finding.isa.claimed()))
     };
-    SurveyOptions { cpu_paths: paths, usable: vec![Api::Cpu, Api::Vulkan], ..SurveyOptions::default() }
+    SurveyOptions { cpu_paths: paths, usable: vec![Api::Cpu, Api::Vulkan, Api::Cuda], ..SurveyOptions::default() }
 }
 
 /// The devices that a survey has found. None is opened yet.
@@ -319,6 +335,8 @@ pub struct BackendOptions {
     pub max_buffer: Option<u64>,
     /// Whether a GPU is opened in a process of its own, so that its driver cannot take this one along.
     pub isolate: Isolate,
+    /// Whether steps are timed one by one, also where that makes them slower.
+    pub time_steps: bool,
 }
 
 /// Opens one device: `cpu`, `vulkan0`, ... A driver is tried in a child process before it is opened.
@@ -330,6 +348,7 @@ pub fn open_device(name: &str, options: &BackendOptions) -> Result<Arc<dyn Backe
         max_vram: Budget::of(name, options.memory),
         max_buffer: Budget::of(name, options.max_buffer),
         isolate: options.isolate,
+        time_steps: options.time_steps,
         asked_for: true,
         ..MachineOptions::default()
     };

@@ -9,6 +9,7 @@ use impasto_device::{Api, DeviceInfo, DeviceKind};
 use impasto_graph::Limits;
 use impasto_model::Model;
 
+use super::card::share;
 use super::machine::Machine;
 use super::names::ModuleName;
 use super::rates::Rates;
@@ -50,6 +51,7 @@ pub fn place(job: &Job, machine: &Machine) -> Result<Placement, GenerateError> {
         };
         places.push(place);
     }
+    share(&mut places);
     let lacks = |module: ModuleName| format!("this model has no {module}: what was said of it is not used");
     notes.extend(request.missing(&MODULES).into_iter().map(lacks));
     let [te, diffusion, vae] = [0, 1, 2].map(|i| places[i].clone());
@@ -105,7 +107,16 @@ fn at(job: &Job, machine: &Machine, home: Home, device: &DeviceInfo) -> Result<P
     if device.api == Api::Cpu && host.plans < limits.memory {
         profile = Arc::new(WithLimits::new(profile, Limits { memory: host.plans, ..limits }));
     }
-    Ok(Place { device: profile, home, exact: false, host, pool: machine.pool().clone(), rates, book })
+    Ok(Place {
+        device: profile,
+        home,
+        exact: false,
+        card: machine.card(device),
+        host,
+        pool: machine.pool().clone(),
+        rates,
+        book,
+    })
 }
 
 /// The device on which a module will be done soonest, and why.

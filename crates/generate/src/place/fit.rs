@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use impasto_backend::{Profile, WeightSource, WithLimits};
+use impasto_backend::{Profile, WithLimits};
 use impasto_graph::{Banded, Cuts, Graph, GraphError, Limits, May, Plan, PlanError};
-use impasto_model::{ElementTypes, NetworkId};
+use impasto_model::{ElementTypes, NetworkId, OpenNetwork};
 use serde::Serialize;
 
 use crate::GenerateError;
@@ -77,19 +77,16 @@ pub type Build<'a> = dyn Fn(ElementTypes) -> Result<Graph, GraphError> + 'a;
 ///
 /// `builds` are graphs that do the same, the better ones first; the last of them is cut into bands. Weights that do not fit beside the arena are
 /// streamed, which costs time in every run: first comes whatever has room for all of them. Last, bands that are not needed now rest in
-/// host memory. Each parameter is stored as `source` has it.
+/// host memory. Each parameter is stored as `network` has it.
 pub fn fit(
     module: NetworkId,
     device: &Arc<dyn Profile>,
-    source: &dyn WeightSource,
+    network: &OpenNetwork,
     bounds: Bounds,
     builds: &[&Build],
 ) -> Result<FittedModule, GenerateError> {
     let numbers = ElementTypes { activations: device.activations(), ..ElementTypes::F32 };
-    let stored = |mut graph: Graph| {
-        graph.set_storages(|name| Some(source.describe(name).ok()?.storage))?;
-        Ok(graph)
-    };
+    let stored = |graph: Graph| network.as_stored(graph);
     let graphs = builds.iter().map(|build| build(numbers).and_then(stored)).collect::<Result<Vec<Graph>, _>>();
     let graphs = graphs.map_err(|source| GenerateError::Graph { module, source })?;
     let Some(last) = graphs.last() else {

@@ -31,6 +31,7 @@ pub(crate) struct Counters {
     plans: AtomicU64,
     loads: AtomicU64,
     packs: AtomicU64,
+    adapters: AtomicU64,
     prepares: AtomicU64,
     runs: AtomicU64,
     encodings: AtomicU64,
@@ -45,6 +46,8 @@ pub struct Work {
     pub loads: u64,
     /// Networks whose weights were packed for a device, or brought there.
     pub packs: u64,
+    /// Networks for which branches of LoRAs were read and packed.
+    pub adapters: u64,
     /// Networks for which a device was prepared: memory taken, commands recorded.
     pub prepares: u64,
     /// Kernels that drivers have compiled, or found in their caches.
@@ -61,6 +64,7 @@ pub(crate) enum Count {
     Plan,
     Load,
     Pack,
+    Adapters,
     Prepare,
     Run,
     Encoding,
@@ -72,6 +76,7 @@ impl Counters {
             Count::Plan => &self.plans,
             Count::Load => &self.loads,
             Count::Pack => &self.packs,
+            Count::Adapters => &self.adapters,
             Count::Prepare => &self.prepares,
             Count::Run => &self.runs,
             Count::Encoding => &self.encodings,
@@ -99,24 +104,28 @@ pub(crate) struct Resident {
     pub fitted: Arc<FittedModule>,
     pub session: Box<dyn Session>,
     pub weights: Weights,
+    /// Branches of LoRAs beside them, with the number that no others have.
+    pub adapters: Option<(u64, Weights)>,
     /// Its weights in host memory, packed for the device, where they are kept so.
     pub host: Option<Arc<HostWeights>>,
     /// Its device, open, and what computes there.
     pub opened: [Arc<dyn Backend>; 2],
-    /// The device's name, and the bytes that it holds there and in host memory beside it.
+    /// The device's name and its card's, and the bytes that it holds there and in host memory beside it.
     pub device: String,
+    pub card: String,
     pub device_bytes: u64,
     pub host_bytes: u64,
 }
 
 impl Resident {
-    fn bytes_on(&self, device: &str) -> u64 {
-        let host = if device == "cpu" { self.host_bytes } else { 0 };
-        host + if self.device == device { self.device_bytes } else { 0 }
+    /// Bytes that it holds of a device, or of a card by all its names.
+    fn bytes_on(&self, name: &str) -> u64 {
+        let host = if name == "cpu" { self.host_bytes } else { 0 };
+        host + if self.device == name || self.card == name { self.device_bytes } else { 0 }
     }
 }
 
-/// Bytes of devices that a run holds, until it is dropped.
+/// Bytes of devices and cards that a run holds, until it is dropped.
 pub(crate) struct MemoryReservation {
     pool: Arc<Pool>,
     bytes: Vec<(String, u64)>,
@@ -148,7 +157,7 @@ pub(crate) struct LoadedModules {
     /// How long idle modules stay; none at all where it is zero.
     keep_alive: Duration,
     idle: Mutex<Vec<(Instant, Resident)>>,
-    /// Bytes that runs hold now, by device.
+    /// Bytes that runs hold now, by device and by card.
     held: Mutex<HashMap<String, u64>>,
     plans: Mutex<HashMap<String, Arc<FittedModule>>>,
     /// What the latest prompts became, the most recent last.
@@ -178,10 +187,17 @@ impl LoadedModules {
 
     /// How often what was done so far.
     pub fn work(&self) -> Work {
-        let [plans, loads, packs, prepares, runs, encodings] =
-            [Count::Plan, Count::Load, Count::Pack, Count::Prepare, Count::Run, Count::Encoding]
-                .map(|what| self.counters.of(what).load(Ordering::Relaxed));
-        Work { plans, loads, packs, prepares, compilations: 0, runs, encodings }
+        let of = |what: Count| self.counters.of(what).load(Ordering::Relaxed);
+        Work {
+            plans: of(Count::Plan),
+            loads: of(Count::Load),
+            packs: of(Count::Pack),
+            adapters: of(Count::Adapters),
+            prepares: of(Count::Prepare),
+            compilations: 0,
+            runs: of(Count::Run),
+            encodings: of(Count::Encoding),
+        }
     }
 
     /// The plan of a module, made if it was not made before.
@@ -274,6 +290,11 @@ impl LoadedModules {
     /// Lets everything go.
     pub fn clear(&self) {
         lock(&self.idle).clear();
+    }
+
+    /// Bytes that all modules hold of a device, or of a card.
+    pub fn bytes_on(&self, name: &str) -> u64 {
+        lock(&self.held).get(name).copied().unwrap_or(0) + self.idle_bytes(name)
     }
 
     /// Bytes that idle modules hold of a device.

@@ -10,6 +10,7 @@ use impasto_backend::{Backend, BackendError, DeviceOptions, Profile};
 use impasto_device::{Api, Companion, DeviceInfo, DeviceKind, Standing};
 
 use super::budget::Budget;
+use super::card::CardMemory;
 use super::host::{HostBudget, HostRoom};
 use super::pool::Pool;
 use super::rates::{RateBook, Rates};
@@ -32,6 +33,8 @@ pub struct MachineOptions {
     pub isolate: Isolate,
     /// The user has named devices: what is held against their drivers does not count.
     pub asked_for: bool,
+    /// Time the steps of plans one by one, also where that makes them slower.
+    pub time_steps: bool,
     /// Say which processes devices are opened in.
     pub verbose: bool,
     /// How long modules stay loaded after their last use; not at all by default.
@@ -69,6 +72,8 @@ struct Inner {
     open: Box<OpenDevice>,
     cpu: OnceLock<Result<Arc<dyn Backend>, BackendError>>,
     profiles: Vec<OnceLock<Result<Arc<dyn Profile>, String>>>,
+    /// Bytes of each GPU that were free when it was first thought of, with those that modules of ours held.
+    found_free: Vec<OnceLock<Option<u64>>>,
 }
 
 impl Machine {
@@ -81,6 +86,7 @@ impl Machine {
         open: Box<OpenDevice>,
     ) -> Machine {
         let profiles = devices.iter().map(|_| OnceLock::new()).collect();
+        let found_free = devices.iter().map(|_| OnceLock::new()).collect();
         let keep_alive = how.keep_alive;
         let inner = Arc::new(Inner {
             devices,
@@ -91,6 +97,7 @@ impl Machine {
             open,
             cpu: OnceLock::new(),
             profiles,
+            found_free,
         });
         let opener = inner.clone();
         let pool = Pool::new(keep_alive, move |name| opener.open(name));
@@ -114,9 +121,23 @@ impl Machine {
 
     /// What planning needs to know of a device, or why it cannot be used.
     pub fn profile(&self, device: &DeviceInfo) -> Result<Arc<dyn Profile>, String> {
-        match self.inner.devices.iter().position(|known| known.name == device.name) {
-            Some(at) => self.inner.profiles[at].get_or_init(|| self.inner.profile(device)).clone(),
+        match self.inner.position(device) {
+            Some(at) => {
+                let held = self.pool.loaded().bytes_on(&self.inner.card_name(device));
+                self.inner.found_free(at, held);
+                self.inner.profiles[at].get_or_init(|| self.inner.profile(at)).clone()
+            }
             None => Err("it is not of this machine".into()),
+        }
+    }
+
+    /// The memory of a device's card.
+    pub(super) fn card(&self, device: &DeviceInfo) -> CardMemory {
+        let room = self.inner.position(device).and_then(|at| self.inner.room(at));
+        CardMemory {
+            name: self.inner.card_name(device),
+            bytes: room.unwrap_or(device.limits.memory),
+            driver: room.map_or(0, |_| impasto_backend::driver_memory(device)),
         }
     }
 
@@ -145,8 +166,19 @@ impl Machine {
         &self.inner.how.rates
     }
 
+    /// How fast a device is. One that was not measured yet is taken to be as fast as the same card is by an API that comes after its own: so it is tried
+    /// once, and then the faster one is known.
     pub(super) fn rates(&self, device: &DeviceInfo, profile: &dyn Profile) -> Rates {
-        self.book().rates(&profile.about(), device)
+        let own = self.book().rates(&profile.about(), device);
+        if own.measured {
+            return own;
+        }
+        let others = self.devices().iter().filter(|other| device.api < other.api && device.is_same_card(other));
+        let measured = others.filter_map(|other| Some(self.book().rates(&self.profile(other).ok()?.about(), other)));
+        match measured.filter(|rates| rates.measured).max_by(|a, b| a.flops.total_cmp(&b.flops)) {
+            Some(other) if other.flops > own.flops => Rates { measured: false, ..other },
+            _ => own,
+        }
     }
 
     /// The memory of the host for a job: what is free of it now, less what the program and the job's pictures take.
@@ -176,15 +208,39 @@ impl Inner {
         budget.amount(device.api != Api::Cpu, is_it).map(|amount| amount.of(free()))
     }
 
-    /// Memory that plans may use on a device, where that is less than all.
-    fn memory(&self, device: &DeviceInfo) -> Option<u64> {
-        let free = || (self.free)(device);
-        let asked = self.amount(&self.how.max_vram, device, || free().unwrap_or(device.limits.memory));
-        // What another program holds on a GPU cannot be had.
-        if device.is_gpu() { asked.into_iter().chain(free()).min() } else { asked }
+    fn position(&self, device: &DeviceInfo) -> Option<usize> {
+        self.devices.iter().position(|known| known.name == device.name)
     }
 
-    fn profile(&self, device: &DeviceInfo) -> Result<Arc<dyn Profile>, String> {
+    /// All names of a device's card.
+    fn card_name(&self, device: &DeviceInfo) -> String {
+        let views = self.devices.iter().filter(|other| other.name == device.name || device.is_same_card(other));
+        views.map(|view| view.name.as_str()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Bytes of a GPU that other programs leave, where that is known. It is asked once; modules of ours hold `held` of it then.
+    fn found_free(&self, at: usize, held: u64) -> Option<u64> {
+        let device = &self.devices[at];
+        let ask = || (self.free)(device).map(|free| free.saturating_add(held).min(device.limits.memory));
+        *self.found_free[at].get_or_init(|| if device.is_gpu() { ask() } else { None })
+    }
+
+    /// Bytes of a GPU that plans may take: what is free, less what its driver takes beside them.
+    fn room(&self, at: usize) -> Option<u64> {
+        Some(self.found_free(at, 0)?.saturating_sub(impasto_backend::driver_memory(&self.devices[at])))
+    }
+
+    /// Memory that plans may use on a device, where that is less than all.
+    fn memory(&self, at: usize) -> Option<u64> {
+        let device = &self.devices[at];
+        // What another program holds on a GPU cannot be had.
+        let free = || if device.is_gpu() { self.found_free(at, 0) } else { (self.free)(device) };
+        let asked = self.amount(&self.how.max_vram, device, || free().unwrap_or(device.limits.memory));
+        asked.into_iter().chain(self.room(at)).min()
+    }
+
+    fn profile(&self, at: usize) -> Result<Arc<dyn Profile>, String> {
+        let device = &self.devices[at];
         match &device.standing {
             Standing::Usable => {}
             Standing::NotYet { .. } => {
@@ -196,7 +252,7 @@ impl Inner {
         }
         // Opening it costs nothing and takes its threads once.
         if device.api == Api::Cpu {
-            return Ok(self.cpu(device).map_err(|e| e.to_string())?.profile());
+            return Ok(self.cpu(at).map_err(|e| e.to_string())?.profile());
         }
         // A process of its own loads the one driver that works.
         if device.must_be_alone && !self.how.is_isolated() {
@@ -207,24 +263,26 @@ impl Inner {
                 set.collect::<Vec<_>>().join(" ")
             ));
         }
-        impasto_backend::profile(device, &self.options(device)).map_err(|e| reason(&e))
+        impasto_backend::profile(device, &self.options(at)).map_err(|e| reason(&e))
     }
 
-    fn options(&self, device: &DeviceInfo) -> DeviceOptions {
+    fn options(&self, at: usize) -> DeviceOptions {
+        let device = &self.devices[at];
         let (CpuOptions { threads, isa, precision, memory }, largest) = (self.how.cpu, device.limits.max_allocation);
         DeviceOptions {
             precision,
             threads,
             isa,
-            memory: self.memory(device).or(memory.filter(|_| device.api == Api::Cpu)),
+            memory: self.memory(at).or(memory.filter(|_| device.api == Api::Cpu)),
             max_buffer: self.amount(&self.how.max_buffer, device, || largest),
             cache: impasto_store::user_folder().map(|folder| folder.join("kernels")),
+            time_steps: self.how.time_steps,
             ..DeviceOptions::default()
         }
     }
 
-    fn cpu(&self, device: &DeviceInfo) -> Result<Arc<dyn Backend>, BackendError> {
-        self.cpu.get_or_init(|| impasto_backend::open(device, &self.options(device))).clone()
+    fn cpu(&self, at: usize) -> Result<Arc<dyn Backend>, BackendError> {
+        self.cpu.get_or_init(|| impasto_backend::open(&self.devices[at], &self.options(at))).clone()
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn Backend>, BackendError> {
@@ -233,11 +291,11 @@ impl Inner {
         let at = at.ok_or_else(|| unsupported("there is no such device".into()))?;
         let device = &self.devices[at];
         if device.api == Api::Cpu {
-            return self.cpu(device);
+            return self.cpu(at);
         }
-        let planned = self.profiles[at].get_or_init(|| self.profile(device)).clone().map_err(unsupported)?;
+        let planned = self.profiles[at].get_or_init(|| self.profile(at)).clone().map_err(unsupported)?;
         // Free memory may have changed since: the device is opened with what was planned with.
-        let options = DeviceOptions { memory: Some(planned.limits().memory), ..self.options(device) };
+        let options = DeviceOptions { memory: Some(planned.limits().memory), ..self.options(at) };
         let backend = (self.open)(device, &options)?;
         let opened = backend.profile();
         let same = opened.limits() == planned.limits()

@@ -7,6 +7,7 @@
 mod assignment;
 mod auto;
 mod budget;
+mod card;
 mod fit;
 mod host;
 mod imagined;
@@ -31,6 +32,7 @@ use crate::{GenerateError, Job};
 pub use assignment::{Assignment, AssignmentError, Of, Problem};
 pub use auto::place;
 pub use budget::{Amount, Budget};
+pub(crate) use card::CardMemory;
 pub use fit::{Bounds, Build, FittedModule, SplitMode, fit};
 pub use host::HostBudget;
 pub use imagined::imagine;
@@ -55,6 +57,8 @@ pub struct Place {
     pub home: Home,
     /// It computes in 32-bit floats, whatever the device prefers.
     exact: bool,
+    /// The memory of its card.
+    card: CardMemory,
     /// The memory of the host, which weights and activations may rest in wherever it computes.
     host: HostBudget,
     pool: Arc<Pool>,
@@ -65,9 +69,10 @@ pub struct Place {
 impl Place {
     /// On a device that is open.
     pub fn on(backend: &Arc<dyn Backend>, home: Home) -> Place {
-        let held = backend.clone();
+        let (held, device) = (backend.clone(), backend.profile());
         Place {
-            device: backend.profile(),
+            card: CardMemory::of(&*device),
+            device,
             home,
             exact: false,
             host: HostBudget {
@@ -78,6 +83,12 @@ impl Place {
             rates: Rates { flops: 1e11, load: 1e9, compile: 0.0, measured: false },
             book: Arc::default(),
         }
+    }
+
+    /// The same, planned for as if its device were this one.
+    #[must_use]
+    pub fn as_if(self, device: Arc<dyn Profile>) -> Place {
+        Place { card: CardMemory::of(&*device), device, ..self }
     }
 
     /// The device, opened if nobody has it open, and what computes there, which is the same unless it is to be exact.
@@ -91,6 +102,11 @@ impl Place {
     pub(crate) fn identity(&self) -> String {
         let device = &self.device;
         format!("{} ({}){}", device.name(), device.about(), if self.exact { " in f32" } else { "" })
+    }
+
+    /// The memory of its card.
+    pub(crate) fn card(&self) -> &CardMemory {
+        &self.card
     }
 
     /// The memory of the host.

@@ -19,8 +19,10 @@ pub struct ModulePlan {
     pub weight_types: Vec<&'static str>,
     /// Elements in blocks that are kept as numbers, since no product reads those blocks: windows of several taps, vectors, rows of no whole blocks.
     pub widened: u64,
-    /// Bytes of its weights as the device computes with them.
+    /// Bytes of its weights as the device computes with them, with those of LoRAs beside them.
     pub weight_bytes: u64,
+    /// Bytes of LoRAs beside its weights, which are applied at run time.
+    pub lora_bytes: u64,
     /// Bytes of weights that are on the device at once.
     pub resident_bytes: u64,
     /// Bytes of weights that are brought to the device in each run, since they do not all fit there.
@@ -66,10 +68,10 @@ impl ModulePlan {
     }
 }
 
-/// The most bytes that a device is asked for at once.
+/// The most bytes that a device is asked for at once; or two, where they are one card by two APIs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DevicePeak {
-    /// The device.
+    /// The device, or both: `cuda0, vulkan0`.
     pub device: String,
     /// The bytes.
     pub bytes: u64,
@@ -77,6 +79,8 @@ pub struct DevicePeak {
     pub limit: u64,
     /// Bytes of both that the program itself takes, where the device is the host.
     pub process: u64,
+    /// Bytes beside the limit that are left to its driver.
+    pub driver: u64,
 }
 
 impl DevicePeak {

@@ -1,6 +1,6 @@
 //! Prompts of any length, in the lengths that a text encoder reads.
 
-use super::{PromptError, PromptSpan, Tokenizer};
+use super::{PromptError, PromptSpan, SequenceTokenizer, Tokenizer};
 
 /// How many tokens a chunk may give up so that it ends at a comma: webui's default.
 const BACKTRACK: usize = 20;
@@ -15,12 +15,24 @@ pub struct Chunk {
     pub ids: Vec<i32>,
     /// The weight of each, for [`emphasise`].
     pub weights: Vec<f32>,
+    /// How many of the tokens are text, not padding.
+    pub length: usize,
 }
 
 impl Chunk {
     /// A chunk without words. A prompt and its negative prompt need equally many chunks: the shorter one is filled up with these.
     pub fn empty(tokenizer: &Tokenizer, length: usize, pad: u32) -> Result<Chunk, PromptError> {
         Filling::new(tokenizer, length, pad).map(|filling| filling.chunk(&[]))
+    }
+}
+
+impl Chunk {
+    /// A text without weights, cut to what one chunk holds.
+    pub fn of_text(tokenizer: &Tokenizer, text: &str, length: usize, pad: u32) -> Result<Chunk, PromptError> {
+        let filling = Filling::new(tokenizer, length, pad)?;
+        let ids = tokenizer.encode(text).into_iter().take(length - 2);
+        let tokens = ids.map(|id| Ok((signed(id)?, 1.0))).collect::<Result<Vec<_>, PromptError>>()?;
+        Ok(filling.chunk(&tokens))
     }
 }
 
@@ -73,7 +85,7 @@ pub fn chunks(
 
 /// Cut texts into one sequence each, all of the longest one's length: at least `least` and at most `most` tokens. Weights are all 1.
 pub fn sequences(
-    tokenizer: &Tokenizer,
+    tokenizer: &SequenceTokenizer,
     texts: &[String],
     least: usize,
     most: usize,
@@ -81,12 +93,16 @@ pub fn sequences(
     if !(1..=LONGEST).contains(&most) {
         return Err(PromptError::Length { length: most });
     }
-    let ids = |text: &String| tokenizer.encode(text).into_iter().take(most).map(signed).collect();
-    let mut cut: Vec<Vec<i32>> = texts.iter().map(ids).collect::<Result<_, PromptError>>()?;
-    let length = cut.iter().map(Vec::len).max().unwrap_or(0).max(least.clamp(1, most));
+    let ids = |text: &String| tokenizer.encode(text, most).into_iter().map(signed).collect();
+    let cut: Vec<Vec<i32>> = texts.iter().map(ids).collect::<Result<_, PromptError>>()?;
+    let tokens = cut.iter().map(Vec::len).max().unwrap_or(0).max(least.clamp(1, most));
     let pad = signed(tokenizer.pad())?;
-    cut.iter_mut().for_each(|ids| ids.resize(length, pad));
-    Ok(cut.into_iter().map(|ids| Chunk { ids, weights: vec![1.0; length] }).collect())
+    let padded = |mut ids: Vec<i32>| {
+        let length = ids.len();
+        ids.resize(tokens, pad);
+        Chunk { ids, weights: vec![1.0; tokens], length }
+    };
+    Ok(cut.into_iter().map(padded).collect())
 }
 
 /// Multiply the row of each token by its weight, and everything so that the mean stays, as webui and stable-diffusion.cpp do.
@@ -137,7 +153,7 @@ impl Filling {
         ids.resize(self.length, self.pad);
         let mut weights = vec![1.0; self.length];
         weights.iter_mut().skip(1).zip(tokens).for_each(|(w, t)| *w = t.1);
-        Chunk { ids, weights }
+        Chunk { ids, weights, length: (tokens.len() + 2).min(self.length) }
     }
 }
 

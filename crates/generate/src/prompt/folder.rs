@@ -130,12 +130,12 @@ struct Details {
     single_word: bool,
 }
 
-fn wrong(path: &Path, problem: String) -> PromptError {
+pub(super) fn wrong(path: &Path, problem: String) -> PromptError {
     PromptError::NotATokenizer { path: path.into(), problem }
 }
 
 /// A file's bytes; none where there is no such file.
-fn read(path: &Path) -> Result<Option<Vec<u8>>, PromptError> {
+pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, PromptError> {
     let open = |source| PromptError::Open { path: path.into(), source };
     let size = match std::fs::metadata(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -149,7 +149,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, PromptError> {
     Ok(Some(bytes))
 }
 
-fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, PromptError> {
+pub(super) fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, PromptError> {
     let Some(bytes) = read(path)? else { return Ok(None) };
     serde_json::from_slice(&bytes).map(Some).map_err(|e| wrong(path, format!("is not the JSON of a tokeniser: {e}")))
 }

@@ -11,17 +11,27 @@
 //! # Ok::<(), impasto_generate::prompt::PromptError>(())
 //! ```
 
+mod brought;
+mod bytes;
+mod charsmap;
 mod chunks;
+mod embedded;
 mod folder;
 mod parse;
+mod protobuf;
+mod sequence;
 mod tokens;
+mod unigram;
 mod vocabulary;
 
 use std::path::PathBuf;
 
+pub use bytes::BytePairs;
 pub use chunks::{Chunk, chunks, emphasise, sequences};
 pub use parse::{PromptSpan, parse};
+pub use sequence::SequenceTokenizer;
 pub use tokens::{TokenText, Tokenizer};
+pub use unigram::Unigram;
 
 /// Why a prompt cannot become tokens.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +65,20 @@ pub enum PromptError {
     Token {
         /// The id.
         id: u32,
+    },
+    /// The tokenizer of this encoder is in none of the files, and the program has none.
+    #[error(
+        "no file brings the tokenizer of {encoder}; give its text encoder as a GGUF file, as one with the tensor tekken_model, or in a folder beside its tokenizer folder"
+    )]
+    NotBrought {
+        /// The text encoder.
+        encoder: &'static str,
+    },
+    /// A tokenizer that cannot be this encoder's.
+    #[error("the tokenizer beside the text encoder {encoder} is of another kind; take both from the same model")]
+    OtherKind {
+        /// The text encoder.
+        encoder: &'static str,
     },
     /// The output of a text encoder that is not so many rows.
     #[error(

@@ -106,9 +106,9 @@ impl Tokenizer {
     /// The tokens of a text, without start and end.
     pub fn encode(&self, text: &str) -> Vec<u32> {
         let mut ids = vec![];
-        self.cut_specials(text, false, &mut ids, |text, ids| {
+        cut_specials(&self.looked_for(false), text, &mut ids, |text, ids| {
             let normal = normalise(text);
-            self.cut_specials(&normal, true, ids, |text, ids| {
+            cut_specials(&self.looked_for(true), &normal, ids, |text, ids| {
                 words(text).for_each(|word| ids.extend(self.vocabulary.word(word)));
             });
         });
@@ -162,31 +162,38 @@ impl Tokenizer {
         self.vocabulary.merges()
     }
 
-    /// Special tokens to their ids, what is between them to `rest`. The leftmost is taken, of those the longest.
-    fn cut_specials(
-        &self,
-        text: &str,
-        normalised: bool,
-        ids: &mut Vec<u32>,
-        mut rest: impl FnMut(&str, &mut Vec<u32>),
-    ) {
-        // (id, what is looked for)
-        let specials: Vec<(u32, &str)> =
-            self.specials.iter().filter_map(|s| s.looked_for(normalised).map(|text| (s.id, text))).collect();
-        let mut from = 0;
-        let mut at = 0;
-        while let Some(next) = text[at..].chars().next() {
-            let Some((id, found)) = specials.iter().find(|(_, special)| text[at..].starts_with(special)) else {
-                at += next.len_utf8();
-                continue;
-            };
-            rest(&text[from..at], ids);
-            ids.push(*id);
-            at += found.len();
-            from = at;
-        }
-        rest(&text[from..], ids);
+    /// What is looked for in text that is normalised, or in text that is not yet, with its id.
+    fn looked_for(&self, normalised: bool) -> Vec<(u32, &str)> {
+        self.specials.iter().filter_map(|s| s.looked_for(normalised).map(|text| (s.id, text))).collect()
     }
+}
+
+/// Special tokens to their ids, what is between them, where there is anything, to `rest`. The leftmost is taken, of those the one that stands
+/// first in the list.
+pub(super) fn cut_specials(
+    specials: &[(u32, &str)],
+    text: &str,
+    ids: &mut Vec<u32>,
+    mut rest: impl FnMut(&str, &mut Vec<u32>),
+) {
+    let mut from = 0;
+    let mut at = 0;
+    let mut between = |text: &str, ids: &mut Vec<u32>| {
+        if !text.is_empty() {
+            rest(text, ids);
+        }
+    };
+    while let Some(next) = text[at..].chars().next() {
+        let Some((id, found)) = specials.iter().find(|(_, special)| text[at..].starts_with(special)) else {
+            at += next.len_utf8();
+            continue;
+        };
+        between(&text[from..at], ids);
+        ids.push(*id);
+        at += found.len();
+        from = at;
+    }
+    between(&text[from..], ids);
 }
 
 /// Letters composed (NFC), runs of white space as one space, lower case. Letter by letter: no final sigma.

@@ -8,14 +8,16 @@ use std::collections::{BinaryHeap, HashMap};
 /// How vocabularies mark a piece that ends a word.
 const END: &str = "</w>";
 
+/// Two neighbours to their rank (the lowest is merged first) and what they become.
+pub(super) type Merges = HashMap<(u32, u32), (u32, u32)>;
+
 /// What files say a tokeniser knows, and byte pair encoding with it.
 pub(super) struct Vocabulary {
     /// Id to piece.
     pieces: HashMap<u32, Piece>,
     /// The id of each byte, inside a word and at its end.
     bytes: [[u32; 256]; 2],
-    /// Two neighbours to their rank (the lowest is merged first) and what they become.
-    merges: HashMap<(u32, u32), (u32, u32)>,
+    merges: Merges,
 }
 
 /// One token's text.
@@ -41,19 +43,13 @@ impl Vocabulary {
                 *id = vocab.get(&text).copied().unwrap_or(unknown);
             }
         }
-        let mut ranks = HashMap::with_capacity(merges.len());
-        for (rank, &(first, second)) in merges.iter().enumerate() {
-            let id = |text: &str| vocab.get(text).copied().ok_or(VocabularyFault { rank, text: text.into() });
-            let whole = id(&format!("{first}{second}"))?;
-            ranks.entry((id(first)?, id(second)?)).or_insert((rank as u32, whole));
-        }
         let pieces = vocab.iter().map(|(text, &id)| {
             let (body, ends_word) = text.strip_suffix(END).map_or((text.as_str(), false), |body| (body, true));
             // A token with other letters was never cut from bytes: it stands for itself.
             let bytes = body.chars().map(|c| byte_of.get(&c).copied()).collect::<Option<Vec<u8>>>();
             (id, Piece { bytes: bytes.unwrap_or_else(|| body.as_bytes().to_vec()), ends_word })
         });
-        Ok(Vocabulary { pieces: pieces.collect(), bytes, merges: ranks })
+        Ok(Vocabulary { pieces: pieces.collect(), bytes, merges: ranks(vocab, merges)? })
     }
 
     /// OpenAI's, which every CLIP has, out of the crate that ships it.
@@ -86,6 +82,40 @@ impl Vocabulary {
             vocabulary.pieces.insert(id, piece);
         }
         vocabulary
+    }
+
+    /// From what `vocab.json` and `merges.txt` hold, of a tokenizer that does not mark where a word ends.
+    pub(super) fn without_ends(
+        vocab: &HashMap<String, u32>,
+        merges: &[(&str, &str)],
+    ) -> Result<Vocabulary, VocabularyFault> {
+        let bytes = alphabet().map(|letter| vocab.get(letter.encode_utf8(&mut [0; 4]) as &str).copied().unwrap_or(0));
+        Ok(Vocabulary::of_bytes(bytes, ranks(vocab, merges)?))
+    }
+
+    /// The bytes of each token that is written in the letters of bytes.
+    pub(super) fn texts(vocab: &HashMap<String, u32>) -> HashMap<Vec<u8>, u32> {
+        let byte_of: HashMap<char, u8> = alphabet().into_iter().zip(0..=255).collect();
+        let bytes = |text: &str| text.chars().map(|c| byte_of.get(&c).copied()).collect::<Option<Vec<u8>>>();
+        vocab.iter().filter_map(|(text, &id)| Some((bytes(text)?, id))).collect()
+    }
+
+    /// Of bytes in the order of files, where each merge is the next token.
+    pub(super) fn of_pairs(pairs: impl Iterator<Item = (u32, u32)>) -> Vocabulary {
+        let mut bytes = [0; 256];
+        bytes_in_order().zip(0..).for_each(|(byte, id)| bytes[usize::from(byte)] = id);
+        let merges = pairs.zip(0..).map(|(pair, rank)| (pair, (rank, 256 + rank))).collect();
+        Vocabulary { pieces: HashMap::new(), bytes: [bytes; 2], merges }
+    }
+
+    /// Of bytes and the merges of their ids, with rank and result.
+    pub(super) fn of_bytes(bytes: [u32; 256], merges: Merges) -> Vocabulary {
+        Vocabulary { pieces: HashMap::new(), bytes: [bytes; 2], merges }
+    }
+
+    /// The ids of a word in a vocabulary that does not mark its end.
+    pub(super) fn inside(&self, word: &str) -> Vec<u32> {
+        self.cut(word.as_bytes(), false)
     }
 
     /// The ids of a word: its bytes, the last one marked, merged until no two neighbours can be.
@@ -139,6 +169,17 @@ impl Vocabulary {
         }
         (0..count).filter(|&at| next[at] != GONE).map(|at| ids[at]).collect()
     }
+}
+
+/// Two neighbours to their rank and what they become.
+fn ranks(vocab: &HashMap<String, u32>, merges: &[(&str, &str)]) -> Result<Merges, VocabularyFault> {
+    let mut ranks = HashMap::with_capacity(merges.len());
+    for (rank, &(first, second)) in merges.iter().enumerate() {
+        let id = |text: &str| vocab.get(text).copied().ok_or(VocabularyFault { rank, text: text.into() });
+        let whole = id(&format!("{first}{second}"))?;
+        ranks.entry((id(first)?, id(second)?)).or_insert((rank as u32, whole));
+    }
+    Ok(ranks)
 }
 
 /// The merge of this rank names a token that is not in the vocabulary.

@@ -51,4 +51,4 @@ pub use impasto_model::{BetaSchedule, NoiseLevels, Prediction, TrainingNoise};
 pub use method::Method;
 pub use sampler::Sampler;
 pub use schedule::Schedule;
-pub use start::{noised, pure_noise, remaining};
+pub use start::{noised, pure_noise, remaining, steps_taken};

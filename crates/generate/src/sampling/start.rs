@@ -20,14 +20,23 @@ pub fn noised(prediction: Prediction, picture: &[f32], noise: &[f32], sigma: f32
 
 /// The end of a schedule that is left for a picture which is changed with this strength: 1 is the whole schedule, 0 no step at all.
 ///
-/// Of `n` steps the last `floor(n * strength)` are taken, as in diffusers. webui and sd-cli take one more where that is not all of them.
-pub fn remaining(sigmas: &[f32], strength: f64) -> Result<&[f32], SamplingError> {
+/// Of `n` steps the last [`steps_taken`] are taken. webui and sd-cli take one more where that is not all of them.
+pub fn remaining(prediction: Prediction, sigmas: &[f32], strength: f64) -> Result<&[f32], SamplingError> {
     if !(0.0..=1.0).contains(&strength) {
         return Err(SamplingError::Strength { strength });
     }
     let steps = sigmas.len().saturating_sub(1);
-    let taken = ((steps as f64 * strength) as usize).min(steps);
-    Ok(&sigmas[steps - taken..])
+    Ok(&sigmas[steps - steps_taken(prediction, steps, strength)..])
+}
+
+/// How many of `steps` are taken for a picture that is changed with this strength, as in diffusers' pipelines: `steps * strength`, rounded down, by
+/// those of flow matching up.
+pub fn steps_taken(prediction: Prediction, steps: usize, strength: f64) -> usize {
+    let wanted = (steps as f64 * strength).min(steps as f64);
+    match prediction {
+        Prediction::Epsilon | Prediction::V => wanted as usize,
+        Prediction::Flow => steps - (steps as f64 - wanted) as usize,
+    }
 }
 
 #[cfg(test)]
@@ -39,13 +48,17 @@ mod tests {
         let sigmas: Vec<f32> = (0..=50).rev().map(|i| i as f32).collect();
         // 50 * 0.58 is 28.999999999999996 in Python too.
         for (strength, steps) in [(1.0, 50), (0.99, 49), (0.7, 35), (0.58, 28), (0.02, 1), (0.019, 0), (0.0, 0)] {
-            let rest = remaining(&sigmas, strength).expect("valid");
+            let rest = remaining(Prediction::Epsilon, &sigmas, strength).expect("valid");
             assert_eq!((rest.len(), rest[0]), (steps + 1, steps as f32), "{strength}");
         }
-        for strength in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
-            assert!(matches!(remaining(&sigmas, strength), Err(SamplingError::Strength { .. })));
+        // 6 - 6 * 0.6 is 2.4000000000000004: two are left out.
+        for (strength, steps) in [(1.0, 6), (0.99, 6), (0.6, 4), (0.5, 3), (0.0, 0)] {
+            assert_eq!(steps_taken(Prediction::Flow, 6, strength), steps, "{strength}");
         }
-        assert_eq!(remaining(&[], 0.5), Ok(&[][..]));
+        for strength in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
+            assert!(matches!(remaining(Prediction::Epsilon, &sigmas, strength), Err(SamplingError::Strength { .. })));
+        }
+        assert_eq!(remaining(Prediction::Flow, &[], 0.5), Ok(&[][..]));
     }
 
     #[test]

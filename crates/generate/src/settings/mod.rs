@@ -197,6 +197,10 @@ settings! {
     clip_l: PathBuf = Model "clip_l" <"FILE">;
     /// The text encoder OpenCLIP-G (XL) or OpenCLIP-H (2) alone.
     clip_g: PathBuf = Model "clip_g" <"FILE">;
+    /// The text encoder T5-XXL alone (FLUX.1, Stable Diffusion 3).
+    t5xxl: PathBuf = Model "t5xxl" <"FILE">;
+    /// The language model that reads the text, alone: Qwen3 (Z-Image, FLUX.2 klein) or Qwen2.5-VL (Qwen-Image).
+    llm: PathBuf = Model "llm" <"FILE">;
     /// A tiny autoencoder, which decodes instead of the large one: fast, a little coarser.
     taesd: PathBuf = Model "taesd" <"FILE">;
     /// What the diffusion model predicts, where its file does not tell.
@@ -205,14 +209,18 @@ settings! {
     lora: LoraChoices = Model "lora" <"FILE[=X]">;
     /// The folder of LoRA files that prompts name: `<lora:fur:0.8>` is fur.safetensors there (or .gguf, .pt, .ckpt).
     lora_model_dir: PathBuf = Model "lora-model-dir" <"DIR">;
-    /// When LoRAs change the weights: immediately, while these are read (which auto is, too), or at_runtime (not yet).
+    /// When LoRAs are applied: immediately, while weights are read, or at_runtime, beside weights that stay as they are; auto is at_runtime where weights are quantised, or were loaded for other LoRAs before.
     lora_apply_mode: LoraMode = Model "lora-apply-mode" <"HOW">;
 
-    /// Steps; by default 20, for turbo models 4.
+    /// Steps; by default what suits the model: 20 for Stable Diffusion, 28 for FLUX.1 dev, 4 for turbo models.
     steps: u32 = Sampling "steps" <"N"> [1, 1000];
-    /// How much the prompt counts; 1 is without guidance and twice as fast. By default 7, or what the model's file says; for turbo models 1.
+    /// How much the prompt counts; 1 is without guidance and twice as fast. By default what suits the model, or what its file says: 7 for Stable Diffusion, 1 for FLUX and turbo models.
     cfg_scale: f32 = Sampling "cfg-scale" <"X"> [0, 100];
-    /// The sampling method (euler_a).
+    /// How much the prompt counts, told to models that read it as a number: FLUX.1 dev. By default 3.5.
+    guidance: f32 = Sampling "guidance" <"X"> [0, 100];
+    /// How far noise levels of flow matching are moved towards noise: a factor (3 for Stable Diffusion 3 and Z-Image), its logarithm for FLUX and Qwen-Image. By default what suits the model and the size.
+    flow_shift: f32 = Sampling "flow-shift" <"X"> [-100, 100];
+    /// The sampling method; by default euler_a, for models of flow matching euler.
     sampling_method: Method = Sampling "sampling-method" <"NAME">;
     /// How the noise levels are spread over the steps (discrete).
     scheduler: Schedule = Sampling "scheduler" <"NAME">;
@@ -317,6 +325,8 @@ impl Settings {
             vae: self.vae.clone(),
             clip_l: self.clip_l.clone(),
             clip_g: self.clip_g.clone(),
+            t5xxl: self.t5xxl.clone(),
+            llm: self.llm.clone(),
             taesd: self.taesd.clone(),
             weight_type: self.weight_type,
             type_rules: self.tensor_type_rules.clone(),

@@ -26,7 +26,7 @@ pub fn check(tokenizer: &Tokenizer, prompt: &str, length: usize) {
     let breaks = pieces.iter().filter(|p| **p == PromptSpan::Break).count();
     assert!(cut.len() >= breaks.max(1), "{prompt:?}: {} chunks, {breaks} breaks", cut.len());
     let mut read = vec![];
-    for Chunk { ids, weights } in &cut {
+    for Chunk { ids, weights, .. } in &cut {
         assert_eq!((ids.len(), weights.len(), ids[0]), (length, length, start));
         let to = ids.iter().position(|&id| id == end).expect("a chunk has an end");
         read.extend(ids[1..to].iter().copied().zip(weights[1..to].iter().copied()));

@@ -2,6 +2,7 @@
 
 #![allow(dead_code)] // each test uses its part
 
+pub mod families;
 #[path = "../../../model/tests/common/generated.rs"]
 pub mod generated;
 
@@ -16,7 +17,7 @@ use impasto_model::{
 };
 use serde_json::json;
 
-use generated::parameter;
+use generated::{numbers, parameter};
 
 /// A tensor of a file.
 pub type Tensor = (Vec<usize>, Vec<f32>);
@@ -207,7 +208,7 @@ fn tensors(component: &str, network: &dyn Network) -> BTreeMap<String, Tensor> {
 }
 
 /// The same under the names of an original checkpoint, joined and turned as those are.
-fn original(component: &str, network: &(impl Network + Clone), prefix: &str) -> BTreeMap<String, Tensor> {
+pub fn original(component: &str, network: &(impl Network + Clone), prefix: &str) -> BTreeMap<String, Tensor> {
     let found = RecognisedNetwork::new(network.clone(), prefix);
     let ours = tensors(component, network);
     let mut shapes = TensorShapes::new();
@@ -239,6 +240,25 @@ fn original(component: &str, network: &(impl Network + Clone), prefix: &str) -> 
                     .entry(stored.name.clone())
                     .or_insert_with(|| (whole.clone(), vec![0.0; whole.iter().product()]));
                 entry.1[part * data.len()..][..data.len()].copy_from_slice(data);
+            }
+            TensorView::LastTap(taps) => {
+                // What comes before it must not matter.
+                let window = data.len() / (shape[0] * shape[1]);
+                let others: Vec<f32> =
+                    numbers(&format!("{component}/{name} before"), taps * data.len()).map(|u| u as f32).collect();
+                let mut whole = others;
+                for (i, last) in data.chunks_exact(window).enumerate() {
+                    whole[(i * taps + taps - 1) * window..][..window].copy_from_slice(last);
+                }
+                let mut in_time = shape.clone();
+                in_time.insert(2, taps);
+                file.insert(stored.name.clone(), (in_time, whole));
+            }
+            TensorView::RowsFrom(first, of) => {
+                let (row, mut whole) = (data.len() / shape[0], shape.clone());
+                whole[0] = of;
+                let entry = file.entry(stored.name.clone()).or_insert_with(|| (whole, vec![0.0; of * row]));
+                entry.1[first * row..][..data.len()].copy_from_slice(data);
             }
         }
         shapes.insert(stored.name, shape.clone());

@@ -114,6 +114,10 @@ impl Backend for Scripted {
         }
     }
 
+    fn pack_adapters(&self, graph: &Graph, plan: &Plan, source: &dyn WeightSource) -> Result<Weights, BackendError> {
+        self.device.pack_adapters(graph, plan, source)
+    }
+
     fn prepare(&self, graph: &Graph, plan: &Plan, weights: &Weights) -> Result<Box<dyn Session>, BackendError> {
         self.lost()?;
         let device = self.device.profile().name().to_owned();

@@ -10,9 +10,12 @@ mod quantised;
 mod second_picture;
 mod sweep;
 
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
-use common::Small;
+use common::generated::numbers;
+use common::{Small, write_safetensors};
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_backend::vulkan::untried;
 use impasto_backend::{Backend, DeviceOptions};
@@ -21,7 +24,7 @@ use impasto_generate::picture::Picture;
 use impasto_generate::place::{Place, Placement};
 use impasto_generate::settings::Settings;
 use impasto_generate::{Event, GenerateError, Job, run};
-use impasto_model::{Model, ModelPaths};
+use impasto_model::{Model, ModelPaths, NetworkId};
 
 /// The software device, or the one that `IMPASTO_TEST_DEVICE` names.
 fn found() -> DeviceInfo {
@@ -60,6 +63,33 @@ fn settings(of: &[(&str, &str)]) -> Settings {
         settings.set(name, text).expect("a setting");
     }
     settings
+}
+
+/// Writes a LoRA of this rank for layers of the denoiser: attention, both layers of the MLP, convolutions of either size, and those of the time.
+fn write_lora(path: &Path, model: &Model, rank: usize) {
+    let network = model.network(NetworkId::Denoiser).expect("it has one");
+    let layers = ["to_q", "to_k", "to_v", "to_out.0", "net.0.proj", "net.2", "conv1", "conv_shortcut", "linear_1"];
+    let mut tensors = BTreeMap::new();
+    for (param, shape) in network.params() {
+        let Some(module) = param.strip_suffix(".weight").filter(|m| layers.iter().any(|end| m.ends_with(end))) else {
+            continue;
+        };
+        let up = [vec![shape[0], rank], vec![1; shape.len() - 2]].concat();
+        for (end, shape) in [("lora_A", [vec![rank], shape[1..].to_vec()].concat()), ("lora_B", up)] {
+            let name = format!("unet.{module}.{end}.weight");
+            let elements: usize = shape.iter().product();
+            let scale = (elements as f64 / shape[0] as f64).sqrt();
+            let numbers = numbers(&name, elements).map(|u| (u / scale) as f32).collect();
+            tensors.insert(name, (shape, numbers));
+        }
+    }
+    assert!(tensors.len() > 20, "{}", tensors.len());
+    write_safetensors(path, &tensors);
+}
+
+/// The settings of a LoRA that is applied at run time.
+fn at_runtime(path: &Path, strength: f32) -> [(&'static str, String); 2] {
+    [("lora", format!("{}={strength}", path.display())), ("lora-apply-mode", "at_runtime".into())]
 }
 
 fn job(model: &Arc<Model>) -> Job {

@@ -1,16 +1,17 @@
 //! Networks with quantised weights against the same networks with the numbers that those stand for. What a user would lose: the picture that the file
 //! holds, on a device that decodes it wrongly.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_backend::{Backend, DeviceOptions, WeightSource};
 use impasto_graph::{Graph, HostTensor, Plan, Storage};
-use impasto_model::{ElementTypes, Model, ModelPaths, NetworkId};
+use impasto_model::{ElementTypes, LoraPlacement, Model, ModelPaths, NetworkId};
 use impasto_weights::{Params, decode, scale_rows};
 
-use crate::common::Small;
-use crate::{cpu, found, job, paint, psnr, vulkan};
+use crate::common::{Small, Tensor, write_safetensors};
+use crate::{cpu, found, job, paint, psnr, vulkan, write_lora};
 
 /// Rows of whole blocks of every storage, in a network of the true structure.
 fn wide(small: Small) -> Small {
@@ -55,12 +56,18 @@ fn predict(backend: &dyn Backend, model: &Model, source: &dyn WeightSource, stor
     let latent = model.pipeline.latent_shape([32, 32]);
     let tokens = vec![7; model.pipeline.text().len()];
     let mut graph = model.pipeline.denoiser(2, latent, &tokens, element_types).expect("a graph");
-    if stored {
-        graph.set_storages(|name| Some(source.describe(name).ok()?.storage)).expect("rows are whole blocks");
+    let network = model.network(NetworkId::Denoiser).filter(|_| stored);
+    if let Some(network) = network {
+        graph = network.as_stored(graph).expect("rows are whole blocks");
     }
     let plan = Plan::new(&graph, &*profile).expect("there is room");
-    let weights = backend.pack(&graph, &plan, source).unwrap_or_else(|e| panic!("{e}"));
-    let bytes = [plan.weight_bytes(), weights.bytes()];
+    let mut weights = backend.pack(&graph, &plan, source).unwrap_or_else(|e| panic!("{e}"));
+    let mut bytes = [plan.weight_bytes(), weights.bytes()];
+    if let Some(branches) = network.and_then(|network| network.branches()) {
+        let adapters = backend.pack_adapters(&graph, &plan, &**branches).unwrap_or_else(|e| panic!("{e}"));
+        bytes[1] += adapters.bytes();
+        weights = weights.with_adapters(Some(adapters));
+    }
     let inputs: Vec<(String, HostTensor)> = graph
         .inputs()
         .map(|(name, value)| {
@@ -126,6 +133,88 @@ fn networks_of_every_storage_compute_with_the_numbers_of_their_blocks() {
             }
         }
     }
+}
+
+/// Layers keep their blocks beside a LoRA at run time, and compute with the sum.
+#[test]
+fn quantised_networks_with_a_lora_at_run_time_compute_with_the_sum() {
+    let small = wide(Small::sd1());
+    let (folder, model) = opened(&small, Some(Storage::Q8_0));
+    let file = folder.path().join("lora.safetensors");
+    write_lora(&file, &model, 8);
+    let with = |mode: LoraPlacement, model: &Model| model.with_loras(&[(file.clone(), 0.8)], mode).expect("it fits");
+    // Where blocks would be changed, auto leaves them as they are.
+    let changed = with(LoraPlacement::Auto, &model);
+    assert!(changed.as_branches && changed.merged == 0);
+    let network = changed.model.network(NetworkId::Denoiser).expect("it has one");
+    let kept = model.network(NetworkId::Denoiser).expect("it has one");
+    assert_eq!((network.id(), network.bytes_by_storage()), (kept.id(), kept.bytes_by_storage()));
+    // The numbers of the blocks, written to a file of floats and changed there.
+    let (latent, tokens) = (model.pipeline.latent_shape([32, 32]), vec![7; model.pipeline.text().len()]);
+    let graph = model.pipeline.denoiser(2, latent, &tokens, ElementTypes::F32).expect("a graph");
+    let params = numbers(&graph, &*kept.source());
+    let decoded: BTreeMap<String, Tensor> = graph
+        .params()
+        .map(|(name, value)| {
+            let numbers = params.get(name).expect("it is there").to_f32().to_vec();
+            (kept.tensor_name(name), (graph.ty(value).shape.clone(), numbers))
+        })
+        .collect();
+    write_safetensors(&folder.path().join("unet/diffusion_pytorch_model.safetensors"), &decoded);
+    let paths = ModelPaths { model: Some(folder.path().into()), ..ModelPaths::default() };
+    let floats = Model::open(&paths).unwrap_or_else(|e| panic!("{e}"));
+    let merged = with(LoraPlacement::Merged, &floats);
+    let source = |model: &Model| model.network(NetworkId::Denoiser).expect("it has one").source();
+    let (want, _) = predict(&*cpu(), &merged.model, &*source(&merged.model), false);
+    let (plain, _) = predict(&*cpu(), &floats, &*source(&floats), false);
+    assert!(relative(&plain, &want) > 0.1, "the LoRA counts");
+
+    let (folder, model) = opened(&small, Some(Storage::Q8_0));
+    std::fs::copy(&file, folder.path().join("lora.safetensors")).expect("copied");
+    let changed = with(LoraPlacement::Branches, &model);
+    let options = |precision| DeviceOptions { precision, ..DeviceOptions::default() };
+    let half = impasto_backend::open(&found(), &options(Precision::F16)).expect("it opens");
+    let bf16 = Cpu::new(&CpuOptions { precision: Precision::Bf16, ..CpuOptions::default() }).expect("a CPU");
+    for (device, bar) in [(cpu(), 1e-4), (Arc::new(bf16) as Arc<dyn Backend>, 2e-2), (vulkan(), 1e-4), (half, 2e-2)] {
+        let (got, [planned, taken]) = predict(&*device, &changed.model, &*source(&changed.model), true);
+        assert_eq!(planned, taken, "planned is allocated");
+        let error = relative(&got, &want);
+        println!("{}: {error:.2e}", device.profile().about());
+        assert!(error < bar, "{}: {error:.2e}", device.profile().about());
+    }
+}
+
+/// Rules by name come before the type of all, and each layer computes with the numbers of its own blocks.
+#[test]
+fn rules_say_the_types_of_weights_while_they_are_loaded() {
+    let folder = tempfile::tempdir().expect("a folder");
+    wide(Small::sd1()).write_folder(folder.path());
+    let open = |rules: &str| {
+        let (model, weight_type) = (Some(folder.path().into()), Some(Storage::Q8_0));
+        Model::open(&ModelPaths { model, weight_type, type_rules: Some(rules.into()), ..ModelPaths::default() })
+    };
+    let model = open(r"attn1\.to_q=q4_0,ff\.net\.2=f16,^conv_in\.weight$=bf16").unwrap_or_else(|e| panic!("{e}"));
+    let network = model.network(NetworkId::Denoiser).expect("it has one");
+    let storage_of = |param: &str| network.describe(param).expect("a parameter").storage.name();
+    let block = "mid_block.attentions.0.transformer_blocks.0";
+    for (param, storage) in [
+        (format!("{block}.attn1.to_q.weight"), "q4_0"),
+        (format!("{block}.attn2.to_q.weight"), "q8_0"),
+        (format!("{block}.ff.net.2.weight"), "f16"),
+        ("conv_in.weight".into(), "bf16"),
+        ("conv_out.weight".into(), "f32"),
+        (format!("{block}.attn1.to_out.0.bias"), "f32"),
+    ] {
+        assert_eq!(storage_of(&param), storage, "{param}");
+    }
+    let (latent, tokens) = (model.pipeline.latent_shape([32, 32]), vec![7; model.pipeline.text().len()]);
+    let graph = model.pipeline.denoiser(2, latent, &tokens, ElementTypes::F32).expect("a graph");
+    let source = network.source();
+    let (want, _) = predict(&*cpu(), &model, &numbers(&graph, &*source), false);
+    let (got, [planned, taken]) = predict(&*cpu(), &model, &*source, true);
+    assert!(relative(&got, &want) < 1e-4 && planned == taken);
+    let refused = open("attn1=q9").err().expect("no such type").to_string();
+    assert!(refused.contains("q9"), "{refused}");
 }
 
 /// What is kept takes the bytes of the file, and a picture of eight bits is that of the whole model.

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use impasto_backend::{Backend, WithLimits};
-use impasto_generate::place::{Home, Place, RunPlan};
-use impasto_generate::{GenerateError, plan};
+use impasto_generate::place::{Home, Place, Placement, RunPlan};
+use impasto_generate::{GenerateError, Job, plan};
 use impasto_graph::Limits;
 
 use crate::common::Small;
-use crate::{cpu, job, open, paint, placement, vulkan};
+use crate::{at_runtime, cpu, job, open, paint, placement, psnr, settings, vulkan, write_lora};
 
 /// From all that is needed down to a twentieth, in hundredths, with weights in every home; or some of that.
 fn cases() -> Vec<(u64, Home)> {
@@ -26,33 +26,36 @@ fn peak(plan: &RunPlan, device: &str) -> u64 {
 
 /// Sweeps the budget of a device, on which the diffusion model and the decoder are, and the text encoder too if asked for.
 fn sweep(device: &Arc<dyn Backend>, small: &Small, te_too: bool) {
-    let name = "within";
     let (_folder, model) = open(small);
-    let job = job(&model);
+    sweep_job(device, &job(&model), te_too);
+}
+
+fn sweep_job(device: &Arc<dyn Backend>, job: &Job, te_too: bool) {
+    let name = "within";
     let elsewhere = Place::on(&cpu(), Home::Runtime);
     let places = |memory: u64, home: Home| {
         // A name of its own, so that others can be beside it.
         let profile = device.profile();
         let limits = Limits { memory, ..profile.limits() };
-        let mut here = Place::on(device, home);
-        here.device = Arc::new(WithLimits { device: profile, limits, name: name.into() });
+        let within = WithLimits { device: profile, limits, name: name.into() };
+        let here = Place::on(device, home).as_if(Arc::new(within));
         placement(if te_too { &here } else { &elsewhere }, &here, &here)
     };
     let meter = device.meter();
     let whole = places(u64::MAX, Home::Runtime);
-    let need = peak(&plan(&job, &whole).expect("it is planned"), name);
+    let need = peak(&plan(job, &whole).expect("it is planned"), name);
     meter.start_over();
-    let want = paint(&job, &whole).expect("there is room");
+    let want = paint(job, &whole).expect("there is room");
     assert_eq!(meter.peak(), need, "planned is allocated");
     let (mut ran, mut streamed) = (0, 0);
     for (share, home) in cases() {
         let budget = need * share / 100;
         let places = places(budget, home);
-        let planned = plan(&job, &places).expect("it is planned");
+        let planned = plan(job, &places).expect("it is planned");
         meter.start_over();
         meter.set_budget(budget);
         let begun = Instant::now();
-        let made = paint(&job, &places);
+        let made = paint(job, &places);
         let seconds = begun.elapsed().as_secs_f64();
         meter.set_budget(u64::MAX);
         match made {
@@ -90,6 +93,20 @@ fn in_ever_less_memory_of_the_cpu() {
         sweep(&cpu, &small, true);
         sweep(&cpu, &small, false);
     }
+}
+
+/// LoRAs at run time stay on the device, whatever is streamed or cut beside them.
+#[test]
+fn in_ever_less_memory_with_a_lora_at_run_time() {
+    let (folder, model) = open(&Small::sd1());
+    let file = folder.path().join("lora.safetensors");
+    write_lora(&file, &model, 2);
+    let [lora, mode] = at_runtime(&file, 0.5);
+    let asked = settings(&[(lora.0, &lora.1), (mode.0, &mode.1)]);
+    let with = Job::new(&asked, &model).unwrap_or_else(|e| panic!("{e}"));
+    sweep_job(&cpu(), &with, false);
+    let without = paint(&job(&model), &Placement::on(&cpu())).expect("a picture");
+    assert!(psnr(&without, &paint(&with, &Placement::on(&cpu())).expect("a picture")) < 30.0, "it changes the picture");
 }
 
 #[test]

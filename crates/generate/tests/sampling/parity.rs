@@ -98,7 +98,7 @@ fn runs_are_those_of_k_diffusion_and_diffusers() {
         let training = TrainingNoise { zero_terminal_snr: *zero_terminal_snr, ..TrainingNoise::default() };
         let levels = NoiseLevels::new(&training).expect("valid");
         let all = schedule.sigmas(&levels, *steps).expect("valid");
-        let sigmas = remaining(&all, *strength).expect("valid").to_vec();
+        let sigmas = remaining(Prediction::Epsilon, &all, *strength).expect("valid").to_vec();
         close(&sigmas, &run.sigmas, if exact { 2e-7 } else { 1e-4 }, &what);
         let timesteps: Vec<f32> = sigmas[..sigmas.len() - 1].iter().map(|&sigma| levels.timestep(sigma)).collect();
         for (got, want) in timesteps.iter().zip(&run.timesteps) {

@@ -200,7 +200,7 @@ fn a_family_of_one_file_makes_pictures() {
     let made = paint(&model, &settings(&[])).unwrap_or_else(|e| panic!("{e}"));
     same(&made, &by_hand("a red fox", 3.5, None, 5));
     // Prompt and guidance matter, the negative prompt is not read.
-    let blue = paint(&model, &settings(&[("prompt", "a cat"), ("cfg-scale", "1.5")])).unwrap_or_else(|e| panic!("{e}"));
+    let blue = paint(&model, &settings(&[("prompt", "a cat"), ("guidance", "1.5")])).unwrap_or_else(|e| panic!("{e}"));
     same(&blue, &by_hand("a cat", 1.5, None, 5));
     assert_ne!(made.rgb, blue.rgb);
     let negative = paint(&model, &settings(&[("negative-prompt", "grey")])).unwrap_or_else(|e| panic!("{e}"));

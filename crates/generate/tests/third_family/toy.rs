@@ -174,7 +174,8 @@ impl ToyPipeline {
             defaults: Defaults {
                 size: [24, 32],
                 steps: 5,
-                guidance: 3.5,
+                guidance: 1.0,
+                distilled_guidance: Some(3.5),
                 method: "euler",
                 schedule: None,
                 clip_skip: 1,
@@ -206,13 +207,13 @@ impl Pipeline for ToyPipeline {
         text(ids, numbers)
     }
 
-    fn text_inputs(&self, _: usize, ids: HostTensor) -> Result<Inputs, GraphError> {
+    fn text_inputs(&self, _: usize, ids: HostTensor, _: &[usize]) -> Result<Inputs, GraphError> {
         Ok(vec![("ids", ids)])
     }
 
     /// The mean of the states up to the end of the text: padding is not looked at.
     fn condition(&self, text: &[EncodedText], _: TextRole, _: &RunOptions) -> Result<Condition, GraphError> {
-        let EncodedText { outputs, ids, end } = &text[0];
+        let EncodedText { outputs, ids, end, .. } = &text[0];
         let states = outputs[0].to_f32();
         let tokens = ids.iter().position(|id| id == end).map_or(ids.len(), |at| at + 1);
         let mean = |i: usize| (0..tokens).map(|token| states[4 * token + i]).sum::<f32>() / tokens as f32;
@@ -248,7 +249,7 @@ impl Pipeline for ToyPipeline {
             ("tokens", tensor(4, channels_last(latent.values, 4).repeat(n))?),
             ("positions", tensor(2, positions.repeat(n))?),
             ("time", tensor(1, vec![latent.sigma; n * area])?),
-            ("guidance", tensor(1, vec![options.guidance; n * area])?),
+            ("guidance", tensor(1, vec![options.distilled_guidance; n * area])?),
             ("text", tensor(4, text)?),
         ])
     }
@@ -262,7 +263,7 @@ impl Pipeline for ToyPipeline {
     }
 
     /// Shifted towards noise, the more the larger the picture.
-    fn levels(&self, latent: LatentShape, steps: usize) -> Levels {
+    fn levels(&self, latent: LatentShape, steps: usize, _: Option<f32>) -> Levels {
         let shift = 1.0 + latent.area() as f32 / 24.0;
         let level = |i: usize| 1.0 - i as f32 / steps as f32;
         Levels::Fixed((0..=steps).map(level).map(|t| shift * t / (1.0 + (shift - 1.0) * t)).collect())

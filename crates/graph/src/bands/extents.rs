@@ -96,18 +96,15 @@ fn inherit(graph: &Graph, value: Value, axis: usize, extents: &[Option<Extent>])
     let new = Extent { rows: node.ty.shape[axis], unit: 1 };
     match &node.op {
         Op::Linear { fused, .. } if !fused.bias || axis > 0 => of(0),
-        Op::Unary(_)
-        | Op::Affine { .. }
-        | Op::Geglu
-        | Op::Cast
-        | Op::LayerNorm { .. }
-        | Op::RmsNorm { .. }
-        | Op::Softmax => of(0),
+        Op::Unary(_) | Op::Affine { .. } | Op::Geglu | Op::Cast | Op::Softmax => of(0),
+        // Pictures may have factors of their own.
+        Op::LayerNorm { .. } | Op::RmsNorm { .. } if axis > 0 || shape(1).len() == 1 => of(0),
         // Statistics are by line: the second axis.
         Op::GroupNorm { .. } | Op::Normalise { .. } if axis == 1 => of(0),
         Op::Conv2d { .. } if axis == 1 || axis == 2 => Some(new),
         Op::Upsample { .. } if axis == 1 || axis == 2 => Some(new),
-        Op::Attention { causal: false, .. } if axis == 1 => of(0),
+        // A bias by query would have to be cut with them.
+        Op::Attention { causal: false, bias, .. } if axis == 1 && (!bias || shape(3)[2] == 1) => of(0),
         Op::MatMul { .. } if axis + 2 == rank => of(0),
         Op::Binary(_) => {
             // Broadcast from the right; an operand that stretches along the axis has no rows to say.

@@ -74,10 +74,10 @@ impl Stream {
     /// Weights in `room` bytes, in slots of at most `largest`; none where not even the weights of one step fit.
     pub(super) fn new(graph: &Graph, plan: &Plan, room: u64, largest: u64, alignment: u64) -> Option<Stream> {
         let needs: Vec<Vec<Weight>> = plan.steps.iter().map(|step| plan.weights_of(graph, step.value)).collect();
-        // What is a result, or is kept in several layouts, is not streamed.
+        // What is a result, or is kept in several layouts, is not streamed; nor are adapters, which come from elsewhere.
         let stays = |weight: &Weight| {
             let result = graph.outputs().iter().any(|o| plan.place(o.value) == Location::Weight(weight.value));
-            result || weight.used.ways() > 1
+            result || weight.used.ways() > 1 || graph.is_adapter(weight.value)
         };
         let mut resident: Vec<Weight> = plan.weights.iter().copied().filter(stays).collect();
         let mut kept: HashSet<Value> = resident.iter().map(|weight| weight.value).collect();

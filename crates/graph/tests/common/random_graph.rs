@@ -1,6 +1,6 @@
 //! Random graphs: every op, views, values used twice, results that are used later, inputs that are results, dead nodes.
 
-use impasto_graph::{Binary, DType, Epilogue, Graph, GraphError, Op, Pairs, Storage, Unary, Value, Window};
+use impasto_graph::{Binary, DType, Epilogue, Graph, GraphError, Op, Pairs, Scores, Storage, Unary, Value, Window};
 
 use super::rng::Rng;
 
@@ -283,10 +283,15 @@ impl Maker<'_> {
     fn attention(&mut self, x: Value) -> Made {
         let [b, t, c] = self.shape_of(x)[..] else { return self.norm(x) };
         let s = self.rng.pick(&[t, t, 3, 7]);
-        let (k, v) = (self.shaped(&[b, s, c]), self.shaped(&[b, s, c]));
         let heads = self.rng.pick(&[1, 1, 2, 4]);
+        let kv_heads = if c.is_multiple_of(heads) && self.rng.chance(30) { 1 } else { heads };
+        let shared = c * kv_heads / heads;
+        let (k, v) = (self.shaped(&[b, s, shared]), self.shaped(&[b, s, shared]));
         let causal = s >= t && self.rng.chance(30);
-        self.graph.attention(x, k, v, heads, causal)
+        let mut or_one = |n: usize| if self.rng.chance(50) { n } else { 1 };
+        let shape = [or_one(b), or_one(heads), or_one(t), s];
+        let bias = self.rng.chance(30).then(|| self.shaped(&shape));
+        self.graph.grouped_attention([x, k, v], [heads, kv_heads], Scores { scale: None, causal, bias })
     }
 
     fn norm(&mut self, x: Value) -> Made {

@@ -78,6 +78,7 @@ fn open(args: &Convert) -> anyhow::Result<(Vec<ModelPart>, BTreeMap<String, Stri
             (&args.clip_l, "text_encoders.clip_l.transformer."),
             (&args.clip_g, "text_encoders.clip_g.transformer."),
             (&args.t5xxl, "text_encoders.t5xxl.transformer."),
+            (&args.llm, "text_encoders.llm."),
         ];
         let files = files.into_iter().filter_map(|(file, prefix)| Some((file.as_ref()?, prefix)));
         let parts = files.map(|(file, prefix)| file_part(file, prefix)).collect::<anyhow::Result<_>>()?;
@@ -88,8 +89,14 @@ fn open(args: &Convert) -> anyhow::Result<(Vec<ModelPart>, BTreeMap<String, Stri
         (None, true) => ComponentChoice::All,
         (None, false) => ComponentChoice::Only,
     };
-    let parts = model_parts(model, choice)?;
-    if parts.len() > 1 {
+    let original = OutputFormat::of_path(&args.output) == Some(OutputFormat::Gguf) && !args.keep_names;
+    let parts = model_parts(model, choice, original)?;
+    let renamed = parts.iter().map(|part| part.renamed.len()).sum::<usize>();
+    if renamed > 0 {
+        eprintln!(
+            "note: {renamed} tensors get the names of original checkpoints, which other programs read; --keep-names leaves them"
+        );
+    } else if parts.len() > 1 {
         eprintln!("note: tensors keep their names, after those of their folders: '{}...'", parts[0].prefix);
     }
     let metadata = if model.is_dir() { folder_metadata(model) } else { BTreeMap::new() };

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use impasto::backend::{DeviceOptions, profile};
 use impasto::device::{
-    Api, ApiReport, Device, DeviceInfo, DeviceKind, Standing, Store, Survey, SurveyOptions, free_memory, survey,
+    Device, DeviceInfo, DeviceKind, Standing, Store, Survey, SurveyOptions, context_memory, free_memory, survey,
 };
-use impasto::generate::settings::Gpu;
 use serde_json::json;
 
 use super::Devices;
@@ -38,21 +38,26 @@ pub fn devices(args: &Devices) -> anyhow::Result<()> {
     let survey = survey(&options);
     let free: Vec<(String, Option<u64>)> =
         survey.views().map(|view| (view.name.clone(), free_memory(view, &options))).collect();
+    let contexts: BTreeMap<&str, u64> =
+        survey.views().filter_map(|view| Some((&view.name[..], context_memory(view, &options)?))).collect();
     let free_of = |name: &str| free.iter().find(|(known, _)| known == name).and_then(|(_, bytes)| *bytes);
     if let Some(file) = &args.report {
-        write_report(file, &survey, &free)?;
+        write_report(file, &survey, &free, &contexts)?;
     }
     if args.json {
-        show::json(&as_json(&survey, &free));
+        show::json(&as_json(&survey, &free, &contexts));
         return Ok(());
     }
     table(&survey, &free_of);
+    for (name, taken) in contexts {
+        show::line(format_args!("{name}: free is what is left beside a context of CUDA, which takes {}", bytes(taken)));
+    }
     Ok(())
 }
 
-fn as_json(survey: &Survey, free: &[(String, Option<u64>)]) -> serde_json::Value {
+fn as_json(survey: &Survey, free: &[(String, Option<u64>)], contexts: &BTreeMap<&str, u64>) -> serde_json::Value {
     let free: BTreeMap<&str, Option<u64>> = free.iter().map(|(name, bytes)| (name.as_str(), *bytes)).collect();
-    json!({ "version": env!("CARGO_PKG_VERSION"), "free_memory": free, "survey": survey })
+    json!({ "version": env!("CARGO_PKG_VERSION"), "free_memory": free, "context_memory": contexts, "survey": survey })
 }
 
 fn forget() -> anyhow::Result<()> {
@@ -109,12 +114,13 @@ fn driver(device: &Device) -> String {
 }
 
 fn verdict(device: &Device) -> String {
-    let usable: Vec<&str> =
-        device.views.iter().filter(|v| v.standing == Standing::Usable).map(|v| &v.name[..]).collect();
+    let refused = |view: &DeviceInfo| profile(view, &DeviceOptions::default()).err();
+    let may = device.views.iter().filter(|v| v.standing == Standing::Usable && refused(v).is_none());
+    let usable: Vec<&str> = may.map(|v| &v.name[..]).collect();
     let Some(view) = device.views.first() else { return String::new() };
     match &view.standing {
         _ if !usable.is_empty() && usable.len() < device.views.len() => format!("usable as {}", usable.join(", ")),
-        Standing::Usable => "usable".into(),
+        Standing::Usable => refused(view).map_or("usable".into(), |why| why.to_string()),
         Standing::NotYet { instead } if view.is_gpu() => format!("seen, not usable yet: use {instead}"),
         Standing::NotYet { instead } => format!("seen, no GPU, not usable yet: use {instead}"),
         Standing::Refused { why } => format!("refused: {why}"),
@@ -122,12 +128,17 @@ fn verdict(device: &Device) -> String {
 }
 
 /// Everything, without what names the user or the machine.
-fn write_report(file: &Path, survey: &Survey, free: &[(String, Option<u64>)]) -> anyhow::Result<()> {
+fn write_report(
+    file: &Path,
+    survey: &Survey,
+    free: &[(String, Option<u64>)],
+    contexts: &BTreeMap<&str, u64>,
+) -> anyhow::Result<()> {
     let environment: BTreeMap<String, String> = std::env::vars_os()
         .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
         .filter(|(name, _)| REPORTED.iter().any(|begin| name.starts_with(begin)))
         .collect();
-    let mut all = as_json(survey, free);
+    let mut all = as_json(survey, free, contexts);
     all["environment"] = json!(environment);
     all["system"] = json!({
         "os": std::env::consts::OS,
@@ -182,23 +193,6 @@ fn without_names(text: &str, names: &[(String, &'static str)]) -> String {
         text = text.replace(written.trim_matches('"'), instead).replace(name.as_str(), instead);
     }
     text
-}
-
-/// What was asked for by name must be there: it is said before work is spent, with what was seen.
-pub fn insist(gpu: Gpu) -> anyhow::Result<()> {
-    if gpu != Gpu::Cuda {
-        return Ok(());
-    }
-    let api = Api::Cuda;
-    let survey = survey(&SurveyOptions { apis: vec![api], asked_for: true, ..SurveyOptions::default() });
-    let healthy: Vec<&str> =
-        survey.views().filter(|view| view.api == api && view.is_healthy()).map(|view| view.label.as_str()).collect();
-    let seen = match (healthy.as_slice(), survey.apis.first().and_then(ApiReport::fault)) {
-        ([], Some(fault)) => format!("it {}", fault.in_short()),
-        ([], None) => "no device was found; `impasto devices` says why".into(),
-        (some, _) => format!("{} was seen and is healthy", some.join(", ")),
-    };
-    bail!("--gpu {api}: this build cannot compute through {api} yet ({seen}); use --gpu auto or --gpu disable")
 }
 
 #[cfg(test)]

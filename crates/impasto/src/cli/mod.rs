@@ -71,6 +71,9 @@ pub struct Convert {
     /// Its text encoder T5-XXL.
     #[arg(long, value_name = "FILE", requires = "diffusion_model", conflicts_with = "model")]
     pub t5xxl: Option<PathBuf>,
+    /// Its language model.
+    #[arg(long, value_name = "FILE", requires = "diffusion_model", conflicts_with = "model")]
+    pub llm: Option<PathBuf>,
     /// The file to write: .gguf or .safetensors.
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
@@ -80,9 +83,12 @@ pub struct Convert {
     /// Types by name, such as "^vae\\.=f16,attn=q8_0": regular expressions, the first that is found in a tensor's name decides.
     #[arg(long, value_name = "RULES", default_value = "")]
     pub tensor_type_rules: String,
-    /// All components of a diffusers folder into one file, each under the name of its folder.
+    /// All components of a diffusers folder into one file, under the names of original checkpoints (GGUF), or each under the name of its folder.
     #[arg(long, requires = "model", conflicts_with = "component")]
     pub merge: bool,
+    /// GGUF with the names of a diffusers folder, where other programs would expect those of original checkpoints.
+    #[arg(long, requires = "model")]
+    pub keep_names: bool,
     /// One component of a diffusers folder, such as unet.
     #[arg(long, value_name = "NAME", requires = "model")]
     pub component: Option<String>,
@@ -171,6 +177,8 @@ pub enum Bench {
     Load(BenchLoad),
     /// Whole networks of true size on random weights, as a share of the peak of the same run, with a profile.
     Model(BenchModel),
+    /// Single products, convolutions and attention of true size on a device, by its own clock; tools/torch_ops.py measures the same on PyTorch.
+    Ops(BenchOps),
     /// Plans of the real networks: memory, how near to the least possible, and the time that planning takes.
     Plan(Common),
     /// A diffusion model in ever less memory: what streamed weights cost, and how much of the copying is hidden.
@@ -272,10 +280,22 @@ pub struct BenchLoad {
 }
 
 #[derive(Args)]
+pub struct BenchOps {
+    #[command(flatten)]
+    pub common: Common,
+    /// Where they run: a device that `impasto devices` lists.
+    #[arg(long, value_name = "NAME", default_value = "cuda0")]
+    pub backend: String,
+    /// Runs, of which the fastest counts.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub runs: usize,
+}
+
+#[derive(Args)]
 pub struct BenchModel {
     #[command(flatten)]
     pub common: Common,
-    /// Which networks: sd15, sd21 or sdxl.
+    /// Which networks: sd15, sd21, sdxl, flux-dev, klein-4b, z-image, sd35-large or qwen-image.
     #[arg(long, value_name = "NAME", default_value = "sd15", value_parser = Published::named)]
     pub family: Published,
     /// Where they run: cpu, or a device that `impasto devices` lists, such as vulkan0.
@@ -290,6 +310,12 @@ pub struct BenchModel {
     /// In a process of its own (auto) or in this one (off), which loads weights faster, since these are made up here.
     #[arg(long, value_name = "HOW", default_value = "off", value_parser = Isolate::parse)]
     pub isolate: Isolate,
+    /// Time each op by itself, also where the whole is slower then: on CUDA, which runs a step as one graph otherwise.
+    #[arg(long)]
+    pub by_op: bool,
+    /// Decode in so many bands, in less memory.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub bands: u64,
 }
 
 /// What types of weights cost.
@@ -300,6 +326,9 @@ pub struct BenchTypes {
     /// The types, the first of which the others are compared with.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "f16,q8_0,q4_0")]
     pub types: Vec<Storage>,
+    /// Also with a LoRA of this rank beside all layers of attention, at run time.
+    #[arg(long, value_name = "RANK", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub lora: Option<u32>,
 }
 
 /// What a worker process costs.

@@ -188,11 +188,12 @@ fn announce(settings: &Settings, job: &Job, places: &Placement) {
         }
     }
     eprintln!(
-        "{}x{}, {} steps, guidance {}, {}, {}, seed {}{}",
+        "{}x{}, {} steps, guidance {}{}, {}, {}, seed {}{}",
         job.width,
         job.height,
         job.steps,
         job.guidance,
+        job.distilled_guidance.map_or(String::new(), |told| format!(" and {told} told")),
         job.method,
         job.schedule,
         job.seed,

@@ -55,6 +55,7 @@ pub fn accepted(args: impl IntoIterator<Item = OsString>) -> Result<(Vec<OsStrin
                 };
                 ours.extend([name.into(), ours_is]);
             }
+            "--qwen2vl" => ours.extend(["--llm".into(), value()?]),
             "--prompt-file" => {
                 let file = value()?;
                 let text = std::fs::read_to_string(&file)
@@ -78,11 +79,8 @@ const FLAGS: &[(&str, &str)] = &[
     ("--taesd-preview-only", ""),
     ("--preview-noisy", ""),
     ("--clip_vision", ""),
-    ("--t5xxl", "models with T5 are not supported yet"),
-    ("--llm", "models with a language model are not supported yet"),
-    ("--llm_vision", "models with a language model are not supported yet"),
-    ("--qwen2vl", "models with a language model are not supported yet"),
-    ("--qwen2vl_vision", "models with a language model are not supported yet"),
+    ("--llm_vision", "models that read pictures beside the text are not supported yet"),
+    ("--qwen2vl_vision", "models that read pictures beside the text are not supported yet"),
     ("--high-noise-diffusion-model", "video is not supported"),
     ("--tae", "write --taesd FILE"),
     ("--control-net", ""),
@@ -115,12 +113,10 @@ const FLAGS: &[(&str, &str)] = &[
     ("--high-noise-steps", "video is not supported"),
     ("--timestep-shift", ""),
     ("--img-cfg-scale", ""),
-    ("--guidance", "this is for Flux, which is not supported yet; guidance of Stable Diffusion is --cfg-scale"),
-    ("--slg-scale", "this is for SD3, which is not supported yet"),
-    ("--skip-layers", "this is for SD3, which is not supported yet"),
-    ("--skip-layer-start", "this is for SD3, which is not supported yet"),
-    ("--skip-layer-end", "this is for SD3, which is not supported yet"),
-    ("--flow-shift", "this is for SD3, which is not supported yet"),
+    ("--slg-scale", "skip-layer guidance is not supported yet"),
+    ("--skip-layers", "skip-layer guidance is not supported yet"),
+    ("--skip-layer-start", "skip-layer guidance is not supported yet"),
+    ("--skip-layer-end", "skip-layer guidance is not supported yet"),
     ("--sigmas", "choose a --scheduler"),
     ("--ref-image", "Flux Kontext is not supported yet"),
     ("-r", "Flux Kontext is not supported yet"),

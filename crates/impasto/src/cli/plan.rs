@@ -1,8 +1,10 @@
 //! `impasto plan`: what a run would do, said before it is done.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use impasto::generate::place::{ModulePlan, RunPlan};
+use impasto::device::context_memory;
+use impasto::generate::place::{DevicePeak, Machine, ModulePlan, RunPlan};
 use impasto::generate::settings::Settings;
 use impasto::generate::{self, Job};
 use impasto::{Engine, EngineOptions};
@@ -25,12 +27,24 @@ pub fn plan(settings: &Settings, devices: &[String]) -> anyhow::Result<ExitCode>
     let planned = generate::plan(&job, &places)?;
     match settings.json {
         Some(true) => show::json(&planned),
-        _ => table(&planned, &job),
+        _ => table(&planned, &job, &contexts(&planned, engine.machine()?)),
     }
     Ok(if planned.fits() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn table(plan: &RunPlan, job: &Job) {
+/// What contexts of the devices that a plan uses take, by peak.
+fn contexts(plan: &RunPlan, machine: &Machine) -> BTreeMap<String, u64> {
+    // Only who has said how much is free is here to be asked.
+    let here = plan.peaks.iter().filter(|peak| peak.driver > 0);
+    let of = |peak: &DevicePeak| {
+        let devices = machine.devices().iter().filter(|device| peak.device.split(", ").any(|name| name == device.name));
+        let taken = devices.filter_map(|device| context_memory(device, &impasto::survey_options())).sum();
+        (peak.device.clone(), taken)
+    };
+    here.map(of).filter(|(_, taken)| *taken > 0).collect()
+}
+
+fn table(plan: &RunPlan, job: &Job, contexts: &BTreeMap<String, u64>) {
     let pictures = if job.count == 1 { "1 picture".into() } else { format!("{} pictures", job.count) };
     show::line(format_args!("{}x{}, {} steps, {pictures}", job.width, job.height, job.steps));
     let head = ["module", "computes on", "weights on", "weights", "arena", "largest buffer / limit", "split", "time"];
@@ -43,7 +57,15 @@ fn table(plan: &RunPlan, job: &Job) {
             0 => String::new(),
             process => format!(", {} of them the program itself", bytes(process)),
         };
-        show::line(format_args!("peak on {}: {} of {}{own}{over}", peak.device, bytes(peak.bytes), bytes(peak.limit)));
+        let beside = match (peak.driver, contexts.get(&peak.device)) {
+            (0, _) => String::new(),
+            (driver, None) => format!(", {} left to the driver", bytes(driver)),
+            (driver, Some(context)) => {
+                format!(", {} left to the driver beside its context of {}", bytes(driver), bytes(*context))
+            }
+        };
+        let (peak, limit, device) = (bytes(peak.bytes), bytes(peak.limit), &peak.device);
+        show::line(format_args!("peak on {device}: {peak} of {limit}{own}{beside}{over}"));
     }
     let measured = plan.modules.iter().all(|module| module.measured);
     let how = if measured { "by the rates of earlier runs" } else { "estimated, until runs have measured the devices" };
@@ -54,6 +76,10 @@ fn table(plan: &RunPlan, job: &Job) {
             module.module,
             module.widened as f64 / 1e6
         ));
+    }
+    for module in plan.modules.iter().filter(|module| module.lora_bytes > 0) {
+        let (name, count) = (&module.module, bytes(module.lora_bytes));
+        show::line(format_args!("{name}: {count} of its weights are LoRAs, applied at run time"));
     }
     for module in &plan.modules {
         if let Some(problem) = &module.problem {

@@ -10,7 +10,7 @@ use impasto::model::{Model, ModelPaths};
 use impasto::{BackendOptions, TensorGroup};
 use serde::Serialize;
 
-use super::{BenchBands, BenchCpu, BenchLoad, BenchModel, BenchStream, BenchTypes, BenchWorker, Common};
+use super::{BenchBands, BenchCpu, BenchLoad, BenchModel, BenchOps, BenchStream, BenchTypes, BenchWorker, Common};
 
 /// Steps of a network that are shown one by one; all of them are in the JSON.
 const STEPS_SHOWN: usize = 12;
@@ -202,10 +202,11 @@ pub fn bench_cpu(args: &BenchCpu) -> anyhow::Result<()> {
 }
 
 pub fn bench_types(args: &BenchTypes) -> anyhow::Result<()> {
-    let BenchTypes { model: args, types } = args;
+    let BenchTypes { model: args, types, lora } = args;
+    let rank = lora.map(|rank| rank as usize);
     let options = BackendOptions { cpu: args.common.options()?, isolate: args.isolate, ..BackendOptions::default() };
     let backend = impasto::open_device(&args.backend, &options)?;
-    let lines = bench::types(&*backend, &args.family, args.size as usize, args.runs, types)?;
+    let lines = bench::types(&*backend, &args.family, args.size as usize, args.runs, types, rank)?;
     if args.common.json {
         lines.iter().for_each(json);
         return Ok(());
@@ -225,10 +226,24 @@ pub fn bench_types(args: &BenchTypes) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub fn bench_model(args: &BenchModel) -> anyhow::Result<()> {
-    let options = BackendOptions { cpu: args.common.options()?, isolate: args.isolate, ..BackendOptions::default() };
+pub fn bench_ops(args: &BenchOps) -> anyhow::Result<()> {
+    let (cpu, isolate) = (args.common.options()?, impasto::generate::settings::Isolate::Off);
+    let options = BackendOptions { cpu, isolate, time_steps: true, ..BackendOptions::default() };
     let backend = impasto::open_device(&args.backend, &options)?;
-    bench::model(&*backend, &args.family, args.size as usize, args.runs, |l| {
+    bench::ops(&*backend, args.runs, |l| {
+        if args.common.json {
+            return json(l);
+        }
+        let (us, tflops) = (l.seconds * 1e6, l.gflops / 1e3);
+        say!("{:<32} {us:>9.1} us {tflops:>7.1} TFLOP/s, {:.0} % of the peak", l.name, 100.0 * l.ratio);
+    })
+}
+
+pub fn bench_model(args: &BenchModel) -> anyhow::Result<()> {
+    let (cpu, isolate, time_steps) = (args.common.options()?, args.isolate, args.by_op);
+    let options = BackendOptions { cpu, isolate, time_steps, ..BackendOptions::default() };
+    let backend = impasto::open_device(&args.backend, &options)?;
+    bench::model(&*backend, &args.family, args.size as usize, args.bands, args.runs, |l| {
         if args.common.json {
             return json(l);
         }

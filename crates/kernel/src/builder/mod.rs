@@ -10,6 +10,7 @@ mod matrix;
 mod stored;
 mod types;
 mod value;
+mod warpgroup;
 
 use std::cell::{RefCell, RefMut};
 use std::marker::PhantomData;
@@ -28,6 +29,7 @@ pub use matrix::{
 };
 pub use stored::{StoredBuf, StoredBufMut};
 pub use types::{Array, Equal, Float, Int, IntoVal, Lit, Logic, Num, Shared32, Type, Vec2, Vec3, Vec4, Vector};
+pub use warpgroup::LeftTile;
 
 /// Writes one kernel.
 ///

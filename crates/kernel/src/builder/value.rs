@@ -131,6 +131,8 @@ methods!(Float,
         inverse_sqrt InverseSqrt,
         /// e to this power.
         exp Exp,
+        /// Two to this power.
+        exp2 Exp2,
         /// The natural logarithm.
         log Log,
         /// The sine.

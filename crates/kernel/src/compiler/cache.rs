@@ -1,7 +1,7 @@
 //! Modules that were compiled before, on disk.
 //!
-//! An entry is named after all that its bytes depend on: the text of the kernels, which has their specialisation in it, the emitter, the target, the
-//! optimisation and the sources of this compiler. It is put in place at once, so writers do not disturb each other, and holds its own name, its
+//! The key of a module is made of all that its bytes depend on: the text of the kernels, which has their specialisation in it, the emitter, the target, the
+//! optimisation and the sources of this compiler. An entry is put in place at once, so writers do not disturb each other, and holds its own key, its
 //! length and a checksum, so that what is damaged is compiled again and replaced. Only what was shipped is kept. What is wrong with the
 //! folder costs time and a message.
 
@@ -17,7 +17,7 @@ use crate::target::Target;
 /// The sources that this compiler was built from.
 const COMPILER: &str = env!("IMPASTO_SOURCES");
 const MAGIC: &[u8; 8] = b"impastok";
-/// Bytes before the module: the magic, the name, the length.
+/// Bytes before the code: the magic, the key, the length.
 const HEAD: usize = 8 + 16 + 8;
 const CHECKSUM: usize = 8;
 /// The most bytes that are kept.
@@ -25,55 +25,64 @@ const MOST: u64 = 256 << 20;
 /// A file that is being written for this long was left behind.
 const STALE: Duration = Duration::from_secs(3600);
 
+/// Code that was compiled before, in files of a folder that later runs find: an entry is there whole, or not at all. The oldest give way above 256 MiB.
+///
+/// ```
+/// use impasto_kernel::{CodeCache, Messages};
+/// let folder = tempfile::tempdir()?;
+/// let cache = CodeCache::at(folder.path());
+/// cache.put(7, b"code", &Messages::default());
+/// assert_eq!(cache.get(7).as_deref(), Some(&b"code"[..]));
+/// std::fs::write(std::fs::read_dir(folder.path())?.next().unwrap()?.path(), b"damaged")?;
+/// assert_eq!(cache.get(7), None);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug)]
-pub(super) struct Cache {
+pub struct CodeCache {
     folder: PathBuf,
     most: u64,
 }
 
-/// What an entry is named after.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Name(u128);
-
-impl Name {
-    pub(super) fn of(emitter: &dyn Emitter, kernels: &[Kernel], target: &Target, optimise: bool) -> Name {
-        Name::by(&format!("{COMPILER}\n{}\n{emitter:?}", emitter.version()), kernels, target, optimise)
-    }
-
-    fn by(compiler: &str, kernels: &[Kernel], target: &Target, optimise: bool) -> Name {
-        let mut text = format!("{compiler}\n{target:?}\n{optimise}\n{}\n", kernels.len());
-        for k in kernels {
-            // A name may hold anything before it is verified; its length keeps two kernels apart.
-            text.push_str(&format!("{}\n{k}\n", k.name.len()));
-        }
-        Name(digest(text.as_bytes()))
-    }
+/// The key of a module: all that its bytes depend on.
+pub(super) fn module_key(emitter: &dyn Emitter, kernels: &[Kernel], target: &Target, optimise: bool) -> u128 {
+    key(&format!("{COMPILER}\n{}\n{emitter:?}", emitter.version()), kernels, target, optimise)
 }
 
-impl Cache {
-    pub(super) fn at(folder: PathBuf) -> Cache {
-        Cache { folder, most: MOST }
+fn key(compiler: &str, kernels: &[Kernel], target: &Target, optimise: bool) -> u128 {
+    let mut text = format!("{compiler}\n{target:?}\n{optimise}\n{}\n", kernels.len());
+    for k in kernels {
+        // A name may hold anything before it is verified; its length keeps two kernels apart.
+        text.push_str(&format!("{}\n{k}\n", k.name.len()));
+    }
+    digest(text.as_bytes())
+}
+
+impl CodeCache {
+    /// In this folder, which is made with the first entry.
+    pub fn at(folder: impl Into<PathBuf>) -> CodeCache {
+        CodeCache { folder: folder.into(), most: MOST }
     }
 
-    fn path(&self, name: Name) -> PathBuf {
-        self.folder.join(format!("kernel-{:032x}", name.0))
+    fn path(&self, key: u128) -> PathBuf {
+        self.folder.join(format!("kernel-{key:032x}"))
     }
 
-    /// The module of an entry, if it is there and whole.
-    pub(super) fn get(&self, name: Name) -> Option<Vec<u8>> {
-        let path = self.path(name);
+    /// The code of an entry, if it is there and whole.
+    pub fn get(&self, key: u128) -> Option<Vec<u8>> {
+        let path = self.path(key);
         let data = fs::metadata(&path).ok()?;
         if !data.is_file() || data.len() > self.most {
             return None;
         }
-        let module = read(&fs::read(&path).ok()?, name)?;
+        let code = read(&fs::read(&path).ok()?, key)?;
         // The oldest is removed first, and this one is in use.
         let _ = File::options().append(true).open(&path).and_then(|file| file.set_modified(SystemTime::now()));
-        Some(module)
+        Some(code)
     }
 
-    pub(super) fn put(&self, name: Name, module: &[u8], messages: &Messages) {
-        if let Err(error) = impasto_store::put(&self.path(name), &write(module, name)) {
+    /// Keeps an entry for later runs. A folder that cannot be written to is said in the messages.
+    pub fn put(&self, key: u128, code: &[u8], messages: &Messages) {
+        if let Err(error) = impasto_store::put(&self.path(key), &write(code, key)) {
             let folder = self.folder.display();
             messages.say(format!("{folder} cannot be written to ({error}): kernels are compiled in every run"));
         }
@@ -115,11 +124,11 @@ impl Cache {
 }
 
 /// An entry as bytes.
-fn write(module: &[u8], name: Name) -> Vec<u8> {
+fn write(code: &[u8], key: u128) -> Vec<u8> {
     let mut all = MAGIC.to_vec();
-    all.extend(name.0.to_le_bytes());
-    all.extend((module.len() as u64).to_le_bytes());
-    all.extend(module);
+    all.extend(key.to_le_bytes());
+    all.extend((code.len() as u64).to_le_bytes());
+    all.extend(code);
     all.extend(checksum(&all));
     all
 }
@@ -128,13 +137,13 @@ fn checksum(bytes: &[u8]) -> [u8; CHECKSUM] {
     (digest(bytes) as u64).to_le_bytes()
 }
 
-/// The module of an entry that is whole and has this name.
-fn read(all: &[u8], name: Name) -> Option<Vec<u8>> {
+/// The code of an entry that is whole and has this key.
+fn read(all: &[u8], key: u128) -> Option<Vec<u8>> {
     let (rest, sum) = all.split_at_checked(all.len().checked_sub(CHECKSUM)?)?;
-    let (head, module) = rest.split_at_checked(HEAD)?;
+    let (head, code) = rest.split_at_checked(HEAD)?;
     let length = u64::from_le_bytes(head[24..].try_into().ok()?);
-    let whole = head[..8] == *MAGIC && head[8..24] == name.0.to_le_bytes() && module.len() as u64 == length;
-    (whole && checksum(rest) == sum).then(|| module.to_vec())
+    let whole = head[..8] == *MAGIC && head[8..24] == key.to_le_bytes() && code.len() as u64 == length;
+    (whole && checksum(rest) == sum).then(|| code.to_vec())
 }
 
 #[cfg(test)]
@@ -148,8 +157,8 @@ mod tests {
     #[test]
     fn another_compiler_has_other_entries() {
         let (kernels, target) = ([kernel()], Target::LEAST);
-        let name = |compiler: &str| Name::by(compiler, &kernels, &target, true);
-        assert_ne!(name("0.1.0-1"), name("0.1.0-2"));
+        let key = |compiler: &str| key(compiler, &kernels, &target, true);
+        assert_ne!(key("0.1.0-1"), key("0.1.0-2"));
         assert!(COMPILER.starts_with(env!("CARGO_PKG_VERSION")) && COMPILER.len() > 16, "{COMPILER}");
     }
 
@@ -159,24 +168,24 @@ mod tests {
         let messages = Messages::default();
         let module = vec![7u8; 400];
         // Ten entries of 440 bytes.
-        let cache = Cache { folder: folder.path().to_owned(), most: 4400 };
-        let names: Vec<Name> = (0..11).map(Name).collect();
-        let age = |name: Name, seconds: u64| {
-            let file = File::options().append(true).open(cache.path(name)).unwrap();
+        let cache = CodeCache { folder: folder.path().to_owned(), most: 4400 };
+        let keys: Vec<u128> = (0..11).collect();
+        let age = |key: u128, seconds: u64| {
+            let file = File::options().append(true).open(cache.path(key)).unwrap();
             file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
         };
-        for (i, &name) in (0..).zip(&names[..10]) {
-            cache.put(name, &module, &messages);
-            age(name, 1000 - i);
+        for (i, &key) in (0..).zip(&keys[..10]) {
+            cache.put(key, &module, &messages);
+            age(key, 1000 - i);
         }
         fs::write(folder.path().join("new-1-1-kernel-x"), "left behind").unwrap();
         fs::write(folder.path().join("someone else's"), "kept").unwrap();
         let left = File::options().append(true).open(folder.path().join("new-1-1-kernel-x")).unwrap();
         left.set_modified(SystemTime::now() - 2 * STALE).unwrap();
         // The oldest is read, so it is not the oldest any more.
-        assert_eq!(cache.get(names[0]).as_ref(), Some(&module));
-        cache.put(names[10], &module, &messages);
-        let kept: Vec<usize> = (0..11).filter(|&i| cache.get(names[i]).is_some()).collect();
+        assert_eq!(cache.get(keys[0]).as_ref(), Some(&module));
+        cache.put(keys[10], &module, &messages);
+        let kept: Vec<usize> = (0..11).filter(|&i| cache.get(keys[i]).is_some()).collect();
         assert_eq!(kept, [0, 5, 6, 7, 8, 9, 10]);
         let others = fs::read_dir(folder.path())
             .unwrap()

@@ -14,7 +14,8 @@ use crate::ir::Kernel;
 use crate::passes::{STRIP_GRADIENTS, run_pipeline};
 use crate::target::Target;
 use crate::verify::verify;
-use cache::{Cache, Name};
+pub use cache::CodeCache;
+use cache::module_key;
 use dump::Dump;
 pub use emitter::{CompiledModule, Emitter, Entry, ModuleKind};
 pub use messages::Messages;
@@ -33,7 +34,7 @@ pub struct Compiler {
     target: Target,
     optimise: bool,
     dump: Option<PathBuf>,
-    cache: Option<Cache>,
+    cache: Option<CodeCache>,
     messages: Arc<Messages>,
 }
 
@@ -59,7 +60,7 @@ impl Compiler {
     /// Caches modules in this folder. A dump is always of a new compilation.
     #[must_use]
     pub fn cache_in(self, folder: impl Into<PathBuf>) -> Compiler {
-        Compiler { cache: Some(Cache::at(folder.into())), ..self }
+        Compiler { cache: Some(CodeCache::at(folder)), ..self }
     }
 
     /// Where messages go: compilers may share them.
@@ -71,6 +72,12 @@ impl Compiler {
     /// What there was to say.
     pub fn messages(&self) -> &Messages {
         &self.messages
+    }
+
+    /// The key of these kernels' module: another one wherever its bytes could be others. Whoever keeps what becomes of a module knows by this, without
+    /// compiling it, which one it would be.
+    pub fn key(&self, kernels: &[Kernel]) -> u128 {
+        module_key(&*self.emitter, kernels, &self.target, self.optimise)
     }
 
     /// A module with an entry point for each kernel: all of them, or an error that names the one at fault.
@@ -95,16 +102,15 @@ impl Compiler {
             bytes,
             entries: kernels.iter().map(Entry::of).collect(),
         };
-        let name = || Name::of(&*self.emitter, kernels, &self.target, self.optimise);
-        let cache = self.cache.as_ref().map(|cache| (cache, name()));
-        let found = cache.as_ref().filter(|_| !dump.is_on()).and_then(|(cache, name)| cache.get(*name));
+        let cache = self.cache.as_ref().map(|cache| (cache, self.key(kernels)));
+        let found = cache.as_ref().filter(|_| !dump.is_on()).and_then(|(cache, key)| cache.get(*key));
         if let Some(bytes) = found.filter(|bytes| self.emitter.check(bytes).is_ok()) {
             return Ok(module(bytes));
         }
         let lowered = kernels.iter().map(|k| self.lower(k, dump)).collect::<Result<Vec<_>, _>>()?;
         let module = module(self.emitter.emit(&lowered, &self.target)?);
-        if let Some((cache, name)) = cache {
-            cache.put(name, &module.bytes, &self.messages);
+        if let Some((cache, key)) = cache {
+            cache.put(key, &module.bytes, &self.messages);
         }
         Ok(module)
     }

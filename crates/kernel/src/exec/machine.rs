@@ -1,14 +1,13 @@
 //! One workgroup in lockstep. Registers are columns: for each scalar of each value, one number for each invocation.
 
-use super::data::{BufferData, ScalarOffsets};
+use super::data::ScalarOffsets;
 use super::mask::Mask;
+use super::pending::Pending;
 use super::wide::Arithmetic;
 use super::{Coverage, ForeignExecutor, Launch};
 use crate::error::KernelError;
 use crate::eval;
-use crate::ir::{
-    Atomic, BinaryOp, Builtin, Compare, Kernel, MemoryId, OpId, OpKind, RegionId, Scalar, Space, Subgroup, Ty, Value,
-};
+use crate::ir::{BinaryOp, Builtin, Kernel, OpId, OpKind, RegionId, Scalar, Space, Subgroup, Ty, Value};
 use crate::text::op_text;
 
 /// A loop that is running.
@@ -30,11 +29,11 @@ pub struct Executor<'a> {
     vars: Vec<u32>,
     pub(super) regs: Vec<u64>,
     /// Workgroup and private arrays; buffers have none. Nothing was written where there is `None`.
-    arrays: Vec<Vec<Option<u64>>>,
+    pub(super) arrays: Vec<Vec<Option<u64>>>,
     /// The number of each memory among the buffers, scalars of its elements, and where they lie in a buffer.
-    buffers: Vec<usize>,
-    widths: Vec<usize>,
-    places: Vec<ScalarOffsets>,
+    pub(super) buffers: Vec<usize>,
+    pub(super) widths: Vec<usize>,
+    pub(super) places: Vec<ScalarOffsets>,
     frames: Vec<Frame>,
     group: [u32; 3],
     /// All invocations.
@@ -42,7 +41,9 @@ pub struct Executor<'a> {
     ops: u64,
     work: u64,
     reached: Vec<bool>,
-    arithmetic: Arithmetic,
+    pub(super) arithmetic: Arithmetic,
+    /// Copies and products that go on.
+    pub(super) pending: Pending,
     /// Ops, by their index, that the foreign executor is shown when they run; none beyond the end.
     pub(super) watched: Vec<bool>,
     /// What runs the foreign ops of an imported kernel.
@@ -97,6 +98,7 @@ impl<'a> Executor<'a> {
             work: 0,
             reached: vec![false; k.op_count()],
             arithmetic: Arithmetic { wide },
+            pending: Pending::default(),
             watched: Vec::new(),
             foreign: None,
         }
@@ -114,9 +116,11 @@ impl<'a> Executor<'a> {
                 Space::Buffer(_) | Space::Pointed { .. } => {}
                 Space::Workgroup(n) => array.resize(n as usize * width, None),
                 Space::Private(n) => array.resize(n as usize * width * self.lanes, Some(0)),
+                Space::Registers(n) => array.resize(n as usize * width * self.lanes, None),
             }
         }
         self.frames.clear();
+        self.pending = Pending::new(self.lanes);
         if let Some(foreign) = &mut self.foreign {
             foreign.begin_workgroup(self.lanes).map_err(|what| KernelError::Launch {
                 kernel: self.k.name.clone(),
@@ -166,7 +170,7 @@ impl<'a> Executor<'a> {
         }
     }
 
-    fn set(&mut self, v: Value, lane: usize, bits: u64) {
+    pub(super) fn set(&mut self, v: Value, lane: usize, bits: u64) {
         let at = self.at(self.columns[v.index()], lane);
         self.regs[at] = bits;
     }
@@ -413,6 +417,12 @@ impl<'a> Executor<'a> {
             OpKind::Subgroup(f) => return self.subgroup(op, f, mask, launch),
             OpKind::SubgroupBarrier => return self.whole_subgroups(op, mask, launch).map(drop),
             kind if kind.is_matrix() => return self.matrix(op, kind, mask, launch),
+            OpKind::AsyncCommit | OpKind::AsyncWait(_) => {
+                mask.lanes().for_each(|lane| self.order_copies(kind, lane, launch));
+                return Ok(());
+            }
+            OpKind::WarpgroupMulAdd(product) => return self.warpgroup_mul_add(op, product, mask, launch),
+            OpKind::WarpgroupWait(n) => return self.warpgroup_wait(op, n, mask),
             OpKind::Binary(_) | OpKind::Convert if k.matrix(k.ty(args[0])).is_some() => {
                 self.whole_subgroups(op, mask, launch)?;
             }
@@ -431,7 +441,7 @@ impl<'a> Executor<'a> {
                 self.elementwise(op, kind, mask);
                 return Ok(());
             }
-            OpKind::Convert | OpKind::Bitcast | OpKind::Custom => {
+            OpKind::Convert | OpKind::Bitcast | OpKind::Custom | OpKind::Pack(_) => {
                 self.elementwise(op, kind, mask);
                 return Ok(());
             }
@@ -464,6 +474,9 @@ impl<'a> Executor<'a> {
                 OpKind::Load(m) => self.load(op, m, lane, launch).map_err(|p| Stop(op, lane, p))?,
                 OpKind::Store(m) => self.store(op, m, lane, launch).map_err(|p| Stop(op, lane, p))?,
                 OpKind::Atomic(m, f) => self.atomic(op, m, f, lane, launch).map_err(|p| Stop(op, lane, p))?,
+                OpKind::AsyncCopy(to, from) => {
+                    self.async_copy(op, to, from, lane, launch).map_err(|p| Stop(op, lane, p))?;
+                }
                 OpKind::Len(m) => {
                     let n = self.places[m.index()].elements(&launch.buffers[self.buffers[m.index()]]);
                     self.set(k.result(op), lane, n as u64);
@@ -524,6 +537,10 @@ impl<'a> Executor<'a> {
             OpKind::Fma => self.map(from, to, n, mask, |[x, y, z]| arithmetic.fma(s, x, y, z)),
             OpKind::Convert => self.map(from, to, n, mask, |[x, ..]| arithmetic.convert(s, scalar, x)),
             OpKind::Bitcast => self.map(from, to, n, mask, |[x, ..]| arithmetic.bitcast(s, scalar, x)),
+            OpKind::Pack(half) => {
+                let bits = |x: u64| arithmetic.convert(s, half, x);
+                self.map(from, to, n, mask, |[x, y, _]| bits(x) | bits(y) << 16);
+            }
             OpKind::Select if self.width(args[0]) == 1 => {
                 let [condition, yes, no] = from;
                 for i in 0..n {
@@ -533,94 +550,6 @@ impl<'a> Executor<'a> {
             OpKind::Select => self.map(from, to, n, mask, |[c, x, y]| if c != 0 { x } else { y }),
             _ => self.map(from, to, n, mask, |[x, ..]| x),
         }
-    }
-
-    /// The element that an op names, if it exists.
-    fn element(&self, op: OpId, m: MemoryId, lane: usize, buffers: &[BufferData]) -> Result<usize, String> {
-        self.place(m, self.get(self.k.args(op)[0], lane) as usize, lane, buffers)
-    }
-
-    /// An element that exists: its index in a buffer, or where its first scalar stands in an array.
-    pub(super) fn place(
-        &self,
-        m: MemoryId,
-        index: usize,
-        lane: usize,
-        buffers: &[BufferData],
-    ) -> Result<usize, String> {
-        let mem = self.k.memory(m);
-        let width = self.widths[m.index()];
-        let (n, at) = match mem.space {
-            Space::Buffer(_) => (self.places[m.index()].elements(&buffers[self.buffers[m.index()]]), index),
-            Space::Workgroup(n) => (n as usize, index * width),
-            Space::Private(n) => (n as usize, (n as usize * lane + index) * width),
-            Space::Pointed { .. } => (0, 0),
-        };
-        if index >= n {
-            return Err(format!("index {index} is outside of '{}', which has {n} elements", mem.name));
-        }
-        Ok(at)
-    }
-
-    fn load(&mut self, op: OpId, m: MemoryId, lane: usize, launch: &Launch) -> Result<(), String> {
-        let at = self.element(op, m, lane, &launch.buffers)?;
-        let column = self.columns[self.k.result(op).index()];
-        for i in 0..self.widths[m.index()] {
-            let bits = self.take(m, at, i, launch)?;
-            let to = self.at(column + i as u32, lane);
-            self.regs[to] = bits;
-        }
-        Ok(())
-    }
-
-    /// One scalar of an element.
-    pub(super) fn take(&self, m: MemoryId, at: usize, scalar: usize, launch: &Launch) -> Result<u64, String> {
-        match self.k.memory(m).space {
-            Space::Buffer(_) => Ok(self.places[m.index()].get(&launch.buffers[self.buffers[m.index()]], at, scalar)),
-            _ => self.arrays[m.index()][at + scalar]
-                .ok_or_else(|| format!("nobody has written this element of '{}'", self.k.memory(m).name)),
-        }
-    }
-
-    /// Writes one scalar of an element.
-    pub(super) fn put(&mut self, m: MemoryId, at: usize, scalar: usize, bits: u64, launch: &mut Launch) {
-        match self.k.memory(m).space {
-            Space::Buffer(_) => {
-                self.places[m.index()].put(&mut launch.buffers[self.buffers[m.index()]], at, scalar, bits)
-            }
-            _ => self.arrays[m.index()][at + scalar] = Some(bits),
-        }
-    }
-
-    fn store(&mut self, op: OpId, m: MemoryId, lane: usize, launch: &mut Launch) -> Result<(), String> {
-        let at = self.element(op, m, lane, &launch.buffers)?;
-        let column = self.columns[self.k.args(op)[1].index()];
-        for i in 0..self.widths[m.index()] {
-            let bits = self.regs[self.at(column + i as u32, lane)];
-            self.put(m, at, i, bits, launch);
-        }
-        Ok(())
-    }
-
-    fn atomic(&mut self, op: OpId, m: MemoryId, f: Atomic, lane: usize, launch: &mut Launch) -> Result<(), String> {
-        self.load(op, m, lane, launch)?;
-        let args = self.k.args(op);
-        let s = self.k.memory(m).ty.as_scalar().unwrap_or(Scalar::U32);
-        let (old, x) = (self.get(self.k.result(op), lane), self.get(args[1], lane));
-        let new = match f {
-            Atomic::Add => self.arithmetic.binary(BinaryOp::Add, s, old, x),
-            Atomic::Min => self.arithmetic.binary(BinaryOp::Min, s, old, x),
-            Atomic::Max => self.arithmetic.binary(BinaryOp::Max, s, old, x),
-            Atomic::And => old & x,
-            Atomic::Or => old | x,
-            Atomic::Xor => old ^ x,
-            Atomic::Exchange => x,
-            Atomic::CompareExchange if self.arithmetic.compare(Compare::Eq, s, old, x) => self.get(args[2], lane),
-            Atomic::CompareExchange => old,
-        };
-        let at = self.element(op, m, lane, &launch.buffers)?;
-        self.put(m, at, 0, new, launch);
-        Ok(())
     }
 
     fn subgroup(&mut self, op: OpId, f: Subgroup, mask: Mask, launch: &Launch) -> Result<(), Stop> {

@@ -14,9 +14,19 @@ fn alignment(m: Matrix, layout: MatrixLayout) -> u32 {
 }
 
 impl Executor<'_> {
-    /// The subgroups that are active, which must be whole: every lane there is, and none missing.
+    /// The subgroups that are active, which must be whole.
     pub(super) fn whole_subgroups(&self, op: OpId, mask: Mask, launch: &Launch) -> Result<Vec<Range<usize>>, Stop> {
-        let width = launch.subgroup as usize;
+        self.whole_groups(op, mask, launch.subgroup as usize, "subgroup")
+    }
+
+    /// The groups of so many lanes that are active, which must be whole: every lane there is, and none missing.
+    pub(super) fn whole_groups(
+        &self,
+        op: OpId,
+        mask: Mask,
+        width: usize,
+        name: &str,
+    ) -> Result<Vec<Range<usize>>, Stop> {
         let mut whole = Vec::new();
         for first in (0..self.lanes).step_by(width) {
             let lanes = first..first + width;
@@ -24,7 +34,7 @@ impl Executor<'_> {
                 continue;
             }
             if let Some(l) = lanes.clone().find(|&l| l >= self.lanes || !mask.has(l)) {
-                let problem = format!("not all {width} invocations of the subgroup reach this");
+                let problem = format!("not all {width} invocations of the {name} reach this");
                 return Err(Stop(op, l.min(self.lanes - 1), problem));
             }
             whole.push(lanes);

@@ -9,6 +9,8 @@ mod foreign;
 mod machine;
 mod mask;
 mod matrix;
+mod memory;
+mod pending;
 mod wide;
 
 use crate::error::KernelError;
@@ -162,7 +164,7 @@ fn check(kernel: &Kernel, launch: &Launch) -> Result<(), String> {
         ));
     }
     let private = |m: &MemoryDecl| match m.space {
-        Space::Private(n) => u64::from(n) * u64::from(machine::leaves(kernel, m.ty)),
+        Space::Private(n) | Space::Registers(n) => u64::from(n) * u64::from(machine::leaves(kernel, m.ty)),
         _ => 0,
     };
     let arrays: u64 = kernel.memories.iter().map(private).sum();

@@ -38,6 +38,7 @@ impl Arithmetic {
             UnaryOp::Sqrt => x.sqrt(),
             UnaryOp::InverseSqrt => 1.0 / x.sqrt(),
             UnaryOp::Exp => x.exp(),
+            UnaryOp::Exp2 => x.exp2(),
             UnaryOp::Log => x.ln(),
             UnaryOp::Sin => x.sin(),
             UnaryOp::Cos => x.cos(),

@@ -71,6 +71,8 @@ pub enum Space {
     Workgroup(u32),
     /// An array of one invocation, zero at the start.
     Private(u32),
+    /// An array of one invocation in registers: every index is a constant. It holds nothing until it is written.
+    Registers(u32),
     /// Memory of an imported kernel, which ops name by pointers: what others see, too, or only this invocation.
     Pointed {
         /// Whether others see it.

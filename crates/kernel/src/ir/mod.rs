@@ -16,6 +16,6 @@ pub use kernel::{
 };
 pub use layout::DataLayout;
 pub(crate) use layout::MAX_SCALARS;
-pub use op::{Atomic, BinaryOp, Builtin, Compare, Effect, MatrixLayout, OpKind, Subgroup, UnaryOp};
+pub use op::{Atomic, BinaryOp, Builtin, Compare, Effect, MatrixLayout, OpKind, Subgroup, UnaryOp, WarpgroupProduct};
 pub(crate) use sources::Sources;
 pub use types::{Matrix, MatrixShape, MatrixUse, Members, Scalar, Shape, Ty};

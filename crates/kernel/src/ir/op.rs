@@ -4,6 +4,7 @@
 //! languages leave undefined has a value here (each comment says which), and is lowered so.
 
 use super::kernel::{MemoryId, RegionId, VarId};
+use super::types::Scalar;
 
 /// A function of one number, applied to each component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,6 +25,7 @@ pub enum UnaryOp {
     Sqrt,
     InverseSqrt,
     Exp,
+    Exp2,
     Log,
     Sin,
     Cos,
@@ -131,6 +133,56 @@ pub enum MatrixLayout {
     Column,
 }
 
+/// A product of two tiles that a warpgroup (128 invocations, the first one's local index a multiple of that) adds to its sums:
+/// 64 rows, `n` columns, `16 * steps` of k.
+///
+/// **Tiles** lie in workgroup memory at multiples of 1,024 bytes, in rows of 128 bytes (64 factors). The 16-byte chunk `c` of row `r` lies where chunk
+/// `c ^ (r % 8)` would: that is [`WarpgroupProduct::word`]. `a` has a row for each of the 64 rows of the result, along k. `b` has a row for each
+/// column of the result, along k (layout `column`); or a row for each of k, along n, in blocks of 64 columns that lie one after the other (`row`).
+/// Or `a` is a register array of u32, each with two factors: the elements that [`WarpgroupProduct::place`] names, one step of 16 columns after the other.
+///
+/// **Sums** are a register array of `n / 2` f32 in each invocation; [`WarpgroupProduct::place`] says which. They are the device's until
+/// `warpgroup_wait`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WarpgroupProduct {
+    /// The register array of the sums.
+    pub sums: MemoryId,
+    /// The left tile.
+    pub a: MemoryId,
+    /// The right tile.
+    pub b: MemoryId,
+    /// Columns of the result: 8 to 256, in eights.
+    pub n: u16,
+    /// Steps of 16 along k: up to 4 where a tile lies along k, else up to 16.
+    pub steps: u8,
+    /// The type of the factors: f16 or bf16.
+    pub factor: Scalar,
+    /// How the right tile lies.
+    pub layout: MatrixLayout,
+}
+
+impl WarpgroupProduct {
+    /// Invocations that compute it together.
+    pub const INVOCATIONS: u32 = 128;
+    /// Rows of the result.
+    pub const ROWS: u32 = 64;
+    /// Bytes that tiles begin at multiples of.
+    pub const ALIGNMENT: u32 = 1024;
+    /// Factors in a row of a tile.
+    pub const WIDTH: u32 = 64;
+
+    /// Row and column of element `i` of an invocation's array, the invocation by its place in the warpgroup.
+    pub const fn place(invocation: u32, i: u32) -> [u32; 2] {
+        let (warp, lane) = (invocation / 32, invocation % 32);
+        [16 * warp + lane / 4 + 8 * (i / 2 % 2), 8 * (i / 4) + 2 * (lane % 4) + i % 2]
+    }
+
+    /// The 32-bit word, from the begin of a tile, that holds the factors `2 * pair` and `2 * pair + 1` of a row.
+    pub const fn word(row: u32, pair: u32) -> u32 {
+        row * 32 + ((pair / 4) ^ (row % 8)) * 4 + pair % 4
+    }
+}
+
 /// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpKind {
@@ -158,6 +210,8 @@ pub enum OpKind {
     Convert,
     /// The same bits as another type of the same size.
     Bitcast,
+    /// `a, b`, of f32: both rounded to this float of 16 bits, and their bits as one u32, the first in the lower half.
+    Pack(Scalar),
     /// `value, x, dx, y, dy, ..`: the value; differentiation takes `dx`, `dy` for its derivatives by `x`, `y`, and looks at nothing else. With
     /// the value alone it has none: a stopped gradient.
     Custom,
@@ -203,6 +257,22 @@ pub enum OpKind {
     /// `a, b, c`: a * b + c. Each element is c, then the products are added in order of k, all in f32, and the sum is rounded to the result.
     /// A device may add in another order and with other roundings between, within the device's bounds.
     MatrixMulAdd,
+
+    // Copies that go on while other ops run. What is copied is there after a wait, and for others after a barrier that follows it.
+    /// `index, index, valid`: starts to copy 16 bytes from a buffer that is only read to workgroup memory, both at multiples of 16 bytes; zeros where
+    /// `valid` is false, and then the buffer is not looked at. Indices count elements of their memory.
+    AsyncCopy(MemoryId, MemoryId),
+    /// Makes a group of the copies that this invocation started since the last one.
+    AsyncCommit,
+    /// Waits until all but the last so many groups of this invocation are done.
+    AsyncWait(u32),
+
+    // Products of a warpgroup, which go on while other ops run: tiles and sums are not touched before the wait.
+    /// `index, index, add`, or `index, add` where the left tile is in registers: starts `sums = a * b`, with `add` true `sums += a * b`. All
+    /// invocations of the warpgroup do this with the same operands. Indices count elements of the tiles' memories.
+    WarpgroupMulAdd(WarpgroupProduct),
+    /// Waits until all but the last so many products of the warpgroup are done.
+    WarpgroupWait(u32),
 
     // Variables: only before SSA construction.
     /// Declares a variable, with its first value.
@@ -280,7 +350,7 @@ macro_rules! names {
 
 names!(UnaryOp {
     Neg "neg", Not "not", Abs "abs", Floor "floor", Ceil "ceil", Trunc "trunc", RoundEven "round_even", Sqrt "sqrt",
-    InverseSqrt "inverse_sqrt", Exp "exp", Log "log", Sin "sin", Cos "cos", Tanh "tanh", CountOnes "count_ones",
+    InverseSqrt "inverse_sqrt", Exp "exp", Exp2 "exp2", Log "log", Sin "sin", Cos "cos", Tanh "tanh", CountOnes "count_ones",
     ReverseBits "reverse_bits",
 });
 names!(BinaryOp {
@@ -317,6 +387,7 @@ impl UnaryOp {
             UnaryOp::Sqrt
                 | UnaryOp::InverseSqrt
                 | UnaryOp::Exp
+                | UnaryOp::Exp2
                 | UnaryOp::Log
                 | UnaryOp::Sin
                 | UnaryOp::Cos
@@ -346,6 +417,7 @@ impl OpKind {
             OpKind::Select => "select",
             OpKind::Convert => "convert",
             OpKind::Bitcast => "bitcast",
+            OpKind::Pack(_) => "pack",
             OpKind::Custom => "custom",
             OpKind::Make => "make",
             OpKind::Extract(_) => "extract",
@@ -362,6 +434,11 @@ impl OpKind {
             OpKind::MatrixFill => "matrix_fill",
             OpKind::MatrixScale => "matrix_scale",
             OpKind::MatrixMulAdd => "matrix_mul_add",
+            OpKind::AsyncCopy(..) => "async_copy",
+            OpKind::AsyncCommit => "async_commit",
+            OpKind::AsyncWait(_) => "async_wait",
+            OpKind::WarpgroupMulAdd(_) => "warpgroup_mul_add",
+            OpKind::WarpgroupWait(_) => "warpgroup_wait",
             OpKind::Var(_) => "var",
             OpKind::Get(_) => "get",
             OpKind::Set(_) => "set",
@@ -384,9 +461,13 @@ impl OpKind {
     pub fn effect(self) -> Effect {
         match self {
             OpKind::Load(m) | OpKind::MatrixLoad(m, _) => Effect::Reads(m),
-            OpKind::Store(m) | OpKind::Atomic(m, _) | OpKind::MatrixStore(m, _) => Effect::Writes(m),
+            OpKind::Store(m) | OpKind::Atomic(m, _) | OpKind::MatrixStore(m, _) | OpKind::AsyncCopy(m, _) => {
+                Effect::Writes(m)
+            }
+            OpKind::WarpgroupMulAdd(product) => Effect::Writes(product.sums),
             OpKind::Foreign(_, effect) => effect,
-            OpKind::Barrier | OpKind::SubgroupBarrier | OpKind::Subgroup(_) => Effect::Together,
+            kind if kind.is_barrier() => Effect::Together,
+            OpKind::Subgroup(_) => Effect::Together,
             OpKind::Var(_) | OpKind::Get(_) | OpKind::Set(_) => Effect::Variable,
             OpKind::If
             | OpKind::Switch(_)
@@ -401,9 +482,10 @@ impl OpKind {
         }
     }
 
-    /// Whether all invocations wait here: of the workgroup, or of the subgroup.
+    /// Whether it does nothing but order what stands before and after it: invocations wait for each other, for copies or for products.
     pub fn is_barrier(self) -> bool {
-        matches!(self, OpKind::Barrier | OpKind::SubgroupBarrier)
+        use OpKind::{AsyncCommit, AsyncWait, Barrier, SubgroupBarrier, WarpgroupWait};
+        matches!(self, Barrier | SubgroupBarrier | AsyncCommit | AsyncWait(_) | WarpgroupWait(_))
     }
 
     /// Whether it makes, uses or stores a matrix. Arithmetic and conversions do as well, of matrices that one of these made.

@@ -119,10 +119,6 @@ impl Rule for StoreForwarding {
                 rw.copy(self, op);
                 self.forget(old, Set(BARRIER));
             }
-            OpKind::Atomic(m, _) | OpKind::MatrixStore(m, _) | OpKind::Foreign(_, Effect::Writes(m)) => {
-                rw.copy(self, op);
-                self.forget(old, Set::of(m));
-            }
             kind if kind.is_barrier() => {
                 rw.copy(self, op);
                 self.forget(old, Set(BARRIER));
@@ -134,7 +130,12 @@ impl Rule for StoreForwarding {
                 rw.copy(self, op);
                 self.forget(old, inside);
             }
-            _ => rw.copy(self, op),
+            kind => {
+                rw.copy(self, op);
+                if let Effect::Writes(m) = kind.effect() {
+                    self.forget(old, Set::of(m));
+                }
+            }
         }
     }
 

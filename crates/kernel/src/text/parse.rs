@@ -10,6 +10,7 @@ use crate::error::KernelError;
 use crate::ir::{
     Access, Assembler, Atomic, BinaryOp, Builtin, Compare, Kernel, Matrix, MatrixLayout, MatrixUse, MemoryDecl,
     MemoryId, OpKind, RegionId, Scalar, ScalarParam, Shape, Space, Subgroup, Ty, UnaryOp, Value, VarId,
+    WarpgroupProduct,
 };
 use crate::verify::MAX_DEPTH;
 
@@ -112,7 +113,7 @@ impl<'a> Parser<'a> {
         self.expect(')')?;
         self.expect('{')?;
         (self.asm.kernel.name, self.asm.kernel.workgroup) = (name, workgroup);
-        while let Token::Word(w @ ("scalar" | "buffer" | "shared" | "private")) = self.peek() {
+        while let Token::Word(w @ ("scalar" | "buffer" | "shared" | "private" | "registers")) = self.peek() {
             self.next();
             self.declaration(w)?;
         }
@@ -147,7 +148,11 @@ impl<'a> Parser<'a> {
             _ => {
                 self.expect('*')?;
                 let n = self.number()?;
-                if what == "shared" { Space::Workgroup(n) } else { Space::Private(n) }
+                match what {
+                    "shared" => Space::Workgroup(n),
+                    "registers" => Space::Registers(n),
+                    _ => Space::Private(n),
+                }
             }
         };
         self.memories.insert(name, MemoryId(self.asm.kernel.memories.len() as u32));
@@ -308,6 +313,26 @@ impl<'a> Parser<'a> {
                 }
                 if name == "matrix_load" { OpKind::MatrixLoad(m, layout) } else { OpKind::MatrixStore(m, layout) }
             }
+            "async_copy" => {
+                let mut memories = [MemoryId(0); 2];
+                for m in &mut memories {
+                    *m = self.memory()?;
+                    self.expect('[')?;
+                    args.push(self.value()?);
+                    self.expect(']')?;
+                    self.expect(',')?;
+                }
+                args.push(self.value()?);
+                OpKind::AsyncCopy(memories[0], memories[1])
+            }
+            "pack" => {
+                let half = self.scalar()?;
+                args = self.list()?;
+                OpKind::Pack(half)
+            }
+            "async_wait" => OpKind::AsyncWait(self.number()?),
+            "warpgroup_wait" => OpKind::WarpgroupWait(self.number()?),
+            "warpgroup_mul_add" => OpKind::WarpgroupMulAdd(self.warpgroup_product(&mut args)?),
             "len" => OpKind::Len(self.memory()?),
             "var" => {
                 let name = self.word()?;
@@ -387,6 +412,32 @@ impl<'a> Parser<'a> {
         let op = self.asm.push(kind, &args, &types);
         let results = self.asm.kernel.results(op);
         names.into_iter().zip(results).try_for_each(|(n, v)| self.define(n, v))
+    }
+
+    /// The name of a scalar type.
+    fn scalar(&mut self) -> Parsed<Scalar> {
+        let word = self.word()?;
+        Scalar::ALL.into_iter().find(|s| s.name() == word).ok_or_else(|| format!("'{word}' is no scalar"))
+    }
+
+    /// `n steps factor layout sums, a[index], b[index], add`; without an index of `a` where that is in registers.
+    fn warpgroup_product(&mut self, args: &mut Vec<Value>) -> Parsed<WarpgroupProduct> {
+        let (n, steps) = (self.number()?, self.number()?);
+        let factor = self.scalar()?;
+        let word = self.word()?;
+        let layout = find(MatrixLayout::ALL, word).ok_or_else(|| format!("'{word}' is no layout: row or column"))?;
+        let sums = self.memory()?;
+        let mut tiles = [MemoryId(0); 2];
+        for tile in &mut tiles {
+            self.expect(',')?;
+            *tile = self.memory()?;
+            self.expect('[')?;
+            args.extend(self.list()?);
+            self.expect(']')?;
+        }
+        self.expect(',')?;
+        args.push(self.value()?);
+        Ok(WarpgroupProduct { sums, a: tiles[0], b: tiles[1], n, steps, factor, layout })
     }
 
     fn result_types(&mut self, n: usize) -> Parsed<Vec<Ty>> {
@@ -543,6 +594,7 @@ fn plain_op(name: &str) -> Option<OpKind> {
         "make" => Some(OpKind::Make),
         "barrier" => Some(OpKind::Barrier),
         "subgroup_barrier" => Some(OpKind::SubgroupBarrier),
+        "async_commit" => Some(OpKind::AsyncCommit),
         "matrix_fill" => Some(OpKind::MatrixFill),
         "matrix_scale" => Some(OpKind::MatrixScale),
         "matrix_mul_add" => Some(OpKind::MatrixMulAdd),

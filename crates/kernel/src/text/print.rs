@@ -47,6 +47,7 @@ impl fmt::Display for Kernel {
                 Space::Buffer(Access::Scratch) => writeln!(f, "  buffer {}: {ty} scratch", m.name)?,
                 Space::Workgroup(n) => writeln!(f, "  shared {}: {ty} * {n}", m.name)?,
                 Space::Private(n) => writeln!(f, "  private {}: {ty} * {n}", m.name)?,
+                Space::Registers(n) => writeln!(f, "  registers {}: {ty} * {n}", m.name)?,
                 Space::Pointed { .. } => {}
             }
         }
@@ -172,6 +173,30 @@ impl<'a> Printer<'a> {
                 write!(out, "] {}", layout.name())?;
                 out.write_str(if args.len() > 2 { ", " } else { "" })?;
                 self.list(out, args.iter().copied().skip(2))?;
+            }
+            OpKind::AsyncCopy(to, from) => {
+                for (m, i) in [(to, 0), (from, 1)] {
+                    write!(out, " {}[", k.memory(m).name)?;
+                    self.value(out, args[i])?;
+                    out.write_str("],")?;
+                }
+                out.write_str(" ")?;
+                self.value(out, args[2])?;
+            }
+            OpKind::Pack(half) => {
+                write!(out, " {half} ")?;
+                self.list(out, args.iter().copied())?;
+            }
+            OpKind::AsyncWait(n) | OpKind::WarpgroupWait(n) => write!(out, " {n}")?,
+            OpKind::WarpgroupMulAdd(p) => {
+                write!(out, " {} {} {} {} {}, ", p.n, p.steps, p.factor, p.layout.name(), k.memory(p.sums).name)?;
+                let (a, rest) = if args.len() == 3 { args.split_at(1) } else { args.split_at(0) };
+                write!(out, "{}[", k.memory(p.a).name)?;
+                self.list(out, a.iter().copied())?;
+                write!(out, "], {}[", k.memory(p.b).name)?;
+                self.list(out, rest.iter().copied().take(1))?;
+                out.write_str("], ")?;
+                self.list(out, rest.iter().copied().skip(1))?;
             }
             OpKind::Len(m) => write!(out, " {}", k.memory(m).name)?,
             OpKind::Var(v) => {

@@ -1,6 +1,7 @@
 //! The layers and blocks that networks are made of, each with its parameters under one path.
 
 mod attention;
+pub(crate) mod dit;
 mod resnet;
 mod transformer;
 
@@ -71,8 +72,13 @@ impl<'a> NetBuilder<'a> {
 
     /// A linear layer without a bias.
     pub fn project(&mut self, name: &str, x: Value, n: usize) -> Result<Value, GraphError> {
+        self.projected(name, x, n, Epilogue::new())
+    }
+
+    /// A linear layer without a bias, then what `then` says.
+    pub fn projected(&mut self, name: &str, x: Value, n: usize, then: Epilogue) -> Result<Value, GraphError> {
         let w = self.param(&format!("{name}.weight"), &[n, self.channels(x)])?;
-        self.graph.linear(x, w, Epilogue::new())
+        self.graph.linear(x, w, then)
     }
 
     /// A linear layer with a bias, then what `then` says.
@@ -112,6 +118,12 @@ impl<'a> NetBuilder<'a> {
     pub fn group_norm(&mut self, name: &str, x: Value, eps: f32, act: Option<Unary>) -> Result<Value, GraphError> {
         let params = self.scale_and_shift(name, x)?;
         self.graph.group_norm(x, params, 32, eps, act, self.numbers.activations)
+    }
+
+    /// RMS norm; its result goes into a product.
+    pub fn rms_norm(&mut self, name: &str, x: Value, eps: f32) -> Result<Value, GraphError> {
+        let gamma = self.param(&format!("{name}.weight"), &[self.channels(x)])?;
+        self.graph.rms_norm(x, gamma, eps, self.numbers.activations)
     }
 
     /// Layer norm; its result goes into a product.

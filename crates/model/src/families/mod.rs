@@ -8,9 +8,16 @@
 //! 5. Hold every network to its reference in `tests/parity.rs`, and the whole to a reference picture in `generate/tests/pipelines.rs`.
 //! 6. Name it where people look for it: [`SUPPORTED`], the README, `CHANGELOG.md`.
 
+pub mod autoencoder;
+mod flow;
+mod flux;
+mod flux2;
 pub mod latent_diffusion;
+mod qwen_image;
 mod sd;
+mod sd3;
 mod sdxl;
+mod z_image;
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -26,11 +33,18 @@ use crate::networks::{Network, Recogniser};
 use crate::{ElementTypes, ModelError, NoiseLevels, OpenNetwork, Prediction};
 
 /// Every family.
-pub static FAMILIES: &[&dyn Family] = &[&sd::StableDiffusion, &sdxl::StableDiffusionXl];
+pub static FAMILIES: &[&dyn Family] = &[
+    &sd::StableDiffusion,
+    &sdxl::StableDiffusionXl,
+    &flux::Flux1,
+    &flux2::Flux2Klein,
+    &z_image::ZImageModels,
+    &sd3::StableDiffusion3,
+    &qwen_image::QwenImageModels,
+];
 
 /// The families and the forms of their files, for messages.
-pub(crate) const SUPPORTED: &str =
-    "Stable Diffusion 1, 2 and XL, as one .safetensors file, as a diffusers folder or in parts";
+pub(crate) const SUPPORTED: &str = "Stable Diffusion 1, 2, XL and 3, FLUX.1, FLUX.2 klein, Z-Image and Qwen-Image, as one file, as a diffusers folder or in parts";
 
 /// A family of models: how its networks are found in files and put together.
 pub trait Family: Send + Sync {
@@ -123,8 +137,8 @@ pub trait Pipeline: Any + Send + Sync {
         numbers: ElementTypes,
     ) -> Result<Graph, GraphError>;
 
-    /// The inputs of that graph for token ids `(sequences, tokens)`.
-    fn text_inputs(&self, encoder: usize, ids: HostTensor) -> Result<Inputs, GraphError>;
+    /// The inputs of that graph for token ids `(sequences, tokens)`, of which so many of each sequence are text and not padding.
+    fn text_inputs(&self, encoder: usize, ids: HostTensor, lengths: &[usize]) -> Result<Inputs, GraphError>;
 
     /// What the denoiser reads of a text, from what each encoder made of it.
     fn condition(&self, text: &[EncodedText], role: TextRole, options: &RunOptions) -> Result<Condition, GraphError>;
@@ -133,6 +147,11 @@ pub trait Pipeline: Any + Send + Sync {
 
     /// Whether guidance needs a second look, with the negative prompt. A model that reads the guidance as an input needs none.
     fn reads_negative(&self, guidance: f32) -> bool;
+
+    /// Whether all texts are of one length, so that several may go through the denoiser at once.
+    fn texts_together(&self) -> bool {
+        true
+    }
 
     /// The denoiser's graph for latents of this shape and texts of so many tokens, by encoder. Its first output is the prediction.
     fn denoiser(
@@ -164,8 +183,8 @@ pub trait Pipeline: Any + Send + Sync {
     /// What the denoiser was trained to predict.
     fn prediction(&self) -> Prediction;
 
-    /// The noise levels of a run of so many steps.
-    fn levels(&self, latent: LatentShape, steps: usize) -> Levels;
+    /// The noise levels of a run of so many steps, with the shift that is asked for (`--flow-shift`).
+    fn levels(&self, latent: LatentShape, steps: usize, shift: Option<f32>) -> Levels;
 
     // Latents and pictures.
 
@@ -214,6 +233,8 @@ pub struct Defaults {
     pub method: &'static str,
     /// The schedule of noise levels, by its name, where the model's files say one.
     pub schedule: Option<&'static str>,
+    /// The guidance that the denoiser is told (`--guidance`), where it reads one.
+    pub distilled_guidance: Option<f32>,
     /// What users call the text encoders' layer that the denoiser was trained with, counted from the end: 1 is the last.
     pub clip_skip: usize,
 }
@@ -223,8 +244,10 @@ pub struct Defaults {
 pub struct RunOptions {
     /// The size of the picture, `[height, width]`.
     pub size: [usize; 2],
-    /// How much the prompt counts.
+    /// How much the prompt counts against the negative prompt.
     pub guidance: f32,
+    /// The guidance that the denoiser is told, where it reads one.
+    pub distilled_guidance: f32,
     /// The text encoders' layer whose state is taken, counted from the end.
     pub clip_skip: usize,
     /// What the denoiser predicts, as the user or the model says.
@@ -249,8 +272,26 @@ pub enum TokenizerKind {
     Clip,
     /// CLIP's, padding with zeros.
     ClipPaddedWithZero,
-    /// The one in this folder.
+    /// CLIP's in this folder.
     Folder(PathBuf),
+    /// T5's, which puts an end after a text.
+    T5(VocabularySource),
+    /// Qwen's.
+    Qwen(VocabularySource),
+    /// Mistral's, which files must bring.
+    Mistral(VocabularySource),
+}
+
+/// Where the words of a tokenizer come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum VocabularySource {
+    /// The program's own.
+    #[default]
+    Embedded,
+    /// The folder of a tokenizer.
+    Folder(PathBuf),
+    /// The file of the text encoder, which brings them; the program's own where it does not.
+    ModelFile(PathBuf),
 }
 
 /// How the tokens of a text are laid out.
@@ -259,6 +300,8 @@ pub enum TokenLayout {
     /// In as many sequences as the text needs, each of so many tokens with start, end and padding. The syntax of weights holds: the first
     /// output of the encoder is multiplied by them, token by token.
     Chunks(usize),
+    /// In one sequence of so many tokens with start, end and padding, as CLIP reads a text that has no weights; longer ones are cut.
+    Single(usize),
     /// In one sequence, padded to at least and cut to at most so many tokens.
     Sequence {
         /// The text in its template.
@@ -289,8 +332,34 @@ pub struct EncodedText {
     pub outputs: Vec<HostTensor>,
     /// The tokens of all sequences.
     pub ids: Vec<i32>,
+    /// How many tokens of each sequence are text and not padding.
+    pub lengths: Vec<usize>,
     /// The token that ends a text.
     pub end: i32,
+}
+
+impl EncodedText {
+    /// The text as one vector: of one output, the row of the first end of text in the first sequence.
+    pub fn at_end(&self, output: usize) -> Option<Vec<f32>> {
+        let output = self.outputs.get(output)?; // (sequences, tokens, width)
+        let &[_, tokens, width] = output.shape() else { return None };
+        let first = self.ids.get(..tokens)?;
+        let end = first.iter().position(|&id| id == self.end).unwrap_or(tokens - 1);
+        output.to_f32().get(end * width..(end + 1) * width).map(<[f32]>::to_vec)
+    }
+
+    /// The first output without its first tokens and without padding, in room for as many tokens as there are with it: `(tokens, width)`, and how many
+    /// of the tokens are text.
+    pub fn states_from(&self, first: usize) -> Result<(HostTensor, usize), GraphError> {
+        let output = &self.outputs[0]; // (1, tokens, width)
+        let (tokens, width) = (self.ids.len(), output.shape().last().copied().unwrap_or(1));
+        let mut states = output.to_f32();
+        let length = self.lengths.first().copied().unwrap_or(tokens);
+        states.get_mut(length * width..).into_iter().flatten().for_each(|x| *x = 0.0);
+        let first = first.min(tokens.saturating_sub(1));
+        let rows = states.split_off(first * width);
+        Ok((HostTensor::f32([tokens - first, width], rows)?, length.saturating_sub(first)))
+    }
 }
 
 /// What the denoiser reads of a text, by the names of its inputs and without their batch dimension. All texts of a run have as many tokens: what

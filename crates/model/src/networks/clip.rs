@@ -239,6 +239,11 @@ impl Network for Clip {
         let transformers = [false, true].map(|bare| transformers_clip(name, bare, &|_| false));
         transformers.into_iter().chain([open_clip(name)]).collect()
     }
+
+    /// Newer folders leave out what all names begin with.
+    fn original(&self, name: &str, shape: &[usize], _: &dyn Fn(&str) -> bool) -> Option<(String, Vec<usize>)> {
+        (self.layout == ClipLayout::Bare).then(|| (name.to_owned(), shape.to_vec()))
+    }
 }
 
 fn find(tensors: &PrefixedTensors) -> Result<Option<Arc<dyn Network>>, TensorProblem> {

@@ -2,9 +2,17 @@
 //! files. A small model of a known structure is recognised like a large one.
 
 mod clip;
+mod flux;
+mod flux2;
+mod llm;
+mod qwen_image;
+mod qwen_vae;
+mod sd3;
+mod t5;
 mod taesd;
 mod unet;
 mod vae;
+mod z_image;
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,9 +22,18 @@ use std::sync::Arc;
 use impasto_graph::{Graph, GraphError};
 
 pub use clip::{CLIP, Clip, ClipConfig, ClipLayout, HiddenState, clip};
+pub use flux::{FLUX, Flux, FluxConfig};
+pub use flux2::{FLUX2, Flux2, Flux2Config};
+pub use llm::{LLM, Llm, LlmConfig, LlmLayout, LlmStates};
+pub use qwen_image::{QWEN_IMAGE, QwenImage, QwenImageConfig};
+pub use qwen_vae::{QWEN_VAE, QwenVae, QwenVaeConfig, QwenVaeLayout, qwen_vae_decoder, qwen_vae_encoder};
+pub use sd3::{SD3, Sd3, Sd3Config};
+pub use t5::{T5, T5_ENCODER, T5Config, T5Layout};
 pub use taesd::{TAESD, Taesd, TaesdConfig, taesd_decoder, taesd_encoder};
 pub use unet::{Heads, UNET, Unet, UnetConfig, unet};
 pub use vae::{VAE, Vae, VaeConfig, vae_decoder, vae_encoder};
+pub(crate) use z_image::FILLED;
+pub use z_image::{Z_IMAGE, ZImage, ZImageConfig};
 
 use crate::families::Family;
 use crate::layout::TensorRef;
@@ -35,6 +52,12 @@ pub trait Network: Any + fmt::Debug + fmt::Display + Send + Sync {
     /// Every name that files have for a parameter, without prefixes: adapters may use any of them.
     fn spellings(&self, name: &str) -> Vec<TensorRef> {
         vec![TensorRef::whole(name.into())]
+    }
+
+    /// The name that a parameter has in the first checkpoints of its family, and its shape there, if its file has it under another. `has` tells which
+    /// parameters the network has.
+    fn original(&self, _name: &str, _shape: &[usize], _has: &dyn Fn(&str) -> bool) -> Option<(String, Vec<usize>)> {
+        None
     }
 }
 
@@ -71,7 +94,7 @@ impl NetworkKind {
             "--diffusion-model" => Some(NetworkKind::Denoiser),
             "--vae" => Some(NetworkKind::Autoencoder),
             "--taesd" => Some(NetworkKind::TinyAutoencoder),
-            "--clip_l" | "--clip_g" => Some(NetworkKind::TextEncoder),
+            "--clip_l" | "--clip_g" | "--t5xxl" | "--llm" => Some(NetworkKind::TextEncoder),
             _ => None,
         }
     }
@@ -169,6 +192,25 @@ pub fn recognise(families: &[&dyn Family], shapes: &TensorShapes) -> (Vec<Recogn
     (found, incomplete)
 }
 
+/// Original names and shapes of tensors, by their names in a file.
+pub type OriginalNames = BTreeMap<String, (String, Vec<usize>)>;
+
+/// The network that a file of one component has, and how the first checkpoints of its family name those of its tensors that it names otherwise.
+pub fn original_names(families: &[&dyn Family], shapes: &TensorShapes) -> Option<(NetworkKind, OriginalNames)> {
+    let (found, _) = recognise(families, shapes);
+    let found = found.into_iter().find(|found| found.prefix.is_empty())?;
+    let graphs = found.graphs().ok()?;
+    let params: BTreeMap<&str, &[usize]> =
+        graphs.iter().flat_map(|g| g.params().map(|(name, value)| (name, g.ty(value).shape.as_slice()))).collect();
+    let mut names = OriginalNames::new();
+    for (param, shape) in &params {
+        if let Some(original) = found.network.original(param, shape, &|name| params.contains_key(name)) {
+            names.insert(found.stored(param, shapes).name, original);
+        }
+    }
+    Some((found.network.kind(), names))
+}
+
 /// A network that a file has in part only.
 #[derive(Clone, Debug)]
 pub struct IncompleteNetwork {
@@ -181,18 +223,19 @@ pub struct IncompleteNetwork {
 /// What a file of another kind is, where its names give it away.
 pub fn foreign_kind(shapes: &TensorShapes) -> Option<&'static str> {
     let any = |parts: &[&str]| shapes.keys().any(|name| parts.iter().all(|part| name.contains(part)));
-    let kinds: [(&[&[&str]], &str); 8] = [
+    let kinds: [(&[&[&str]], &str); 9] = [
         (
             &[&[".lora_up."], &[".lora_down."], &[".lora_A."], &["lora_linear_layer"], &[".hada_w1_"], &[".lokr_w"]],
             "a LoRA",
         ),
         (&[&["control_model."], &["controlnet_"], &["controlnet_cond_embedding"]], "a ControlNet"),
-        (&[&["double_blocks.", "img_mod"], &["single_transformer_blocks."]], "a Flux diffusion model"),
-        (&[&["joint_blocks."], &["transformer_blocks.", "attn.add_q_proj"]], "a Stable Diffusion 3 diffusion model"),
-        (&[&["encoder.block.", "SelfAttention"]], "a T5 text encoder"),
+        (&[&["distilled_guidance_layer."]], "a Chroma diffusion model"),
+        (&[&["blocks.0.cross_attn.norm_k"], &["blocks.0.attn2.norm_added_q"]], "a Wan diffusion model"),
+        (&[&["scale_shift_table", "patchify_proj"], &["patchify_proj."]], "an LTX video model"),
+        (&[&["txt_in.individual_token_refiner."]], "a HunyuanVideo diffusion model"),
+        (&[&["joint_transformer_blocks."]], "an AuraFlow diffusion model"),
         (&[&["motion_modules."]], "a motion module of AnimateDiff"),
         (&[&["emb_params"], &["string_to_param"]], "a textual inversion"),
-        (&[&["model.embed_tokens."], &["lm_head."]], "a language model"),
     ];
     kinds.iter().find(|(names, _)| names.iter().any(|parts| any(parts))).map(|(_, kind)| *kind)
 }

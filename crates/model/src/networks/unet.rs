@@ -377,6 +377,13 @@ impl Network for Unet {
         let original = [false, true].map(|attends| original_unet(name, self.config.resnets, &|_| attends));
         [TensorRef::whole(name.into())].into_iter().chain(original).collect()
     }
+
+    fn original(&self, name: &str, shape: &[usize], has: &dyn Fn(&str) -> bool) -> Option<(String, Vec<usize>)> {
+        let level = numbered(name, "up_blocks.").map(|(level, _)| level);
+        let attends = level.is_some_and(|level| has(&format!("up_blocks.{level}.attentions.0.norm.weight")));
+        let diffusers = self.layout == CheckpointLayout::Diffusers;
+        diffusers.then(|| (original_unet(name, self.config.resnets, &|_| attends).name, shape.to_vec()))
+    }
 }
 
 fn find(tensors: &PrefixedTensors) -> Result<Option<Arc<dyn Network>>, TensorProblem> {

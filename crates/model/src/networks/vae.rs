@@ -30,6 +30,16 @@ impl VaeConfig {
         VaeConfig { latent: 4, channels: vec![128, 256, 512, 512], resnets: 2, quant_conv: true }
     }
 
+    /// Stable Diffusion 3, FLUX.1 and Z-Image.
+    pub fn sixteen_channels() -> Self {
+        VaeConfig { latent: 16, quant_conv: false, ..Self::sd() }
+    }
+
+    /// FLUX.2.
+    pub fn flux2() -> Self {
+        VaeConfig { latent: 32, ..Self::sd() }
+    }
+
     /// Pixels of a picture for one of a latent, along a side.
     pub fn factor(&self) -> usize {
         1 << (self.channels.len() - 1)
@@ -193,9 +203,26 @@ impl Network for Vae {
 
     fn stored(&self, name: &str, has: &dyn Fn(&str) -> bool) -> TensorRef {
         match self.layout {
+            // FLUX.2's authors count them to the halves.
+            CheckpointLayout::Original if name.starts_with("quant_conv.") && has(&format!("encoder.{name}")) => {
+                TensorRef::whole(format!("encoder.{name}"))
+            }
+            CheckpointLayout::Original if name.starts_with("post_quant_conv.") && has(&format!("decoder.{name}")) => {
+                TensorRef::whole(format!("decoder.{name}"))
+            }
             CheckpointLayout::Original => original_vae(name, self.config.channels.len()),
             CheckpointLayout::Diffusers => diffusers_vae(name, has),
         }
+    }
+
+    /// Attention is of convolutions there.
+    fn original(&self, name: &str, shape: &[usize], _: &dyn Fn(&str) -> bool) -> Option<(String, Vec<usize>)> {
+        let diffusers = self.layout == CheckpointLayout::Diffusers;
+        let mut shape = shape.to_vec();
+        if name.contains(".attentions.") && shape.len() == 2 {
+            shape.extend([1, 1]);
+        }
+        diffusers.then(|| (original_vae(name, self.config.channels.len()).name, shape))
     }
 }
 
@@ -203,7 +230,10 @@ fn find(tensors: &PrefixedTensors) -> Result<Option<Arc<dyn Network>>, TensorPro
     let any = |starts: &[&str]| starts.iter().any(|start| tensors.any(start));
     let (layout, level, resnets) = if any(&["encoder.down.", "decoder.up.", "encoder.mid.", "decoder.mid."]) {
         (CheckpointLayout::Original, "encoder.down.", "block.")
-    } else if any(&["encoder.down_blocks.", "decoder.up_blocks.", "encoder.mid_block.", "decoder.mid_block."]) {
+    } else if any(&["encoder.down_blocks.", "decoder.up_blocks.", "encoder.mid_block.", "decoder.mid_block."])
+        // Those of videos have other norms.
+        && !tensors.has("encoder.mid_block.attentions.0.norm.gamma")
+    {
         (CheckpointLayout::Diffusers, "encoder.down_blocks.", "resnets.")
     } else {
         return Ok(None);
@@ -214,7 +244,7 @@ fn find(tensors: &PrefixedTensors) -> Result<Option<Arc<dyn Network>>, TensorPro
         latent: tensors.need("decoder.conv_in.weight", 1)?,
         channels: (0..levels).map(width).collect::<Result<_, _>>()?,
         resnets: tensors.count(&format!("{level}0.{resnets}")),
-        quant_conv: any(&["quant_conv.", "post_quant_conv."]),
+        quant_conv: any(&["quant_conv.", "post_quant_conv.", "encoder.quant_conv.", "decoder.post_quant_conv."]),
     };
     Ok(Some(Arc::new(Vae { config, layout })))
 }

@@ -16,7 +16,7 @@ pub fn numbers(name: &str, n: usize) -> impl Iterator<Item = f64> {
 pub fn parameter(name: &str, shape: &[usize]) -> Vec<f32> {
     let fan_in: usize = shape[1..].iter().product();
     let value = |u: f64| match shape.len() {
-        1 if name.ends_with("weight") => 1.0 + 0.1 * u,
+        1 if name.ends_with("weight") || name.ends_with("gamma") => 1.0 + 0.1 * u,
         1 => 0.1 * u,
         _ => u * (3.0 / fan_in as f64).sqrt(),
     };

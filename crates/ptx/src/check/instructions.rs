@@ -64,6 +64,8 @@ pub(super) enum Kind {
     /// A register that is written.
     Write(Size),
     WriteList(usize, Size),
+    /// Registers of an array, which are read and written.
+    UpdateList(usize, Size),
     /// A register.
     Read(Size),
     ReadList(usize, Size),
@@ -79,7 +81,7 @@ pub(super) enum Kind {
     Number,
 }
 
-use Kind::{Address, Any, AnyList, Float, Number, Read, ReadList, Special, Write, WriteList};
+use Kind::{Address, Any, AnyList, Float, Number, Read, ReadList, Special, UpdateList, Write, WriteList};
 use Size::{B16, B32, B64, Pred};
 
 /// `op d, a, ..` on one type: integers and f32 may be numbers, small floats and predicates are registers.
@@ -93,10 +95,14 @@ fn same(ty: &str, sources: usize) -> Option<Vec<Kind>> {
     Some(std::iter::once(Write(size)).chain(std::iter::repeat_n(source, sources)).collect())
 }
 
-/// What an instruction takes on a target, if it is one of ours.
-pub(super) fn signature(op: &str, target: PtxTarget) -> Option<Vec<Kind>> {
+/// What an instruction with so many operands takes on a target, if it is one of ours.
+pub(super) fn signature(op: &str, target: PtxTarget, operands: usize) -> Option<Vec<Kind>> {
     let parts: Vec<&str> = op.split('.').collect();
-    arithmetic(&parts).or_else(|| moves(&parts, target)).or_else(|| memory(&parts)).or_else(|| warp(&parts, target))
+    arithmetic(&parts)
+        .or_else(|| moves(&parts, target))
+        .or_else(|| memory(&parts))
+        .or_else(|| warp(&parts, target))
+        .or_else(|| asynchronous(&parts, target, operands))
 }
 
 fn arithmetic(parts: &[&str]) -> Option<Vec<Kind>> {
@@ -144,7 +150,7 @@ fn moves(parts: &[&str], target: PtxTarget) -> Option<Vec<Kind>> {
         ["cvt", "rn", "f32", from @ ("s32" | "u32" | "s64" | "u64")] => convert(B32, Size::of(from)?),
         ["cvt", "rn", "f16", "f32"] => convert(B16, B32),
         ["cvt", "rn", "bf16", "f32"] if target.is_ampere() => convert(B16, B32),
-        ["cvt", "rn", "f16x2", "f32"] if target.is_ampere() => Some(vec![Write(B32), Read(B32), Read(B32)]),
+        ["cvt", "rn", "f16x2" | "bf16x2", "f32"] if target.is_ampere() => Some(vec![Write(B32), Read(B32), Read(B32)]),
         ["cvt", "f32", "f16"] | ["cvt", "u32", "u16"] => convert(B32, B16),
         ["cvt", "u16", "u32"] => convert(B16, B32),
         ["cvt", "u32", "u64"] => convert(B32, B64),
@@ -226,6 +232,36 @@ fn warp(parts: &[&str], target: PtxTarget) -> Option<Vec<Kind>> {
             let n = if shape == "m16n8k16" { 2 } else { 1 };
             let own = if result == "f32" { 4 } else { 2 };
             Some(vec![WriteList(own, B32), ReadList(2 * n, B32), ReadList(n, B32), ReadList(own, B32)])
+        }
+        _ => None,
+    }
+}
+
+/// Copies and products that go on while other instructions run.
+fn asynchronous(parts: &[&str], target: PtxTarget, operands: usize) -> Option<Vec<Kind>> {
+    let hopper = target == PtxTarget::Sm90a;
+    match *parts {
+        ["cp", "async", "cg", "shared", "global"] if target.is_ampere() => {
+            Some(vec![Address(Spot::Inside, 16), Address(Spot::Global, 16), Number, Any(B32)])
+        }
+        ["cp", "async", "cg", "shared", "global", "L2::128B"] if target.isa() >= (7, 4) => {
+            Some(vec![Address(Spot::Inside, 16), Address(Spot::Global, 16), Number, Any(B32)])
+        }
+        ["cp", "async", "commit_group"] if target.is_ampere() => Some(Vec::new()),
+        ["cp", "async", "wait_group"] if target.is_ampere() => Some(vec![Number]),
+        ["fence", "proxy", "async", "shared::cta"] | ["wgmma", "fence" | "commit_group", "sync", "aligned"]
+            if hopper =>
+        {
+            Some(Vec::new())
+        }
+        ["wgmma", "wait_group", "sync", "aligned"] if hopper => Some(vec![Number]),
+        ["wgmma", "mma_async", "sync", "aligned", shape, "f32", a @ ("f16" | "bf16"), b] if hopper && a == b => {
+            let n: usize = shape.strip_prefix("m64n")?.strip_suffix("k16")?.parse().ok()?;
+            let sums = (8..=256).contains(&n).then_some(UpdateList(n / 2, B32)).filter(|_| n.is_multiple_of(8))?;
+            // The left factor is a descriptor, which may be transposed, or four registers.
+            let (left, numbers) = if operands == 8 { (Read(B64), 4) } else { (ReadList(4, B32), 3) };
+            let rest = std::iter::repeat_n(Number, numbers);
+            Some([sums, left, Read(B64), Read(Pred)].into_iter().chain(rest).collect())
         }
         _ => None,
     }

@@ -110,6 +110,7 @@ impl Emit<'_> {
             UnaryOp::Sqrt
             | UnaryOp::InverseSqrt
             | UnaryOp::Exp
+            | UnaryOp::Exp2
             | UnaryOp::Log
             | UnaryOp::Sin
             | UnaryOp::Cos
@@ -132,6 +133,7 @@ impl Emit<'_> {
                 let power = make("mul.rn.f32", &[x, LOG2_E]);
                 make("ex2.approx.f32", &[power])
             }
+            UnaryOp::Exp2 => make("ex2.approx.f32", &[x]),
             UnaryOp::Log => {
                 let power = make("lg2.approx.f32", &[x]);
                 make("mul.rn.f32", &[power, LN_2])

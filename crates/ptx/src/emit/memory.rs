@@ -20,7 +20,7 @@ pub(super) fn space(space: Space) -> &'static str {
     match space {
         Space::Buffer(_) => "global",
         Space::Workgroup(_) => "shared",
-        Space::Private(_) | Space::Pointed { .. } => "local",
+        Space::Private(_) | Space::Registers(_) | Space::Pointed { .. } => "local",
     }
 }
 
@@ -88,6 +88,7 @@ impl Emit<'_> {
                 self.clear(base, private_bytes(k, k.memory(m).ty, n));
                 base
             }
+            Space::Registers(n) => return self.register_array(m, n),
             Space::Pointed { .. } => return,
         };
         self.bases[m.index()] = Some(base);
@@ -132,6 +133,12 @@ impl Emit<'_> {
     }
 
     pub(super) fn load(&mut self, m: MemoryId, index: Value) -> Vec<Operand> {
+        if let Some(from) = self.array_register(m, index) {
+            // A copy: the array may change while the value lives.
+            let to = self.t.reg(from.class());
+            self.t.mov(to, from);
+            return vec![to];
+        }
         let layout = self.k.lay_out(self.k.memory(m).ty);
         let at = self.element(m, self.scalar(index), layout.stride());
         let op = self.loads(m);
@@ -170,6 +177,10 @@ impl Emit<'_> {
     }
 
     pub(super) fn store(&mut self, m: MemoryId, index: Value, value: Value) {
+        if let Some(to) = self.array_register(m, index) {
+            let from = self.scalar(value);
+            return self.t.mov(to, from);
+        }
         let layout = self.k.lay_out(self.k.memory(m).ty);
         let at = self.element(m, self.scalar(index), layout.stride());
         let value = self.value(value).to_vec();

@@ -8,11 +8,14 @@ mod memory;
 mod ops;
 mod subgroup;
 mod text;
+mod warpgroup;
 
 use std::fmt::Write;
 
 use impasto_kernel::ir::{Kernel, MemoryId, OpKind, RegionId, Scalar, Space, Ty, Value};
-use impasto_kernel::{KernelError, Members, Shape, Target, divergent_regions, param_size, shared_offsets};
+use impasto_kernel::{
+    KernelError, Members, Shape, Target, WarpgroupProduct, divergent_regions, param_size, shared_offsets,
+};
 
 use crate::check::check;
 use crate::target::{PtxTarget, known_as};
@@ -33,7 +36,8 @@ pub(crate) fn emit(kernels: &[Kernel], target: &Target, ptx: PtxTarget) -> Resul
     let (major, minor) = ptx.isa();
     let mut module = format!(".version {major}.{minor}\n.target {ptx}\n.address_size 64\n");
     if kernels.iter().any(|k| shared_offsets(k).1 > STATIC_SHARED) {
-        module.push_str(".extern .shared .align 32 .b8 dynamic$[];\n");
+        let align = if kernels.iter().any(warpgroup::is_used) { WarpgroupProduct::ALIGNMENT } else { 32 };
+        let _ = writeln!(module, ".extern .shared .align {align} .b8 dynamic$[];");
     }
     for k in kernels {
         Emit::new(k, ptx).write(&mut module);
@@ -88,6 +92,8 @@ struct Emit<'a> {
     bindings: Vec<u32>,
     /// Where each memory begins, if it is used.
     bases: Vec<Option<Operand>>,
+    /// The registers of each register array.
+    arrays: Vec<Vec<Operand>>,
     /// Regions that some lanes may run without the others.
     divergent: Vec<bool>,
     /// The region that is being written.
@@ -113,6 +119,7 @@ impl<'a> Emit<'a> {
             vars: Vec::new(),
             bindings: k.memories().iter().map(number).collect(),
             bases: vec![None; k.memories().len()],
+            arrays: vec![Vec::new(); k.memories().len()],
             divergent: divergent_regions(k),
             region: k.body(),
             frames: Vec::new(),
@@ -137,8 +144,11 @@ impl<'a> Emit<'a> {
             params.push(format!("\t.param .align 8 .b8 scalars$[{}]", param_size(k)));
         }
         let [x, y, z] = k.workgroup;
-        let _ =
-            write!(module, "\n.visible .entry {}(\n{}\n)\n.reqntid {x}, {y}, {z}\n{{\n", k.name, params.join(",\n"));
+        let _ = write!(module, "\n.visible .entry {}(\n{}\n)\n.reqntid {x}, {y}, {z}\n", k.name, params.join(",\n"));
+        if let Some(n) = warpgroup::resident(k) {
+            let _ = writeln!(module, ".minnctapersm {n}");
+        }
+        module.push_str("{\n");
         for class in Class::ALL {
             let n = self.t.next[class as usize];
             if n > 0 {
@@ -148,7 +158,8 @@ impl<'a> Emit<'a> {
         let shared = shared_offsets(k).1;
         let uses_shared = k.memories().iter().zip(&used).any(|(m, u)| *u && matches!(m.space, Space::Workgroup(_)));
         if uses_shared && shared <= STATIC_SHARED {
-            let _ = writeln!(module, "\t.shared .align 32 .b8 shared$[{shared}];");
+            let align = if warpgroup::is_used(k) { WarpgroupProduct::ALIGNMENT } else { 32 };
+            let _ = writeln!(module, "\t.shared .align {align} .b8 shared$[{shared}];");
         }
         for (i, m) in k.memories().iter().enumerate() {
             if let (Space::Private(n), true) = (m.space, used[i]) {
@@ -183,6 +194,11 @@ impl<'a> Emit<'a> {
         while let Some(r) = open.pop() {
             for &op in k.region_ops(r) {
                 open.extend_from_slice(k.regions(op));
+                match k.kind(op) {
+                    OpKind::AsyncCopy(to, from) => [to, from].into_iter().for_each(|m| used[m.index()] = true),
+                    OpKind::WarpgroupMulAdd(p) => [p.a, p.b, p.sums].into_iter().for_each(|m| used[m.index()] = true),
+                    _ => {}
+                }
                 if let OpKind::Load(m)
                 | OpKind::Store(m)
                 | OpKind::Atomic(m, _)

@@ -34,6 +34,12 @@ impl Emit<'_> {
                 whole[at..at + n].copy_from_slice(self.value(args[1]));
                 whole
             }
+            OpKind::Pack(half) => {
+                let two = [args[1], args[0]].map(|v| self.scalar(v));
+                let two = two.map(|o| self.t.in_reg(o));
+                let op = if half == Scalar::F16 { "cvt.rn.f16x2.f32" } else { "cvt.rn.bf16x2.f32" };
+                vec![self.t.make(Class::B32, op, &two)]
+            }
             OpKind::Load(m) => self.load(m, args[0]),
             OpKind::Store(m) => {
                 self.store(m, args[0], args[1]);
@@ -41,7 +47,16 @@ impl Emit<'_> {
             }
             OpKind::Atomic(m, f) => vec![self.atomic(m, f, args)],
             OpKind::Len(m) => vec![self.len(m)],
+            OpKind::AsyncCopy(..)
+            | OpKind::AsyncCommit
+            | OpKind::AsyncWait(_)
+            | OpKind::WarpgroupMulAdd(_)
+            | OpKind::WarpgroupWait(_) => {
+                self.asynchronous(op);
+                Vec::new()
+            }
             OpKind::Barrier => {
+                self.fence_tiles();
                 self.t.line(format_args!("bar.sync 0"));
                 Vec::new()
             }

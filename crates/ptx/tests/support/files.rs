@@ -7,12 +7,13 @@ use super::cases::{self, Case};
 use crate::common::random::Rng;
 
 /// All files, as they are when this is built.
-pub const FILES: [(&str, &str); 6] = [
+pub const FILES: [(&str, &str); 7] = [
     ("arithmetic.txt", include_str!("../files/arithmetic.txt")),
     ("control.txt", include_str!("../files/control.txt")),
     ("memory.txt", include_str!("../files/memory.txt")),
     ("subgroup.txt", include_str!("../files/subgroup.txt")),
     ("matrix.txt", include_str!("../files/matrix.txt")),
+    ("warpgroup.txt", include_str!("../files/warpgroup.txt")),
     ("refused.txt", include_str!("../files/refused.txt")),
 ];
 

@@ -14,7 +14,7 @@ fn class(space: Space) -> (StorageClass, bool) {
     match space {
         Space::Buffer(_) => (StorageClass::StorageBuffer, true),
         Space::Workgroup(_) => (StorageClass::Workgroup, false),
-        Space::Private(_) | Space::Pointed { .. } => (StorageClass::Function, false),
+        Space::Private(_) | Space::Registers(_) | Space::Pointed { .. } => (StorageClass::Function, false),
     }
 }
 
@@ -60,7 +60,7 @@ impl Words {
         let element = self.laid(k, space, ty);
         let (class, _) = class(space);
         let whole = match space {
-            Space::Workgroup(n) | Space::Private(n) => self.array(element, n),
+            Space::Workgroup(n) | Space::Private(n) | Space::Registers(n) => self.array(element, n),
             Space::Buffer(_) => self.buffer(element, k.lay_out(ty).stride()),
             Space::Pointed { .. } => element,
         };
@@ -133,7 +133,7 @@ impl Emit<'_> {
         match space {
             Space::Buffer(_) => ty.lanes().is_some() && !bf16,
             Space::Workgroup(_) => !bf16,
-            Space::Private(_) | Space::Pointed { .. } => true,
+            Space::Private(_) | Space::Registers(_) | Space::Pointed { .. } => true,
         }
     }
 

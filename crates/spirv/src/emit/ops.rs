@@ -201,6 +201,7 @@ impl Emit<'_> {
             UnaryOp::Sqrt => G::Sqrt,
             UnaryOp::InverseSqrt => G::InverseSqrt,
             UnaryOp::Exp => G::Exp,
+            UnaryOp::Exp2 => G::Exp2,
             UnaryOp::Log => G::Log,
             UnaryOp::Sin => G::Sin,
             UnaryOp::Cos => G::Cos,

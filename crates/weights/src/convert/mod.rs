@@ -23,6 +23,7 @@ use impasto_graph::Storage;
 pub use architecture::architecture_of;
 pub use rules::{TypeRules, parse_storage};
 
+use crate::format::TensorInfo;
 use crate::{Checkpoint, ElementType, FileError, ParamError, WeightsError};
 use choice::Choice;
 
@@ -78,6 +79,8 @@ pub struct ConvertOptions {
 pub struct ModelPart {
     /// The prefix, such as `vae.`; mostly none.
     pub prefix: String,
+    /// Tensors that will have another name after that, and a shape of the same elements.
+    pub renamed: BTreeMap<String, (String, Vec<usize>)>,
     /// The model.
     pub checkpoint: Checkpoint,
 }
@@ -262,11 +265,18 @@ fn choose_all(
     report: &mut ConversionReport,
 ) -> Result<Vec<OutputTensor>, ConvertError> {
     let mut chosen = vec![];
-    for (part, ModelPart { prefix, checkpoint }) in parts.iter().enumerate() {
+    for (part, ModelPart { prefix, renamed, checkpoint }) in parts.iter().enumerate() {
         let mut tensors: Vec<_> = checkpoint.tensors().collect();
         tensors.sort_by_key(|tensor| (tensor.file, tensor.range.start));
         for tensor in tensors {
-            let name = format!("{prefix}{}", tensor.name);
+            let same_elements = |(_, shape): &&(String, Vec<usize>)| {
+                shape.iter().map(|&d| d as u64).product::<u64>() == tensor.elements()
+            };
+            let (own, shape) = match renamed.get(&tensor.name).filter(same_elements) {
+                Some((name, shape)) => (name, shape),
+                None => (&tensor.name, &tensor.shape),
+            };
+            let name = format!("{prefix}{own}");
             let count = |totals: &mut BTreeMap<ElementType, TypeTotal>, element, bytes| {
                 let total: &mut TypeTotal = totals.entry(element).or_default();
                 (total.tensors, total.bytes) = (total.tensors + 1, total.bytes + bytes);
@@ -274,7 +284,8 @@ fn choose_all(
             count(&mut report.before, tensor.element, tensor.bytes());
             let rule = options.rules.find(&name);
             rule.inspect(|(number, _)| matched[*number] = true);
-            let choice = choice::choose(tensor, &name, rule.map(|(_, storage)| storage), options);
+            let as_written = TensorInfo { shape: shape.clone(), ..tensor.clone() };
+            let choice = choice::choose(&as_written, &name, rule.map(|(_, storage)| storage), options);
             let (element, read_as) =
                 match choice.map_err(|problem| ConvertError::Tensor { name: name.clone(), problem })? {
                     Choice::LeftOut => {
@@ -295,7 +306,7 @@ fn choose_all(
             };
             count(&mut report.after, element, bytes);
             report.bytes_read += tensor.bytes();
-            let (source, shape) = (tensor.name.clone(), tensor.shape.clone());
+            let (source, shape) = (tensor.name.clone(), shape.clone());
             chosen.push(OutputTensor { name, source, part, shape, element, bytes, read_as, offset: 0 });
         }
     }

@@ -16,6 +16,8 @@ pub(super) struct Factors {
     pub core: Option<String>,
     /// Whether `left` is `(rank, rows)`.
     pub turned: bool,
+    /// Columns of `left`.
+    pub rank: usize,
     /// Rows of `right`.
     pub inner: usize,
     pub rows: usize,
@@ -193,6 +195,7 @@ impl ModuleTensors<'_> {
             right: right.name.clone(),
             core,
             turned,
+            rank,
             inner: right_rank,
             rows,
             columns,
@@ -221,6 +224,14 @@ impl Adapter {
         }
         names.extend(delta.lengths.iter().map(|(name, _)| &**name));
         names
+    }
+
+    /// The rank of the product that changes a weight, if nothing but one does.
+    pub(super) fn rank(&self) -> Option<usize> {
+        match self.weight.as_ref()? {
+            WeightDelta { form: Form::LowRank(factors), lengths: None, .. } => Some(factors.rank),
+            _ => None,
+        }
     }
 
     /// Whether it changes one of `parts` equal parts of what it was made for, of this shape; or why not.

@@ -237,6 +237,26 @@ impl Patch {
         rows.iter_mut().zip(&changed).for_each(|(x, changed)| *x += self.strength * (changed - *x));
     }
 
+    /// The rank of the product that it is, if it is one.
+    pub(super) fn rank(&self) -> Option<usize> {
+        match &self.delta {
+            Delta::LowRank(product) => Some(product.right.len() / product.columns),
+            _ => None,
+        }
+    }
+
+    /// The factor on the side of the inputs of a product, `(rank, columns)`.
+    pub(super) fn down(&self) -> &[f32] {
+        if let Delta::LowRank(product) = &self.delta { &product.right } else { &[] }
+    }
+
+    /// A row of the factor on the side of the outputs of a product, `(rank)`, and what it is multiplied with.
+    pub(super) fn up(&self, row: usize) -> (&[f32], f32) {
+        let rank = self.rank().unwrap_or(0);
+        let left = if let Delta::LowRank(product) = &self.delta { &product.left[..] } else { &[] };
+        (&left[(self.first_row + row) * rank..][..rank], self.strength * self.scale)
+    }
+
     /// Bytes that it holds.
     pub(super) fn bytes(&self) -> usize {
         4 * (self.delta.len() + self.lengths.as_ref().map_or(0, |lengths| 2 * lengths.wanted.len()))

@@ -40,6 +40,34 @@ impl PatchCache {
     }
 }
 
+impl PatchCache {
+    /// The adapters of a parameter, in the order of the LoRAs; `complete` is given each with those before it.
+    pub(super) fn load(
+        &self,
+        loras: &[AppliedLora],
+        name: &str,
+        shape: &[usize],
+        complete: impl Fn(&[Patch], &mut Patch) -> Result<(), ParamError>,
+    ) -> Result<Arc<Vec<Patch>>, ParamError> {
+        if let Some(known) = self.find(name) {
+            return Ok(known);
+        }
+        let rows = shape.first().copied().unwrap_or(1);
+        let mut patches = vec![];
+        for AppliedLora { file, strength, targets } in loras {
+            for LoraTarget { module, bias, part: (part, parts) } in targets.get(name).into_iter().flatten() {
+                let Some(adapter) = file.adapters.get(module) else { continue };
+                let mut patch = Patch::load(file, adapter, *bias, *strength, (part * rows, *parts), shape)?;
+                complete(&patches, &mut patch)?;
+                patches.push(patch);
+            }
+        }
+        let patches = Arc::new(patches);
+        self.keep(name, &patches);
+        Ok(patches)
+    }
+}
+
 /// A parameter and what changes it.
 pub(crate) struct MergedParam<'a> {
     pub view: ParamView<'a>,
@@ -104,26 +132,13 @@ impl MergedParam<'_> {
 
     /// The adapters of this parameter, in the order of the LoRAs.
     fn patches(&self) -> Result<Arc<Vec<Patch>>, ParamError> {
-        if let Some(known) = self.cache.find(self.name) {
-            return Ok(known);
-        }
-        let rows = self.shape.first().copied().unwrap_or(1);
-        let mut patches = vec![];
-        for AppliedLora { file, strength, targets } in self.loras {
-            for LoraTarget { module, bias, part: (part, parts) } in targets.get(self.name).into_iter().flatten() {
-                let Some(adapter) = file.adapters.get(module) else { continue };
-                let place = (part * rows, *parts);
-                let mut patch = Patch::load(file, adapter, *bias, *strength, place, self.shape)?;
-                if patch.needs_columns() {
-                    let squares = self.squares(&patches, &patch)?;
-                    patch.set_columns(&squares);
-                }
-                patches.push(patch);
+        self.cache.load(self.loras, self.name, self.shape, |before, patch| {
+            if patch.needs_columns() {
+                let squares = self.squares(before, patch)?;
+                patch.set_columns(&squares);
             }
-        }
-        let patches = Arc::new(patches);
-        self.cache.keep(self.name, &patches);
-        Ok(patches)
+            Ok(())
+        })
     }
 
     /// The squared length of each input over all rows, with the patches before and the difference of this one.

@@ -8,6 +8,7 @@
 //! strength says how far the weight goes from what it was to that.
 
 mod adapter;
+mod branches;
 mod delta;
 mod merge;
 mod names;
@@ -24,6 +25,7 @@ use crate::format::TensorInfo;
 use crate::view::ParamView;
 use crate::{Checkpoint, ElementType, FileError, ParamError, TensorView, WeightSource, WeightsError};
 use adapter::{Adapter, ModuleTensors};
+pub use branches::{BranchOrigin, BranchedLayer, LoraBranches};
 pub(crate) use merge::{MergedParam, PatchCache};
 use names::Role;
 

@@ -74,7 +74,7 @@ impl AttentionPlan {
         plan.head_bytes = plan.keys_bytes + plan.values_bytes;
         plan.thread_bytes = rows::parts(&plan).iter().sum();
         #[cfg(target_arch = "x86_64")]
-        if kernel.is_matrix() {
+        if kernel.is_matrix() && s.bias.is_none() {
             tiles::change(&mut plan, s);
         }
         plan
@@ -107,6 +107,8 @@ struct Block<'a> {
     count: usize,
     /// The packed keys and values of the head.
     panels: *const u8,
+    /// The bias of the first query, and how far it is to that of the next.
+    bias: Option<(Src, usize)>,
     /// This thread's memory.
     own: *mut u8,
 }
@@ -151,7 +153,7 @@ fn aligned(bytes: usize) -> usize {
 pub(super) fn scratch_bytes(cpu: &Cpu, graph: &Graph, value: Value) -> u64 {
     let s = Heads::of(graph, value);
     let plan = AttentionPlan::new(cpu, &s);
-    (s.batch * s.heads * plan.head_bytes + cpu.threads() * plan.thread_bytes) as u64
+    (s.batch * s.kv_heads * plan.head_bytes + cpu.threads() * plan.thread_bytes) as u64
 }
 
 pub(super) fn prepare(env: &Env, value: Value) -> Run {
@@ -159,25 +161,29 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
     let plan = AttentionPlan::new(env.cpu, &s);
     let rows = env.cpu.rows();
     let [q, k, v] = [0, 1, 2].map(|i| env.operand(value, i));
+    let bias = s.bias.map(|bias| (env.operand(value, 3), bias.strides));
     let (out, scratch) = (env.dst(value), env.scratch());
-    let heads = s.batch * s.heads;
+    // Heads that ask, and heads that are packed, of all pictures.
+    let (heads, packed) = (s.batch * s.heads, s.batch * s.kv_heads);
+    let group = s.heads / s.kv_heads;
     let parts = s.keys.div_ceil(PACK_KEYS);
     let blocks = s.queries.div_ceil(plan.block);
     // Heads that go together through a block's rows, which lie beside each other, where the caches hold the keys of all.
-    let together = if s.heads * plan.head_bytes <= NEAR_BYTES { s.heads } else { 1 };
+    let together = if s.kv_heads * plan.head_bytes <= NEAR_BYTES { s.heads } else { 1 };
     let task_blocks = (heads / together * blocks / (8 * env.cpu.threads())).clamp(1, TASK_BLOCKS);
     let tasks = blocks.div_ceil(task_blocks);
-    // Of a tensor with so many tokens and numbers in each head: where a token of a head begins.
-    let at = move |head: usize, tokens: usize, token: usize, width: usize| {
-        ((head / s.heads * tokens + token) * s.heads + head % s.heads) * width
+    // Of a tensor with so many heads, tokens, and numbers in each head: where a token of a head begins.
+    let at = |heads: usize, head: usize, tokens: usize, token: usize, width: usize| {
+        ((head / heads * tokens + token) * heads + head % heads) * width
     };
     Box::new(move |pool| {
-        pool.each(heads * parts, &|_, task| {
+        pool.each(packed * parts, &|_, task| {
             let (head, part) = (task / parts, task % parts);
             let range = part * PACK_KEYS..s.keys.min((part + 1) * PACK_KEYS);
             // SAFETY: a task packs its own keys; sizes are those of `scratch_bytes`.
             unsafe {
-                let (k, v) = (k.at(at(head, s.keys, 0, s.width)), v.at(at(head, s.keys, 0, s.value_width)));
+                let [k, v] =
+                    [(k, s.width), (v, s.value_width)].map(|(x, width)| x.at(at(s.kv_heads, head, s.keys, 0, width)));
                 let panels = scratch.add(head * plan.head_bytes);
                 (plan.pack)(&Keys { rows, s: &s, plan: &plan, k, v, range, panels });
             }
@@ -186,16 +192,20 @@ pub(super) fn prepare(env: &Env, value: Value) -> Run {
             let (head, task) = (task / tasks * together, task % tasks);
             // SAFETY: a task has its own rows and columns of the result, a thread its own scratch memory.
             unsafe {
-                let own = scratch.add(heads * plan.head_bytes + thread * plan.thread_bytes);
+                let own = scratch.add(packed * plan.head_bytes + thread * plan.thread_bytes);
                 (plan.kernel.begin)();
                 for block in task * task_blocks..blocks.min((task + 1) * task_blocks) {
                     let first = block * plan.block;
                     let count = plan.block.min(s.queries - first);
                     for head in head..head + together {
-                        let panels = scratch.add(head * plan.head_bytes);
-                        let q = q.at(at(head, s.queries, first, s.width));
-                        let out = out.at(at(head, s.queries, first, s.value_width));
-                        (plan.attend)(&Block { rows, s: &s, plan: &plan, q, out, first, count, panels, own });
+                        let panels = scratch.add(head / group * plan.head_bytes);
+                        let q = q.at(at(s.heads, head, s.queries, first, s.width));
+                        let out = out.at(at(s.heads, head, s.queries, first, s.value_width));
+                        let bias = bias.map(|(bias, [picture, by_head, query])| {
+                            let start = head / s.heads * picture + head % s.heads * by_head + first * query;
+                            (bias.at(start), query)
+                        });
+                        (plan.attend)(&Block { rows, s: &s, plan: &plan, q, out, first, count, panels, bias, own });
                     }
                 }
                 (plan.kernel.end)();

@@ -1,8 +1,10 @@
 //! Attention on vector kernels: blocks of queries by blocks of keys, each block's scores at once.
 
+use impasto_graph::HIDDEN;
+
 use super::super::gemm::drive::convert_row;
 use super::super::gemm::{Kernel, PANEL, ProductType, TILE_COLUMNS, Tile, pack};
-use super::super::rows::{Rows, Softmax};
+use super::super::rows::{Rows, Softmax, Src};
 use super::{A, AttentionPlan, Block, Keys, aligned, lay_out, tile};
 
 /// Keys of a block: their scores for a block of queries stay in the first cache.
@@ -46,7 +48,7 @@ pub(super) unsafe fn attend(block: &Block) {
         }
         sums.write_bytes(0, plan.block * plan.sum_stride);
 
-        let scale = s.scale * std::f32::consts::LOG2_E;
+        let scale = if block.bias.is_some() { 1.0 } else { s.scale } * std::f32::consts::LOG2_E;
         let [first_seen, last_seen] = block.seen();
         for key in (0..last_seen).step_by(KEYS) {
             let keys = KEYS.min(s.keys - key);
@@ -54,6 +56,13 @@ pub(super) unsafe fn attend(block: &Block) {
             let b = panels.add(key / PANEL * pack::panel_bytes(s.width, plan.number));
             let a = A { ptr: queries, stride: plan.query_bytes, k: plan.width };
             product(plan, count, keys, a, b, pack::panel_bytes(s.width, plan.number), scores, SCORES, false);
+
+            if let Some((bias, stride)) = block.bias {
+                for i in 0..count {
+                    let row = std::slice::from_raw_parts_mut(scores.add(i * SCORES), keys);
+                    add_bias(rows, s.scale, bias.at(i * stride + key), row);
+                }
+            }
 
             // Rows that see the same number of keys go together.
             let mut i = 0;
@@ -88,6 +97,20 @@ pub(super) unsafe fn attend(block: &Block) {
             );
         }
         store(block, sums, totals);
+    }
+}
+
+/// Scales a row of scores and adds its bias.
+///
+/// # Safety
+/// There are as many biases, and at most `KEYS`.
+unsafe fn add_bias(rows: &Rows, scale: f32, bias: Src, scores: &mut [f32]) {
+    let mut biases = [0.0; KEYS];
+    let biases = &mut biases[..scores.len()];
+    // SAFETY: the caller's.
+    unsafe { (rows.load)(bias, biases) };
+    for (score, bias) in scores.iter_mut().zip(biases) {
+        *score = *score * scale + bias.max(HIDDEN);
     }
 }
 
@@ -194,7 +217,7 @@ unsafe fn store(block: &Block, sums: *mut f32, totals: *const f32) {
 /// The range begins at a multiple of 32 and of the panel; nobody else packs it.
 pub(super) unsafe fn pack(keys: &Keys) {
     let Keys { rows, s, plan, k, v, ref range, panels } = *keys;
-    let (k_stride, v_stride) = (s.heads * s.width, s.heads * s.value_width);
+    let (k_stride, v_stride) = (s.kv_heads * s.width, s.kv_heads * s.value_width);
     // SAFETY: everything stays inside the operands and the head's panels.
     unsafe {
         for key in range.clone().step_by(PANEL) {

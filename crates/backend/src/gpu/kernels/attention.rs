@@ -1,11 +1,11 @@
 //! Attention with a running softmax: a workgroup takes a block of queries through blocks of keys. When a larger score comes up, what was summed
 //! so far is scaled down; the matrix of scores never exists.
 
-use impasto_graph::DType;
+use impasto_graph::{DType, HIDDEN};
 use impasto_kernel::{BufMut, Builder, Kernel, KernelError, StoredBuf, StoredBufMut, Var};
 
 use super::{F, U, groups, piece, scalar};
-use crate::shapes::Heads;
+use crate::shapes::{Heads, ScoreBias};
 
 /// Invocations are a square, and each has every 16th row and column of what is computed.
 const SIDE: u32 = 16;
@@ -26,7 +26,7 @@ pub(crate) fn workgroups(h: &Heads) -> [u32; 3] {
     groups(blocks(h).into())
 }
 
-/// Buffers: queries, keys, values, result.
+/// Buffers: queries, keys, values, bias where there is one, result.
 pub(crate) fn attention(h: &Heads, types: [DType; 4]) -> Result<Kernel, KernelError> {
     Builder::kernel("attention", [SIDE, SIDE, 1], |k| write(k, h, types))
 }
@@ -57,6 +57,14 @@ fn write(k: &Builder, h: &Heads, types: [DType; 4]) {
     group.write_results(&sums);
 }
 
+impl ScoreBias {
+    /// Where the biases of a query begin.
+    pub(super) fn place<'k>(&self, picture: U<'k>, head: U<'k>, query: U<'k>) -> U<'k> {
+        let [by_picture, by_head, by_query] = self.strides.map(|n| n as u32);
+        picture * by_picture + head * by_head + query * by_query
+    }
+}
+
 /// What a workgroup knows while the kernel is built: the block of queries that it computes, and its memory.
 struct AttentionWorkgroup<'k> {
     k: &'k Builder,
@@ -68,6 +76,7 @@ struct AttentionWorkgroup<'k> {
     value_width: u32,
     /// Queries, keys and values.
     sources: [StoredBuf<'k, f32>; 3],
+    bias: Option<StoredBuf<'k, f32>>,
     out: StoredBufMut<'k, f32>,
     query_tile: BufMut<'k, f32>,
     key_tile: BufMut<'k, f32>,
@@ -92,6 +101,7 @@ impl<'k> AttentionWorkgroup<'k> {
         let sources = [("q", q), ("k", keys), ("v", v)].map(|(name, dtype)| k.stored(name, scalar(dtype)));
         let [heads, queries, keys, width, value_width] =
             [h.heads, h.queries, h.keys, h.width, h.value_width].map(|n| n as u32);
+        let bias = h.bias.map(|bias| k.stored("bias", scalar(bias.dtype)));
         let out = k.stored_mut("out", scalar(to));
         // From one row to the next one more than needed, so that neighbours lie in different banks.
         let [query_tile, key_tile] = ["tile_q", "tile_k"].map(|name| k.shared(name, BLOCK * (DEPTH + 1)));
@@ -114,6 +124,7 @@ impl<'k> AttentionWorkgroup<'k> {
             width,
             value_width,
             sources,
+            bias,
             out,
             query_tile,
             key_tile,
@@ -136,9 +147,16 @@ impl<'k> AttentionWorkgroup<'k> {
         self.value_width.div_ceil(SIDE)
     }
 
-    /// Where a token of this head begins in a tensor of so many tokens, each head so wide.
-    fn row(&self, token: U<'k>, tokens: u32, width: u32) -> U<'k> {
-        ((self.picture * tokens + token) * self.heads + self.head) * width
+    /// Where a query of this head begins in a tensor whose heads are so wide.
+    fn query_row(&self, query: U<'k>, width: u32) -> U<'k> {
+        ((self.picture * self.queries + query) * self.heads + self.head) * width
+    }
+
+    /// Where a key of this head begins in a tensor whose heads are so wide.
+    fn key_row(&self, key: U<'k>, width: u32) -> U<'k> {
+        let Heads { heads, kv_heads, .. } = self.h;
+        let head = if heads == kv_heads { self.head } else { self.head / (heads / kv_heads) as u32 };
+        ((self.picture * self.keys + key) * kv_heads as u32 + head) * width
     }
 
     fn start_softmax(&self) {
@@ -152,13 +170,17 @@ impl<'k> AttentionWorkgroup<'k> {
     fn load_queries_and_keys(&self, at: U<'k>, from: U<'k>) {
         let (k, width, [q, keys, _]) = (self.k, self.width, self.sources);
         let (depth, token) = (self.thread % DEPTH, self.thread / DEPTH);
-        let loads = [(self.query_tile, q, self.first, self.queries), (self.key_tile, keys, from, self.keys)];
         for i in 0..EACH {
             let token = token + i * SIDE;
             let inside = (at + depth).lt(width);
-            for (tile, source, start, tokens) in loads {
-                let there = inside & (start + token).lt(tokens);
-                let place = self.row(start + token, tokens, width) + at + depth;
+            let (query, key) = (self.first + token, from + token);
+            let loads = [
+                (self.query_tile, q, query.lt(self.queries), self.query_row(query, width)),
+                (self.key_tile, keys, key.lt(self.keys), self.key_row(key, width)),
+            ];
+            for (tile, source, exists, row) in loads {
+                let there = inside & exists;
+                let place = row + at + depth;
                 let value = k.if_value(there, || source.load(place), || k.lit(0f32));
                 tile.store(token * (DEPTH + 1) + depth, value);
             }
@@ -180,13 +202,20 @@ impl<'k> AttentionWorkgroup<'k> {
 
     /// Stores the scores of the keys from here on; those that a query does not see are the smallest there are.
     fn store_scores(&self, from: U<'k>, dots: &[Var<'k, f32>]) {
+        let k = self.k;
         for (n, dot) in (0..).zip(dots) {
             let (query, key) = (self.y + n / EACH * SIDE, self.x + n % EACH * SIDE);
             let mut visible = (from + key).lt(self.keys);
             if self.h.causal {
                 visible = visible & (from + key).le(self.first + query + (self.keys - self.queries));
             }
-            let score = visible.select(dot.get() * self.h.scale, f32::MIN);
+            let mut score = dot.get() * self.h.scale;
+            if let (Some(bias), Some(from_bias)) = (self.bias, self.h.bias) {
+                let inside = (from + key).lt(self.keys) & (self.first + query).lt(self.queries);
+                let at = from_bias.place(self.picture, self.head, self.first + query) + from + key;
+                score = score + k.if_value(inside, || bias.load(at).max(HIDDEN), || k.lit(0f32));
+            }
+            let score = visible.select(score, f32::MIN);
             self.scores.store(query * (BLOCK + 1) + key, score);
         }
     }
@@ -220,7 +249,7 @@ impl<'k> AttentionWorkgroup<'k> {
             let place = self.thread + i * (SIDE * SIDE);
             let (key, column) = (place / PART, place % PART);
             let there = (from + key).lt(self.keys) & (column + part * PART).lt(self.value_width);
-            let at = self.row(from + key, self.keys, self.value_width) + part * PART + column;
+            let at = self.key_row(from + key, self.value_width) + part * PART + column;
             self.value_tile.store(key * (PART + 1) + column, k.if_value(there, || values.load(at), || k.lit(0f32)));
         }
     }
@@ -254,7 +283,7 @@ impl<'k> AttentionWorkgroup<'k> {
                 for c in 0..all {
                     let column = self.x + c * SIDE;
                     k.if_(column.lt(self.value_width), || {
-                        let at = self.row(self.first + query, self.queries, self.value_width) + column;
+                        let at = self.query_row(self.first + query, self.value_width) + column;
                         self.out.store(at, sums[(r * all + c) as usize].get() * normalise);
                     });
                 }

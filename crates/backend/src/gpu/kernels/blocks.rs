@@ -7,6 +7,7 @@ use impasto_graph::{DType, Storage};
 use impasto_kernel::prelude::*;
 use impasto_kernel::{Buf, Builder, Val};
 
+use super::vec4::To4;
 use super::{F, LINE, U, element, scalar};
 
 /// Elements that an invocation decodes, one after the other: they are of one block, and what they share is found once.
@@ -29,7 +30,7 @@ pub(crate) fn decode(
     let each = if width.is_multiple_of(EACH) { EACH } else { 1 };
     Builder::kernel("decode", [LINE, 1, 1], |k| {
         let words = k.buffer::<u32>("words");
-        let out = k.stored_mut::<f32>("out", scalar(to));
+        let out = To4::new(k, "out", to, each);
         let decoder = element(k, decoders((rows * width).into()) as u32);
         let (elements, bytes) = (storage.block_elements() as u32, storage.block_bytes() as u32);
         let first = decoder * EACH;
@@ -37,10 +38,19 @@ pub(crate) fn decode(
             let i = first + group;
             let numbers = || {
                 let scale = scales.map(|at| words.load(i / width + at / 4).bits_as::<f32>());
-                for n in 0..each {
-                    let block = Block { k, words, start: if elements == 1 { i + n } else { i / elements * bytes } };
-                    let number = block.number(storage, if elements == 1 { k.lit(0) } else { i % elements + n });
-                    out.store(i + n, scale.map_or(number, |scale| number * scale));
+                let block =
+                    |n: u32| Block { k, words, start: if elements == 1 { i + n } else { i / elements * bytes } };
+                let eight = (each == EACH).then(|| block(0).eight(storage, i % elements)).flatten();
+                let number = |n: u32| {
+                    let number = match &eight {
+                        Some(eight) => eight[n as usize],
+                        None => block(n).number(storage, if elements == 1 { k.lit(0) } else { i % elements + n }),
+                    };
+                    scale.map_or(number, |scale| number * scale)
+                };
+                for from in (0..each).step_by(4) {
+                    let four = [0, 1, 2, 3].map(|n| if from + n < each { number(from + n) } else { k.lit(0f32) });
+                    out.set(k, i + from, k.lit(each), four);
                 }
             };
             match each {
@@ -150,16 +160,43 @@ impl<'k> Block<'k> {
         }
     }
 
+    /// Eight elements from a multiple of eight on, for the commonest blocks, whose bytes are read as words.
+    fn eight(self, storage: Storage, e: U<'k>) -> Option<[F<'k>; 8]> {
+        let byte = |words: [U<'k>; 2], n: usize| (words[n / 4] >> (n as u32 % 4 * 8)) & 255u32;
+        let numbers = [0, 1, 2, 3, 4, 5, 6, 7];
+        let scale = || self.half(0);
+        match storage {
+            Storage::Q8_0 => {
+                let (scale, words) = (scale(), [0u32, 4].map(|at| self.word(e + (2 + at))));
+                Some(numbers.map(|n| scale * signed(byte(words, n))))
+            }
+            Storage::Q4_0 => {
+                let (scale, words) =
+                    (scale(), [0u32, 4].map(|at| self.word(e % 16u32 + (2 + at)) >> (e / 16u32 * 4u32)));
+                Some(numbers.map(|n| scale * less(byte(words, n) & 15u32, 8)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Four bytes from an even byte of a block that begins at an even byte.
+    fn word(self, at: U<'k>) -> U<'k> {
+        let at = self.start + at;
+        let (low, next) = (self.words.load(at / 4u32), (at / 4u32 + 1u32).min(self.words.len() - 1u32));
+        let across = (low >> 16u32) | (self.words.load(next) << 16u32);
+        (at & 2u32).ne(0).select(across, low)
+    }
+
     /// A byte of the block.
     fn byte(self, at: U<'k>) -> U<'k> {
         let at = self.start + at;
         (self.words.load(at / 4u32) >> (at % 4u32 * 8u32)) & 255u32
     }
 
-    /// The half-precision float at a byte of the block.
+    /// The half-precision float at an even byte of the block. Blocks that have some begin at even bytes.
     fn half(self, at: u32) -> F<'k> {
-        let at = self.k.lit(at);
-        wide(self.byte(at) | (self.byte(at + 1u32) << 8u32))
+        let at = self.start + at;
+        wide((self.words.load(at / 4u32) >> (at % 4u32 * 8u32)) & 0xffffu32)
     }
 
     /// The low (0) or high (1) four bits of a byte, of those that begin at `first`.

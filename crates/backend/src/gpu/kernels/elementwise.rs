@@ -4,6 +4,7 @@ use impasto_graph::{Binary, DType, Op};
 use impasto_kernel::prelude::*;
 use impasto_kernel::{Builder, StoredBuf};
 
+use super::vec4::{From4, To4};
 use super::{F, LINE, U, element, gelu, scalar, unary};
 
 /// Whole numbers as they are.
@@ -11,6 +12,16 @@ use super::{F, LINE, U, element, gelu, scalar, unary};
 pub(crate) fn copy(#[comptime] elements: u32, x: &[i32], out: &mut [i32]) {
     let i = element(elements);
     out[i] = x[i];
+}
+
+/// Numbers in 16 bits, each times `scale`. Buffers: operand, result, both a multiple of four long.
+pub(crate) fn narrow(elements: u32, scale: f32, to: DType) -> Result<Kernel, KernelError> {
+    Builder::kernel("narrow", [LINE, 1, 1], |k| {
+        let x = From4::new(k, "x", DType::F32, elements);
+        let out = To4::new(k, "out", to, elements);
+        let at = element(k, elements / 4) * 4u32;
+        out.set(k, at, k.lit(4u32), x.at(k, at, k.lit(4u32)).map(|x| x * scale));
+    })
 }
 
 /// Unary functions, scale and shift, casts.
@@ -98,6 +109,56 @@ impl Term {
             Term::Binary(f, [a, b]) => apply(*f, a.write(k, leaves), b.write(k, leaves)),
         }
     }
+}
+
+/// The same, four elements of the last axis at a time; none where that is not made of vec4s for every tensor.
+pub(crate) fn chain_by_4(
+    term: &Term,
+    shape: &[usize],
+    leaves: &[Walked],
+    to: DType,
+) -> Option<Result<Kernel, KernelError>> {
+    let last = shape.len().checked_sub(1)?;
+    let whole = |strides: &[usize]| strides.iter().all(|s| s.is_multiple_of(4));
+    let fits = |leaf: &Walked| match leaf.strides[last] {
+        1 => whole(&leaf.strides[..last]),
+        stride => stride == 0,
+    };
+    if !shape[last].is_multiple_of(4) || !leaves.iter().all(fits) {
+        return None;
+    }
+    let mut vec4s = shape.to_vec();
+    vec4s[last] /= 4;
+    Some(Builder::kernel("chain", [LINE, 1, 1], |k| {
+        let source = |(n, leaf): (usize, &Walked)| match leaf.strides[last] {
+            0 => Leaf::One(k.stored(&format!("x{n}"), scalar(leaf.dtype))),
+            _ => Leaf::Four(From4::new(k, &format!("x{n}"), leaf.dtype, 4)),
+        };
+        let sources: Vec<Leaf> = leaves.iter().enumerate().map(source).collect();
+        let out = To4::new(k, "out", to, 4);
+        let i = element(k, vec4s.iter().product::<usize>() as u32);
+        let read: Vec<[F; 4]> = sources
+            .iter()
+            .zip(leaves)
+            .map(|(source, leaf)| {
+                let mut strides = leaf.strides.clone();
+                strides[last] *= 4;
+                let at = place(k, &vec4s, &strides, i);
+                match source {
+                    Leaf::One(source) => [source.load(at); 4],
+                    Leaf::Four(source) => source.at(k, at, k.lit(4u32)),
+                }
+            })
+            .collect();
+        let element = |c: usize| term.write(k, &read.iter().map(|four| four[c]).collect::<Vec<F>>());
+        out.set(k, i * 4u32, k.lit(4u32), [0, 1, 2, 3].map(element));
+    }))
+}
+
+/// A tensor of a chain, of which four elements are read: one that is the same for all of them, or four that lie together.
+enum Leaf<'k> {
+    One(StoredBuf<'k, f32>),
+    Four(From4<'k>),
 }
 
 /// A chain of functions, each of what the ones before it gave and of other tensors, over a box of elements. Buffers: the leaves, result.

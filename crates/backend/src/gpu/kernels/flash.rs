@@ -2,14 +2,14 @@
 //! workgroup brings in: scores by matrices, through memory to the lanes that make weights of them, back as matrices onto the values.
 
 use half::f16;
-use impasto_graph::DType;
+use impasto_graph::{DType, HIDDEN};
 use impasto_kernel::{
-    Accumulator, BufMut, Builder, Kernel, KernelError, MatrixA, MatrixB, MatrixLayout, Val, Var, Vec4,
+    Accumulator, BufMut, Builder, Kernel, KernelError, MatrixA, MatrixB, MatrixLayout, StoredBuf, Val, Var, Vec4,
 };
 
 use super::matrices::{TileLoader, Units};
 use super::vec4::{From4, Halves, To4};
-use super::{F, U, groups, piece};
+use super::{F, U, groups, piece, scalar};
 use crate::shapes::Heads;
 
 /// Attention, cut into blocks.
@@ -28,7 +28,7 @@ impl Flash {
     pub(crate) fn new(heads: &Heads, types: [DType; 3], units: Units) -> Option<Flash> {
         let wide = heads.width.max(heads.value_width);
         let vec4s = heads.width.is_multiple_of(4) && heads.value_width.is_multiple_of(4);
-        if types != [DType::F16; 3] || heads.causal || wide > 160 || !vec4s || units.subgroup < units.shape[0] {
+        if types != [DType::F16; 3] || wide > 160 || !vec4s || units.subgroup < units.shape[0] {
             return None;
         }
         let sizes = [(4, 64), (4, 32), (2, 32), (1, 32)];
@@ -73,7 +73,7 @@ impl Flash {
         groups(self.blocks().into())
     }
 
-    /// Buffers: queries, keys, values, result.
+    /// Buffers: queries, keys, values, bias where there is one, result.
     pub(crate) fn kernel(&self, to: DType) -> Result<Kernel, KernelError> {
         Builder::kernel("flash", [self.threads(), 1, 1], |k| match self.units.shape {
             [16, 8, 16] => self.write::<16, 8, 16>(k, to),
@@ -115,6 +115,7 @@ struct FlashWorkgroup<'k> {
     value_width: u32,
     /// Queries, keys and values.
     sources: [From4<'k>; 3],
+    bias: Option<StoredBuf<'k, f32>>,
     out: To4<'k>,
     /// The first query of the block, its head and its picture.
     first: U<'k>,
@@ -136,6 +137,7 @@ impl<'k> FlashWorkgroup<'k> {
             [h.heads, h.queries, h.keys, h.width, h.value_width].map(|n| n as u32);
         let sources =
             ["q", "k", "v"].map(|name| From4::new(k, name, DType::F16, if name == "v" { value_width } else { width }));
+        let bias = h.bias.map(|bias| k.stored("bias", scalar(bias.dtype)));
         let out = To4::new(k, "out", to, value_width);
         let number = piece(k);
         k.if_(number.ge(flash.blocks()), || k.return_());
@@ -157,6 +159,7 @@ impl<'k> FlashWorkgroup<'k> {
             width,
             value_width,
             sources,
+            bias,
             out,
             first,
             head,
@@ -170,16 +173,22 @@ impl<'k> FlashWorkgroup<'k> {
         }
     }
 
-    /// Where a token of this head begins in a tensor of so many tokens, each head so wide.
-    fn row(&self, token: U<'k>, tokens: u32, width: u32) -> U<'k> {
-        ((self.picture * tokens + token) * self.heads + self.head) * width
+    /// Where a query of this head begins in a tensor whose heads are so wide.
+    fn query_row(&self, query: U<'k>, width: u32) -> U<'k> {
+        ((self.picture * self.queries + query) * self.heads + self.head) * width
     }
 
-    /// One vec4 of an operand, at a token from `start` on and a vec4 of it; zeros where it ends.
-    fn fetch(&self, from: From4<'k>, at: (U<'k>, U<'k>), start: U<'k>, tokens: u32, width: u32) -> Halves<'k> {
-        let k = self.k;
-        let (token, column) = (start + at.0, at.1 * 4u32);
-        let place = self.row(token, tokens, width) + column;
+    /// Where a key of this head begins in a tensor whose heads are so wide.
+    fn key_row(&self, key: U<'k>, width: u32) -> U<'k> {
+        let Heads { heads, kv_heads, .. } = self.flash.heads;
+        let head = if heads == kv_heads { self.head } else { self.head / (heads / kv_heads) as u32 };
+        ((self.picture * self.keys + key) * kv_heads as u32 + head) * width
+    }
+
+    /// One vec4 of an operand, at a token of so many, which begins at `row`, and a vec4 of it; zeros where it ends.
+    fn fetch(&self, from: From4<'k>, column: U<'k>, [token, row]: [U<'k>; 2], tokens: u32, width: u32) -> Halves<'k> {
+        let (k, column) = (self.k, column * 4u32);
+        let place = row + column;
         k.if_value(token.lt(tokens) & column.lt(width), || from.halves(k, place, k.lit(4u32), 1.0), || self.zeros)
     }
 
@@ -191,20 +200,24 @@ impl<'k> FlashWorkgroup<'k> {
     fn load_queries(&self) {
         let ([wide, _], [source, ..]) = (self.flash.widths(), self.sources);
         let loader = self.loader(self.flash.queries(), wide, self.pitch);
-        loader.each(self.k, |at, to| {
-            self.tile.store(to, self.fetch(source, at, self.first, self.queries, self.width));
+        loader.each(self.k, |(row, column), to| {
+            let query = self.first + row;
+            let at = [query, self.query_row(query, self.width)];
+            self.tile.store(to, self.fetch(source, column, at, self.queries, self.width));
         });
     }
 
     /// Loads the block of keys and values that begins here.
     fn load_keys_and_values(&self, from: U<'k>) {
         let ([wide, values_wide], [_, keys, values]) = (self.flash.widths(), self.sources);
+        let fetch = |source: From4<'k>, (row, column): (U<'k>, U<'k>), width: u32| {
+            let key = from + row;
+            self.fetch(source, column, [key, self.key_row(key, width)], self.keys, width)
+        };
         let loader = self.loader(self.flash.block, wide, self.pitch);
-        loader.each(self.k, |at, to| self.tile.store(to, self.fetch(keys, at, from, self.keys, self.width)));
+        loader.each(self.k, |at, to| self.tile.store(to, fetch(keys, at, self.width)));
         let loader = self.loader(self.flash.block, values_wide, self.value_pitch);
-        loader.each(self.k, |at, to| {
-            self.value_tile.store(to, self.fetch(values, at, from, self.keys, self.value_width));
-        });
+        loader.each(self.k, |at, to| self.value_tile.store(to, fetch(values, at, self.value_width)));
     }
 }
 
@@ -304,15 +317,25 @@ impl<'k, 'g, const M: usize, const N: usize, const K: usize> FlashSubgroup<'k, '
         let FlashWorkgroup { k, ref flash, keys, .. } = *self.group;
         let [score_pitch, weight_pitch] = flash.pitches();
         let share = self.lanes_per_row;
+        let query = self.group.first + self.id * M as u32 + self.row;
         let columns: Vec<U<'k>> = (0..flash.block / share).map(|i| self.part + i * share).collect();
         let own: Vec<F<'k>> = columns
             .iter()
             .map(|&column| {
                 let at = self.first_score + self.row * score_pitch + column;
-                let score = self.scores.load(at) * flash.heads.scale;
+                let mut score = self.scores.load(at) * flash.heads.scale;
+                let key = from + column;
+                if let (Some(bias), Some(from_bias)) = (self.group.bias, flash.heads.bias) {
+                    let at = from_bias.place(self.group.picture, self.group.head, query) + key;
+                    let inside = key.lt(keys) & query.lt(self.group.queries);
+                    score = score + k.if_value(inside, || bias.load(at).max(HIDDEN), || k.lit(0f32));
+                }
+                if flash.heads.causal {
+                    score = key.le(query + (keys - self.group.queries)).select(score, f32::MIN);
+                }
                 match keys.is_multiple_of(flash.block) {
                     true => score,
-                    false => (from + column).lt(keys).select(score, f32::MIN),
+                    false => key.lt(keys).select(score, f32::MIN),
                 }
             })
             .collect();
@@ -363,7 +386,7 @@ impl<'k, 'g, const M: usize, const N: usize, const K: usize> FlashSubgroup<'k, '
             k.for_step(self.lane, M as u32 * vec4s, self.group.flash.units.subgroup, |_, i| {
                 let (query, column) = (first + self.id * M as u32 + i / vec4s, i % vec4s * 4u32 + j * N as u32);
                 k.if_(query.lt(queries) & column.lt(value_width), || {
-                    let at = self.group.row(query, queries, value_width) + column;
+                    let at = self.group.query_row(query, value_width) + column;
                     let x = [0, 1, 2, 3].map(|c| self.scores.load(self.first_score + i * 4u32 + c));
                     self.group.out.set(k, at, k.lit(4u32), x);
                 });

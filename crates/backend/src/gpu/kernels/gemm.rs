@@ -42,6 +42,8 @@ pub(crate) struct Gemm {
     pub(crate) left_type: DType,
     pub(crate) right_type: DType,
     pub(crate) right_transposed: bool,
+    /// The right side has `2 n` columns, values and then their gates, and a result is `value * gelu(gate)`. Only warpgroups compute that.
+    pub(crate) geglu: bool,
     /// By which each sum is multiplied first.
     pub(crate) scale: f32,
     pub(crate) bias: Option<Bias>,
@@ -60,6 +62,27 @@ const DEPTH: u32 = 16;
 const PITCH: u32 = TILE + 1;
 
 impl Gemm {
+    /// A product of rows with the rows of the right side, `[m, n, depth]`, of factors of these types, into f32, and nothing becomes of its sums.
+    pub(crate) fn of_rows([m, n, depth]: [u32; 3], [left_type, right_type]: [DType; 2]) -> Gemm {
+        Gemm {
+            batch: 1,
+            m,
+            n,
+            segments: 1,
+            depth,
+            left: Left::Rows,
+            left_type,
+            right_type,
+            right_transposed: true,
+            geglu: false,
+            scale: 1.0,
+            bias: None,
+            activation: None,
+            residual: None,
+            out: DType::F32,
+        }
+    }
+
     pub(super) fn k(&self) -> u32 {
         self.segments * self.depth
     }

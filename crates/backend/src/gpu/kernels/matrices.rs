@@ -22,6 +22,8 @@ pub(crate) struct Units {
     /// Bytes of memory that a workgroup has, and the invocations that it may have.
     pub(crate) shared: u32,
     pub(crate) invocations: u32,
+    /// Whether four subgroups multiply together from the workgroup's memory.
+    pub(crate) warpgroups: bool,
 }
 
 impl Units {
@@ -58,7 +60,7 @@ const FEWEST: u32 = 4;
 
 /// Left factors that are 32-bit floats may be larger than halves can be: they are made smaller, and the sums larger again. What is lost are
 /// digits of numbers below 1/256.
-const LEFT_SCALE: f32 = 1.0 / 64.0;
+pub(crate) const LEFT_SCALE: f32 = 1.0 / 64.0;
 
 /// A product, cut into tiles.
 #[derive(Clone, Copy)]
@@ -73,7 +75,7 @@ impl Tiled {
     /// How to compute a product with matrices, if it can be.
     pub(crate) fn new(gemm: &Gemm, units: Units) -> Option<Tiled> {
         let left = matches!(gemm.left_type, DType::F16 | DType::F32);
-        if !left || gemm.right_type != DType::F16 {
+        if !left || gemm.right_type != DType::F16 || gemm.geglu {
             return None;
         }
         let count = |t: Tile| u64::from(gemm.batch) * u64::from(gemm.m.div_ceil(t.rows) * gemm.n.div_ceil(t.columns));
@@ -129,13 +131,9 @@ impl Tiled {
         8 * (self.tile.rows * PITCH + rows * pitch) + 4 * staging
     }
 
-    fn elements(&self) -> u64 {
-        u64::from(self.gemm.batch) * u64::from(self.gemm.m) * u64::from(self.gemm.n)
-    }
-
-    /// Bytes of the parts of sums, where they are split.
-    pub(crate) fn scratch_bytes(&self) -> u64 {
-        if self.splits == 1 { 0 } else { 4 * self.elements() * u64::from(self.splits) }
+    /// The parts of its sums.
+    pub(crate) fn split(&self) -> SplitSums {
+        SplitSums { gemm: self.gemm, splits: self.splits }
     }
 
     pub(crate) fn groups(&self) -> [u32; 3] {
@@ -150,6 +148,46 @@ impl Tiled {
             [8, 16, 16] => self.write::<8, 16, 16>(k),
             _ => self.write::<16, 16, 16>(k),
         })
+    }
+
+    fn write<const M: usize, const N: usize, const K: usize>(&self, k: &Builder) {
+        let group = GemmWorkgroup::new(self, k);
+        let staging = group.fetch_first();
+        let subgroup = GemmSubgroup::<M, N>::new(self, k);
+        k.for_(group.first, group.end, |_, number| {
+            // Nobody reads the piece before any more.
+            k.barrier();
+            group.store_tiles(&staging);
+            k.barrier();
+            group.fetch_next(number, &staging);
+            for step in 0..DEPTH / K as u32 {
+                subgroup.multiply::<K>(&group, step * K as u32);
+            }
+        });
+        group.write_sums(&subgroup);
+    }
+
+    /// What the left factor is multiplied with on its way to halves.
+    fn left_scale(&self) -> f32 {
+        if self.gemm.left_type == DType::F32 { LEFT_SCALE } else { 1.0 }
+    }
+}
+
+/// The sums of a product that workgroups share out: each adds up a part, and a second kernel adds up the parts.
+#[derive(Clone, Copy)]
+pub(crate) struct SplitSums {
+    pub(super) gemm: Gemm,
+    pub(super) splits: u32,
+}
+
+impl SplitSums {
+    fn elements(&self) -> u64 {
+        u64::from(self.gemm.batch) * u64::from(self.gemm.m) * u64::from(self.gemm.n)
+    }
+
+    /// Bytes of the parts, where there are several.
+    pub(crate) fn scratch_bytes(&self) -> u64 {
+        if self.splits == 1 { 0 } else { 4 * self.elements() * u64::from(self.splits) }
     }
 
     /// What adds up the parts. Buffers: parts, then bias, residual and result as they are.
@@ -173,38 +211,23 @@ impl Tiled {
         (self.splits > 1).then(|| (kernel, groups_of_lines(vec4s)))
     }
 
-    /// The runs of the product: the factors, then bias, residual and result, and a place for parts of sums.
-    pub(crate) fn runs(&self, factors: [Binding; 2], rest: Vec<Binding>, sums: Binding) -> Runs {
-        let run = |kernel, bindings, groups| Run { kernel, bindings, groups };
-        let Some((finish, groups)) = self.finish() else {
-            let parts = factors.into_iter().chain(rest).collect();
-            return Ok(vec![run(self.kernel()?, parts, self.groups())]);
+    /// The runs of a product by this kernel: the factors, then bias, residual and result, and a place for parts of sums.
+    pub(crate) fn runs(
+        &self,
+        (kernel, groups): (Kernel, [u32; 3]),
+        factors: [Binding; 2],
+        rest: Vec<Binding>,
+        sums: Binding,
+    ) -> Runs {
+        let Some((finish, finish_groups)) = self.finish() else {
+            return Ok(vec![Run { kernel, bindings: factors.into_iter().chain(rest).collect(), groups }]);
         };
         let parts = factors.into_iter().chain([sums]).collect();
         let ends = [sums].into_iter().chain(rest).collect();
-        Ok(vec![run(self.kernel()?, parts, self.groups()), run(finish?, ends, groups)])
-    }
-
-    fn write<const M: usize, const N: usize, const K: usize>(&self, k: &Builder) {
-        let group = GemmWorkgroup::new(self, k);
-        let staging = group.fetch_first();
-        let subgroup = GemmSubgroup::<M, N>::new(self, k);
-        k.for_(group.first, group.end, |_, number| {
-            // Nobody reads the piece before any more.
-            k.barrier();
-            group.store_tiles(&staging);
-            k.barrier();
-            group.fetch_next(number, &staging);
-            for step in 0..DEPTH / K as u32 {
-                subgroup.multiply::<K>(&group, step * K as u32);
-            }
-        });
-        group.write_sums(&subgroup);
-    }
-
-    /// What the left factor is multiplied with on its way to halves.
-    fn left_scale(&self) -> f32 {
-        if self.gemm.left_type == DType::F32 { LEFT_SCALE } else { 1.0 }
+        Ok(vec![
+            Run { kernel, bindings: parts, groups },
+            Run { kernel: finish?, bindings: ends, groups: finish_groups },
+        ])
     }
 }
 
@@ -433,7 +456,7 @@ enum Destination<'k, 'g> {
 }
 
 /// What becomes of whole sums: bias, activation and residual, and the result.
-struct GemmEpilogue<'k, 'g> {
+pub(super) struct GemmEpilogue<'k, 'g> {
     gemm: &'g Gemm,
     bias: Option<From4<'k>>,
     residual: Option<From4<'k>>,
@@ -441,14 +464,14 @@ struct GemmEpilogue<'k, 'g> {
 }
 
 impl<'k, 'g> GemmEpilogue<'k, 'g> {
-    fn new(k: &'k Builder, g: &'g Gemm) -> Self {
+    pub(super) fn new(k: &'k Builder, g: &'g Gemm) -> Self {
         let bias = g.bias.map(|bias| From4::new(k, "bias", bias.dtype, g.n));
         let residual = g.residual.map(|dtype| From4::new(k, "residual", dtype, g.n));
         GemmEpilogue { gemm: g, bias, residual, out: To4::new(k, "out", g.out, g.n) }
     }
 
     /// Four neighbours; `row` counts the rows of all products.
-    fn write(&self, k: &'k Builder, row: U<'k>, column: U<'k>, sums: [F<'k>; 4]) {
+    pub(super) fn write(&self, k: &'k Builder, row: U<'k>, column: U<'k>, sums: [F<'k>; 4]) {
         let g = self.gemm;
         let (at, left) = (row * g.n + column, k.lit(g.n) - column);
         let bias = self.bias.map(|bias| bias.at(k, g.bias_place(k, row, column), left));

@@ -42,7 +42,7 @@ impl Random {
 
     fn units(&mut self) -> Units {
         let shared = self.pick(&[32 << 10, 48 << 10]);
-        Units { subgroup: 32, shape: self.pick(&Units::SHAPES), shared, invocations: 1024 }
+        Units { subgroup: 32, shape: self.pick(&Units::SHAPES), shared, invocations: 1024, warpgroups: false }
     }
 }
 
@@ -82,6 +82,7 @@ fn random(r: &mut Random) -> (Gemm, u32) {
         left_type: r.pick(&[f16, f32]),
         right_type: f16,
         right_transposed: r.next(2) == 0,
+        geglu: false,
         scale: r.pick(&[1.0, 0.5]),
         bias: None,
         activation: r.pick(&[None, Some(Unary::Silu)]),
@@ -135,7 +136,7 @@ fn products_are_those_of_the_plain_kernel() {
         ends.push(r.data(gemm.out, result));
         let plain = [inputs.clone(), ends.clone()].concat();
         let expected = run(&gemm.kernel().unwrap(), gemm.groups(), plain);
-        let got = match tiled.finish() {
+        let got = match tiled.split().finish() {
             None => {
                 whole += 1;
                 inputs.extend(ends);
@@ -143,7 +144,7 @@ fn products_are_those_of_the_plain_kernel() {
             }
             Some((finish, groups)) => {
                 split += 1;
-                inputs.push(r.data(DType::F32, (tiled.scratch_bytes() / 4) as u32));
+                inputs.push(r.data(DType::F32, (tiled.split().scratch_bytes() / 4) as u32));
                 ends.insert(0, run(&tiled.kernel().unwrap(), tiled.groups(), inputs));
                 run(&finish.unwrap(), groups, ends)
             }
@@ -176,7 +177,18 @@ fn attention_is_that_of_the_plain_kernel() {
         let [queries, keys] = [1 + r.next(90), 1 + r.next(100)].map(|n| n as usize);
         let [width, value_width] = [r.pick(&[8, 40, 64, 160]), r.pick(&[8, 40, 80])];
         let scale = r.pick(&[0.2, 3.0]);
-        let h = Heads { batch, heads, queries, keys, width, value_width, scale, causal: false };
+        let h = Heads {
+            batch,
+            heads,
+            queries,
+            keys,
+            width,
+            value_width,
+            scale,
+            causal: false,
+            kv_heads: heads,
+            bias: None,
+        };
         let to = r.pick(&[DType::F16, DType::F32]);
         let flash = Flash::new(&h, [DType::F16; 3], r.units()).expect("it fits");
         let sizes = [queries * width, keys * width, keys * value_width, queries * value_width];
@@ -198,6 +210,9 @@ fn matrices_are_for_halves_only() {
     assert!(Tiled::new(&gemm::Gemm { right_type: DType::F32, ..product }, r.units()).is_none());
     assert!(Tiled::new(&gemm::Gemm { left_type: DType::BF16, ..product }, r.units()).is_none());
 }
+
+#[path = "warpgroup_tests.rs"]
+mod warpgroup_tests;
 
 #[path = "ptx_tests.rs"]
 mod ptx;

@@ -6,12 +6,16 @@ pub(crate) mod blocks;
 pub(super) mod elementwise;
 pub(super) mod flash;
 pub(crate) mod gemm;
+pub(crate) mod image_norm;
 pub(super) mod lookup;
 pub(crate) mod matrices;
 pub(super) mod movement;
 pub(super) mod norm;
 pub(crate) mod peak;
+pub(crate) mod row_norm;
 mod vec4;
+pub(crate) mod warpgroup;
+pub(crate) mod warpgroup_flash;
 
 mod samples;
 

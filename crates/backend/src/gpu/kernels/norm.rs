@@ -86,30 +86,35 @@ pub(crate) fn line_statistics(
     }
 }
 
-/// Mean and one over the deviation, of each group of each picture: its lines combined from top to bottom. The same kernel for an image and for
-/// its bands: what a driver makes of a division differs between kernels in the last bit. Buffers: statistics of lines, statistics of
-/// pictures (2 for each group).
-#[kernel(workgroup = LINE)]
+/// Mean and one over the deviation, of each group of each picture, from those of its lines, which have as many elements each. The same kernel for an
+/// image and for its bands: what a driver makes of a division differs between kernels in the last bit. Buffers: statistics of lines,
+/// statistics of pictures (2 for each group).
+#[kernel(workgroup = TEAM)]
 pub(crate) fn combine(#[comptime] image: &Image, #[comptime] eps: f32, x: &[f32], out: &mut [f32]) {
     #[comptime]
     let [batch, lines, groups] = [image.batch, image.lines, image.groups].map(|n| n as u32);
     let each = comptime!((image.pixels * image.channels / image.groups) as f32);
-    let number = element(batch * groups);
-    let (picture, group) = (number / groups, number % groups);
-    let first = (picture * lines * groups + group) * 2;
-    let (mut mean, mut squares) = (x[first], x[first + 1]);
-    for line in 1..lines {
-        let at = ((picture * lines + line) * groups + group) * 2;
-        // All lines have the same number of elements: with `line` of them done, this is one of `line + 1`.
-        let share = 1.0 / (line as f32 + 1.0);
-        let d = x[at] - mean;
-        mean += d * share;
-        let between = d * d * (line as f32 * share) * each;
-        squares = squares + x[at + 1] + between;
+    let mut scratch = shared::<f32>(TEAM);
+    let number = piece();
+    if number >= batch * groups {
+        return;
     }
-    let variance = squares / comptime!(lines as f32 * each);
-    out[number * 2] = mean;
-    out[number * 2 + 1] = (variance + eps).inverse_sqrt();
+    let first = (number / groups * lines * groups + number % groups) * 2;
+    let mut sum = 0.0;
+    for line in (local_id(0)..lines).step_by(TEAM) {
+        sum += x[first + line * groups * 2];
+    }
+    let mean = reduce(Reduction::Sum, sum, &mut scratch) / comptime!(lines as f32);
+    let mut squares = 0.0;
+    for line in (local_id(0)..lines).step_by(TEAM) {
+        let d = x[first + line * groups * 2] - mean;
+        squares += x[first + line * groups * 2 + 1] + d * d * each;
+    }
+    let variance = reduce(Reduction::Sum, squares, &mut scratch) / comptime!(lines as f32 * each);
+    if local_id(0) == 0 {
+        out[number * 2] = mean;
+        out[number * 2 + 1] = (variance + eps).inverse_sqrt();
+    }
 }
 
 /// Mean, scale and shift of each channel of each picture. Buffers: statistics of pictures, gamma, beta, factors.
@@ -177,17 +182,18 @@ pub(crate) fn group_norm(
 }
 
 /// Layer norm, RMS norm and softmax: a workgroup for each row. Buffers: operand, gamma and beta where the op has them, result.
-pub(crate) fn by_row(op: &Op, size: [u32; 2], types: &[DType], to: DType) -> Result<Kernel, KernelError> {
+/// `size` is rows, their width, and how many rows have the same gamma and beta.
+pub(crate) fn by_row(op: &Op, size: [u32; 3], types: &[DType], to: DType) -> Result<Kernel, KernelError> {
     match *op {
         Op::LayerNorm { eps } => layer_norm(size, eps, [types[0], types[1], types[2], to]),
         Op::RmsNorm { eps } => rms_norm(size, eps, [types[0], types[1], to]),
-        _ => softmax(size, [types[0], to]),
+        _ => softmax([size[0], size[1]], [types[0], to]),
     }
 }
 
 #[kernel(workgroup = TEAM)]
 fn layer_norm(
-    #[comptime] size: [u32; 2],
+    #[comptime] size: [u32; 3],
     #[comptime] eps: f32,
     #[comptime] types: [DType; 4],
     #[stored(scalar(types[0]))] x: &[f32],
@@ -196,13 +202,14 @@ fn layer_norm(
     #[stored(scalar(types[3]))] out: &mut [f32],
 ) {
     #[comptime]
-    let [rows, width] = size;
+    let [rows, width, together] = size;
     let mut scratch = shared::<f32>(TEAM);
     let row = piece();
     if row >= rows {
         return;
     }
     let (start, t, n) = (row * width, local_id(0), width as f32);
+    let factors = row / together * width;
     let mut sum = 0.0;
     for i in (t..width).step_by(TEAM) {
         sum += x[start + i];
@@ -215,13 +222,13 @@ fn layer_norm(
     }
     let scale = (reduce(Reduction::Sum, squares, &mut scratch) / n + eps).inverse_sqrt();
     for i in (t..width).step_by(TEAM) {
-        out[start + i] = (x[start + i] - mean) * scale * gamma[i] + beta[i];
+        out[start + i] = (x[start + i] - mean) * scale * gamma[factors + i] + beta[factors + i];
     }
 }
 
 #[kernel(workgroup = TEAM)]
 fn rms_norm(
-    #[comptime] size: [u32; 2],
+    #[comptime] size: [u32; 3],
     #[comptime] eps: f32,
     #[comptime] types: [DType; 3],
     #[stored(scalar(types[0]))] x: &[f32],
@@ -229,20 +236,21 @@ fn rms_norm(
     #[stored(scalar(types[2]))] out: &mut [f32],
 ) {
     #[comptime]
-    let [rows, width] = size;
+    let [rows, width, together] = size;
     let mut scratch = shared::<f32>(TEAM);
     let row = piece();
     if row >= rows {
         return;
     }
     let (start, t) = (row * width, local_id(0));
+    let factors = row / together * width;
     let mut squares = 0.0;
     for i in (t..width).step_by(TEAM) {
         squares += x[start + i] * x[start + i];
     }
     let scale = (reduce(Reduction::Sum, squares, &mut scratch) / width as f32 + eps).inverse_sqrt();
     for i in (t..width).step_by(TEAM) {
-        out[start + i] = x[start + i] * scale * gamma[i];
+        out[start + i] = x[start + i] * scale * gamma[factors + i];
     }
 }
 

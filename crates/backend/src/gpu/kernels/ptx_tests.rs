@@ -4,7 +4,7 @@
 #[path = "../../../../ptx/tests/support/interpreter/mod.rs"]
 mod interpreter;
 #[path = "../../../../ptx/tests/support/ptxas.rs"]
-mod ptxas;
+pub(super) mod ptxas;
 
 use impasto_kernel::KernelError;
 use impasto_ptx::{PtxTarget, compiler};
@@ -12,7 +12,8 @@ use impasto_ptx::{PtxTarget, compiler};
 use super::super::super::{peak, samples};
 use super::*;
 
-const UNITS: Units = Units { subgroup: 32, shape: [16, 16, 16], shared: 48 << 10, invocations: 1024 };
+const UNITS: Units =
+    Units { subgroup: 32, shape: [16, 16, 16], shared: 48 << 10, invocations: 1024, warpgroups: false };
 
 /// All kernels that can be listed: a sample of each kind, products and attention for matrix units in each way, and those that measure.
 fn all() -> Result<Vec<Kernel>, KernelError> {
@@ -24,12 +25,23 @@ fn all() -> Result<Vec<Kernel>, KernelError> {
         let shape = Units::SHAPES[i % 2];
         let tiled = Tiled::new(&gemm, Units { shape, ..UNITS }).expect("it fits");
         all.push(tiled.kernel()?);
-        if let Some((finish, _)) = tiled.finish() {
+        if let Some((finish, _)) = tiled.split().finish() {
             all.push(finish?);
         }
     }
     for (width, value_width, to) in [(40, 40, DType::F16), (64, 64, DType::F32), (160, 80, DType::F16)] {
-        let h = Heads { batch: 1, heads: 2, queries: 100, keys: 77, width, value_width, scale: 0.2, causal: false };
+        let h = Heads {
+            batch: 1,
+            heads: 2,
+            queries: 100,
+            keys: 77,
+            width,
+            value_width,
+            scale: 0.2,
+            causal: false,
+            kv_heads: 2,
+            bias: None,
+        };
         all.push(Flash::new(&h, [DType::F16; 3], UNITS).expect("it fits").kernel(to)?);
         all.push(attention::attention(&h, [DType::F16; 4])?);
     }
@@ -68,8 +80,8 @@ fn products_by_matrix_units_are_those_of_the_executor() {
         let mut buffers = vec![r.data(gemm.left_type, left), r.data(DType::F16, gemm.batch * gemm.k() * gemm.n)];
         let result = gemm.batch * gemm.m * gemm.n;
         let mut out = gemm.out;
-        if tiled.finish().is_some() {
-            buffers.push(r.data(DType::F32, (tiled.scratch_bytes() / 4) as u32));
+        if tiled.split().finish().is_some() {
+            buffers.push(r.data(DType::F32, (tiled.split().scratch_bytes() / 4) as u32));
             out = DType::F32;
         } else {
             buffers.extend(gemm.bias.map(|b| r.data(b.dtype, b.rows.map_or(1, |rows| gemm.m / rows) * gemm.n)));
@@ -91,7 +103,18 @@ fn products_by_matrix_units_are_those_of_the_executor() {
 fn attention_by_matrix_units_is_that_of_the_executor() {
     let mut r = Random::new();
     for (width, value_width) in [(40, 40), (64, 80)] {
-        let h = Heads { batch: 1, heads: 2, queries: 70, keys: 77, width, value_width, scale: 0.2, causal: false };
+        let h = Heads {
+            batch: 1,
+            heads: 2,
+            queries: 70,
+            keys: 77,
+            width,
+            value_width,
+            scale: 0.2,
+            causal: false,
+            kv_heads: 2,
+            bias: None,
+        };
         let flash = Flash::new(&h, [DType::F16; 3], UNITS).expect("it fits");
         let sizes = [70 * width, 77 * width, 77 * value_width, 70 * value_width];
         let types = [DType::F16, DType::F16, DType::F16, DType::F32];

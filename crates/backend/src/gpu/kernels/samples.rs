@@ -63,6 +63,7 @@ fn linear() -> Gemm {
         left_type: DType::F16,
         right_type: DType::F16,
         right_transposed: true,
+        geglu: false,
         scale: 1.0,
         bias: Some(Bias { dtype: DType::F16, rows: None }),
         activation: None,
@@ -101,6 +102,8 @@ fn heads() -> Heads {
         value_width: 40,
         scale: 0.158_113_88,
         causal: false,
+        kv_heads: 8,
+        bias: None,
     }
 }
 
@@ -122,5 +125,5 @@ fn chain() -> Result<Kernel, KernelError> {
 }
 
 fn by_row(op: &Op, types: &[DType]) -> Result<Kernel, KernelError> {
-    norm::by_row(op, [8192, 320], types, DType::F16)
+    norm::by_row(op, [8192, 320, 8192], types, DType::F16)
 }

@@ -1,6 +1,6 @@
 //! vec4 access to tensors: four neighbours of a row at a time, as vectors where rows are of whole vec4s, one by one where they are not.
 
-use half::f16;
+use half::{bf16, f16};
 use impasto_graph::DType;
 use impasto_kernel::{Buf, BufMut, Builder, StoredBuf, StoredBufMut, Val, Vec4};
 
@@ -14,6 +14,7 @@ pub(super) type Halves<'k> = Val<'k, Vec4<f16>>;
 pub(super) enum From4<'k> {
     F32(Buf<'k, Vec4<f32>>),
     F16(Buf<'k, Vec4<f16>>),
+    Bf16(Buf<'k, Vec4<bf16>>),
     Ones(StoredBuf<'k, f32>),
 }
 
@@ -23,6 +24,7 @@ impl<'k> From4<'k> {
         match dtype {
             DType::F32 if row.is_multiple_of(4) => From4::F32(k.buffer(name)),
             DType::F16 if row.is_multiple_of(4) => From4::F16(k.buffer(name)),
+            DType::BF16 if row.is_multiple_of(4) => From4::Bf16(k.buffer(name)),
             _ => From4::Ones(k.stored(name, scalar(dtype))),
         }
     }
@@ -32,6 +34,7 @@ impl<'k> From4<'k> {
         match self {
             From4::F32(b) => parts(b.load(i / 4u32)),
             From4::F16(b) => parts(b.load(i / 4u32)).map(Val::to),
+            From4::Bf16(b) => parts(b.load(i / 4u32)).map(Val::to),
             From4::Ones(s) => [0, 1, 2, 3].map(|j| k.if_value(left.gt(j), || s.load(i + j), || k.lit(0f32))),
         }
     }
@@ -50,6 +53,7 @@ impl<'k> From4<'k> {
 pub(super) enum To4<'k> {
     F32(BufMut<'k, Vec4<f32>>),
     F16(BufMut<'k, Vec4<f16>>),
+    Bf16(BufMut<'k, Vec4<bf16>>),
     Ones(StoredBufMut<'k, f32>),
 }
 
@@ -59,6 +63,7 @@ impl<'k> To4<'k> {
         match dtype {
             DType::F32 if row.is_multiple_of(4) => To4::F32(k.buffer_mut(name)),
             DType::F16 if row.is_multiple_of(4) => To4::F16(k.buffer_mut(name)),
+            DType::BF16 if row.is_multiple_of(4) => To4::Bf16(k.buffer_mut(name)),
             _ => To4::Ones(k.stored_mut(name, scalar(dtype))),
         }
     }
@@ -68,6 +73,7 @@ impl<'k> To4<'k> {
         match self {
             To4::F32(b) => b.store(i / 4u32, k.vector(x)),
             To4::F16(b) => b.store(i / 4u32, k.vector(x.map(Val::to::<f16>))),
+            To4::Bf16(b) => b.store(i / 4u32, k.vector(x.map(Val::to::<bf16>))),
             To4::Ones(s) => {
                 for (j, x) in (0u32..).zip(x) {
                     k.if_(left.gt(j), || s.store(i + j, x));

@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use impasto_graph::Unary;
+
 use super::prediction::{few_steps, noise_settings};
-use super::{EncoderRole, LatentDiffusion, LatentScale, Sizes, Version};
+use super::{EncoderRole, LatentDiffusion, Sizes, Version};
 use crate::discovery::{Discovered, NetworkInFile, TextEncoderInFile};
+use crate::families::autoencoder::{LatentScale, open_autoencoder, open_tiny};
 use crate::families::{AssembledModel, NetworkId, TokenizerKind};
-use crate::networks::{Clip, ClipConfig, ClipLayout, HiddenState, Taesd, Unet, UnetConfig, Vae, VaeConfig};
+use crate::networks::{Clip, ClipConfig, ClipLayout, HiddenState, Unet, UnetConfig, VaeConfig};
 use crate::{ModelError, OpenNetwork};
 
 /// A text encoder in its role.
@@ -40,16 +43,16 @@ pub(in crate::families) fn assemble(
     let noise = noise_settings(version, &pick, &unet.config, files.scheduler.as_ref())?;
     let denoiser = pick.open(unet.clone(), "diffusion model")?;
     let encoders = text_encoders(version, files, &unet.config)?;
-    let vae_pick = files.autoencoder.take().ok_or_else(|| files.missing(&[("autoencoder", "--vae")]))?;
-    let (vae, vae_network, scale) = autoencoder(version, files, &vae_pick)?;
+    let usual = LatentScale { factor: version.factor, shift: 0.0 };
+    let (_, vae, vae_network, scale) = open_autoencoder(files, "AutoencoderKL", usual)?;
     check_channels(&pick, &unet.config, &vae)?;
-    let tiny = files.tiny_autoencoder.take().map(|pick| tiny_autoencoder(files, &pick, &vae)).transpose()?;
+    let tiny = open_tiny(files, [vae.latent, vae.factor()])?;
 
     let names = [&files.title(), pick.metadata("modelspec.architecture").unwrap_or_default()];
     let sizes = Sizes {
         unet: unet.config,
         text: encoders.iter().map(|encoder| (encoder.config.clone(), encoder.hidden)).collect(),
-        taesd: tiny.as_ref().map(|(taesd, _)| taesd.config.clone()),
+        taesd: tiny.as_ref().map(|(taesd, _)| taesd.clone()),
         turbo: few_steps(&names, files.scheduler.as_ref())?,
         vae,
         scale,
@@ -74,7 +77,7 @@ pub(in crate::families) fn assemble(
 impl LatentDiffusion {
     /// What the file says of itself, and the size of latents that it was trained with.
     fn take_metadata(&mut self, pick: &NetworkInFile, sample: Option<[usize; 2]>) {
-        let sample = sample.map(|side| side.map(|n| n * self.vae.factor()));
+        let sample = sample.map(|side| side.map(|n| n * self.vae().factor()));
         if let Some(size) = pick.metadata("modelspec.resolution").and_then(resolution).or(sample) {
             self.defaults.size = size;
         }
@@ -83,7 +86,7 @@ impl LatentDiffusion {
             self.defaults.guidance = guidance;
         }
         let colours = pick.metadata("impasto.preview").and_then(colours);
-        if let Some(colours) = colours.filter(|c| c.len() == self.vae.latent + 1) {
+        if let Some(colours) = colours.filter(|c| c.len() == self.vae().latent + 1) {
             self.latents.preview = colours;
         }
     }
@@ -144,7 +147,7 @@ pub(in crate::families) fn is_second(pick: &NetworkInFile) -> bool {
     pick.network::<Clip>().is_some_and(|clip| clip.layout == ClipLayout::OpenClip || clip.config.projection.is_some())
 }
 
-/// A text encoder in its role: what shapes cannot say comes from the role, then from the file, then from `config.json`.
+/// A text encoder in its role.
 fn text_encoder(
     version: &Version,
     files: &Discovered,
@@ -152,10 +155,22 @@ fn text_encoder(
     pick: &NetworkInFile,
     tokenizer: Option<PathBuf>,
 ) -> Result<Encoder, ModelError> {
-    let mut clip = pick.network::<Clip>().ok_or_else(|| files.missing(&[(role.name, role.flag)]))?;
+    let clip = clip_in_role(pick, role.activation, role.pooled)?;
+    let clip = clip.ok_or_else(|| files.missing(&[(role.name, role.flag)]))?;
+    let (config, hidden) = (clip.config.clone(), (version.hidden)(&clip));
+    Ok(Encoder { network: pick.open(clip, role.name)?, config, hidden, tokenizer })
+}
+
+/// A text encoder of CLIP, if it is one: what shapes cannot say comes from the role, then from the file, then from `config.json`.
+pub(in crate::families) fn clip_in_role(
+    pick: &NetworkInFile,
+    activation: Unary,
+    pooled: bool,
+) -> Result<Option<Clip>, ModelError> {
+    let Some(mut clip) = pick.network::<Clip>() else { return Ok(None) };
     let config = &mut clip.config;
-    config.activation = role.activation;
-    config.projection = config.projection.filter(|_| role.pooled);
+    config.activation = activation;
+    config.projection = config.projection.filter(|_| pooled);
     if let Some(said) = pick.metadata("text_heads") {
         let heads = said.parse().ok().filter(|n| *n > 0 && config.width.is_multiple_of(*n));
         config.heads = heads.ok_or_else(|| ModelError::Setting {
@@ -167,47 +182,7 @@ fn text_encoder(
     if let Some(json) = pick.source.config_of("clip_text_model")? {
         config.apply(json)?;
     }
-    let (config, hidden) = (clip.config.clone(), (version.hidden)(&clip));
-    Ok(Encoder { network: pick.open(clip, role.name)?, config, hidden, tokenizer })
-}
-
-/// The autoencoder, and the scale of its latents.
-fn autoencoder(
-    version: &Version,
-    files: &Discovered,
-    pick: &NetworkInFile,
-) -> Result<(VaeConfig, Arc<OpenNetwork>, LatentScale), ModelError> {
-    let vae = pick.network::<Vae>().ok_or_else(|| files.missing(&[("autoencoder", "--vae")]))?;
-    let (factor, shift) = match pick.source.config_of("AutoencoderKL")? {
-        Some(json) => {
-            vae.config.check(json)?;
-            VaeConfig::scale(json)?
-        }
-        None => (None, None),
-    };
-    let scale = LatentScale { factor: factor.unwrap_or(version.factor), shift: shift.unwrap_or(0.0) };
-    Ok((vae.config.clone(), pick.open(vae, "autoencoder")?, scale))
-}
-
-/// The tiny autoencoder; it must know the latents of the large one.
-fn tiny_autoencoder(
-    files: &Discovered,
-    pick: &NetworkInFile,
-    vae: &VaeConfig,
-) -> Result<(Taesd, Arc<OpenNetwork>), ModelError> {
-    let tiny = pick.network::<Taesd>().ok_or_else(|| files.missing(&[("tiny autoencoder", "--taesd")]))?;
-    let config = &tiny.config;
-    if (config.latent, config.factor()) != (vae.latent, vae.factor()) {
-        return Err(ModelError::Mismatch(format!(
-            "{}: is a tiny autoencoder for {} channels at 1/{}; the model has {} at 1/{}",
-            pick.path().display(),
-            config.latent,
-            config.factor(),
-            vae.latent,
-            vae.factor()
-        )));
-    }
-    Ok((tiny.clone(), pick.open(tiny, "tiny autoencoder")?))
+    Ok(Some(clip))
 }
 
 /// What the text encoders give must be what the denoiser reads.

@@ -7,19 +7,17 @@ use std::sync::Arc;
 
 use impasto_graph::{Graph, GraphError, HostTensor, Unary};
 
-pub(super) use assemble::{assemble, is_second, unet_of};
+pub(super) use assemble::{assemble, clip_in_role, is_second, unet_of};
 pub(super) use prediction::looks_like_v;
 
+use super::autoencoder::{KlAutoencoder, LatentCoder as _, LatentScale};
 use super::{
     Condition, Defaults, EncodedText, Gaussian, Inputs, Latents, Levels, NetworkId, NoisyLatent, Pipeline, RunOptions,
     TextEncoder, TextRole, TokenLayout, TokenizerKind,
 };
 use crate::discovery::NetworkInFile;
 use crate::latent::{LatentShape, channels_first, channels_last};
-use crate::networks::{
-    Clip, ClipConfig, HiddenState, TaesdConfig, UnetConfig, VaeConfig, clip, taesd_decoder, unet, vae_decoder,
-    vae_encoder,
-};
+use crate::networks::{Clip, ClipConfig, HiddenState, TaesdConfig, UnetConfig, VaeConfig, clip, unet};
 use crate::{ElementTypes, ModelError, NoiseLevels, Prediction, TrainingNoise};
 
 /// What a version of Stable Diffusion says of itself.
@@ -60,15 +58,6 @@ pub(super) const OPEN_CLIP_G: EncoderRole =
 pub(super) const OPEN_CLIP_H: EncoderRole =
     EncoderRole { name: "text encoder (OpenCLIP-H)", flag: "--clip_g", activation: Unary::Gelu, pooled: false };
 
-/// Between the numbers that the autoencoder knows and those that the denoiser knows: `denoiser = (autoencoder - shift) * factor`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LatentScale {
-    /// The factor.
-    pub factor: f32,
-    /// The shift.
-    pub shift: f32,
-}
-
 /// A model of Stable Diffusion 1, 2 or XL.
 pub struct LatentDiffusion {
     /// The denoiser.
@@ -77,18 +66,13 @@ pub struct LatentDiffusion {
     pub text: Vec<ClipConfig>,
     /// Which state of each text encoder the denoiser was trained with.
     pub hidden: Vec<HiddenState>,
-    /// The autoencoder.
-    pub vae: VaeConfig,
-    /// The tiny autoencoder.
-    pub taesd: Option<TaesdConfig>,
-    /// The scale of latents.
-    pub scale: LatentScale,
     /// What the denoiser predicts.
     pub prediction: Prediction,
     /// It was trained on a schedule that ends in pure noise, and wants one.
     pub zero_snr: bool,
     /// It was made to be sampled in a few steps without guidance, as far as its name or its files say so.
     pub turbo: bool,
+    autoencoder: KlAutoencoder,
     version: &'static Version,
     encoders: Vec<TextEncoder>,
     levels: NoiseLevels,
@@ -145,6 +129,7 @@ impl LatentDiffusion {
             method: "euler_a",
             schedule: noise.schedule,
             clip_skip: version.clip_skip,
+            distilled_guidance: None,
         };
         Ok(LatentDiffusion {
             encoders: text.iter().map(encoder).collect(),
@@ -156,9 +141,7 @@ impl LatentDiffusion {
             unet,
             text,
             hidden,
-            vae,
-            taesd,
-            scale,
+            autoencoder: KlAutoencoder { vae, taesd, scale },
             prediction,
             zero_snr,
             turbo,
@@ -166,6 +149,21 @@ impl LatentDiffusion {
             latents,
             defaults,
         })
+    }
+
+    /// The autoencoder.
+    pub fn vae(&self) -> &VaeConfig {
+        &self.autoencoder.vae
+    }
+
+    /// The tiny autoencoder.
+    pub fn taesd(&self) -> Option<&TaesdConfig> {
+        self.autoencoder.taesd.as_ref()
+    }
+
+    /// The scale of latents.
+    pub fn scale(&self) -> LatentScale {
+        self.autoencoder.scale
     }
 
     /// A published model: networks in their true sizes, and the usual values for all else.
@@ -236,7 +234,7 @@ impl Pipeline for LatentDiffusion {
         clip(&self.text[encoder], sequences, hidden, numbers)
     }
 
-    fn text_inputs(&self, _: usize, ids: HostTensor) -> Result<Inputs, GraphError> {
+    fn text_inputs(&self, _: usize, ids: HostTensor, _: &[usize]) -> Result<Inputs, GraphError> {
         Ok(vec![("ids", ids)])
     }
 
@@ -256,7 +254,7 @@ impl Pipeline for LatentDiffusion {
         let mut condition = Condition::default();
         condition.0.insert("context", HostTensor::f32([tokens, width], zeroed(context))?);
         if let Some(width) = self.unet.added {
-            let pooled = text.iter().rev().find_map(pooled).unwrap_or_default();
+            let pooled = text.iter().rev().find_map(|text| text.at_end(1)).unwrap_or_default();
             let numbers = LatentDiffusion::size_conditioning(&zeroed(pooled), width, options.size);
             condition.0.insert("added", HostTensor::f32([numbers.len()], numbers)?);
         }
@@ -307,7 +305,7 @@ impl Pipeline for LatentDiffusion {
         self.prediction
     }
 
-    fn levels(&self, _: LatentShape, _: usize) -> Levels {
+    fn levels(&self, _: LatentShape, _: usize, _: Option<f32>) -> Levels {
         Levels::Training(self.levels.clone())
     }
 
@@ -316,43 +314,18 @@ impl Pipeline for LatentDiffusion {
     }
 
     fn inpaints(&self) -> bool {
-        self.unet.in_channels == 2 * self.vae.latent + 1
+        self.unet.in_channels == 2 * self.vae().latent + 1
     }
 
     fn autoencoder(&self, network: NetworkId, grid: [usize; 2], numbers: ElementTypes) -> Result<Graph, GraphError> {
-        match (network, &self.taesd) {
-            (NetworkId::TinyDecoder, Some(taesd)) => taesd_decoder(taesd, 1, grid, numbers),
-            (NetworkId::VaeEncoder, _) => vae_encoder(&self.vae, 1, grid.map(|n| n * self.vae.factor()), numbers),
-            _ => vae_decoder(&self.vae, 1, grid, numbers),
-        }
+        self.autoencoder.graph(network, grid, numbers)
     }
 
-    /// The tiny decoder takes latents as the denoiser has them.
     fn decoder_input(&self, network: NetworkId, latent: &[f32], shape: LatentShape) -> Vec<f32> {
-        let mut pixels = channels_last(latent, shape.channels);
-        if network != NetworkId::TinyDecoder {
-            let LatentScale { factor, shift } = self.scale;
-            pixels.iter_mut().for_each(|z| *z = *z / factor + shift);
-        }
-        pixels
+        self.autoencoder.decoder_input(network, latent, shape)
     }
 
     fn encoder_output(&self, output: &[f32], shape: LatentShape) -> Gaussian {
-        let LatentScale { factor, shift } = self.scale;
-        let moments = channels_first(output, 2 * shape.channels);
-        let (means, logs) = moments.split_at(shape.len());
-        Gaussian {
-            mean: means.iter().map(|m| (m - shift) * factor).collect(),
-            deviation: logs.iter().map(|log| (0.5 * log.clamp(-30.0, 20.0)).exp() * factor).collect(),
-        }
+        self.autoencoder.encoder_output(output, shape)
     }
-}
-
-/// The text as one vector: the row of the first end of text, in the first sequence.
-fn pooled(encoded: &EncodedText) -> Option<Vec<f32>> {
-    let output = encoded.outputs.get(1)?; // (sequences, tokens, projection)
-    let &[_, tokens, width] = output.shape() else { return None };
-    let first = encoded.ids.get(..tokens)?;
-    let end = first.iter().position(|&id| id == encoded.end).unwrap_or(tokens - 1);
-    output.to_f32().get(end * width..(end + 1) * width).map(<[f32]>::to_vec)
 }

@@ -1,8 +1,5 @@
 //! What a diffusion model predicts, which neither names nor shapes tell.
 
-use half::{bf16, f16};
-use impasto_weights::{Checkpoint, ElementType, WeightsError};
-
 use super::{NoiseSettings, Version};
 use crate::config::Config;
 use crate::discovery::NetworkInFile;
@@ -99,33 +96,14 @@ fn check_schedule(json: &Config) -> Result<(), ModelError> {
 
 /// The one trace that training on the velocity left in all known weights of Stable Diffusion 2: the last transformer's first shift
 /// varies more. Inpainting models of the family predict noise.
-pub(in crate::families) fn looks_like_v(
-    NetworkInFile { source, found }: &NetworkInFile,
-    config: &UnetConfig,
-) -> Result<bool, ModelError> {
+pub(in crate::families) fn looks_like_v(pick: &NetworkInFile, config: &UnetConfig) -> Result<bool, ModelError> {
     let (level, last) = (config.channels.len().saturating_sub(1), config.resnets);
     let name = format!("up_blocks.{level}.attentions.{last}.transformer_blocks.0.norm1.bias");
-    let stored = found.stored(&name, &source.shapes);
-    let Some(numbers) = numbers(&source.checkpoint, &stored.name)? else { return Ok(false) };
+    let Some(numbers) = pick.numbers(&pick.stored(&name))? else { return Ok(false) };
     let n = numbers.len().max(1) as f64;
-    let mean = numbers.iter().sum::<f64>() / n;
-    let variance = numbers.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / n;
+    let mean = numbers.iter().map(|x| f64::from(*x)).sum::<f64>() / n;
+    let variance = numbers.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / n;
     Ok(config.in_channels == config.out_channels && variance.sqrt() > 0.09)
-}
-
-/// A short tensor, as numbers.
-fn numbers(checkpoint: &Checkpoint, name: &str) -> Result<Option<Vec<f64>>, ModelError> {
-    let Some(tensor) = checkpoint.tensor(name) else { return Ok(None) };
-    let bytes = checkpoint.read_all(tensor).map_err(WeightsError::from)?;
-    let halves = bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
-    Ok(match tensor.element {
-        ElementType::F32 => {
-            Some(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]).into()).collect())
-        }
-        ElementType::F16 => Some(halves.map(|b| f16::from_le_bytes(b).into()).collect()),
-        ElementType::BF16 => Some(halves.map(|b| bf16::from_le_bytes(b).into()).collect()),
-        _ => None,
-    })
 }
 
 /// Whether the model was made to be sampled in a few steps, as far as its names or its scheduler say so.

@@ -44,6 +44,15 @@ struct Machine<'a> {
 
 type Done<T = ()> = Result<T, String>;
 
+/// A launch on bytes.
+pub struct RawLaunch {
+    pub buffers: Vec<Vec<u8>>,
+    pub scalars: Vec<u8>,
+    /// Bytes of shared memory.
+    pub shared: usize,
+    pub groups: [u32; 3],
+}
+
 /// What the buffers hold after a launch of an entry point of this module.
 pub fn run(module: &CompiledModule, kernel: &Kernel, launch: &Launch) -> Done<Vec<BufferData>> {
     let text = std::str::from_utf8(&module.bytes).map_err(|e| e.to_string())?;
@@ -52,31 +61,43 @@ pub fn run(module: &CompiledModule, kernel: &Kernel, launch: &Launch) -> Done<Ve
     let bytes = |d: &BufferData| -> Vec<u8> {
         d.bits.iter().flat_map(|b| b.to_le_bytes()[..d.ty.bytes() as usize].to_vec()).collect()
     };
-    let buffers: Vec<Vec<u8>> = launch.buffers.iter().map(bytes).collect();
+    let raw = RawLaunch {
+        buffers: launch.buffers.iter().map(bytes).collect(),
+        scalars: param_bytes(kernel, &launch.scalars).map_err(|e| e.to_string())?,
+        shared: entry.shared as usize,
+        groups: launch.groups,
+    };
+    let after = run_raw(&program, raw)?;
+    let back = |(d, bytes): (&BufferData, &Vec<u8>)| {
+        let number = |c: &[u8]| c.iter().rev().fold(0u64, |a, &b| a << 8 | u64::from(b));
+        BufferData { ty: d.ty, bits: bytes.chunks_exact(d.ty.bytes() as usize).map(number).collect() }
+    };
+    Ok(launch.buffers.iter().zip(&after).map(back).collect())
+}
+
+/// What the buffers hold after a launch on bytes.
+pub fn run_raw(program: &Program, launch: RawLaunch) -> Done<Vec<Vec<u8>>> {
+    let RawLaunch { buffers, scalars, shared, groups } = launch;
     let mut machine = Machine {
         lengths: buffers.iter().flat_map(|b| (b.len() as u64).to_le_bytes()).collect(),
         buffers,
-        scalars: param_bytes(kernel, &launch.scalars).map_err(|e| e.to_string())?,
-        shared: vec![0xAA; entry.shared as usize],
+        scalars,
+        shared: vec![0xAA; shared],
         threads: Vec::new(),
         size: program.size,
-        groups: launch.groups,
+        groups,
         group: [0; 3],
-        program: &program,
+        program,
     };
-    for z in 0..launch.groups[2] {
-        for y in 0..launch.groups[1] {
-            for x in 0..launch.groups[0] {
+    for z in 0..groups[2] {
+        for y in 0..groups[1] {
+            for x in 0..groups[0] {
                 machine.group = [x, y, z];
                 machine.block()?;
             }
         }
     }
-    let back = |(d, bytes): (&BufferData, &Vec<u8>)| {
-        let number = |c: &[u8]| c.iter().rev().fold(0u64, |a, &b| a << 8 | u64::from(b));
-        BufferData { ty: d.ty, bits: bytes.chunks_exact(d.ty.bytes() as usize).map(number).collect() }
-    };
-    Ok(launch.buffers.iter().zip(&machine.buffers).map(back).collect())
+    Ok(machine.buffers)
 }
 
 impl Machine<'_> {

@@ -199,7 +199,7 @@ unsafe fn store_rows<const KIND: u8>(block: &Block, sums: *const f32, spoiled: i
 #[target_feature(enable = "avx512vbmi,avx512bf16,avx512dq,avx512vl")]
 pub(super) unsafe fn pack(keys: &Keys) {
     let Keys { s, plan, ref range, panels, .. } = *keys;
-    let (k_stride, v_stride) = (s.heads * s.width, s.heads * s.value_width);
+    let (k_stride, v_stride) = (s.kv_heads * s.width, s.kv_heads * s.value_width);
     // SAFETY: everything stays inside the operands and the head's panels.
     unsafe {
         let mut longest = _mm512_setzero_si512();

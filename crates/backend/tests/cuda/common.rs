@@ -1,0 +1,23 @@
+//! What the tests of the CPU share, with other machines.
+#![allow(dead_code, reason = "a part is used by other tests")]
+
+#[path = "../common/banded.rs"]
+pub mod banded;
+#[path = "../common/case.rs"]
+pub mod case;
+#[path = "devices.rs"]
+pub mod cpus;
+#[path = "../common/exam.rs"]
+pub mod exam;
+#[path = "fake.rs"]
+pub mod fake;
+#[path = "../common/machine.rs"]
+pub mod machine;
+#[path = "../common/networks.rs"]
+pub mod networks;
+#[path = "../../../graph/tests/common/random_graph.rs"]
+pub mod random_graph;
+#[path = "../common/reference.rs"]
+pub mod reference;
+#[path = "../../../graph/tests/common/rng.rs"]
+pub mod rng;
