@@ -44,7 +44,8 @@ fn compare(graph: &dyn Fn(DType) -> Graph, params: &Params, inputs: &[(&str, Hos
     }
 }
 
-/// What lies between the two products of Z-Image's feed-forward layers is a few hundred thousand here.
+/// What lies between the two products of Z-Image's feed-forward layers is some hundred thousand here: more than a half holds (65,504), and far
+/// below what it holds of numbers divided by 64. Scales of norms are random too, so that a few tokens have some ten times the others' values.
 #[test]
 fn a_transformer_whose_products_no_half_holds() {
     let mut rng = Rng::new(seed());
@@ -64,7 +65,7 @@ fn a_transformer_whose_products_no_half_holds() {
         let numbers = ElementTypes { storage: Storage::Dense(DType::F32), activations };
         z.graph(1, [32, 32], numbers).expect("a transformer")
     };
-    let large = |name: &str| (name.contains("feed_forward.w1") || name.contains("feed_forward.w3")).then_some(300.0);
+    let large = |name: &str| (name.contains("feed_forward.w1") || name.contains("feed_forward.w3")).then_some(100.0);
     let params = parameters(&graph(DType::F32), large, &mut rng);
     let mut random = |shape: &[usize]| {
         let numbers = (0..shape.iter().product::<usize>()).map(|_| rng.normal() as f32).collect();
