@@ -17,6 +17,8 @@ ls /usr/share/vulkan/explicit_layer.d/*khronos_validation* >/dev/null 2>&1 || mi
 command -v spirv-val >/dev/null || missing+=(spirv-tools)
 command -v spirv-cross >/dev/null || missing+=(spirv-cross)
 command -v glslc >/dev/null || missing+=(glslc)
+# A browser that looks at the page, and its driver.
+{ command -v chromium && command -v chromedriver; } >/dev/null || missing+=(chromium chromium-driver)
 # A virtual environment of Python, for NVIDIA's assembler.
 [ -n "${IMPASTO_PTXAS:-}" ] || python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
 if [ ${#missing[@]} -gt 0 ]; then

@@ -43,6 +43,7 @@ pub use impasto_generate as generate;
 pub use impasto_graph as graph;
 pub use impasto_kernel as kernel;
 pub use impasto_model as model;
+pub use impasto_server as server;
 pub use impasto_spirv as spirv;
 pub use impasto_weights as weights;
 pub use impasto_worker as worker;

@@ -13,7 +13,7 @@ mod cli;
 use std::process::ExitCode;
 
 use clap::{ArgMatches, FromArgMatches, Subcommand};
-use cli::{Bench, Command, arguments, convert, devices, kernel, paint, peers, plan, show};
+use cli::{Bench, Command, arguments, convert, devices, kernel, paint, peers, plan, serve, show};
 use impasto::generate::GenerateError;
 use impasto::weights::ConvertError;
 
@@ -77,6 +77,10 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
                 _ => paint::again(&file, &flags),
             };
             return Ok(made.map(|()| ExitCode::SUCCESS)?);
+        }
+        Some(("serve", matches)) => {
+            let settings = paint::layered(&arguments::settings(matches).map_err(GenerateError::from)?)?;
+            return serve::serve(&serve::Serve::from_arg_matches(matches)?, settings).map(|()| ExitCode::SUCCESS);
         }
         Some(("plan", matches)) => (arguments::settings(matches), Some(arguments::imagined(matches))),
         Some(_) => return run_other(Command::from_arg_matches(matches)?).map(|()| ExitCode::SUCCESS),

@@ -164,6 +164,15 @@ impl Picture {
         }
     }
 
+    /// The bytes of a file with `parameters` as webui keeps them inside.
+    pub fn encoded(&self, format: Format, parameters: &str) -> Result<Vec<u8>, PictureError> {
+        let mut bytes = vec![];
+        let wrong =
+            |e: Box<dyn std::error::Error>| PictureError::Write { path: "memory".into(), problem: e.to_string() };
+        self.encode(format, parameters, &mut bytes).map_err(wrong)?;
+        Ok(bytes)
+    }
+
     fn encode(&self, format: Format, parameters: &str, out: &mut dyn Write) -> Result<(), Box<dyn std::error::Error>> {
         use image::{ExtendedColorType::Rgb8, ImageEncoder, codecs};
         let (width, height) = (u32::try_from(self.width)?, u32::try_from(self.height)?);

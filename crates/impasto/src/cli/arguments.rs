@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, ArgAction, ArgMatches, Command};
-use impasto::generate::settings::{Setting, SettingKind, Settings, SettingsError, TABLE};
+use clap::{Arg, ArgAction, ArgMatches, Args as _, Command};
+use impasto::generate::settings::{Group, Setting, SettingKind, Settings, SettingsError, TABLE};
 
 use super::peers::lacks;
+use super::serve::{SERVE_HELP, Serve};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 a picture was written, 1 it failed or was refused, 2 bad arguments, 130 interrupted.
@@ -15,7 +16,7 @@ Exit codes: 0 a picture was written, 1 it failed or was refused, 2 bad arguments
 Settings: lines such as `steps = 30` in ~/.config/impasto/config.toml (or $XDG_CONFIG_HOME/impasto/config.toml), over them
 variables such as IMPASTO_STEPS=30, over them flags. IMPASTO_CPU=amx|avx512bf16|avx512|avx2|portable forces an instruction path.
 
-Results go to stdout, everything else to stderr; NO_COLOR is honoured. Nothing touches the network.";
+Results go to stdout, everything else to stderr; NO_COLOR is honoured. Nothing touches the network but `serve`, which listens where it is told to.";
 
 /// The whole command: settings at the root and below `generate`, and the other subcommands.
 pub fn command(others: impl FnOnce(Command) -> Command) -> Command {
@@ -53,7 +54,15 @@ pub fn command(others: impl FnOnce(Command) -> Command) -> Command {
     let decode = with_file("decode", "Make the picture of a run as it stands, without another step", kept);
     let again =
         with_file("again", "Make a picture again by what it says of itself", "A PNG, JPEG or WebP that impasto made");
-    others(root.subcommand(generate).subcommand(resume).subcommand(decode).subcommand(again).subcommand(plan))
+    let of_server =
+        |setting: &&Setting| matches!(setting.group, Group::Model | Group::Machine) || setting.name == "verbose";
+    let serve = Serve::augment_args(Command::new("serve"))
+        .about("Serve pictures over HTTP: a page, and APIs that clients know")
+        .after_help(SERVE_HELP)
+        .args(TABLE.iter().filter(of_server).map(argument));
+    let with_pictures =
+        root.subcommand(generate).subcommand(resume).subcommand(decode).subcommand(again).subcommand(plan);
+    others(with_pictures.subcommand(serve))
 }
 
 /// The file that `resume`, `decode` and `again` take.
@@ -97,7 +106,8 @@ fn argument(setting: &'static Setting) -> Arg {
 /// The settings that flags ask for.
 pub fn settings(matches: &ArgMatches) -> Result<Settings, SettingsError> {
     let mut settings = Settings::default();
-    for setting in TABLE {
+    // A command may take some of them only.
+    for setting in TABLE.iter().filter(|setting| matches.ids().any(|id| id == setting.name)) {
         match setting.kind {
             SettingKind::Flag => {
                 if matches.get_flag(setting.name) {

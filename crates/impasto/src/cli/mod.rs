@@ -9,6 +9,7 @@ pub mod paint;
 pub mod peers;
 pub mod plan;
 mod progress;
+pub mod serve;
 pub mod show;
 
 use std::path::PathBuf;

@@ -1,0 +1,147 @@
+//! `impasto serve`: the page and the APIs, until it is told to stop.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use impasto::EngineOptions;
+use impasto::generate::place::MachineOptions;
+use impasto::generate::settings::Settings;
+use impasto::server::app::{RequestLimits, Retention};
+use impasto::server::{ServeOptions, request};
+
+pub const SERVE_HELP: &str = "\
+APIs: /api/v1 (its document is /api/v1/openapi.json), OpenAI's /v1/images, webui's /sdapi/v1; /health, /metrics.
+Requests name models by their names in --models folders. LoRAs are named in prompts, from --lora-model-dir.
+Nothing is open to other machines unless --listen says so, and then a key is needed: --key-file, else one is made and printed.
+For TLS put a proxy before it, and name the server with --allowed-host. A job that runs when the server ends goes on at its next start.";
+
+#[derive(Args)]
+pub struct Serve {
+    /// The address to listen on.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7860", help_heading = "The server")]
+    pub listen: SocketAddr,
+    /// A folder of models, which requests name; may be given several times.
+    #[arg(long, value_name = "DIR", help_heading = "The server")]
+    pub models: Vec<PathBuf>,
+    /// A file with the key that requests must have.
+    #[arg(long, value_name = "FILE", help_heading = "The server")]
+    pub key_file: Option<PathBuf>,
+    /// Where jobs and pictures are kept; by default ~/.local/share/impasto.
+    #[arg(long, value_name = "DIR", help_heading = "The server")]
+    pub data: Option<PathBuf>,
+    /// A name of this server, where a proxy passes requests on; may be given several times.
+    #[arg(long, value_name = "NAME", help_heading = "The server")]
+    pub allowed_host: Vec<String>,
+    /// Seconds that models stay loaded after their last use.
+    #[arg(long, value_name = "S", default_value_t = 300, help_heading = "The server")]
+    pub keep_alive: u64,
+    /// Jobs that may wait.
+    #[arg(long, value_name = "N", default_value_t = RequestLimits::default().queue, help_heading = "The server")]
+    pub max_queue: usize,
+    /// Pixels of a picture.
+    #[arg(long, value_name = "N", default_value_t = RequestLimits::default().pixels, help_heading = "The server")]
+    pub max_pixels: u64,
+    /// Steps of a picture.
+    #[arg(long, value_name = "N", default_value_t = RequestLimits::default().steps, help_heading = "The server")]
+    pub max_steps: u32,
+    /// Pictures of a job.
+    #[arg(long, value_name = "N", default_value_t = RequestLimits::default().batch, help_heading = "The server")]
+    pub max_batch: u32,
+    /// Jobs that are kept after their end, with their pictures.
+    #[arg(long, value_name = "N", default_value_t = 10_000, help_heading = "The server")]
+    pub keep_jobs: usize,
+    /// Days that they are kept; without it, as long as there are not too many.
+    #[arg(long, value_name = "N", help_heading = "The server")]
+    pub keep_days: Option<u32>,
+}
+
+/// Serves until Ctrl-C.
+pub fn serve(args: &Serve, settings: Settings) -> anyhow::Result<()> {
+    let data = args.data.clone().or_else(data_folder);
+    let data = data.context("there is no home folder to keep jobs and pictures in: name one with --data DIR")?;
+    for folder in args.models.iter().filter(|folder| !folder.is_dir()) {
+        anyhow::bail!("--models {}: there is no such folder", folder.display());
+    }
+    let (key, is_new) = key(args, &data)?;
+    let options = EngineOptions::new(&settings)?;
+    let keep_alive = Duration::from_secs(args.keep_alive);
+    let options = ServeOptions {
+        listen: args.listen,
+        models: args.models.clone(),
+        data: data.clone(),
+        key: key.clone(),
+        hosts: args.allowed_host.clone(),
+        base: settings,
+        engine: EngineOptions { devices: MachineOptions { keep_alive, ..options.devices }, ..options },
+        limits: RequestLimits {
+            queue: args.max_queue,
+            pixels: args.max_pixels,
+            steps: args.max_steps,
+            batch: args.max_batch,
+            ..RequestLimits::default()
+        },
+        retention: Retention {
+            jobs: args.keep_jobs,
+            age: args.keep_days.map(|days| Duration::from_secs(u64::from(days) * 86_400)),
+        },
+        open: Box::new(impasto::open_model),
+    };
+    let (tell, told) = mpsc::channel();
+    let handler = ctrlc::set_handler(move || {
+        // The second time it ends at once: a run's state is whole on the disk at any moment.
+        if tell.send(()).is_err() {
+            std::process::exit(130);
+        }
+    });
+    handler.context("cannot listen for Ctrl-C")?;
+    let ready = |address: SocketAddr| {
+        eprintln!("jobs and pictures are kept in {}", data.display());
+        if let Some(key) = key.filter(|_| is_new) {
+            eprintln!("the key of this server, kept in {}: {key}", data.join("key").display());
+        }
+        super::show::line(format_args!("http://{address}"));
+    };
+    Ok(impasto::server::serve(options, ready, told)?)
+}
+
+/// The key, and whether it is a new one. A server that other machines can reach has one in any case.
+fn key(args: &Serve, data: &Path) -> anyhow::Result<(Option<String>, bool)> {
+    let read = |path: &Path| -> anyhow::Result<String> {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("cannot read the key in {}", path.display()))?;
+        let key = text.trim().to_owned();
+        anyhow::ensure!(key.len() >= 8, "the key in {} has fewer than 8 characters", path.display());
+        Ok(key)
+    };
+    if let Some(path) = &args.key_file {
+        return Ok((Some(read(path)?), false));
+    }
+    if args.listen.ip().is_loopback() {
+        return Ok((None, false));
+    }
+    let path = data.join("key");
+    if path.exists() {
+        return Ok((Some(read(&path)?), true));
+    }
+    let bits = || request::random_bits().map_err(|problem| anyhow::anyhow!(problem.message));
+    let key = format!("{:016x}{:016x}", bits()?, bits()?);
+    std::fs::create_dir_all(data).with_context(|| format!("cannot make {}", data.display()))?;
+    impasto::server::write_private(&path, key.as_bytes())
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    Ok((Some(key), true))
+}
+
+/// The user's folder for data: `$XDG_DATA_HOME/impasto`, else `~/.local/share/impasto`; on Windows below `%LOCALAPPDATA%`.
+fn data_folder() -> Option<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    match cfg!(windows) {
+        true => variable("LOCALAPPDATA").map(|path| path.join("impasto").join("data")),
+        false => variable("XDG_DATA_HOME")
+            .or_else(|| variable("HOME").map(|home| home.join(".local/share")))
+            .map(|path| path.join("impasto")),
+    }
+}
