@@ -19,8 +19,8 @@ command -v spirv-cross >/dev/null || missing+=(spirv-cross)
 command -v glslc >/dev/null || missing+=(glslc)
 # A browser that looks at the page, and its driver.
 { command -v chromium && command -v chromedriver; } >/dev/null || missing+=(chromium chromium-driver)
-# A virtual environment of Python, for NVIDIA's assembler.
-[ -n "${IMPASTO_PTXAS:-}" ] || python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+# A virtual environment of Python, for NVIDIA's assembler and for clients of the server.
+{ [ -n "${IMPASTO_PTXAS:-}" ] && [ -n "${IMPASTO_CLIENTS_PYTHON:-}" ]; } || python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
 if [ ${#missing[@]} -gt 0 ]; then
     if ! command -v apt-get >/dev/null; then
         echo "these are missing, by their names in Debian: ${missing[*]}; install them, or tests will fail" >&2
@@ -45,6 +45,16 @@ if [ -z "${IMPASTO_PTXAS:-}" ]; then
     export IMPASTO_PTXAS
 fi
 "$IMPASTO_PTXAS" --version | tail -n 1
+# Clients of the server that nobody here wrote, in the same way.
+if [ -z "${IMPASTO_CLIENTS_PYTHON:-}" ]; then
+    clients="${XDG_CACHE_HOME:-$HOME/.cache}/impasto-test/clients-1"
+    if ! "$clients/bin/python" -c 'import openai, webuiapi' 2>/dev/null; then
+        say "installing openai and webuiapi"
+        python3 -m venv "$clients"
+        "$clients/bin/pip" install --quiet 'openai>=3,<4' 'webuiapi>=0.9,<1'
+    fi
+    export IMPASTO_CLIENTS_PYTHON="$clients/bin/python"
+fi
 
 if ! command -v cargo >/dev/null; then
     echo "cargo is missing: install Rust $(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) or later with rustup" >&2

@@ -15,15 +15,15 @@ use serde_json::{Value, json};
 
 use crate::api::{ClientName, JsonBody};
 use crate::app::{App, blocking};
-use crate::problem::Problem;
+use crate::error::RequestError;
 use crate::request::{JobRequest, decoded};
 use crate::wait::{AwaitedJob, files};
 
 type Shared = State<Arc<App>>;
 
 /// A problem as webui's clients read it.
-pub fn answer(problem: &Problem) -> Response {
-    let Problem { code, message, field, .. } = problem;
+pub fn answer(problem: &RequestError) -> Response {
+    let RequestError { code, message, field, .. } = problem;
     problem.answer(json!({"error": code, "detail": message, "body": field, "errors": message}))
 }
 
@@ -54,7 +54,7 @@ pub struct WebuiRequest {
 }
 
 impl WebuiRequest {
-    fn job(&self, app: &App) -> Result<JobRequest, Problem> {
+    fn job(&self, app: &App) -> Result<JobRequest, RequestError> {
         let mut settings = BTreeMap::new();
         let mut set = |name: &str, value: Option<Value>| settings.extend(value.map(|value| (name.to_owned(), value)));
         set("prompt", Some(self.prompt.clone().unwrap_or_default().into()));
@@ -84,7 +84,7 @@ impl WebuiRequest {
     }
 
     /// The sampler; webui's name may carry the schedule, as `DPM++ 2M Karras`.
-    fn method(&self) -> Result<Option<Method>, Problem> {
+    fn method(&self) -> Result<Option<Method>, RequestError> {
         let Some(name) = self.sampler() else { return Ok(None) };
         let plain = name.strip_suffix(" Karras").or_else(|| name.strip_suffix(" Exponential")).unwrap_or(name);
         let known = Method::titled(plain).or_else(|| {
@@ -95,7 +95,7 @@ impl WebuiRequest {
         });
         let unknown = || {
             let names: Vec<&str> = Method::ALL.iter().map(|method| method.title()).collect();
-            Problem::missing(format!("there is no sampler '{name}' here; choose one of {}", names.join(", ")))
+            RequestError::missing(format!("there is no sampler '{name}' here; choose one of {}", names.join(", ")))
         };
         known.map(Some).ok_or_else(unknown)
     }
@@ -107,7 +107,7 @@ impl WebuiRequest {
             .filter(|name| !name.is_empty() && !name.eq_ignore_ascii_case("automatic"))
     }
 
-    fn schedule(&self) -> Result<Option<Schedule>, Problem> {
+    fn schedule(&self) -> Result<Option<Schedule>, RequestError> {
         let from_sampler =
             self.sampler().and_then(|name| ["Karras", "Exponential"].into_iter().find(|end| name.ends_with(end)));
         let Some(name) = self.scheduler.as_deref().filter(|name| !name.is_empty()).or(from_sampler) else {
@@ -119,14 +119,17 @@ impl WebuiRequest {
                 let ours = other.replace([' ', '-'], "_");
                 ours.parse().map(Some).map_err(|_| {
                     let names: Vec<String> = Schedule::ALL.iter().map(ToString::to_string).collect();
-                    Problem::missing(format!("there is no scheduler '{name}' here; choose one of {}", names.join(", ")))
+                    RequestError::missing(format!(
+                        "there is no scheduler '{name}' here; choose one of {}",
+                        names.join(", ")
+                    ))
                 })
             }
         }
     }
 
     /// The mask, inverted where that is asked for.
-    fn mask(&self, mask: &str, app: &App) -> Result<String, Problem> {
+    fn mask(&self, mask: &str, app: &App) -> Result<String, RequestError> {
         let inverted = match &self.inpainting_mask_invert {
             Some(Value::Bool(invert)) => *invert,
             Some(Value::Number(number)) => number.as_f64() == Some(1.0),
@@ -138,18 +141,22 @@ impl WebuiRequest {
         let mut picture = decoded(mask, "mask", app.limits.pixels)?;
         picture.invert();
         let mut bytes = std::io::Cursor::new(vec![]);
-        picture.write_to(&mut bytes, image::ImageFormat::Png).map_err(|error| Problem::broken(error.to_string()))?;
+        picture
+            .write_to(&mut bytes, image::ImageFormat::Png)
+            .map_err(|error| RequestError::broken(error.to_string()))?;
         Ok(BASE64.encode(bytes.into_inner()))
     }
 }
 
 /// The model of this title, which may carry a hash as webui writes it: `name [0123456789]`.
-fn model_titled(app: &App, title: &str) -> Result<String, Problem> {
+fn model_titled(app: &App, title: &str) -> Result<String, RequestError> {
     let name = title.rsplit_once(" [").map_or(title, |(name, _)| name).trim();
     let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
     let names = app.models.names();
     let known = names.iter().find(|known| *known == name || *known == stem).cloned();
-    known.ok_or_else(|| Problem::missing(format!("there is no model '{title}'; choose one of {}", names.join(", "))))
+    known.ok_or_else(|| {
+        RequestError::missing(format!("there is no model '{title}'; choose one of {}", names.join(", ")))
+    })
 }
 
 /// Makes pictures from text.
@@ -162,12 +169,13 @@ pub async fn img2img(State(app): Shared, ClientName(client): ClientName, JsonBod
     make(app, client, body, true).await.unwrap_or_else(|problem| answer(&problem))
 }
 
-async fn make(app: Arc<App>, client: String, body: Value, from_picture: bool) -> Result<Response, Problem> {
-    let unreadable =
-        |error: serde_json::Error| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "bad_request", error.to_string());
+async fn make(app: Arc<App>, client: String, body: Value, from_picture: bool) -> Result<Response, RequestError> {
+    let unreadable = |error: serde_json::Error| {
+        RequestError::new(StatusCode::UNPROCESSABLE_ENTITY, "bad_request", error.to_string())
+    };
     let asked: WebuiRequest = serde_json::from_value(body.clone()).map_err(unreadable)?;
     if from_picture && asked.init_images.is_empty() {
-        return Err(Problem::missing("Init image not found: img2img needs init_images"));
+        return Err(RequestError::missing("Init image not found: img2img needs init_images"));
     }
     let asked = if from_picture { asked } else { WebuiRequest { init_images: vec![], mask: None, ..asked } };
     let (shared, send) = (app.clone(), asked.send_images != Some(false));
@@ -336,9 +344,10 @@ pub async fn png_info(State(app): Shared, JsonBody(body): JsonBody<PictureInfo>)
         // Checked as any picture is, then read as a file, since that is where the text is.
         decoded(&body.image, "image", app.limits.pixels)?;
         let data = body.image.split_once("base64,").map_or(&*body.image, |(_, data)| data);
-        let bytes = BASE64.decode(data.trim()).map_err(|error| Problem::bad(format!("image: no base64: {error}")))?;
+        let bytes =
+            BASE64.decode(data.trim()).map_err(|error| RequestError::bad(format!("image: no base64: {error}")))?;
         let path = app.upload(&crate::queue::new_id(), "info");
-        let unread = |error: &dyn std::fmt::Display| Problem::broken(error.to_string());
+        let unread = |error: &dyn std::fmt::Display| RequestError::broken(error.to_string());
         std::fs::write(&path, bytes).map_err(|error| unread(&error))?;
         let text = impasto_generate::picture::parameters(&path);
         let _ = std::fs::remove_file(&path);

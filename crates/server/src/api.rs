@@ -17,9 +17,9 @@ use tokio_stream::wrappers::BroadcastStream;
 use utoipa::OpenApi;
 
 use crate::app::{App, blocking};
+use crate::error::RequestError;
 use crate::hub::JobEvent;
 use crate::models::ModelSummary;
-use crate::problem::Problem;
 use crate::record::{JobProgress, JobRecord, JobState, PictureRecord};
 use crate::request::{JobRequest, allowed_settings};
 
@@ -73,7 +73,7 @@ pub async fn document() -> Json<Value> {
 }
 
 type Shared = State<Arc<App>>;
-type Answer<T> = Result<Json<T>, Problem>;
+type Answer<T> = Result<Json<T>, RequestError>;
 
 /// Whose turn a request's job takes: who says so, else the address and program that it comes from.
 pub struct ClientName(pub String);
@@ -101,7 +101,7 @@ impl<S: Send + Sync, T: serde::de::DeserializeOwned> axum::extract::FromRequest<
         match Json::<T>::from_request(request, state).await {
             Ok(Json(body)) => Ok(JsonBody(body)),
             Err(rejection) => {
-                let problem = Problem::new(rejection.status(), "bad_request", rejection.body_text());
+                let problem = RequestError::new(rejection.status(), "bad_request", rejection.body_text());
                 Err(crate::guard::dialect(&path, &problem))
             }
         }
@@ -154,7 +154,7 @@ pub async fn create_job(
     State(app): Shared,
     ClientName(client): ClientName,
     JsonBody(request): JsonBody<JobRequest>,
-) -> Result<(StatusCode, Json<JobRecord>), Problem> {
+) -> Result<(StatusCode, Json<JobRecord>), RequestError> {
     let job = blocking(move || request.checked(&app)?.submit(&app, &client)).await?;
     Ok((StatusCode::CREATED, Json(job)))
 }
@@ -174,7 +174,7 @@ pub struct JobFilter {
 pub async fn list_jobs(State(app): Shared, Query(filter): Query<JobFilter>) -> Answer<Value> {
     let names = filter.state.split(',').map(str::trim).filter(|name| !name.is_empty());
     let unknown =
-        |name: &str| Problem::bad(format!("there is no state '{name}': queued, running, done, failed, cancelled"));
+        |name: &str| RequestError::bad(format!("there is no state '{name}': queued, running, done, failed, cancelled"));
     let states = names.map(|name| JobState::named(name).ok_or_else(|| unknown(name))).collect::<Result<Vec<_>, _>>()?;
     blocking(move || {
         let jobs = app.queue.jobs(&states, filter.limit.unwrap_or(50).min(1000))?;
@@ -232,24 +232,24 @@ pub async fn move_job(
 
 /// Forgets a job that does not run, with its pictures.
 #[utoipa::path(delete, path = "/api/v1/jobs/{id}", responses((status = 204), (status = 409)))]
-pub async fn delete_job(State(app): Shared, Path(id): Path<String>) -> Result<StatusCode, Problem> {
+pub async fn delete_job(State(app): Shared, Path(id): Path<String>) -> Result<StatusCode, RequestError> {
     blocking(move || app.remove(&id).map(|()| StatusCode::NO_CONTENT)).await
 }
 
 /// What the picture of a running job looks like so far.
 #[utoipa::path(get, path = "/api/v1/jobs/{id}/preview", responses((status = 200, content_type = "image/png"), (status = 404)))]
-pub async fn job_preview(State(app): Shared, Path(id): Path<String>) -> Result<Response, Problem> {
-    let png = app.hub.preview_of(&id).ok_or_else(|| Problem::missing("there is no preview of this job now"))?;
+pub async fn job_preview(State(app): Shared, Path(id): Path<String>) -> Result<Response, RequestError> {
+    let png = app.hub.preview_of(&id).ok_or_else(|| RequestError::missing("there is no preview of this job now"))?;
     Ok(([(header::CONTENT_TYPE, "image/png")], png.to_vec()).into_response())
 }
 
 /// The picture that a job began with.
 #[utoipa::path(get, path = "/api/v1/jobs/{id}/init", responses((status = 200, content_type = "image/png"), (status = 404)))]
-pub async fn job_init(State(app): Shared, Path(id): Path<String>) -> Result<Response, Problem> {
+pub async fn job_init(State(app): Shared, Path(id): Path<String>) -> Result<Response, RequestError> {
     let file = blocking(move || {
         let job = app.queue.job(&id)?;
         std::fs::read(app.upload(&job.id, "init"))
-            .map_err(|_| Problem::missing("this job did not begin with a picture"))
+            .map_err(|_| RequestError::missing("this job did not begin with a picture"))
     });
     Ok(([(header::CONTENT_TYPE, "image/png")], file.await?).into_response())
 }
@@ -277,7 +277,7 @@ pub async fn all_events(State(app): Shared) -> impl IntoResponse {
 
 /// The same of one job.
 #[utoipa::path(get, path = "/api/v1/jobs/{id}/events", responses((status = 200, content_type = "text/event-stream"), (status = 404)))]
-pub async fn job_events(State(app): Shared, Path(id): Path<String>) -> Result<impl IntoResponse, Problem> {
+pub async fn job_events(State(app): Shared, Path(id): Path<String>) -> Result<impl IntoResponse, RequestError> {
     let (shared, name) = (app.clone(), id.clone());
     blocking(move || Ok(shared.queue.job(&name)?)).await?;
     Ok(event_stream(&app, Some(id)))
@@ -318,10 +318,10 @@ pub async fn picture_file(
     State(app): Shared,
     Path(id): Path<i64>,
     Query(choice): Query<DownloadChoice>,
-) -> Result<Response, Problem> {
+) -> Result<Response, RequestError> {
     let (name, bytes) = blocking(move || {
         let name = app.queue.picture(id)?.file;
-        let gone = |_| Problem::missing("the picture's file is gone");
+        let gone = |_| RequestError::missing("the picture's file is gone");
         let bytes = std::fs::read(app.pictures().join(&name)).map_err(gone)?;
         Ok((name, bytes))
     })
@@ -339,7 +339,7 @@ pub async fn picture_file(
 
 /// Deletes a picture.
 #[utoipa::path(delete, path = "/api/v1/pictures/{id}", responses((status = 204), (status = 404)))]
-pub async fn delete_picture(State(app): Shared, Path(id): Path<i64>) -> Result<StatusCode, Problem> {
+pub async fn delete_picture(State(app): Shared, Path(id): Path<i64>) -> Result<StatusCode, RequestError> {
     blocking(move || {
         let job = app.queue.picture(id)?.job;
         let file = app.queue.remove_picture(id)?;
@@ -358,11 +358,11 @@ pub struct LoginRequest {
 
 /// Gives a browser the cookie that stands for the key.
 #[utoipa::path(post, path = "/api/v1/login", request_body = LoginRequest, responses((status = 204), (status = 401)))]
-pub async fn login(State(app): Shared, JsonBody(request): JsonBody<LoginRequest>) -> Result<Response, Problem> {
+pub async fn login(State(app): Shared, JsonBody(request): JsonBody<LoginRequest>) -> Result<Response, RequestError> {
     if !app.access.is_key(request.key.trim()) {
         // Who tries keys one by one is not to be fast.
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-        return Err(Problem::new(StatusCode::UNAUTHORIZED, "wrong_key", "this is not the server's key"));
+        return Err(RequestError::new(StatusCode::UNAUTHORIZED, "wrong_key", "this is not the server's key"));
     }
     let cookie = app.access.cookie().map(|cookie| [(header::SET_COOKIE, cookie)]);
     Ok(cookie.map_or_else(|| StatusCode::NO_CONTENT.into_response(), |c| (StatusCode::NO_CONTENT, c).into_response()))
@@ -381,7 +381,7 @@ pub async fn health() -> Json<Value> {
 }
 
 /// Numbers for Prometheus.
-pub async fn metrics(State(app): Shared) -> Result<Response, Problem> {
+pub async fn metrics(State(app): Shared) -> Result<Response, RequestError> {
     let text = blocking(move || {
         let (counts, pictures) = app.queue.counts()?;
         let mut text = String::from("# HELP impasto_jobs Jobs by state.\n# TYPE impasto_jobs gauge\n");

@@ -11,10 +11,10 @@ use impasto_generate::{Engine, GenerateError, run_file};
 use impasto_model::Model;
 use serde_json::json;
 
-use crate::guard::Access;
+use crate::error::RequestError;
+use crate::guard::AccessRules;
 use crate::hub::Hub;
 use crate::models::{ModelFolder, ModelSummary, OpenModel};
-use crate::problem::Problem;
 use crate::queue::{JobQueue, QueueError};
 use crate::record::{JobRecord, JobState};
 
@@ -63,7 +63,7 @@ pub struct App {
     /// What requests may ask for.
     pub limits: RequestLimits,
     /// Who may ask.
-    pub access: Access,
+    pub access: AccessRules,
     /// How long things stay.
     pub retention: Retention,
     /// The model of requests that name none.
@@ -84,10 +84,10 @@ const OPEN_MODELS: usize = 8;
 
 /// Runs something that may wait for the disk on a thread of its own.
 pub async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
-) -> Result<T, Problem> {
+    work: impl FnOnce() -> Result<T, RequestError> + Send + 'static,
+) -> Result<T, RequestError> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(Problem::broken(format!("the request's work ended: {error}"))))
+    done.unwrap_or_else(|error| Err(RequestError::broken(format!("the request's work ended: {error}"))))
 }
 
 impl App {
@@ -116,11 +116,11 @@ impl App {
     }
 
     /// The settings of a job of this model: the server's, and over them those that were asked for.
-    pub fn settings(&self, model: &str, asked: &BTreeMap<String, String>) -> Result<Settings, Problem> {
+    pub fn settings(&self, model: &str, asked: &BTreeMap<String, String>) -> Result<Settings, RequestError> {
         let mut settings = Settings::default();
         asked.iter().try_for_each(|(name, text)| settings.set(name, text))?;
         let mut base = self.base.clone();
-        if let Some(path) = self.models.path(model).map_err(Problem::missing)? {
+        if let Some(path) = self.models.path(model).map_err(RequestError::missing)? {
             base = without_model(&base);
             base.set("model", &path.to_string_lossy())?;
         }
@@ -143,7 +143,7 @@ impl App {
     pub fn summaries(&self) -> Vec<ModelSummary> {
         let of = |name: &String| {
             let open = || {
-                let wrong = |problem: Problem| GenerateError::Asked(problem.message);
+                let wrong = |problem: RequestError| GenerateError::Asked(problem.message);
                 self.open_model(&self.settings(name, &BTreeMap::new()).map_err(wrong)?)
             };
             self.models.summary(name, open)
@@ -169,7 +169,7 @@ impl App {
     }
 
     /// Cancels a job, which may run.
-    pub fn cancel(&self, id: &str) -> Result<JobRecord, Problem> {
+    pub fn cancel(&self, id: &str) -> Result<JobRecord, RequestError> {
         if self.queue.cancel_queued(id)? {
             self.hub.tell(id, "cancelled", json!({}));
         } else {
@@ -184,7 +184,7 @@ impl App {
     }
 
     /// Forgets a job, with its pictures and all its files.
-    pub fn remove(&self, id: &str) -> Result<(), Problem> {
+    pub fn remove(&self, id: &str) -> Result<(), RequestError> {
         let job = self.queue.job(id)?;
         let files = self.queue.remove(id)?;
         files.iter().for_each(|file| remove_file(&self.pictures().join(file)));
@@ -200,7 +200,7 @@ impl App {
     }
 
     /// Forgets jobs that are older than they may be.
-    pub fn forget_old(&self) -> Result<(), Problem> {
+    pub fn forget_old(&self) -> Result<(), RequestError> {
         let age = self.retention.age.map(|age| age.as_secs_f64());
         self.queue.outdated(self.retention.jobs, age)?.iter().try_for_each(|id| self.remove(id))
     }

@@ -15,14 +15,14 @@ use base64::Engine as _;
 use sha2::{Digest, Sha256};
 
 use crate::app::App;
-use crate::problem::Problem;
+use crate::error::RequestError;
 
 /// The cookie that a page has after its user gave the key.
 pub const COOKIE: &str = "impasto_session";
 
 /// Who may ask.
 #[derive(Clone, Debug)]
-pub struct Access {
+pub struct AccessRules {
     /// Where the server listens.
     pub listen: SocketAddr,
     /// Names of this server beside its addresses, for those behind a proxy.
@@ -46,15 +46,15 @@ fn digest(text: &str) -> [u8; 32] {
     Sha256::digest(text.as_bytes()).into()
 }
 
-impl Access {
-    /// Access with a key, or without one.
-    pub fn new(listen: SocketAddr, hosts: Vec<String>, key: Option<&str>) -> Access {
+impl AccessRules {
+    /// AccessRules with a key, or without one.
+    pub fn new(listen: SocketAddr, hosts: Vec<String>, key: Option<&str>) -> AccessRules {
         let key = key.map(|key| {
             let session: [u8; 32] = digest(&format!("impasto session {key}"));
             let session = session.iter().map(|byte| format!("{byte:02x}")).collect();
             AccessKey { digest: digest(key), session }
         });
-        Access { listen, hosts, key }
+        AccessRules { listen, hosts, key }
     }
 
     /// Whether a key is needed.
@@ -105,8 +105,8 @@ impl Access {
     }
 
     /// Refuses what a page of another site could have sent.
-    fn check_origin(&self, method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
-        let refused = |message: String| Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", message));
+    fn check_origin(&self, method: &Method, headers: &HeaderMap) -> Result<(), RequestError> {
+        let refused = |message: String| Err(RequestError::new(StatusCode::FORBIDDEN, "forbidden", message));
         let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
         let host = text("host").unwrap_or_default();
         if !self.is_host(host) {
@@ -164,11 +164,7 @@ fn is_open(path: &str, method: &Method) -> bool {
 pub async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let mut response = match check(&app.access, &request) {
         Ok(()) => next.run(request).await,
-        Err(problem) => {
-            let path = request.uri().path();
-            let answer = dialect(path, &problem);
-            answer
-        }
+        Err(problem) => dialect(request.uri().path(), &problem),
     };
     let headers = response.headers_mut();
     let mut set = |name: header::HeaderName, value: &'static str| {
@@ -185,18 +181,18 @@ pub async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) ->
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; \
                       form-action 'none'; frame-ancestors 'none'; base-uri 'none'";
 
-fn check(access: &Access, request: &Request) -> Result<(), Problem> {
+fn check(access: &AccessRules, request: &Request) -> Result<(), RequestError> {
     let (path, method, headers) = (request.uri().path(), request.method(), request.headers());
     access.check_origin(method, headers)?;
     if !is_open(path, method) && !access.has_key(headers) {
         let message = "this server needs its key: `Authorization: Bearer KEY`, or Basic with the key as password";
-        return Err(Problem::new(StatusCode::UNAUTHORIZED, "no_key", message));
+        return Err(RequestError::new(StatusCode::UNAUTHORIZED, "no_key", message));
     }
     check_body(path, method, headers)
 }
 
 /// A body is JSON, but for files that OpenAI's clients edit.
-fn check_body(path: &str, method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
+fn check_body(path: &str, method: &Method, headers: &HeaderMap) -> Result<(), RequestError> {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     let has_body = length.is_some_and(|length| length != "0") || headers.contains_key(header::TRANSFER_ENCODING);
     if matches!(*method, Method::GET | Method::HEAD) || !has_body {
@@ -207,7 +203,7 @@ fn check_body(path: &str, method: &Method, headers: &HeaderMap) -> Result<(), Pr
     let multipart = path == "/v1/images/edits" && kind == "multipart/form-data";
     match kind == "application/json" || multipart {
         true => Ok(()),
-        false => Err(Problem::new(
+        false => Err(RequestError::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "not_json",
             "send JSON, with `Content-Type: application/json`",
@@ -216,7 +212,7 @@ fn check_body(path: &str, method: &Method, headers: &HeaderMap) -> Result<(), Pr
 }
 
 /// A problem as the API of this path tells it.
-pub fn dialect(path: &str, problem: &Problem) -> Response {
+pub fn dialect(path: &str, problem: &RequestError) -> Response {
     let mut response = if path.starts_with("/v1/") {
         crate::openai::answer(problem)
     } else if path.starts_with("/sdapi/") {
@@ -235,8 +231,8 @@ pub fn dialect(path: &str, problem: &Problem) -> Response {
 mod tests {
     use super::*;
 
-    fn access(listen: &str, key: Option<&str>) -> Access {
-        Access::new(listen.parse().expect("an address"), vec!["pictures.example".into()], key)
+    fn access(listen: &str, key: Option<&str>) -> AccessRules {
+        AccessRules::new(listen.parse().expect("an address"), vec!["pictures.example".into()], key)
     }
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {

@@ -14,12 +14,13 @@
 pub mod a1111;
 pub mod api;
 pub mod app;
+pub mod error;
 pub mod guard;
 pub mod hub;
 pub mod models;
 pub mod openai;
 pub mod page;
-pub mod problem;
+
 pub mod queue;
 pub mod record;
 pub mod request;
@@ -42,7 +43,7 @@ use impasto_generate::settings::Settings;
 use impasto_generate::{Engine, EngineOptions, GenerateError};
 
 use app::{App, RequestLimits, Retention};
-use guard::Access;
+use guard::AccessRules;
 use models::{DEFAULT, ModelFolder, OpenModel};
 use store::SqliteStore;
 
@@ -215,7 +216,7 @@ pub fn serve(
             queue: Box::new(store),
             hub: hub::Hub::default(),
             limits,
-            access: Access::new(listen, hosts, key.as_deref()),
+            access: AccessRules::new(listen, hosts, key.as_deref()),
             retention,
             chosen: Mutex::new(DEFAULT.into()),
             begun: Instant::now(),

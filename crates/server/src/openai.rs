@@ -17,15 +17,15 @@ use serde_json::{Value, json};
 
 use crate::api::{ClientName, JsonBody};
 use crate::app::{App, blocking};
-use crate::problem::Problem;
+use crate::error::RequestError;
 use crate::record::{JobRecord, now};
 use crate::request::{JobRequest, decoded_bytes};
 use crate::wait::{AwaitedJob, files};
 
 /// A problem as OpenAI's clients read it.
-pub fn answer(problem: &Problem) -> Response {
+pub fn answer(problem: &RequestError) -> Response {
     let kind = if problem.status.is_server_error() { "server_error" } else { "invalid_request_error" };
-    let Problem { code, message, field, .. } = problem;
+    let RequestError { code, message, field, .. } = problem;
     problem.answer(json!({"error": {"message": message, "type": kind, "param": field, "code": code}}))
 }
 
@@ -79,11 +79,11 @@ struct AnswerForm {
 }
 
 impl ImageRequest {
-    fn form(&self) -> Result<AnswerForm, Problem> {
+    fn form(&self) -> Result<AnswerForm, RequestError> {
         if self.response_format.as_deref() == Some("url") {
             let message =
                 "this server gives pictures themselves, no addresses of them: ask for response_format b64_json";
-            return Err(Problem { field: Some("response_format".into()), ..Problem::bad(message) });
+            return Err(RequestError { field: Some("response_format".into()), ..RequestError::bad(message) });
         }
         let (format, name) = match self.output_format.as_deref() {
             None | Some("png") => (Format::Png, "png"),
@@ -91,13 +91,13 @@ impl ImageRequest {
             Some("webp") => (Format::WebP, "webp"),
             Some(other) => {
                 let message = format!("output_format '{other}' is none of png, jpeg, webp");
-                return Err(Problem { field: Some("output_format".into()), ..Problem::bad(message) });
+                return Err(RequestError { field: Some("output_format".into()), ..RequestError::bad(message) });
             }
         };
         Ok(AnswerForm { format, name })
     }
 
-    fn job(&self, app: &App) -> Result<JobRequest, Problem> {
+    fn job(&self, app: &App) -> Result<JobRequest, RequestError> {
         let mut settings = BTreeMap::from([("prompt".to_owned(), json!(self.prompt))]);
         let mut set = |name: &str, value: Option<Value>| settings.extend(value.map(|value| (name.to_owned(), value)));
         set("batch-count", self.n.map(Value::from));
@@ -106,9 +106,9 @@ impl ImageRequest {
         set("seed", self.seed.map(Value::from));
         if let Some(size) = self.size.as_deref().filter(|size| *size != "auto") {
             let sides = size.split_once('x').and_then(|(w, h)| Some((w.parse::<u32>().ok()?, h.parse::<u32>().ok()?)));
-            let wrong = || Problem {
+            let wrong = || RequestError {
                 field: Some("size".into()),
-                ..Problem::bad(format!("size '{size}' is no WxH, such as 512x512"))
+                ..RequestError::bad(format!("size '{size}' is no WxH, such as 512x512"))
             };
             let (width, height) = sides.ok_or_else(wrong)?;
             set("width", Some(width.into()));
@@ -154,7 +154,7 @@ pub async fn edits(State(app): State<Arc<App>>, ClientName(client): ClientName, 
         };
         make(app, client, asked, Some(pictures), "image_edit").await
     };
-    done.await.unwrap_or_else(|problem: Problem| answer(&problem))
+    done.await.unwrap_or_else(|problem: RequestError| answer(&problem))
 }
 
 /// The picture and the mask of an edit, in base64, the mask white where it is made anew.
@@ -163,9 +163,9 @@ struct EditPictures {
     mask: Option<String>,
 }
 
-fn png(picture: &image::DynamicImage) -> Result<String, Problem> {
+fn png(picture: &image::DynamicImage) -> Result<String, RequestError> {
     let mut bytes = std::io::Cursor::new(vec![]);
-    picture.write_to(&mut bytes, image::ImageFormat::Png).map_err(|error| Problem::broken(error.to_string()))?;
+    picture.write_to(&mut bytes, image::ImageFormat::Png).map_err(|error| RequestError::broken(error.to_string()))?;
     Ok(BASE64.encode(bytes.into_inner()))
 }
 
@@ -178,16 +178,16 @@ fn white_where_transparent(mask: &image::DynamicImage) -> image::DynamicImage {
     gray.into()
 }
 
-fn edit_pictures(app: &App, image: Option<Vec<u8>>, mask: Option<Vec<u8>>) -> Result<EditPictures, Problem> {
-    let image =
-        image.ok_or_else(|| Problem { field: Some("image".into()), ..Problem::bad("an edit needs an image") })?;
+fn edit_pictures(app: &App, image: Option<Vec<u8>>, mask: Option<Vec<u8>>) -> Result<EditPictures, RequestError> {
+    let image = image
+        .ok_or_else(|| RequestError { field: Some("image".into()), ..RequestError::bad("an edit needs an image") })?;
     let image = decoded_bytes(&image, "image", app.limits.pixels)?;
     let mask = mask.map(|bytes| decoded_bytes(&bytes, "mask", app.limits.pixels)).transpose()?;
     Ok(EditPictures { image: png(&image)?, mask: mask.map(|mask| png(&white_where_transparent(&mask))).transpose()? })
 }
 
-async fn form_of(app: &Arc<App>, request: Request) -> Result<(ImageRequest, EditPictures), Problem> {
-    let wrong = |error: &dyn std::fmt::Display| Problem::bad(format!("the form cannot be read: {error}"));
+async fn form_of(app: &Arc<App>, request: Request) -> Result<(ImageRequest, EditPictures), RequestError> {
+    let wrong = |error: &dyn std::fmt::Display| RequestError::bad(format!("the form cannot be read: {error}"));
     let mut form = Multipart::from_request(request, app).await.map_err(|error| wrong(&error.body_text()))?;
     let (mut fields, mut image, mut mask) = (serde_json::Map::new(), None, None);
     while let Some(field) = form.next_field().await.map_err(|error| wrong(&error.body_text()))? {
@@ -214,16 +214,16 @@ async fn form_of(app: &Arc<App>, request: Request) -> Result<(ImageRequest, Edit
     Ok((asked, blocking(move || edit_pictures(&shared, image, mask)).await?))
 }
 
-async fn json_of(app: &Arc<App>, request: Request) -> Result<(ImageRequest, EditPictures), Problem> {
+async fn json_of(app: &Arc<App>, request: Request) -> Result<(ImageRequest, EditPictures), RequestError> {
     let body = Json::<ImageRequest>::from_request(request, app).await;
-    let asked = body.map_err(|error| Problem::new(error.status(), "bad_request", error.body_text()))?.0;
+    let asked = body.map_err(|error| RequestError::new(error.status(), "bad_request", error.body_text()))?.0;
     let (image, mask) =
         (asked.images.first().map(|i| i.text().to_owned()), asked.mask.as_ref().map(|m| m.text().to_owned()));
     let shared = app.clone();
     let pictures = blocking(move || {
         let bytes = |text: &str, name| {
             let data = text.split_once("base64,").map_or(text, |(_, data)| data);
-            BASE64.decode(data.trim()).map_err(|error| Problem::bad(format!("{name}: no base64: {error}")))
+            BASE64.decode(data.trim()).map_err(|error| RequestError::bad(format!("{name}: no base64: {error}")))
         };
         let image = image.map(|text| bytes(&text, "image")).transpose()?;
         let mask = mask.map(|text| bytes(&text, "mask")).transpose()?;
@@ -238,7 +238,7 @@ async fn make(
     request: ImageRequest,
     pictures: Option<EditPictures>,
     kind: &'static str,
-) -> Result<Response, Problem> {
+) -> Result<Response, RequestError> {
     let form = request.form()?;
     let mut asked = request.job(&app)?;
     if let Some(pictures) = pictures {
@@ -272,14 +272,14 @@ fn usage() -> Value {
 }
 
 /// The pictures of a job in base64.
-async fn encoded(app: &Arc<App>, job: &JobRecord, form: AnswerForm) -> Result<Vec<String>, Problem> {
+async fn encoded(app: &Arc<App>, job: &JobRecord, form: AnswerForm) -> Result<Vec<String>, RequestError> {
     if form.format == Format::Png {
         return Ok(files(app, job).await?.iter().map(|file| BASE64.encode(file)).collect());
     }
     let (app, pictures) = (app.clone(), job.pictures.clone());
     blocking(move || {
         let one = |picture: &crate::record::PictureRecord| {
-            let unread = |error: impasto_generate::picture::PictureError| Problem::broken(error.to_string());
+            let unread = |error: impasto_generate::picture::PictureError| RequestError::broken(error.to_string());
             let pixels =
                 Picture::read(&app.pictures().join(&picture.file), picture.width, picture.height).map_err(unread)?;
             Ok(BASE64.encode(pixels.encoded(form.format, &picture.parameters).map_err(unread)?))
@@ -357,7 +357,7 @@ impl Streamed {
         }
     }
 
-    fn failed(&mut self, problem: &Problem) {
+    fn failed(&mut self, problem: &RequestError) {
         let error = json!({"message": problem.message, "type": "server_error", "code": problem.code, "param": null});
         let data = json!({"type": "error", "error": error});
         self.ready.push_back(sse::Event::default().event("error").data(data.to_string()));

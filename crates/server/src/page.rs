@@ -45,7 +45,7 @@ pub async fn show(uri: axum::http::Uri) -> Response {
             ([(header::CONTENT_TYPE, *kind), (header::CACHE_CONTROL, "no-cache")], *content).into_response()
         }
         None => {
-            let problem = crate::problem::Problem::missing(format!("there is no route '{}'", uri.path()));
+            let problem = crate::error::RequestError::missing(format!("there is no route '{}'", uri.path()));
             debug_assert_eq!(problem.status, StatusCode::NOT_FOUND);
             crate::guard::dialect(uri.path(), &problem)
         }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::problem::Problem;
+use crate::error::RequestError;
 use crate::queue::{NewJob, new_id};
 use crate::record::JobRecord;
 
@@ -102,7 +102,7 @@ impl JobRequest {
     }
 
     /// Checks names, values, limits and pictures.
-    pub fn checked(&self, app: &App) -> Result<CheckedRequest, Problem> {
+    pub fn checked(&self, app: &App) -> Result<CheckedRequest, RequestError> {
         let mut texts = BTreeMap::new();
         for (name, value) in &self.settings {
             let text = match value {
@@ -145,7 +145,7 @@ impl JobRequest {
 
 impl CheckedRequest {
     /// Its settings with files, for a job whose pictures are kept in these files.
-    fn settings(&self, app: &App, init: &Path, mask: &Path) -> Result<Settings, Problem> {
+    fn settings(&self, app: &App, init: &Path, mask: &Path) -> Result<Settings, RequestError> {
         let mut settings = app.settings(&self.model, &self.texts)?;
         if self.init.is_some() {
             settings.set("init-img", &init.to_string_lossy())?;
@@ -161,9 +161,9 @@ impl CheckedRequest {
         &self,
         app: &App,
         id: &str,
-        work: impl FnOnce(&Job) -> Result<T, Problem>,
+        work: impl FnOnce(&Job) -> Result<T, RequestError>,
         keep: bool,
-    ) -> Result<T, Problem> {
+    ) -> Result<T, RequestError> {
         let paths = ["init", "mask"].map(|what| app.upload(id, what));
         let done = self.write(&paths).and_then(|()| {
             let settings = self.settings(app, &paths[0], &paths[1])?;
@@ -181,11 +181,11 @@ impl CheckedRequest {
         if done.is_err() || !keep {
             paths.iter().for_each(|path| drop(std::fs::remove_file(path)));
         }
-        done.map_err(|problem| Problem { message: app.models.without_paths(&problem.message), ..problem })
+        done.map_err(|problem| RequestError { message: app.models.without_paths(&problem.message), ..problem })
     }
 
-    fn write(&self, paths: &[std::path::PathBuf; 2]) -> Result<(), Problem> {
-        let unwritten = |error: image::ImageError| Problem::broken(format!("cannot keep the picture: {error}"));
+    fn write(&self, paths: &[std::path::PathBuf; 2]) -> Result<(), RequestError> {
+        let unwritten = |error: image::ImageError| RequestError::broken(format!("cannot keep the picture: {error}"));
         for (picture, path) in [&self.init, &self.mask].into_iter().zip(paths) {
             if let Some(picture) = picture {
                 picture.save_with_format(path, image::ImageFormat::Png).map_err(unwritten)?;
@@ -195,14 +195,14 @@ impl CheckedRequest {
     }
 
     /// What would happen, without doing it.
-    pub fn planned(&self, app: &App) -> Result<PlannedRun, Problem> {
+    pub fn planned(&self, app: &App) -> Result<PlannedRun, RequestError> {
         self.with_job(app, &format!("plan-{}", new_id()), |job| Ok(PlannedRun(app.engine.plan(job)?)), false)
     }
 
     /// Queues it, unless it cannot be or too many wait.
-    pub fn submit(&self, app: &App, client: &str) -> Result<JobRecord, Problem> {
+    pub fn submit(&self, app: &App, client: &str) -> Result<JobRecord, RequestError> {
         if app.is_ending() {
-            return Err(Problem::new(
+            return Err(RequestError::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "ending",
                 "the server is being ended; try again later",
@@ -253,13 +253,13 @@ impl PlannedRun {
     }
 }
 
-fn field(name: &str, problem: &str) -> Problem {
-    let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "bad_setting", format!("{name}: {problem}"));
-    Problem { field: Some(name.into()), ..problem }
+fn field(name: &str, problem: &str) -> RequestError {
+    let problem = RequestError::new(StatusCode::UNPROCESSABLE_ENTITY, "bad_setting", format!("{name}: {problem}"));
+    RequestError { field: Some(name.into()), ..problem }
 }
 
 /// A picture out of base64, with or without the head of a data URL. Its size is looked at before it is decoded.
-pub fn decoded(text: &str, name: &str, pixels: u64) -> Result<DynamicImage, Problem> {
+pub fn decoded(text: &str, name: &str, pixels: u64) -> Result<DynamicImage, RequestError> {
     let text = text.trim();
     let base64 = match text.strip_prefix("data:") {
         Some(url) => url
@@ -277,7 +277,7 @@ pub fn decoded(text: &str, name: &str, pixels: u64) -> Result<DynamicImage, Prob
 }
 
 /// A picture out of the bytes of a file.
-pub fn decoded_bytes(bytes: &[u8], name: &str, pixels: u64) -> Result<DynamicImage, Problem> {
+pub fn decoded_bytes(bytes: &[u8], name: &str, pixels: u64) -> Result<DynamicImage, RequestError> {
     let reader = || ImageReader::new(Cursor::new(bytes)).with_guessed_format();
     let wrong = |error: &dyn std::fmt::Display| field(name, &format!("no PNG, JPEG or WebP that can be read: {error}"));
     let (width, height) = reader().map_err(|error| wrong(&error))?.into_dimensions().map_err(|error| wrong(&error))?;
@@ -288,8 +288,8 @@ pub fn decoded_bytes(bytes: &[u8], name: &str, pixels: u64) -> Result<DynamicIma
 }
 
 /// Bits that nobody knows beforehand.
-pub fn random_bits() -> Result<u64, Problem> {
+pub fn random_bits() -> Result<u64, RequestError> {
     let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).map_err(|error| Problem::broken(format!("no random numbers: {error}")))?;
+    getrandom::fill(&mut bytes).map_err(|error| RequestError::broken(format!("no random numbers: {error}")))?;
     Ok(u64::from_le_bytes(bytes))
 }

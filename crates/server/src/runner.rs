@@ -12,7 +12,7 @@ use impasto_generate::{Event, GenerateError, Job, SavedRun, run_file};
 use serde_json::json;
 
 use crate::app::App;
-use crate::problem::Problem;
+use crate::error::RequestError;
 use crate::queue::NewPicture;
 use crate::record::{JobRecord, JobState};
 
@@ -20,7 +20,7 @@ use crate::record::{JobRecord, JobState};
 const NAP: Duration = Duration::from_secs(5);
 
 /// Queues again what ran when the server ended. Pictures that were written and not noted are noted.
-pub fn recover(app: &App) -> Result<usize, Problem> {
+pub fn recover(app: &App) -> Result<usize, RequestError> {
     let jobs = app.queue.recover()?;
     for job in &jobs {
         note_pictures(app, job)?;
@@ -28,7 +28,7 @@ pub fn recover(app: &App) -> Result<usize, Problem> {
     Ok(jobs.len())
 }
 
-fn note_pictures(app: &App, job: &JobRecord) -> Result<(), Problem> {
+fn note_pictures(app: &App, job: &JobRecord) -> Result<(), RequestError> {
     for path in app.picture_files(job).iter().filter(|path| path.exists()) {
         // Its state should have gone with it.
         let _ = std::fs::remove_file(run_file(path));
@@ -92,7 +92,7 @@ fn run_job(app: &App, job: &JobRecord) {
 
 /// The settings of a job, with its files.
 fn settings_of(app: &App, job: &JobRecord) -> Result<Settings, GenerateError> {
-    let refused = |problem: Problem| GenerateError::Asked(problem.message);
+    let refused = |problem: RequestError| GenerateError::Asked(problem.message);
     let mut settings = app.settings(&job.model, &job.settings).map_err(refused)?;
     if job.has_init {
         settings.set("init-img", &app.upload(&job.id, "init").to_string_lossy())?;

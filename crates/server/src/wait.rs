@@ -6,8 +6,8 @@ use axum::http::StatusCode;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::app::{App, blocking};
+use crate::error::RequestError;
 use crate::hub::JobEvent;
-use crate::problem::Problem;
 use crate::record::{JobRecord, JobState};
 use crate::request::JobRequest;
 
@@ -22,7 +22,7 @@ pub struct AwaitedJob {
 
 impl AwaitedJob {
     /// Queues a request.
-    pub async fn submit(app: &Arc<App>, request: JobRequest, client: String) -> Result<AwaitedJob, Problem> {
+    pub async fn submit(app: &Arc<App>, request: JobRequest, client: String) -> Result<AwaitedJob, RequestError> {
         // Before it is queued, so that nothing is missed.
         let events = app.hub.listen();
         let shared = app.clone();
@@ -52,16 +52,16 @@ impl AwaitedJob {
     }
 
     /// How it ended: its record where its pictures are ready.
-    pub async fn done(&mut self) -> Result<JobRecord, Problem> {
+    pub async fn done(&mut self) -> Result<JobRecord, RequestError> {
         while self.next().await.is_some() {}
         let (app, id) = (self.app.clone(), self.id.clone());
         let job = blocking(move || Ok(app.queue.job(&id)?)).await?;
         match job.state {
             JobState::Done => Ok(job),
-            JobState::Cancelled => Err(Problem::new(StatusCode::CONFLICT, "cancelled", "the job was cancelled")),
+            JobState::Cancelled => Err(RequestError::new(StatusCode::CONFLICT, "cancelled", "the job was cancelled")),
             _ => {
                 let message = job.error.unwrap_or_else(|| "the job did not end".into());
-                Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", message))
+                Err(RequestError::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", message))
             }
         }
     }
@@ -78,8 +78,8 @@ impl Drop for AwaitedJob {
 }
 
 /// The files of a job's pictures.
-pub async fn files(app: &Arc<App>, job: &JobRecord) -> Result<Vec<Vec<u8>>, Problem> {
+pub async fn files(app: &Arc<App>, job: &JobRecord) -> Result<Vec<Vec<u8>>, RequestError> {
     let paths: Vec<_> = job.pictures.iter().map(|picture| app.pictures().join(&picture.file)).collect();
-    let gone = |error: std::io::Error| Problem::broken(format!("the picture's file cannot be read: {error}"));
+    let gone = |error: std::io::Error| RequestError::broken(format!("the picture's file cannot be read: {error}"));
     blocking(move || paths.iter().map(|path| std::fs::read(path).map_err(gone)).collect()).await
 }

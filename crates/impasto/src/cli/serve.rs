@@ -63,7 +63,7 @@ pub struct Serve {
 pub fn serve(args: &Serve, settings: Settings) -> anyhow::Result<()> {
     let data = args.data.clone().or_else(data_folder);
     let data = data.context("there is no home folder to keep jobs and pictures in: name one with --data DIR")?;
-    for folder in args.models.iter().filter(|folder| !folder.is_dir()) {
+    if let Some(folder) = args.models.iter().find(|folder| !folder.is_dir()) {
         anyhow::bail!("--models {}: there is no such folder", folder.display());
     }
     let (key, is_new) = key(args, &data)?;

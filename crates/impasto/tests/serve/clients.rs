@@ -212,3 +212,18 @@ fn who_goes_away_cancels_the_job() {
     drop(stream);
     server.wait(&id, |job| job["state"] == "cancelled");
 }
+
+/// Programs that use OpenAI's or webui's own libraries would fail on a field that we think nobody reads.
+#[test]
+fn clients_from_pypi_generate_edit_and_stream() {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(std::path::PathBuf::from);
+    let cache = cache.or_else(|| std::env::var_os("HOME").map(|home| std::path::Path::new(&home).join(".cache")));
+    let usual = cache.unwrap_or_default().join("impasto-test/clients-1/bin/python");
+    let python = std::env::var_os("IMPASTO_CLIENTS_PYTHON").map_or(usual, std::path::PathBuf::from);
+    assert!(python.exists(), "there is no {}: tools/test.sh makes it, with openai and webuiapi", python.display());
+    let server = Server::start(&[]);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tools/clients.py");
+    let run = std::process::Command::new(python).arg(script).arg(format!("http://{}", server.address)).output();
+    let run = run.expect("Python runs");
+    assert!(run.status.success(), "{}{}", String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+}

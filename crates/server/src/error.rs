@@ -11,7 +11,7 @@ use crate::queue::QueueError;
 
 /// Why a request is refused or failed: what happened, why, and what to do.
 #[derive(Clone, Debug)]
-pub struct Problem {
+pub struct RequestError {
     /// The status of the answer.
     pub status: StatusCode,
     /// In one word, for programs.
@@ -22,25 +22,25 @@ pub struct Problem {
     pub field: Option<String>,
 }
 
-impl Problem {
+impl RequestError {
     /// A problem of this status.
-    pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Problem {
-        Problem { status, code, message: message.into(), field: None }
+    pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> RequestError {
+        RequestError { status, code, message: message.into(), field: None }
     }
 
     /// The request cannot be fulfilled as it is.
-    pub fn bad(message: impl Into<String>) -> Problem {
-        Problem::new(StatusCode::BAD_REQUEST, "bad_request", message)
+    pub fn bad(message: impl Into<String>) -> RequestError {
+        RequestError::new(StatusCode::BAD_REQUEST, "bad_request", message)
     }
 
     /// There is no such thing.
-    pub fn missing(message: impl Into<String>) -> Problem {
-        Problem::new(StatusCode::NOT_FOUND, "not_found", message)
+    pub fn missing(message: impl Into<String>) -> RequestError {
+        RequestError::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 
     /// Something here went wrong.
-    pub fn broken(message: impl Into<String>) -> Problem {
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
+    pub fn broken(message: impl Into<String>) -> RequestError {
+        RequestError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
     }
 
     /// The answer with this body, with `Retry-After` where waiting helps.
@@ -53,41 +53,41 @@ impl Problem {
     }
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for RequestError {
     fn into_response(self) -> Response {
-        let Problem { code, message, field, .. } = &self;
+        let RequestError { code, message, field, .. } = &self;
         self.answer(json!({"error": {"code": code, "message": message, "field": field}}))
     }
 }
 
-impl From<QueueError> for Problem {
-    fn from(error: QueueError) -> Problem {
+impl From<QueueError> for RequestError {
+    fn from(error: QueueError) -> RequestError {
         let message = error.to_string();
         match error {
-            QueueError::Full { .. } => Problem::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message),
-            QueueError::Missing { .. } => Problem::missing(message),
-            QueueError::State { .. } => Problem::new(StatusCode::CONFLICT, "wrong_state", message),
-            QueueError::Store(_) => Problem::broken(message),
+            QueueError::Full { .. } => RequestError::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message),
+            QueueError::Missing { .. } => RequestError::missing(message),
+            QueueError::State { .. } => RequestError::new(StatusCode::CONFLICT, "wrong_state", message),
+            QueueError::Store(_) => RequestError::broken(message),
         }
     }
 }
 
-impl From<SettingsError> for Problem {
-    fn from(error: SettingsError) -> Problem {
+impl From<SettingsError> for RequestError {
+    fn from(error: SettingsError) -> RequestError {
         let field = match &error {
             SettingsError::Value { name, .. } => Some((*name).to_owned()),
             SettingsError::Unknown(name) => Some(name.clone()),
             SettingsError::File { .. } => None,
         };
-        Problem { field, ..Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "bad_setting", error.to_string()) }
+        RequestError { field, ..RequestError::new(StatusCode::UNPROCESSABLE_ENTITY, "bad_setting", error.to_string()) }
     }
 }
 
-impl From<GenerateError> for Problem {
-    fn from(error: GenerateError) -> Problem {
+impl From<GenerateError> for RequestError {
+    fn from(error: GenerateError) -> RequestError {
         match error {
             GenerateError::Settings(error) => error.into(),
-            other => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "refused", other.to_string()),
+            other => RequestError::new(StatusCode::UNPROCESSABLE_ENTITY, "refused", other.to_string()),
         }
     }
 }
