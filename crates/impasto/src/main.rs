@@ -108,6 +108,7 @@ fn run_other(command: Command) -> anyhow::Result<()> {
         Command::Bench(Bench::Model(args)) => show::bench_model(&args),
         Command::Bench(Bench::Ops(args)) => show::bench_ops(&args),
         Command::Bench(Bench::Plan(args)) => show::bench_plan(&args),
+        Command::Bench(Bench::Serve(args)) => serve::bench(&args),
         Command::Bench(Bench::Stream(args)) => show::bench_stream(&args),
         Command::Bench(Bench::Types(args)) => show::bench_types(&args),
         Command::Bench(Bench::Worker(args)) => show::bench_worker(&args),

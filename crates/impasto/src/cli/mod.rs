@@ -182,6 +182,8 @@ pub enum Bench {
     Ops(BenchOps),
     /// Plans of the real networks: memory, how near to the least possible, and the time that planning takes.
     Plan(Common),
+    /// A running server under load: many clients at once, jobs among cheap requests.
+    Serve(BenchServe),
     /// A diffusion model in ever less memory: what streamed weights cost, and how much of the copying is hidden.
     Stream(BenchStream),
     /// A step with weights of several types, in turns: what decoding them costs.
@@ -333,6 +335,22 @@ pub struct BenchTypes {
 }
 
 /// What a worker process costs.
+#[derive(Args)]
+pub struct BenchServe {
+    /// The server's address.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7860")]
+    pub server: std::net::SocketAddr,
+    /// Clients at once.
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    pub clients: usize,
+    /// For how long.
+    #[arg(long, value_name = "S", default_value_t = 60)]
+    pub seconds: u64,
+    /// One JSON object for each route.
+    #[arg(long)]
+    pub json: bool,
+}
+
 #[derive(Args)]
 pub struct BenchWorker {
     /// One JSON object.

@@ -13,6 +13,8 @@ use impasto::generate::settings::Settings;
 use impasto::server::app::{RequestLimits, Retention};
 use impasto::server::{ServeOptions, request};
 
+use super::BenchServe;
+
 pub const SERVE_HELP: &str = "\
 APIs: /api/v1 (its document is /api/v1/openapi.json), OpenAI's /v1/images, webui's /sdapi/v1; /health, /metrics.
 Requests name models by their names in --models folders. LoRAs are named in prompts, from --lora-model-dir.
@@ -106,6 +108,30 @@ pub fn serve(args: &Serve, settings: Settings) -> anyhow::Result<()> {
         super::show::line(format_args!("http://{address}"));
     };
     Ok(impasto::server::serve(options, ready, told)?)
+}
+
+/// Asks a running server as many clients would.
+pub fn bench(args: &BenchServe) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        args.server.ip().is_loopback(),
+        "--server {}: only a server on this machine is put under load",
+        args.server
+    );
+    let routes = impasto::bench::serve_load(args.server, args.clients, Duration::from_secs(args.seconds));
+    if args.json {
+        routes.iter().for_each(|route| super::show::json(route));
+        return Ok(());
+    }
+    let head = ["request", "answered", "429 or 503", "broken", "median ms", "99 %", "most"];
+    let mut lines = vec![head.map(str::to_owned)];
+    lines.extend(routes.iter().map(|route| {
+        let [median, most_of, most] = route.milliseconds.map(|time| format!("{time:.1}"));
+        let counts = [route.answers, route.refused, route.broken].map(|count| count.to_string());
+        let [answers, refused, broken] = counts;
+        [route.route.clone(), answers, refused, broken, median, most_of, most]
+    }));
+    super::show::rows(&lines);
+    Ok(())
 }
 
 /// The key, and whether it is a new one. A server that other machines can reach has one in any case.
