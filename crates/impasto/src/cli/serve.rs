@@ -119,7 +119,7 @@ pub fn bench(args: &BenchServe) -> anyhow::Result<()> {
     );
     let routes = impasto::bench::serve_load(args.server, args.clients, Duration::from_secs(args.seconds));
     if args.json {
-        routes.iter().for_each(|route| super::show::json(route));
+        routes.iter().for_each(super::show::json);
         return Ok(());
     }
     let head = ["request", "answered", "429 or 503", "broken", "median ms", "99 %", "most"];
