@@ -363,8 +363,8 @@ impl Module {
         let outputs = cuts.join(names, outputs).map_err(built(self.id))?;
         let (flops, computing) = (graph.flops() as f64, begun.elapsed().as_secs_f64());
         self.place.note(WorkSample { flops, computing, ..WorkSample::default() });
-        if let Some(Loaded { session, .. }) = &self.loaded {
-            self.place.note_steps(self.id, &**session);
+        if let (Some(Loaded { session, .. }), Some([device, _])) = (&self.loaded, &self.opened) {
+            self.place.note_steps(self.id, &**session, device.meter());
         }
         if outputs.iter().any(|o| o.to_f32().iter().any(|v| !v.is_finite())) {
             let (device, precision) = (self.device().name().into(), self.device().activations().to_string());

@@ -21,10 +21,12 @@ mod report;
 mod resolve;
 mod times;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use impasto_backend::{Backend, BackendError, Profile, Session, WithLimits};
+use impasto_graph::Meter;
 use impasto_model::{Model, NetworkId};
 
 use crate::{GenerateError, Job};
@@ -138,9 +140,9 @@ impl Place {
         self.rates
     }
 
-    /// Note where the time of a run of a module went, if anybody wants to know.
-    pub(crate) fn note_steps(&self, module: NetworkId, session: &dyn Session) {
-        self.book.times.note(module.name(), self.device.name(), || session.profile());
+    /// Note where the time of a run of a module went and what its device has given, if anybody wants to know.
+    pub(crate) fn note_steps(&self, module: NetworkId, session: &dyn Session, meter: &Meter) {
+        self.book.times.note(module.name(), self.device.name(), || session.profile(), meter.peak());
     }
 
     /// Note what was done there, for the estimates of later runs.
@@ -210,6 +212,11 @@ impl Placement {
     /// Where the time went since [`Placement::measure`], what took longest first.
     pub fn times(&self) -> Vec<OpTime> {
         self.te.book.times.all()
+    }
+
+    /// The most bytes that were allocated of each device at once since then, by name: [`RunPlan`] has what was planned.
+    pub fn allocated_peaks(&self) -> BTreeMap<String, u64> {
+        self.te.book.times.peaks()
     }
 
     /// Write down how fast its devices were, for the estimates of later runs.

@@ -217,19 +217,20 @@ fn announce(settings: &Settings, job: &Job, places: &Placement) {
     }
 }
 
-/// Where the time went, as a table.
+/// Where the time went, as a table, and the memory that was allocated.
 fn show_times(settings: &Settings, places: &Placement) {
-    let times = places.times();
-    if settings.json == Some(true) && !times.is_empty() {
-        return show::json(&serde_json::json!({ "profile": times }));
+    let (times, peaks) = (places.times(), places.allocated_peaks());
+    if times.is_empty() {
+        return;
+    }
+    if settings.json == Some(true) {
+        return show::json(&serde_json::json!({ "profile": times, "allocated_peaks": peaks }));
     }
     let all: f64 = times.iter().map(|time| time.seconds).sum();
-    if !times.is_empty() {
-        eprintln!(
-            "{:<10} {:<9} {:<19} {:>7} {:>10} {:>6} {:>9}",
-            "module", "device", "op", "runs", "seconds", "share", "GFLOP/s"
-        );
-    }
+    eprintln!(
+        "{:<10} {:<9} {:<19} {:>7} {:>10} {:>6} {:>9}",
+        "module", "device", "op", "runs", "seconds", "share", "GFLOP/s"
+    );
     for t in times {
         let speed = t.flops as f64 / t.seconds.max(1e-9) / 1e9;
         let speed = if t.flops > 0 { format!("{speed:.0}") } else { String::new() };
@@ -238,6 +239,9 @@ fn show_times(settings: &Settings, places: &Placement) {
             "{:<10} {:<9} {:<19} {:>7} {:>10.4} {share:>5.1}% {speed:>9}",
             t.module, t.device, t.op, t.count, t.seconds
         );
+    }
+    for (device, bytes) in peaks {
+        eprintln!("allocated at most on {device}: {:.1} MiB", bytes as f64 / f64::from(1 << 20));
     }
 }
 
