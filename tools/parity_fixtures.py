@@ -85,6 +85,31 @@ def text_encoder(results, name, activation):
     results |= {f"{name}.last": out.last_hidden_state, f"{name}.before": out.hidden_states[-2], f"{name}.pooled": out.text_embeds}
 
 
+class PooledBlock(torch.nn.Module):
+    """A block of TAEF2 at the resolution of latents, which diffusers does not have: a group norm between two 1x1 convolutions is added to its input."""
+
+    def __init__(self, block, width):
+        super().__init__()
+        self.conv, self.skip, self.fuse = block.conv, block.skip, block.fuse
+        one = lambda a, b: torch.nn.Conv2d(a, b, 1, bias=False)
+        self.pool = torch.nn.Sequential(one(width, 4 * width), torch.nn.GroupNorm(4, 4 * width), torch.nn.ReLU(), one(4 * width, width))
+
+    def forward(self, x):
+        x = x + self.pool(x)
+        return self.fuse(self.conv(x) + self.skip(x))
+
+
+def taef2(results):
+    tiny = AutoencoderTiny(latent_channels=32)
+    decoder, encoder = tiny.decoder.layers, tiny.encoder.layers
+    for layers, blocks in ((decoder, (2, 3, 4)), (encoder, range(len(encoder) - 4, len(encoder) - 1))):
+        for i in blocks:
+            layers[i] = PooledBlock(layers[i], 64)
+    fill(tiny)
+    results["taef2.picture"] = last(tiny.decode(4 * image("taef2.latent", (1, 3, 5, 32))).sample)
+    results["taef2.latent"] = last(tiny.encode(image("taef2.input", (1, 24, 40, 3))).latents)
+
+
 @torch.no_grad()
 def main(out):
     torch.use_deterministic_algorithms(True)
@@ -132,6 +157,7 @@ def main(out):
     # Far out, so that the clamp of latents is seen.
     results["taesd.picture"] = last(tiny.decode(4 * image("taesd.latent", (1, 5, 7, 4))).sample)
     results["taesd.latent"] = last(tiny.encode(image("taesd.input", (1, 40, 56, 3))).latents)
+    taef2(results)
     save_file({k: np.ascontiguousarray(v, dtype=np.float32) for k, v in results.items()}, out)
     for name, value in results.items():
         print(name, tuple(value.shape), "rms %.3f" % np.sqrt((np.asarray(value, dtype=np.float64) ** 2).mean()))

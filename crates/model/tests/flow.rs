@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use common::{Tensors, sparse};
 use impasto_model::{
     CheckpointLayout, Clip, ClipConfig, ClipLayout, Flux, Flux2, Flux2Config, FluxConfig, Llm, LlmConfig, LlmLayout,
-    Model, ModelPaths, Network, QwenImage, QwenImageConfig, QwenVae, QwenVaeConfig, QwenVaeLayout, Sd3, Sd3Config, T5,
-    T5Config, T5Layout, TensorView, Vae, VaeConfig, ZImage, ZImageConfig,
+    Model, ModelPaths, Network, NetworkId, QwenImage, QwenImageConfig, QwenVae, QwenVaeConfig, QwenVaeLayout, Sd3,
+    Sd3Config, T5, T5Config, T5Layout, Taesd, TaesdConfig, TensorView, Vae, VaeConfig, ZImage, ZImageConfig,
 };
 
 /// The tensors of a network below a prefix.
@@ -151,6 +151,13 @@ fn the_other_families_in_parts() {
         );
         let all = ModelPaths { vae: Some(write(folder.path(), "vae32", &autoencoder)), ..all };
         opens(&all, "FLUX.2 klein", 4, 1.0, None);
+        // Tiny autoencoders: its own, and one of the wrong channels.
+        let tiny =
+            |config| write(folder.path(), "tiny", &tensors(&Taesd { config, layout: CheckpointLayout::Diffusers }, ""));
+        let with_tiny = |config| ModelPaths { taesd: Some(tiny(config)), ..all.clone() };
+        let model = Model::open(&with_tiny(TaesdConfig::flux2())).unwrap_or_else(|e| panic!("{e}"));
+        assert!(model.network(NetworkId::TinyDecoder).is_some());
+        refused(&with_tiny(TaesdConfig { latent: 16, ..TaesdConfig::sd() }), &["16 channels", "32"]);
 
         let clip_l = clip(ClipConfig { projection: Some(768), ..ClipConfig::clip_l() });
         let clip_g = clip(ClipConfig::open_clip_g());
@@ -240,11 +247,15 @@ fn kin_that_are_not_supported_are_refused_by_name() {
     refused(&diffusion("flux2", &tensors(&dev, "")), &["FLUX.2 dev", "klein"]);
     for (mark, word) in [
         ("distilled_guidance_layer.in_proj.weight", "Chroma"),
+        ("early_stream_modulations.image.lin.weight", "FLUX.3"),
+        ("txt_in.text_norm.weight", "Qwen-Image-2.1"),
+        ("txtfusion.projector.weight", "Krea 2"),
         ("blocks.0.cross_attn.norm_k.weight", "Wan"),
         ("patchify_proj.weight", "LTX"),
         ("txt_in.individual_token_refiner.blocks.0.norm1.weight", "HunyuanVideo"),
     ] {
-        let mut other = if word == "Wan" || word == "LTX" { Tensors::new() } else { base.clone() };
+        // Those that have the names of FLUX.1 too.
+        let mut other = if ["Chroma", "HunyuanVideo"].contains(&word) { base.clone() } else { Tensors::new() };
         other.insert(mark.into(), ("BF16".into(), vec![64, 64]));
         refused(&diffusion("other", &other), &[word]);
     }

@@ -165,3 +165,14 @@ fn the_tiny_autoencoder() {
     let inputs = [("picture", given("taesd.input", &[1, 40, 56, 3]))];
     compare("taesd.latent", &|n| taesd_encoder(&config, 1, [40, 56], n).expect("it builds"), &inputs);
 }
+
+/// That of FLUX.2, whose middle blocks have a group norm.
+#[test]
+fn the_tiny_autoencoder_of_flux_2() {
+    let config = TaesdConfig::flux2();
+    let far = given("taef2.latent", &[1, 3, 5, 32]).to_f32().into_iter().map(|x| 4.0 * x).collect();
+    let inputs = [("latent", HostTensor::f32([1, 3, 5, 32], far).expect("a latent"))];
+    compare("taef2.picture", &|n| taesd_decoder(&config, 1, [3, 5], n).expect("it builds"), &inputs);
+    let inputs = [("picture", given("taef2.input", &[1, 24, 40, 3]))];
+    compare("taef2.latent", &|n| taesd_encoder(&config, 1, [24, 40], n).expect("it builds"), &inputs);
+}

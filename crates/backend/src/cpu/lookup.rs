@@ -68,6 +68,9 @@ pub(super) fn timestep(env: &Env, value: Value) -> Run {
     })
 }
 
+/// Pairs that are rotated at a time: they stay in L1.
+const PAIRS: usize = 64;
+
 /// Pairs of numbers of each head turned by given angles.
 pub(super) fn rotary(env: &Env, value: Value) -> Run {
     let Op::Rotary { heads, pairs } = env.graph.node(value).op else { unreachable!("called for rotations") };
@@ -78,23 +81,37 @@ pub(super) fn rotary(env: &Env, value: Value) -> Run {
     let half = width / 2;
     Box::new(move |pool| {
         pool.each(shape[0] * tokens, &|_, token| {
-            for pair in 0..half {
-                let (mut c, mut s) = ([0.0], [0.0]);
-                // SAFETY: angles are `(tokens, half)`, rows `(batch, tokens, heads x width)`; each task has its own row.
+            let ([mut c, mut s], [mut a, mut b]) = ([[0.0; PAIRS]; 2], [[0.0; PAIRS]; 2]);
+            let mut both = [0.0; 2 * PAIRS];
+            for first in (0..half).step_by(PAIRS) {
+                let n = PAIRS.min(half - first);
+                let angle = token % tokens * half + first;
+                // SAFETY: angles are `(tokens, half)`, rows `(batch, tokens, heads x width)`; each task has its own row, and no more than its pairs
+                // from `first` on are touched.
                 unsafe {
-                    (rows.load)(cos.at(token % tokens * half + pair), &mut c);
-                    (rows.load)(sin.at(token % tokens * half + pair), &mut s);
-                    for head in 0..heads {
-                        let start = (token * heads + head) * width;
-                        let (first, second) = match pairs {
-                            Pairs::Adjacent => (start + 2 * pair, start + 2 * pair + 1),
-                            Pairs::Halves => (start + pair, start + pair + half),
-                        };
-                        let (mut a, mut b) = ([0.0], [0.0]);
-                        (rows.load)(x.at(first), &mut a);
-                        (rows.load)(x.at(second), &mut b);
-                        (rows.store)(&[a[0] * c[0] - b[0] * s[0]], out.at(first));
-                        (rows.store)(&[a[0] * s[0] + b[0] * c[0]], out.at(second));
+                    (rows.load)(cos.at(angle), &mut c[..n]);
+                    (rows.load)(sin.at(angle), &mut s[..n]);
+                    for head in (0..heads).map(|head| (token * heads + head) * width) {
+                        match pairs {
+                            Pairs::Adjacent => {
+                                let (at, both) = (head + 2 * first, &mut both[..2 * n]);
+                                (rows.load)(x.at(at), both);
+                                for ((pair, c), s) in both.chunks_exact_mut(2).zip(&c).zip(&s) {
+                                    (pair[0], pair[1]) = (pair[0] * c - pair[1] * s, pair[0] * s + pair[1] * c);
+                                }
+                                (rows.store)(both, out.at(at));
+                            }
+                            Pairs::Halves => {
+                                let (at, a, b) = (head + first, &mut a[..n], &mut b[..n]);
+                                (rows.load)(x.at(at), a);
+                                (rows.load)(x.at(at + half), b);
+                                for (((a, b), c), s) in a.iter_mut().zip(&mut *b).zip(&c).zip(&s) {
+                                    (*a, *b) = (*a * c - *b * s, *a * s + *b * c);
+                                }
+                                (rows.store)(a, out.at(at));
+                                (rows.store)(b, out.at(at + half));
+                            }
+                        }
                     }
                 }
             }

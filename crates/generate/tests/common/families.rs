@@ -35,7 +35,10 @@ fn vae(channels: usize, quant_conv: bool) -> VaeConfig {
 }
 
 fn kl_vae(scale: [f64; 2]) -> Component {
-    let config = vae(16, false);
+    kl_vae_of(vae(16, false), scale)
+}
+
+fn kl_vae_of(config: VaeConfig, scale: [f64; 2]) -> Component {
     let of = |layout| original("vae", &Vae { config: config.clone(), layout }, "");
     Component {
         folder: "vae",
@@ -130,6 +133,14 @@ impl SmallFlow {
             scheduler: json!({ "_class_name": "FlowMatchEulerDiscreteScheduler", "use_dynamic_shifting": guidance }),
             class: "FluxPipeline",
         }
+    }
+
+    /// FLUX.1 with an autoencoder that has large tensors and little work.
+    pub fn flux_with_narrow_vae() -> SmallFlow {
+        let mut small = SmallFlow::flux(true);
+        let config = VaeConfig { channels: vec![32, 64, 32, 32], ..vae(16, false) };
+        small.components[3] = kl_vae_of(config, [0.3611, 0.1159]);
+        small
     }
 
     pub fn z_image() -> SmallFlow {

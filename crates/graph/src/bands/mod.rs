@@ -37,7 +37,7 @@ use std::ops::Range;
 
 use crate::error::{GraphError, PlanError};
 use crate::graph::Graph;
-use crate::plan::{Capabilities, May, Plan};
+use crate::plan::{Capabilities, May, Need, Plan};
 
 pub use cuts::{Cut, Cuts};
 use extents::Extents;
@@ -123,7 +123,9 @@ impl Banded {
                 op: "graph",
                 reason: e.to_string(),
             })?;
-            let (graph, plan) = Plan::fit(banded.graph, device, may)?;
+            // The last refusal is told; the others only guide the search.
+            let need = if bands >= MOST_BANDS { Need::Exact } else { Need::LowerBound };
+            let (graph, plan) = Plan::fit_or_refuse(banded.graph, device, may, need)?;
             Ok((Banded { graph, ..banded }, plan))
         };
         // Fewer bands than this cannot fit one buffer each.

@@ -166,6 +166,15 @@ pub struct Weight {
     pub bytes: u64,
 }
 
+/// How a refusal counts what a graph needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// In the layout that it would have.
+    Exact,
+    /// In the least that any layout takes, where that is too much already: for searches, which lay out only what may fit.
+    LowerBound,
+}
+
 /// Every byte that a run will need, and when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
@@ -183,23 +192,33 @@ pub struct Plan {
 impl Plan {
     /// Plan a graph for a device. Nothing is allocated on the device; what does not fit is refused.
     pub fn new(graph: &Graph, device: &dyn Capabilities) -> Result<Plan, PlanError> {
-        Plan::made(graph, device, false)
+        Plan::made(graph, device, false, Need::Exact)
     }
 
     /// The same, and where the weights do not all fit beside the arena, they are streamed to the device.
     pub fn streamed(graph: &Graph, device: &dyn Capabilities) -> Result<Plan, PlanError> {
-        Plan::made(graph, device, true)
+        Plan::made(graph, device, true, Need::Exact)
     }
 
     /// The same, with all that it may do; values that rest need a graph that says so.
     pub fn fit(graph: Graph, device: &dyn Capabilities, may: May) -> Result<(Graph, Plan), PlanError> {
-        match Plan::made(&graph, device, may.stream) {
+        Plan::fit_or_refuse(graph, device, may, Need::Exact)
+    }
+
+    /// The same, with refusals that count so.
+    pub(crate) fn fit_or_refuse(
+        graph: Graph,
+        device: &dyn Capabilities,
+        may: May,
+        need: Need,
+    ) -> Result<(Graph, Plan), PlanError> {
+        match Plan::made(&graph, device, may.stream, need) {
             Err(refusal @ PlanError::Memory { .. }) if may.rest => rest::fit(&graph, device, may.stream, refusal),
             planned => planned.map(|plan| (graph, plan)),
         }
     }
 
-    fn made(graph: &Graph, device: &dyn Capabilities, may_stream: bool) -> Result<Plan, PlanError> {
+    fn made(graph: &Graph, device: &dyn Capabilities, may_stream: bool, need: Need) -> Result<Plan, PlanError> {
         let limits = device.limits();
         let mut analysis = Analysis::new(graph, device, true);
         let weights: Vec<Weight> = analysis
@@ -222,6 +241,23 @@ impl Plan {
             }
         }
         let weight_bytes: u64 = weights.iter().map(|w| w.bytes).sum();
+        let fixed = device.fixed_bytes();
+        let refusal = |arena: u64| {
+            let at = order.get(lifetimes.peak_step()).copied();
+            PlanError::Memory {
+                label: at.map_or("graph", |at| graph.label(at)).into(),
+                op: at.map_or("input", |at| graph.node(at).op.name()),
+                need: weight_bytes + arena + fixed,
+                weights: weight_bytes,
+                arena,
+                limit: limits.memory,
+            }
+        };
+        let lower_bound = lifetimes.peak_bytes();
+        let at_least = lower_bound.saturating_add(fixed).saturating_add(if may_stream { 0 } else { weight_bytes });
+        if need == Need::LowerBound && at_least > limits.memory {
+            return Err(refusal(lower_bound));
+        }
 
         let layout = arena::pack(&lifetimes.buffers, device.alignment(), block_bytes);
         let resting = arena::pack(&lifetimes.resting, device.alignment(), block_bytes);
@@ -239,25 +275,16 @@ impl Plan {
             arena_bytes: layout.bytes,
             host_bytes: resting.bytes,
             block_bytes,
-            lower_bound: lifetimes.peak_bytes(),
+            lower_bound,
             largest_binding,
             stream: None,
         };
-        let fixed = device.fixed_bytes();
         if weight_bytes.saturating_add(layout.bytes).saturating_add(fixed) > limits.memory {
             let room = limits.memory.checked_sub(layout.bytes.saturating_add(fixed)).filter(|_| may_stream);
             let stream = |room| Stream::new(graph, &plan, room, limits.max_allocation, device.alignment());
             plan.stream = room.and_then(stream);
             if plan.stream.is_none() {
-                let at = order.get(lifetimes.peak_step()).copied();
-                return Err(PlanError::Memory {
-                    label: at.map_or("graph", |at| graph.label(at)).into(),
-                    op: at.map_or("input", |at| graph.node(at).op.name()),
-                    need: weight_bytes + layout.bytes + fixed,
-                    weights: weight_bytes,
-                    arena: layout.bytes,
-                    limit: limits.memory,
-                });
+                return Err(refusal(layout.bytes));
             }
         }
         if cfg!(debug_assertions)

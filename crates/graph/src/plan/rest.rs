@@ -12,7 +12,7 @@ use crate::graph::{Graph, Node, Value};
 use crate::op::Op;
 
 use super::lifetime::Analysis;
-use super::{Capabilities, Plan, order};
+use super::{Capabilities, Need, Plan, order};
 
 /// Steps that a value may be brought back before it is needed.
 const EARLY: usize = 4;
@@ -41,7 +41,7 @@ pub(super) fn fit(
         for _ in 0..TRIES {
             let Some(aside) = walk.choose(room) else { break };
             let resting = walk.write(&aside);
-            match Plan::made(&resting, device, streams) {
+            match Plan::made(&resting, device, streams, Need::Exact) {
                 Ok(plan) if plan.host_bytes() <= device.host_memory() => return Ok((resting, plan)),
                 Err(PlanError::Memory { need, limit, .. }) if !streams => {
                     room = room.saturating_sub((need - limit).max(room / 64 + 1));

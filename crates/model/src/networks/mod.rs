@@ -223,13 +223,16 @@ pub struct IncompleteNetwork {
 /// What a file of another kind is, where its names give it away.
 pub fn foreign_kind(shapes: &TensorShapes) -> Option<&'static str> {
     let any = |parts: &[&str]| shapes.keys().any(|name| parts.iter().all(|part| name.contains(part)));
-    let kinds: [(&[&[&str]], &str); 9] = [
+    let kinds: [(&[&[&str]], &str); 12] = [
         (
             &[&[".lora_up."], &[".lora_down."], &[".lora_A."], &["lora_linear_layer"], &[".hada_w1_"], &[".lokr_w"]],
             "a LoRA",
         ),
         (&[&["control_model."], &["controlnet_"], &["controlnet_cond_embedding"]], "a ControlNet"),
         (&[&["distilled_guidance_layer."]], "a Chroma diffusion model"),
+        (&[&["early_stream_modulations."]], "a FLUX.3 diffusion model"),
+        (&[&["txt_in.text_norm."]], "a Qwen-Image-2.1 diffusion model"),
+        (&[&["txtfusion.projector."], &["text_fusion.projector."]], "a Krea 2 diffusion model"),
         (&[&["blocks.0.cross_attn.norm_k"], &["blocks.0.attn2.norm_added_q"]], "a Wan diffusion model"),
         (&[&["scale_shift_table", "patchify_proj"], &["patchify_proj."]], "an LTX video model"),
         (&[&["txt_in.individual_token_refiner."]], "a HunyuanVideo diffusion model"),

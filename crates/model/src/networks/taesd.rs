@@ -20,12 +20,19 @@ pub struct TaesdConfig {
     pub decoder: Vec<usize>,
     /// Blocks at each resolution of the encoder, that of the picture first. None where a file has a decoder only.
     pub encoder: Vec<usize>,
+    /// Blocks at the resolution of the latent see all of it, by a group norm (TAEF2).
+    pub pooled: bool,
 }
 
 impl TaesdConfig {
     /// The one for Stable Diffusion 1 and 2; the one for XL has the same sizes.
     pub fn sd() -> Self {
-        TaesdConfig { latent: 4, width: 64, decoder: vec![3, 3, 3, 1], encoder: vec![1, 3, 3, 3] }
+        TaesdConfig { latent: 4, width: 64, decoder: vec![3, 3, 3, 1], encoder: vec![1, 3, 3, 3], pooled: false }
+    }
+
+    /// The one for FLUX.2 (TAEF2).
+    pub fn flux2() -> Self {
+        TaesdConfig { latent: 32, pooled: true, ..TaesdConfig::sd() }
     }
 
     /// Pixels of a picture for one of a latent, along a side.
@@ -59,7 +66,7 @@ pub fn taesd_decoder(
     let mut layer = 2;
     for (level, &blocks) in config.decoder.iter().enumerate() {
         for _ in 0..blocks {
-            h = block(&mut net.at(&layer.to_string()), h)?;
+            h = block(&mut net.at(&layer.to_string()), h, config.pooled && level == 0)?;
             layer += 1;
         }
         if level + 1 < config.decoder.len() {
@@ -96,7 +103,7 @@ pub fn taesd_encoder(
         };
         layer += 1;
         for _ in 0..blocks {
-            h = block(&mut net.at(&layer.to_string()), h)?;
+            h = block(&mut net.at(&layer.to_string()), h, config.pooled && level + 1 == config.encoder.len())?;
             layer += 1;
         }
     }
@@ -106,14 +113,26 @@ pub fn taesd_encoder(
 }
 
 /// Three convolutions around a shortcut.
-fn block(net: &mut NetBuilder, x: Value) -> Result<Value, GraphError> {
+fn block(net: &mut NetBuilder, x: Value, pooled: bool) -> Result<Value, GraphError> {
     // x (batch, h, w, c)
     let c = net.channels(x);
+    let x = if pooled { pool(&mut net.at("pool"), x)? } else { x };
     let relu = || Epilogue::new().activation(Unary::Relu);
     let h = net.conv3("conv.0", x, c, relu().dtype(net.numbers.activations))?;
     let h = net.conv3("conv.2", h, c, relu().dtype(net.numbers.activations))?;
     let h = net.conv3("conv.4", h, c, Epilogue::new().residual(x))?;
     net.graph.unary(Unary::Relu, h)
+}
+
+/// A group norm between two 1x1 convolutions, added to what it reads.
+fn pool(net: &mut NetBuilder, x: Value) -> Result<Value, GraphError> {
+    let c = net.channels(x);
+    let widen = net.param("0.weight", &[4 * c, c, 1, 1])?;
+    let h = net.graph.conv2d(x, widen, Window::pad(0), Epilogue::new().dtype(DType::F32))?; // (batch, h, w, 4c)
+    let [gamma, beta] = ["1.weight", "1.bias"].map(|name| net.param(name, &[4 * c]));
+    let h = net.graph.group_norm(h, [gamma?, beta?], 4, 1e-5, Some(Unary::Relu), net.numbers.activations)?;
+    let narrow = net.param("3.weight", &[c, 4 * c, 1, 1])?;
+    net.graph.conv2d(h, narrow, Window::pad(0), Epilogue::new().residual(x))
 }
 
 /// A convolution without a bias that changes the size.
@@ -214,7 +233,8 @@ fn find(tensors: &PrefixedTensors) -> Result<Option<Arc<dyn Network>>, TensorPro
             layer += 1 + level;
         }
     }
-    let config = TaesdConfig { latent, width, decoder, encoder };
+    let pooled = there("decoder.layers.2.pool.".into());
+    let config = TaesdConfig { latent, width, decoder, encoder, pooled };
     let consistent = config.encoder.is_empty() || config.encoder.len() == config.decoder.len();
     let network = (consistent && config.decoder.iter().all(|n| *n > 0)).then_some(Taesd { config, layout });
     Ok(network.map(|network| Arc::new(network) as Arc<dyn Network>))
