@@ -108,13 +108,13 @@ fn whole_models_paint_the_picture_of_the_cpu() {
     }
 }
 
-/// In f32; and one with biases and layer norms and one with gates and RMS norms in halves too.
+/// One with biases and layer norms and one with gates and RMS norms in halves, all in f32 but FLUX.1, which is below.
 #[test]
 fn models_of_flow_matching_paint_the_picture_of_the_cpu() {
     let (cpu, exact, half) = (cpu(), vulkan(Precision::F32), vulkan(Precision::Auto));
     let both: &[_] = &[(&exact, 45.0), (&half, 30.0)];
     let families = [
-        ("FLUX.1", SmallFlow::flux(true), both),
+        ("FLUX.1", SmallFlow::flux(true), &both[1..]),
         ("Z-Image", SmallFlow::z_image(), both),
         ("klein", SmallFlow::klein(), &both[..1]),
         ("SD3", SmallFlow::sd3(true), &both[..1]),

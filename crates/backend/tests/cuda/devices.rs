@@ -9,9 +9,12 @@ use impasto_device::DeviceInfo;
 use super::fake::load_fake;
 use super::machine::{Factors, Machine};
 
-/// An interpreter takes a second for a product: each run of the tests tries some of them.
+/// An interpreter takes a second for a product: each run of the tests tries some of them. `IMPASTO_TEST_EVERY` tries fewer on a device too, for tools
+/// that make kernels slow.
 pub fn every() -> usize {
-    if std::env::var_os("IMPASTO_TEST_DEVICE").is_some() { 1 } else { 12 }
+    let asked = std::env::var("IMPASTO_TEST_EVERY").ok().and_then(|text| text.parse().ok());
+    let usual = if std::env::var_os("IMPASTO_TEST_DEVICE").is_some() { 1 } else { 12 };
+    asked.filter(|&every| every > 0).unwrap_or(usual)
 }
 
 /// The device, or a failure that says what is missing: without one these tests would show nothing.
