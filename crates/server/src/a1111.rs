@@ -13,10 +13,11 @@ use impasto_generate::sampling::{Method, Schedule};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::api::{ClientName, JsonBody};
+use crate::api::ClientName;
 use crate::app::{App, blocking};
+use crate::body::{BodyShare, JsonBody};
 use crate::error::RequestError;
-use crate::request::{JobRequest, decoded};
+use crate::request::{JobRequest, base64_bytes, checked_size, decoded};
 use crate::wait::{AwaitedJob, files};
 
 type Shared = State<Arc<App>>;
@@ -27,7 +28,7 @@ pub fn answer(problem: &RequestError) -> Response {
     problem.answer(json!({"error": code, "detail": message, "body": field, "errors": message}))
 }
 
-/// What is asked for. Unknown fields are ignored, as webui does; numbers may be texts.
+/// What is asked for. Unknown fields are ignored, as webui does.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct WebuiRequest {
@@ -138,6 +139,7 @@ impl WebuiRequest {
         if !inverted {
             return Ok(mask.to_owned());
         }
+        let _decoding = app.decoding.lock().unwrap_or_else(PoisonError::into_inner);
         let mut picture = decoded(mask, "mask", app.limits.pixels)?;
         picture.invert();
         let mut bytes = std::io::Cursor::new(vec![]);
@@ -160,27 +162,45 @@ fn model_titled(app: &App, title: &str) -> Result<String, RequestError> {
 }
 
 /// Makes pictures from text.
-pub async fn txt2img(State(app): Shared, ClientName(client): ClientName, JsonBody(body): JsonBody<Value>) -> Response {
-    make(app, client, body, false).await.unwrap_or_else(|problem| answer(&problem))
+pub async fn txt2img(
+    State(app): Shared,
+    ClientName(client): ClientName,
+    JsonBody(body, share): JsonBody<Value>,
+) -> Response {
+    make(app, client, body, share, false).await.unwrap_or_else(|problem| answer(&problem))
 }
 
 /// Makes pictures from a picture.
-pub async fn img2img(State(app): Shared, ClientName(client): ClientName, JsonBody(body): JsonBody<Value>) -> Response {
-    make(app, client, body, true).await.unwrap_or_else(|problem| answer(&problem))
+pub async fn img2img(
+    State(app): Shared,
+    ClientName(client): ClientName,
+    JsonBody(body, share): JsonBody<Value>,
+) -> Response {
+    make(app, client, body, share, true).await.unwrap_or_else(|problem| answer(&problem))
 }
 
-async fn make(app: Arc<App>, client: String, body: Value, from_picture: bool) -> Result<Response, RequestError> {
+async fn make(
+    app: Arc<App>,
+    client: String,
+    mut body: Value,
+    share: BodyShare,
+    from_picture: bool,
+) -> Result<Response, RequestError> {
     let unreadable = |error: serde_json::Error| {
         RequestError::new(StatusCode::UNPROCESSABLE_ENTITY, "bad_request", error.to_string())
     };
-    let asked: WebuiRequest = serde_json::from_value(body.clone()).map_err(unreadable)?;
+    let asked = WebuiRequest::deserialize(&body).map_err(unreadable)?;
+    // Clients get their request back, less the pictures in it.
+    if let Value::Object(fields) = &mut body {
+        fields.retain(|name, _| !["init_images", "mask"].contains(&name.as_str()));
+    }
     if from_picture && asked.init_images.is_empty() {
         return Err(RequestError::missing("Init image not found: img2img needs init_images"));
     }
     let asked = if from_picture { asked } else { WebuiRequest { init_images: vec![], mask: None, ..asked } };
     let (shared, send) = (app.clone(), asked.send_images != Some(false));
     let request = blocking(move || asked.job(&shared)).await?;
-    let mut job = AwaitedJob::submit(&app, request, client).await?;
+    let mut job = AwaitedJob::submit(&app, request, client, share).await?;
     let done = match job.done().await {
         Ok(done) => done,
         // webui answers an interrupted request with what there is.
@@ -204,12 +224,7 @@ async fn make(app: Arc<App>, client: String, body: Value, from_picture: bool) ->
         "cfg_scale": setting("cfg-scale").parse::<f64>().ok(), "batch_size": done.count(), "sd_model_name": done.model,
         "infotexts": done.pictures.iter().map(|picture| &picture.parameters).collect::<Vec<_>>(), "job_timestamp": done.id,
     });
-    // Clients get their request back, less the pictures in it.
-    let mut parameters = body;
-    if let Value::Object(fields) = &mut parameters {
-        fields.retain(|name, _| !["init_images", "mask"].contains(&name.as_str()));
-    }
-    Ok(Json(json!({ "images": images, "parameters": parameters, "info": info.to_string() })).into_response())
+    Ok(Json(json!({ "images": images, "parameters": body, "info": info.to_string() })).into_response())
 }
 
 /// Whether to send the preview.
@@ -260,7 +275,7 @@ pub async fn options(State(app): Shared) -> Json<Value> {
 }
 
 /// Chooses the model. Open WebUI posts all options back: what is not ours is ignored.
-pub async fn set_options(State(app): Shared, JsonBody(body): JsonBody<BTreeMap<String, Value>>) -> Response {
+pub async fn set_options(State(app): Shared, JsonBody(body, _): JsonBody<BTreeMap<String, Value>>) -> Response {
     if let Some(title) = body.get("sd_model_checkpoint").and_then(Value::as_str).filter(|title| !title.is_empty()) {
         match model_titled(&app, title) {
             Ok(name) => *app.chosen.lock().unwrap_or_else(PoisonError::into_inner) = name,
@@ -339,19 +354,13 @@ pub struct PictureInfo {
 }
 
 /// How a picture was made, by what it says of itself.
-pub async fn png_info(State(app): Shared, JsonBody(body): JsonBody<PictureInfo>) -> Response {
+pub async fn png_info(State(app): Shared, JsonBody(body, share): JsonBody<PictureInfo>) -> Response {
     let read = blocking(move || {
-        // Checked as any picture is, then read as a file, since that is where the text is.
-        decoded(&body.image, "image", app.limits.pixels)?;
-        let data = body.image.split_once("base64,").map_or(&*body.image, |(_, data)| data);
-        let bytes =
-            BASE64.decode(data.trim()).map_err(|error| RequestError::bad(format!("image: no base64: {error}")))?;
-        let path = app.upload(&crate::queue::new_id(), "info");
-        let unread = |error: &dyn std::fmt::Display| RequestError::broken(error.to_string());
-        std::fs::write(&path, bytes).map_err(|error| unread(&error))?;
-        let text = impasto_generate::picture::parameters(&path);
-        let _ = std::fs::remove_file(&path);
-        let text = text.map_err(|error| unread(&error))?.unwrap_or_default();
+        let _share = share;
+        let bytes = base64_bytes(&body.image, "image")?;
+        let wrong = |error: &dyn std::fmt::Display| RequestError::bad(format!("image: it cannot be read: {error}"));
+        checked_size(&bytes, "image", app.limits.pixels)?;
+        let text = impasto_generate::picture::parameters_of(&bytes).map_err(|error| wrong(&error))?.unwrap_or_default();
         Ok(Json(json!({"info": text, "items": {"parameters": text}, "parameters": {}})))
     });
     read.await.map_or_else(|problem| answer(&problem), IntoResponse::into_response)

@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 use impasto_generate::settings::Settings;
 use impasto_generate::{Engine, GenerateError, run_file};
 use impasto_model::Model;
+use impasto_store::UNFINISHED;
 use serde_json::json;
 
+use crate::body::BodyMemory;
 use crate::error::RequestError;
 use crate::guard::AccessRules;
 use crate::hub::Hub;
 use crate::models::{ModelFolder, ModelSummary, OpenModel};
-use crate::queue::{JobQueue, QueueError};
+use crate::queue::{ID_LENGTH, JobQueue, QueueError};
 use crate::record::{JobRecord, JobState};
 
 /// What requests may ask for.
@@ -31,11 +33,23 @@ pub struct RequestLimits {
     pub steps: u32,
     /// Pictures of a job.
     pub batch: u32,
+    /// Connections at once.
+    pub connections: usize,
+    /// How long a request may take to arrive, and an answer may stay unread.
+    pub time: Duration,
 }
 
 impl Default for RequestLimits {
     fn default() -> RequestLimits {
-        RequestLimits { queue: 200, body: 32 << 20, pixels: 4096 * 4096, steps: 200, batch: 64 }
+        RequestLimits {
+            queue: 200,
+            body: 32 << 20,
+            pixels: 4096 * 4096,
+            steps: 200,
+            batch: 64,
+            connections: 512,
+            time: Duration::from_secs(60),
+        }
     }
 }
 
@@ -76,6 +90,11 @@ pub struct App {
     /// Models that were asked for last, the newest at the end: an engine keeps the modules of models that somebody has open.
     pub(crate) opened: Mutex<Vec<Arc<Model>>>,
     pub(crate) data: PathBuf,
+    /// Held while a job is taken out of the queue and begun, so that who cancels it finds it in one place or the other.
+    pub(crate) turn: Mutex<()>,
+    pub(crate) bodies: BodyMemory,
+    /// Held while a picture out of a request is decoded: one at a time, since each may have as many pixels as are allowed.
+    pub(crate) decoding: Mutex<()>,
     pub(crate) work: (Mutex<()>, Condvar),
 }
 
@@ -139,12 +158,12 @@ impl App {
         Ok(model)
     }
 
-    /// All models; each is opened the first time.
+    /// All models; each is opened the first time, and closed again: being listed is no use, and must not make one in use give way.
     pub fn summaries(&self) -> Vec<ModelSummary> {
         let of = |name: &String| {
             let open = || {
                 let wrong = |problem: RequestError| GenerateError::Asked(problem.message);
-                self.open_model(&self.settings(name, &BTreeMap::new()).map_err(wrong)?)
+                (self.open)(&self.engine, &self.settings(name, &BTreeMap::new()).map_err(wrong)?)
             };
             self.models.summary(name, open)
         };
@@ -170,6 +189,7 @@ impl App {
 
     /// Cancels a job, which may run.
     pub fn cancel(&self, id: &str) -> Result<JobRecord, RequestError> {
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         if self.queue.cancel_queued(id)? {
             self.hub.tell(id, "cancelled", json!({}));
         } else {
@@ -180,6 +200,7 @@ impl App {
             }
             self.hub.stop(id);
         }
+        drop(turn);
         Ok(self.live(self.queue.job(id)?))
     }
 
@@ -197,6 +218,19 @@ impl App {
     fn remove_leftovers(&self, job: &JobRecord) {
         self.picture_files(job).iter().for_each(|picture| remove_file(&run_file(picture)));
         ["init", "mask"].iter().for_each(|what| remove_file(&self.upload(&job.id, what)));
+    }
+
+    /// Removes what a kill left: unfinished files, and those of jobs that are forgotten, or were never noted. Before anything else is written there.
+    pub fn remove_orphans(&self, folder: &Path) {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let job = job_of_file(&name).map(|id| self.queue.job(id));
+            // Nobody else writes here, so that what is unfinished will stay so.
+            let is_unfinished = name.starts_with(".tmp") || name.starts_with(&format!(".{UNFINISHED}"));
+            if is_unfinished || matches!(job, Some(Err(QueueError::Missing { .. }))) {
+                remove_file(&entry.path());
+            }
+        }
     }
 
     /// Forgets jobs that are older than they may be.
@@ -222,7 +256,27 @@ fn without_model(settings: &Settings) -> Settings {
     kept
 }
 
+/// The job that a file below the data folder is of, by its name; none for files that others put there.
+fn job_of_file(name: &str) -> Option<&str> {
+    let (id, rest) = name.strip_prefix("plan-").unwrap_or(name).split_at_checked(ID_LENGTH)?;
+    (id.bytes().all(|b| b.is_ascii_hexdigit()) && rest.starts_with(['.', '_', '-'])).then_some(id)
+}
+
 /// A file that is gone already is as good as removed.
 fn remove_file(path: &Path) {
     let _ = std::fs::remove_file(path);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_files_of_jobs_are_taken_for_such() {
+        assert_eq!(job_of_file("0123456789abcdef_001.png"), Some("0123456789abcdef"));
+        assert_eq!(job_of_file("plan-0123456789abcdef-init.png"), Some("0123456789abcdef"));
+        for other in ["holiday in 2026.png", "0123456789abcdef0.png", "plan-b.txt", "é123456789abcdef.png", ""] {
+            assert_eq!(job_of_file(other), None, "{other}");
+        }
+    }
 }

@@ -5,7 +5,9 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use impasto_generate::GenerateError;
 use impasto_generate::settings::SettingsError;
+use serde::Serialize;
 use serde_json::json;
+use utoipa::ToSchema;
 
 use crate::queue::QueueError;
 
@@ -53,10 +55,27 @@ impl RequestError {
     }
 }
 
+/// An error as our own API answers with it.
+#[derive(Serialize, ToSchema)]
+pub struct ErrorAnswer {
+    error: ErrorDetail,
+}
+
+/// What went wrong.
+#[derive(Serialize, ToSchema)]
+struct ErrorDetail {
+    /// In one word, for programs.
+    code: &'static str,
+    /// In words: what happened, why, and what to do.
+    message: String,
+    /// The setting that it is about.
+    field: Option<String>,
+}
+
 impl IntoResponse for RequestError {
     fn into_response(self) -> Response {
-        let RequestError { code, message, field, .. } = &self;
-        self.answer(json!({"error": {"code": code, "message": message, "field": field}}))
+        let RequestError { code, message, field, .. } = self.clone();
+        self.answer(json!(ErrorAnswer { error: ErrorDetail { code, message, field } }))
     }
 }
 

@@ -45,7 +45,7 @@ pub struct Hub {
 }
 
 /// Events that a slow listener may be behind before it misses some.
-const BEHIND: usize = 1024;
+const BEHIND: usize = 256;
 
 impl Default for Hub {
     fn default() -> Hub {

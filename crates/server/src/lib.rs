@@ -1,6 +1,6 @@
 //! Pictures over HTTP: a page, an API of our own, two that clients already speak, and a queue that loses nothing.
 //!
-//! [`serve`] listens; [`guard`] lets a request through or refuses it; a route makes a [`JobRequest`](request::JobRequest) of it, which is checked as far
+//! [`serve`] listens; [`connection`] bounds how many clients there are and how slow they may be; [`guard`] lets a request through or refuses it; a route makes a [`JobRequest`](request::JobRequest) of it, which is checked as far
 //! as it can be and queued ([`queue`], kept by [`store`]); one thread ([`runner`]) runs jobs with an [`Engine`], which saves where a run
 //! stands after each step, so that a server that is killed goes on from there. [`hub`] tells everybody who listens.
 //!
@@ -14,13 +14,14 @@
 pub mod a1111;
 pub mod api;
 pub mod app;
+pub mod body;
+pub mod connection;
 pub mod error;
 pub mod guard;
 pub mod hub;
 pub mod models;
 pub mod openai;
 pub mod page;
-
 pub mod queue;
 pub mod record;
 pub mod request;
@@ -39,7 +40,7 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware;
 use axum::routing::{any, delete, get, post};
-use impasto_generate::settings::Settings;
+use impasto_generate::settings::{Setting, SettingKind, Settings};
 use impasto_generate::{Engine, EngineOptions, GenerateError};
 
 use app::{App, RequestLimits, Retention};
@@ -167,6 +168,20 @@ fn data_folder(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Folders of this machine that errors may name and answers may not: those of the server's own flags, and its data.
+fn private_folders(base: &Settings, data: &Path) -> Vec<PathBuf> {
+    let named = base
+        .texts
+        .iter()
+        .filter(|(name, _)| Setting::named(name).is_some_and(|setting| matches!(setting.kind, SettingKind::File)));
+    let folders = named.filter_map(|(_, text)| Path::new(text).parent());
+    folders
+        .filter(|folder| folder.components().count() > 1)
+        .map(Path::to_path_buf)
+        .chain([data.to_path_buf()])
+        .collect()
+}
+
 /// Claims a file. A server that was killed a moment ago may not be quite gone.
 fn claim(path: &Path) -> Option<impasto_store::Claim> {
     let begun = Instant::now();
@@ -205,16 +220,16 @@ pub fn serve(
     let store = SqliteStore::open(&data.join("jobs.sqlite")).map_err(|error| refused(error.to_string()))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
-        let listener =
-            tokio::net::TcpListener::bind(listen).await.map_err(|source| ServeError::Listen { listen, source })?;
+        let listener = connection::listen(listen).map_err(|source| ServeError::Listen { listen, source })?;
         let listen = listener.local_addr()?;
         let app = Arc::new(App {
             // Drivers are asked from here on, beside the first requests.
             engine: Engine::new(engine),
+            models: ModelFolder::new(models, private_folders(&base, &data)),
             base,
-            models: ModelFolder::new(models),
             queue: Box::new(store),
             hub: hub::Hub::default(),
+            bodies: body::BodyMemory::new(&limits),
             limits,
             access: AccessRules::new(listen, hosts, key.as_deref()),
             retention,
@@ -224,6 +239,8 @@ pub fn serve(
             open,
             opened: Mutex::default(),
             data: data.clone(),
+            turn: Mutex::default(),
+            decoding: Mutex::default(),
             work: (Mutex::new(()), Condvar::new()),
         });
         if let Err(problem) = runner::recover(&app) {
@@ -232,7 +249,6 @@ pub fn serve(
         let running = app.clone();
         let worker = std::thread::Builder::new().name("jobs".into()).spawn(move || runner::run(&running))?;
         ready(listen);
-        let service = routes(&app).into_make_service_with_connect_info::<SocketAddr>();
         let (ended, end) = tokio::sync::oneshot::channel::<()>();
         let ending = app.clone();
         std::thread::Builder::new().name("stop".into()).spawn(move || {
@@ -242,7 +258,7 @@ pub fn serve(
             drop(ended);
         })?;
         tokio::select! {
-            served = axum::serve(listener, service) => served?,
+            () = connection::accept(listener, routes(&app), &app.limits) => {}
             // What is being answered is; streams of events never end by themselves.
             () = async { let _ = end.await; tokio::time::sleep(LAST_ANSWERS).await; } => {}
         }

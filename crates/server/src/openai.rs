@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use axum::Json;
 use axum::extract::{FromRequest as _, Multipart, Request, State};
@@ -15,11 +15,12 @@ use impasto_generate::picture::{Format, Picture};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::api::{ClientName, JsonBody};
+use crate::api::ClientName;
 use crate::app::{App, blocking};
+use crate::body::{BodyShare, JsonBody, with_received_body};
 use crate::error::RequestError;
 use crate::record::{JobRecord, now};
-use crate::request::{JobRequest, decoded_bytes};
+use crate::request::{JobRequest, base64_bytes, decoded_bytes};
 use crate::wait::{AwaitedJob, files};
 
 /// A problem as OpenAI's clients read it.
@@ -139,20 +140,20 @@ pub async fn models(State(app): State<Arc<App>>) -> Json<Value> {
 pub async fn generations(
     State(app): State<Arc<App>>,
     ClientName(client): ClientName,
-    JsonBody(request): JsonBody<ImageRequest>,
+    JsonBody(request, share): JsonBody<ImageRequest>,
 ) -> Response {
-    make(app, client, request, None, "image_generation").await.unwrap_or_else(|problem| answer(&problem))
+    make(app, client, request, share, None, "image_generation").await.unwrap_or_else(|problem| answer(&problem))
 }
 
 /// Makes a picture anew, where its mask is transparent.
 pub async fn edits(State(app): State<Arc<App>>, ClientName(client): ClientName, request: Request) -> Response {
     let done = async {
         let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-        let (asked, pictures) = match kind.starts_with("multipart/") {
+        let (asked, pictures, share) = match kind.starts_with("multipart/") {
             true => form_of(&app, request).await?,
             false => json_of(&app, request).await?,
         };
-        make(app, client, asked, Some(pictures), "image_edit").await
+        make(app, client, asked, share, Some(pictures), "image_edit").await
     };
     done.await.unwrap_or_else(|problem: RequestError| answer(&problem))
 }
@@ -181,13 +182,15 @@ fn white_where_transparent(mask: &image::DynamicImage) -> image::DynamicImage {
 fn edit_pictures(app: &App, image: Option<Vec<u8>>, mask: Option<Vec<u8>>) -> Result<EditPictures, RequestError> {
     let image = image
         .ok_or_else(|| RequestError { field: Some("image".into()), ..RequestError::bad("an edit needs an image") })?;
+    let _decoding = app.decoding.lock().unwrap_or_else(PoisonError::into_inner);
     let image = decoded_bytes(&image, "image", app.limits.pixels)?;
     let mask = mask.map(|bytes| decoded_bytes(&bytes, "mask", app.limits.pixels)).transpose()?;
     Ok(EditPictures { image: png(&image)?, mask: mask.map(|mask| png(&white_where_transparent(&mask))).transpose()? })
 }
 
-async fn form_of(app: &Arc<App>, request: Request) -> Result<(ImageRequest, EditPictures), RequestError> {
+async fn form_of(app: &Arc<App>, request: Request) -> Result<(ImageRequest, EditPictures, BodyShare), RequestError> {
     let wrong = |error: &dyn std::fmt::Display| RequestError::bad(format!("the form cannot be read: {error}"));
+    let (request, share) = with_received_body(app, request).await?;
     let mut form = Multipart::from_request(request, app).await.map_err(|error| wrong(&error.body_text()))?;
     let (mut fields, mut image, mut mask) = (serde_json::Map::new(), None, None);
     while let Some(field) = form.next_field().await.map_err(|error| wrong(&error.body_text()))? {
@@ -211,31 +214,26 @@ async fn form_of(app: &Arc<App>, request: Request) -> Result<(ImageRequest, Edit
     }
     let asked = serde_json::from_value(Value::Object(fields)).map_err(|error| wrong(&error))?;
     let shared = app.clone();
-    Ok((asked, blocking(move || edit_pictures(&shared, image, mask)).await?))
+    Ok((asked, blocking(move || edit_pictures(&shared, image, mask)).await?, share))
 }
 
-async fn json_of(app: &Arc<App>, request: Request) -> Result<(ImageRequest, EditPictures), RequestError> {
-    let body = Json::<ImageRequest>::from_request(request, app).await;
-    let asked = body.map_err(|error| RequestError::new(error.status(), "bad_request", error.body_text()))?.0;
-    let (image, mask) =
-        (asked.images.first().map(|i| i.text().to_owned()), asked.mask.as_ref().map(|m| m.text().to_owned()));
+async fn json_of(app: &Arc<App>, request: Request) -> Result<(ImageRequest, EditPictures, BodyShare), RequestError> {
+    let JsonBody(mut asked, share) = JsonBody::<ImageRequest>::receive(app, request).await?;
+    let (images, mask) = (std::mem::take(&mut asked.images), asked.mask.take());
     let shared = app.clone();
     let pictures = blocking(move || {
-        let bytes = |text: &str, name| {
-            let data = text.split_once("base64,").map_or(text, |(_, data)| data);
-            BASE64.decode(data.trim()).map_err(|error| RequestError::bad(format!("{name}: no base64: {error}")))
-        };
-        let image = image.map(|text| bytes(&text, "image")).transpose()?;
-        let mask = mask.map(|text| bytes(&text, "mask")).transpose()?;
+        let image = images.first().map(|image| base64_bytes(image.text(), "image")).transpose()?;
+        let mask = mask.map(|mask| base64_bytes(mask.text(), "mask")).transpose()?;
         edit_pictures(&shared, image, mask)
     });
-    Ok((asked, pictures.await?))
+    Ok((asked, pictures.await?, share))
 }
 
 async fn make(
     app: Arc<App>,
     client: String,
     request: ImageRequest,
+    share: BodyShare,
     pictures: Option<EditPictures>,
     kind: &'static str,
 ) -> Result<Response, RequestError> {
@@ -245,7 +243,7 @@ async fn make(
         asked.init_image = Some(pictures.image);
         asked.mask = pictures.mask;
     }
-    let mut job = AwaitedJob::submit(&app, asked, client).await?;
+    let mut job = AwaitedJob::submit(&app, asked, client, share).await?;
     if request.stream == Some(true) {
         return Ok(stream(app, job, form, request.partial_images.unwrap_or(0).min(3), kind));
     }

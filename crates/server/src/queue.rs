@@ -1,7 +1,7 @@
 //! The queue: what a server needs of a place where jobs and pictures are kept. [`crate::store`] keeps them beside the server; another
 //! implementation may keep them on other machines.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::record::{JobRecord, JobState, PictureRecord};
 
@@ -35,7 +35,7 @@ pub enum QueueError {
         problem: &'static str,
     },
     /// The store does not work.
-    #[error("the store of jobs: {0}")]
+    #[error("the store of jobs cannot be used: {0}; look at the disk of the --data folder")]
     Store(String),
 }
 
@@ -87,8 +87,8 @@ pub trait JobQueue: Send + Sync {
     fn job(&self, id: &str) -> Result<JobRecord, QueueError>;
     /// Queued jobs in the order of their turns, then the running one, then others from new to old.
     fn jobs(&self, states: &[JobState], limit: usize) -> Result<Vec<JobRecord>, QueueError>;
-    /// Queues a job again that failed or was cancelled.
-    fn retry(&self, id: &str) -> Result<JobRecord, QueueError>;
+    /// Queues a job again that failed or was cancelled, unless `limit` wait already.
+    fn retry(&self, id: &str, limit: usize) -> Result<JobRecord, QueueError>;
     /// Moves a queued job to this place among the queued ones of its client.
     fn move_to(&self, id: &str, place: usize) -> Result<JobRecord, QueueError>;
     /// Cancels a job that is queued; `false` where it is not.
@@ -109,6 +109,9 @@ pub trait JobQueue: Send + Sync {
     fn outdated(&self, keep_jobs: usize, keep_seconds: Option<f64>) -> Result<Vec<String>, QueueError>;
 }
 
+/// Digits of a job's name.
+pub const ID_LENGTH: usize = 16;
+
 /// A name for a job: later ones are greater.
 pub fn new_id() -> String {
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -122,27 +125,24 @@ pub fn new_id() -> String {
 ///
 /// `queued` is `(job, client)` in the order of the queue, `last_turns` when the last job of a client began.
 pub fn turns(queued: &[(String, String)], last_turns: &HashMap<String, f64>) -> Vec<String> {
-    let mut waiting: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    let mut first_seen: HashMap<&str, usize> = HashMap::new();
-    for (at, (job, client)) in queued.iter().enumerate() {
-        waiting.entry(client).or_default().push(job);
-        first_seen.entry(client).or_insert(at);
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    let mut waiting: Vec<(f64, VecDeque<&str>)> = vec![];
+    for (job, client) in queued {
+        let place = *places.entry(client).or_insert_with(|| {
+            waiting.push((last_turns.get(client).copied().unwrap_or(0.0), VecDeque::new()));
+            waiting.len() - 1
+        });
+        waiting[place].1.push_back(job);
     }
-    waiting.values_mut().for_each(|jobs| jobs.reverse());
-    let mut last: HashMap<&str, f64> =
-        waiting.keys().map(|client| (*client, last_turns.get(*client).copied().unwrap_or(0.0))).collect();
-    let mut latest = last.values().copied().fold(0.0, f64::max);
-    let mut order = vec![];
-    while order.len() < queued.len() {
-        let with_jobs = waiting.iter().filter(|(_, jobs)| !jobs.is_empty()).map(|(client, _)| *client);
-        let key = |client: &&str| (last[client], first_seen[client]);
-        let Some(next) = with_jobs.min_by(|a, b| key(a).partial_cmp(&key(b)).unwrap_or(std::cmp::Ordering::Equal))
-        else {
-            break;
-        };
-        order.extend(waiting.get_mut(next).and_then(Vec::pop).map(str::to_owned));
-        latest += 1.0;
-        last.insert(next, latest);
+    // Who came first is first among those whose last turn is equally long ago.
+    waiting.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    let mut clients: VecDeque<VecDeque<&str>> = waiting.into_iter().map(|(_, jobs)| jobs).collect();
+    let mut order = Vec::with_capacity(queued.len());
+    while let Some(mut jobs) = clients.pop_front() {
+        order.extend(jobs.pop_front().map(str::to_owned));
+        if !jobs.is_empty() {
+            clients.push_back(jobs);
+        }
     }
     order
 }

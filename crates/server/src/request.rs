@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Cursor;
 use std::path::Path;
+use std::sync::PoisonError;
 
 use axum::http::StatusCode;
 use base64::Engine as _;
@@ -41,6 +42,9 @@ const ALLOWED: [&str; 19] = [
     "preview-interval",
     "lora-apply-mode",
 ];
+
+/// Bytes of a setting's text. Every list of jobs and every event of a picture has the prompt in it.
+const LONGEST_TEXT: usize = 32 << 10;
 
 /// What is asked for.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
@@ -112,6 +116,9 @@ impl JobRequest {
                 Value::Null => continue,
                 _ => return Err(field(name, "a setting is a text, a number, true or false")),
             };
+            if text.len() > LONGEST_TEXT {
+                return Err(field(name, &format!("a text has {LONGEST_TEXT} bytes at most")));
+            }
             let known = Setting::named(name).filter(|setting| ALLOWED.contains(&setting.name));
             let setting =
                 known.ok_or_else(|| field(name, "there is no such setting here; /api/v1/settings lists them"))?;
@@ -129,6 +136,7 @@ impl JobRequest {
         };
         most("steps", settings.steps, limits.steps)?;
         most("batch-count", settings.batch_count, limits.batch)?;
+        let _decoding = app.decoding.lock().unwrap_or_else(PoisonError::into_inner);
         let init = self.init_image.as_deref().map(|text| decoded(text, "init_image", limits.pixels)).transpose()?;
         let mask = self.mask.as_deref().map(|text| decoded(text, "mask", limits.pixels)).transpose()?;
         if mask.is_some() && init.is_none() {
@@ -258,8 +266,8 @@ fn field(name: &str, problem: &str) -> RequestError {
     RequestError { field: Some(name.into()), ..problem }
 }
 
-/// A picture out of base64, with or without the head of a data URL. Its size is looked at before it is decoded.
-pub fn decoded(text: &str, name: &str, pixels: u64) -> Result<DynamicImage, RequestError> {
+/// Bytes out of base64, with or without the head of a data URL.
+pub fn base64_bytes(text: &str, name: &str) -> Result<Vec<u8>, RequestError> {
     let text = text.trim();
     let base64 = match text.strip_prefix("data:") {
         Some(url) => url
@@ -273,18 +281,35 @@ pub fn decoded(text: &str, name: &str, pixels: u64) -> Result<DynamicImage, Requ
     }
     let clean: String = base64.chars().filter(|c| !c.is_ascii_whitespace()).collect();
     let bytes = base64::engine::general_purpose::STANDARD.decode(clean);
-    decoded_bytes(&bytes.map_err(|error| field(name, &format!("no base64: {error}")))?, name, pixels)
+    bytes.map_err(|error| field(name, &format!("no base64: {error}")))
 }
 
-/// A picture out of the bytes of a file.
-pub fn decoded_bytes(bytes: &[u8], name: &str, pixels: u64) -> Result<DynamicImage, RequestError> {
-    let reader = || ImageReader::new(Cursor::new(bytes)).with_guessed_format();
-    let wrong = |error: &dyn std::fmt::Display| field(name, &format!("no PNG, JPEG or WebP that can be read: {error}"));
-    let (width, height) = reader().map_err(|error| wrong(&error))?.into_dimensions().map_err(|error| wrong(&error))?;
+/// A picture out of base64.
+pub fn decoded(text: &str, name: &str, pixels: u64) -> Result<DynamicImage, RequestError> {
+    decoded_bytes(&base64_bytes(text, name)?, name, pixels)
+}
+
+fn unreadable(name: &str, error: &dyn std::fmt::Display) -> RequestError {
+    field(name, &format!("no PNG, JPEG or WebP that can be read: {error}"))
+}
+
+/// Refuses a picture of more pixels, by its head alone.
+pub fn checked_size(bytes: &[u8], name: &str, pixels: u64) -> Result<(), RequestError> {
+    let reader =
+        ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|error| unreadable(name, &error))?;
+    let (width, height) = reader.into_dimensions().map_err(|error| unreadable(name, &error))?;
     if u64::from(width) * u64::from(height) > pixels {
         return Err(field(name, &format!("{width}x{height} has more pixels than this server takes, {pixels}")));
     }
-    reader().map_err(|error| wrong(&error))?.decode().map_err(|error| wrong(&error))
+    Ok(())
+}
+
+/// A picture out of the bytes of a file. Its size is looked at before it is decoded.
+pub fn decoded_bytes(bytes: &[u8], name: &str, pixels: u64) -> Result<DynamicImage, RequestError> {
+    checked_size(bytes, name, pixels)?;
+    let reader =
+        ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|error| unreadable(name, &error))?;
+    reader.decode().map_err(|error| unreadable(name, &error))
 }
 
 /// Bits that nobody knows beforehand.

@@ -2,9 +2,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use impasto_generate::picture::{self, Format, Picture};
 use impasto_generate::settings::Settings;
@@ -13,21 +13,23 @@ use serde_json::json;
 
 use crate::app::App;
 use crate::error::RequestError;
-use crate::queue::NewPicture;
+use crate::queue::{NewPicture, QueueError};
 use crate::record::{JobRecord, JobState};
 
 /// How long the thread sleeps at most where nobody wakes it.
 const NAP: Duration = Duration::from_secs(5);
 
-/// Queues again what ran when the server ended. Pictures that were written and not noted are noted.
-pub fn recover(app: &App) -> Result<usize, RequestError> {
-    let jobs = app.queue.recover()?;
-    for job in &jobs {
-        note_pictures(app, job)?;
-    }
-    Ok(jobs.len())
+/// How often jobs that are too old are looked for.
+const FORGET_EVERY: Duration = Duration::from_secs(600);
+
+/// Queues again what ran when the server ended, and removes what nobody will ask for.
+pub fn recover(app: &App) -> Result<(), RequestError> {
+    app.queue.recover()?;
+    app.remove_orphans(&app.data.join("uploads"));
+    Ok(())
 }
 
+/// Notes pictures that were written and not noted: the server was killed in between, or its store could not be written.
 fn note_pictures(app: &App, job: &JobRecord) -> Result<(), RequestError> {
     for path in app.picture_files(job).iter().filter(|path| path.exists()) {
         // Its state should have gone with it.
@@ -49,35 +51,61 @@ fn name_of(path: &Path) -> String {
 
 /// Runs jobs until the server ends.
 pub fn run(app: &App) {
+    app.remove_orphans(&app.pictures());
+    let mut forgotten: Option<Instant> = None;
     while !app.is_ending() {
-        match app.queue.take() {
-            Ok(Some(job)) => run_job(app, &job),
-            Ok(None) => {
-                let guard = app.work.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                drop(app.work.1.wait_timeout(guard, NAP));
+        if forgotten.is_none_or(|at| at.elapsed() > FORGET_EVERY) {
+            forget_old(app);
+            forgotten = Some(Instant::now());
+        }
+        match next(app) {
+            Ok(Some((job, stop))) => {
+                run_job(app, &job, &stop);
+                forget_old(app);
             }
+            Ok(None) => nap(app),
             Err(error) => {
                 eprintln!("error: {error}");
-                std::thread::sleep(NAP);
+                nap(app);
             }
         }
     }
 }
 
-/// Runs a job to its end, whatever that is, and notes it.
-fn run_job(app: &App, job: &JobRecord) {
+fn forget_old(app: &App) {
+    if let Err(problem) = app.forget_old() {
+        eprintln!("error: {}", problem.message);
+    }
+}
+
+/// Sleeps until somebody wakes this thread, or a while.
+fn nap(app: &App) {
+    let guard = app.work.0.lock().unwrap_or_else(PoisonError::into_inner);
+    if !app.is_ending() {
+        drop(app.work.1.wait_timeout(guard, NAP));
+    }
+}
+
+/// The next job, begun: from now on it is stopped through its flag.
+fn next(app: &App) -> Result<Option<(JobRecord, Arc<AtomicBool>)>, QueueError> {
+    let _turn = app.turn.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(job) = app.queue.take()? else { return Ok(None) };
     let stop = app.hub.begin(&job.id, job.count());
-    let ended = catch_unwind(AssertUnwindSafe(|| make(app, job, &stop)));
+    Ok(Some((job, stop)))
+}
+
+/// Runs a job to its end, whatever that is, and notes it.
+fn run_job(app: &App, job: &JobRecord, stop: &Arc<AtomicBool>) {
+    let ended = catch_unwind(AssertUnwindSafe(|| make(app, job, stop)));
     let (state, error) = match ended {
         Ok(Ok(())) => (JobState::Done, None),
-        Ok(Err(GenerateError::Interrupted)) if app.is_ending() => (JobState::Queued, None),
-        Ok(Err(GenerateError::Interrupted)) => (JobState::Cancelled, None),
+        Ok(Err(GenerateError::Interrupted)) if stop.load(Ordering::Relaxed) => (JobState::Cancelled, None),
+        // The server ends: it goes on at the next start.
+        Ok(Err(GenerateError::Interrupted)) => (JobState::Queued, None),
         Ok(Err(error)) => (JobState::Failed, Some(app.models.without_paths(&error.to_string()))),
         Err(_) => (JobState::Failed, Some("a fault of this program ended the job; its log says more".to_owned())),
     };
-    if let Err(problem) = app.queue.settle(&job.id, state, error.as_deref()) {
-        eprintln!("error: {problem}");
-    }
+    settle(app, &job.id, state, error.as_deref());
     app.hub.end();
     match state {
         JobState::Done => app.hub.tell(&job.id, "done", json!({})),
@@ -85,8 +113,20 @@ fn run_job(app: &App, job: &JobRecord) {
         JobState::Cancelled => app.hub.tell(&job.id, "cancelled", json!({})),
         JobState::Queued | JobState::Running => {}
     }
-    if let Err(problem) = app.forget_old() {
-        eprintln!("error: {}", problem.message);
+}
+
+/// Notes how a job ended. Without its store the server cannot run another one, so that it tries until it can.
+fn settle(app: &App, id: &str, state: JobState, error: Option<&str>) {
+    let mut told = false;
+    while let Err(problem) = app.queue.settle(id, state, error) {
+        if !std::mem::replace(&mut told, true) {
+            eprintln!("error: cannot note that job {id} is {}, trying again: {problem}", state.name());
+        }
+        // The next start finds its pictures.
+        if app.is_ending() {
+            return;
+        }
+        nap(app);
     }
 }
 
@@ -106,6 +146,7 @@ fn settings_of(app: &App, job: &JobRecord) -> Result<Settings, GenerateError> {
 
 /// The engine's job: the rest of a run that was saved, or what no picture was made of yet.
 fn engine_job(app: &App, record: &JobRecord) -> Result<Option<Job>, GenerateError> {
+    note_pictures(app, record).map_err(|problem| GenerateError::Refused(problem.message))?;
     let mut settings = settings_of(app, record)?;
     let model = app.open_model(&settings)?;
     if let Some(state) = app.saved_run(record) {
@@ -157,7 +198,7 @@ fn make(app: &App, record: &JobRecord, stop: &Arc<AtomicBool>) -> Result<(), Gen
     for note in job.model.notes.iter().chain(&job.notes) {
         tell_note(app, id, note);
     }
-    let store = |problem: crate::queue::QueueError| GenerateError::Refused(problem.to_string());
+    let store = |problem: QueueError| GenerateError::Refused(problem.to_string());
     app.engine.run(&job, &mut |event| {
         match event {
             Event::Unknown(words) => {

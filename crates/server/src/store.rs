@@ -15,6 +15,7 @@ CREATE TABLE IF NOT EXISTS jobs (
     created REAL NOT NULL, started REAL, ended REAL, notes TEXT NOT NULL DEFAULT '[]', error TEXT, init INTEGER NOT NULL, mask INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state, rank);
+CREATE INDEX IF NOT EXISTS jobs_by_client ON jobs (client, started);
 CREATE TABLE IF NOT EXISTS pictures (
     id INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL REFERENCES jobs (id) ON DELETE CASCADE, file TEXT NOT NULL UNIQUE, seed TEXT NOT NULL,
     width INTEGER NOT NULL, height INTEGER NOT NULL, parameters TEXT NOT NULL, created REAL NOT NULL
@@ -32,6 +33,8 @@ const PICTURE: &str = "SELECT p.id, p.job, p.file, p.seed, p.width, p.height, p.
 /// The store of one server, in a file that only it writes.
 pub struct SqliteStore {
     connection: Mutex<Connection>,
+    /// For reading only: who looks does not wait until the disk has what another one writes.
+    reader: Mutex<Connection>,
 }
 
 impl From<rusqlite::Error> for QueueError {
@@ -57,11 +60,20 @@ impl SqliteStore {
         }
         connection.execute_batch(SCHEMA)?;
         connection.pragma_update(None, "user_version", VERSION)?;
-        Ok(SqliteStore { connection: Mutex::new(connection) })
+        let reader = Connection::open(path)?;
+        reader.pragma_update(None, "query_only", true)?;
+        Ok(SqliteStore { connection: Mutex::new(connection), reader: Mutex::new(reader) })
     }
 
     fn lock(&self) -> MutexGuard<'_, Connection> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads one moment of the store, whatever is written meanwhile.
+    fn reading<T>(&self, work: impl FnOnce(&Connection) -> Result<T, QueueError>) -> Result<T, QueueError> {
+        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let moment = reader.transaction()?;
+        work(&moment)
     }
 }
 
@@ -144,15 +156,18 @@ fn picture_of(connection: &Connection, id: i64) -> Result<PictureRecord, QueueEr
     found.optional()?.ok_or_else(|| QueueError::Missing { what: "picture", id: id.to_string() })
 }
 
+/// Refuses another job where `limit` wait already.
+fn check_room(connection: &Connection, limit: usize) -> Result<(), QueueError> {
+    let count = "SELECT COUNT(*) FROM jobs WHERE state = 'queued'";
+    let waiting: usize = connection.prepare_cached(count)?.query_row([], |row| row.get(0))?;
+    if waiting >= limit { Err(QueueError::Full { waiting, limit }) } else { Ok(()) }
+}
+
 impl JobQueue for SqliteStore {
     fn add(&self, job: &NewJob, limit: usize) -> Result<JobRecord, QueueError> {
         let mut connection = self.lock();
         let change = connection.transaction()?;
-        let waiting: usize =
-            change.query_row("SELECT COUNT(*) FROM jobs WHERE state = 'queued'", [], |row| row.get(0))?;
-        if waiting >= limit {
-            return Err(QueueError::Full { waiting, limit });
-        }
+        check_room(&change, limit)?;
         let settings = serde_json::to_string(&job.settings).unwrap_or_default();
         change.execute(
             "INSERT INTO jobs (id, state, client, model, settings, rank, created, init, mask)
@@ -209,44 +224,46 @@ impl JobQueue for SqliteStore {
     }
 
     fn job(&self, id: &str) -> Result<JobRecord, QueueError> {
-        job_of(&self.lock(), id)
+        self.reading(|connection| job_of(connection, id))
     }
 
     fn jobs(&self, states: &[JobState], limit: usize) -> Result<Vec<JobRecord>, QueueError> {
-        let connection = self.lock();
-        let asked = |state: JobState| states.is_empty() || states.contains(&state);
-        let mut jobs = vec![];
-        if asked(JobState::Queued) {
-            for (position, id) in order(&connection)?.iter().take(limit).enumerate() {
-                let mut statement = connection.prepare_cached(&format!("{JOB} WHERE id = ?1"))?;
-                jobs.push(JobRecord { position: Some(position), ..statement.query_row([id], job_row)? });
+        self.reading(|connection| {
+            let asked = |state: JobState| states.is_empty() || states.contains(&state);
+            let mut jobs = vec![];
+            if asked(JobState::Queued) {
+                for (position, id) in order(connection)?.iter().take(limit).enumerate() {
+                    let mut statement = connection.prepare_cached(&format!("{JOB} WHERE id = ?1"))?;
+                    jobs.push(JobRecord { position: Some(position), ..statement.query_row([id], job_row)? });
+                }
             }
-        }
-        let names: Vec<&str> = [JobState::Running, JobState::Done, JobState::Failed, JobState::Cancelled]
-            .into_iter()
-            .filter(|&state| asked(state))
-            .map(JobState::name)
-            .collect();
-        let text = format!(
-            "{JOB} WHERE state IN (SELECT value FROM json_each(?1)) ORDER BY state = 'running' DESC, id DESC LIMIT ?2"
-        );
-        let mut statement = connection.prepare_cached(&text)?;
-        let names = serde_json::to_string(&names).unwrap_or_default();
-        let rest = statement.query_map(params![names, limit.saturating_sub(jobs.len())], job_row)?;
-        jobs.extend(rest.collect::<rusqlite::Result<Vec<_>>>()?);
-        for job in &mut jobs {
-            job.pictures = pictures_of(&connection, &job.id)?;
-        }
-        Ok(jobs)
+            let names: Vec<&str> = [JobState::Running, JobState::Done, JobState::Failed, JobState::Cancelled]
+                .into_iter()
+                .filter(|&state| asked(state))
+                .map(JobState::name)
+                .collect();
+            let text = format!(
+                "{JOB} WHERE state IN (SELECT value FROM json_each(?1)) ORDER BY state = 'running' DESC, id DESC LIMIT ?2"
+            );
+            let mut statement = connection.prepare_cached(&text)?;
+            let names = serde_json::to_string(&names).unwrap_or_default();
+            let rest = statement.query_map(params![names, limit.saturating_sub(jobs.len())], job_row)?;
+            jobs.extend(rest.collect::<rusqlite::Result<Vec<_>>>()?);
+            for job in &mut jobs {
+                job.pictures = pictures_of(connection, &job.id)?;
+            }
+            Ok(jobs)
+        })
     }
 
-    fn retry(&self, id: &str) -> Result<JobRecord, QueueError> {
+    fn retry(&self, id: &str, limit: usize) -> Result<JobRecord, QueueError> {
         let connection = self.lock();
         let job = job_of(&connection, id)?;
         if !matches!(job.state, JobState::Failed | JobState::Cancelled) {
             let problem = "only one that failed or was cancelled can be tried again";
             return Err(QueueError::State { id: id.into(), state: job.state, problem });
         }
+        check_room(&connection, limit)?;
         connection.execute(
             "UPDATE jobs SET state = 'queued', error = NULL, ended = NULL, started = NULL, notes = '[]',
              rank = (SELECT MAX(rank) + 1 FROM jobs) WHERE id = ?1",
@@ -314,20 +331,21 @@ impl JobQueue for SqliteStore {
     }
 
     fn picture(&self, id: i64) -> Result<PictureRecord, QueueError> {
-        picture_of(&self.lock(), id)
+        self.reading(|connection| picture_of(connection, id))
     }
 
     fn pictures(&self, search: &str, before: Option<i64>, limit: usize) -> Result<Vec<PictureRecord>, QueueError> {
-        let connection = self.lock();
-        let words: Vec<String> = search.split_whitespace().map(str::to_lowercase).collect();
-        let text = format!(
-            "{PICTURE} WHERE p.id < ?1 AND NOT EXISTS (SELECT 1 FROM json_each(?2) w WHERE instr(lower(p.parameters), w.value) = 0) \
-             ORDER BY p.id DESC LIMIT ?3"
-        );
-        let words = serde_json::to_string(&words).unwrap_or_default();
-        let mut statement = connection.prepare_cached(&text)?;
-        let found = statement.query_map(params![before.unwrap_or(i64::MAX), words, limit], picture_row)?;
-        Ok(found.collect::<rusqlite::Result<_>>()?)
+        self.reading(|connection| {
+            let words: Vec<String> = search.split_whitespace().map(str::to_lowercase).collect();
+            let text = format!(
+                "{PICTURE} WHERE p.id < ?1 AND NOT EXISTS (SELECT 1 FROM json_each(?2) w WHERE instr(lower(p.parameters), w.value) = 0) \
+                 ORDER BY p.id DESC LIMIT ?3"
+            );
+            let words = serde_json::to_string(&words).unwrap_or_default();
+            let mut statement = connection.prepare_cached(&text)?;
+            let found = statement.query_map(params![before.unwrap_or(i64::MAX), words, limit], picture_row)?;
+            Ok(found.collect::<rusqlite::Result<_>>()?)
+        })
     }
 
     fn remove_picture(&self, id: i64) -> Result<String, QueueError> {
@@ -338,28 +356,30 @@ impl JobQueue for SqliteStore {
     }
 
     fn counts(&self) -> Result<(BTreeMap<&'static str, usize>, usize), QueueError> {
-        let connection = self.lock();
-        let mut statement = connection.prepare_cached("SELECT state, COUNT(*) FROM jobs GROUP BY state")?;
-        let rows = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, usize>(1)?)))?;
-        let mut counts = BTreeMap::new();
-        for row in rows {
-            let (state, count) = row?;
-            counts.extend(JobState::named(&state).map(|state| (state.name(), count)));
-        }
-        let pictures = connection.query_row("SELECT COUNT(*) FROM pictures", [], |row| row.get(0))?;
-        Ok((counts, pictures))
+        self.reading(|connection| {
+            let mut statement = connection.prepare_cached("SELECT state, COUNT(*) FROM jobs GROUP BY state")?;
+            let rows = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, usize>(1)?)))?;
+            let mut counts = BTreeMap::new();
+            for row in rows {
+                let (state, count) = row?;
+                counts.extend(JobState::named(&state).map(|state| (state.name(), count)));
+            }
+            let pictures = connection.query_row("SELECT COUNT(*) FROM pictures", [], |row| row.get(0))?;
+            Ok((counts, pictures))
+        })
     }
 
     fn outdated(&self, keep_jobs: usize, keep_seconds: Option<f64>) -> Result<Vec<String>, QueueError> {
-        let connection = self.lock();
-        let oldest = keep_seconds.map_or(0.0, |seconds| now() - seconds);
-        let mut statement = connection.prepare(
-            "SELECT id FROM jobs WHERE ended IS NOT NULL AND state NOT IN ('queued', 'running')
-             AND (ended < ?1 OR id NOT IN (SELECT id FROM jobs WHERE ended IS NOT NULL ORDER BY id DESC LIMIT ?2))",
-        )?;
-        let limit = i64::try_from(keep_jobs).unwrap_or(i64::MAX);
-        let found = statement.query_map(params![oldest, limit], |row| row.get(0))?;
-        Ok(found.collect::<rusqlite::Result<_>>()?)
+        self.reading(|connection| {
+            let oldest = keep_seconds.map_or(0.0, |seconds| now() - seconds);
+            let mut statement = connection.prepare(
+                "SELECT id FROM jobs WHERE ended IS NOT NULL AND state NOT IN ('queued', 'running')
+                 AND (ended < ?1 OR id NOT IN (SELECT id FROM jobs WHERE ended IS NOT NULL ORDER BY id DESC LIMIT ?2))",
+            )?;
+            let limit = i64::try_from(keep_jobs).unwrap_or(i64::MAX);
+            let found = statement.query_map(params![oldest, limit], |row| row.get(0))?;
+            Ok(found.collect::<rusqlite::Result<_>>()?)
+        })
     }
 }
 
@@ -412,8 +432,9 @@ mod tests {
         let [a, b, c] = [(); 3].map(|()| store.add(&new_job("a"), 9).expect("added").id);
         assert_eq!(store.move_to(&c, 0).expect("moved").position, Some(0));
         assert!(store.cancel_queued(&a).expect("cancelled") && !store.cancel_queued(&a).expect("asked"));
-        assert!(matches!(store.retry(&b), Err(QueueError::State { .. })));
-        assert_eq!(store.retry(&a).expect("queued").position, Some(2));
+        assert!(matches!(store.retry(&b, 9), Err(QueueError::State { .. })));
+        assert!(matches!(store.retry(&a, 2), Err(QueueError::Full { waiting: 2, limit: 2 })));
+        assert_eq!(store.retry(&a, 9).expect("queued").position, Some(2));
         let order: Vec<String> =
             store.jobs(&[JobState::Queued], 9).expect("listed").into_iter().map(|j| j.id).collect();
         assert_eq!(order, [c, b, a]);
@@ -438,5 +459,26 @@ mod tests {
         assert_eq!(store.pictures("", Some(two.id), 9).expect("older").len(), 1);
         assert_eq!(store.remove(&job).expect("removed"), ["1.png", "2.png"]);
         assert!(matches!(store.picture(one.id), Err(QueueError::Missing { .. })));
+    }
+
+    /// A disk that is full would lose jobs that were accepted, or say nothing.
+    #[test]
+    fn a_full_disk_is_told_and_loses_nothing() {
+        let (_folder, store) = store();
+        let kept = store.add(&new_job("a"), 99).expect("added");
+        let pages: i64 = store.lock().pragma_query_value(None, "page_count", |row| row.get(0)).expect("a count");
+        let limit = |pages: i64| {
+            let change = format!("PRAGMA max_page_count = {pages}");
+            store.lock().query_row(&change, [], |row| row.get::<_, i64>(0)).expect("a limit")
+        };
+        let set = limit(pages);
+        assert_eq!(set, pages);
+        let long = NewJob { settings: BTreeMap::from([("prompt".into(), "x".repeat(50_000))]), ..new_job("a") };
+        let problem = store.add(&long, 99).expect_err("there is no room").to_string();
+        assert!(problem.contains("full") && problem.contains("--data"), "{problem}");
+        assert_eq!(store.jobs(&[], 99).expect("listed").len(), 1);
+        limit(pages + 1000);
+        store.add(&long, 99).expect("there is room again");
+        assert_eq!(store.take().expect("taken").expect("one").id, kept.id);
     }
 }

@@ -6,6 +6,7 @@ use axum::http::StatusCode;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::app::{App, blocking};
+use crate::body::BodyShare;
 use crate::error::RequestError;
 use crate::hub::JobEvent;
 use crate::record::{JobRecord, JobState};
@@ -21,13 +22,23 @@ pub struct AwaitedJob {
 }
 
 impl AwaitedJob {
-    /// Queues a request.
-    pub async fn submit(app: &Arc<App>, request: JobRequest, client: String) -> Result<AwaitedJob, RequestError> {
+    /// Queues a request, and gives back the memory of its body.
+    pub async fn submit(
+        app: &Arc<App>,
+        request: JobRequest,
+        client: String,
+        share: BodyShare,
+    ) -> Result<AwaitedJob, RequestError> {
         // Before it is queued, so that nothing is missed.
         let events = app.hub.listen();
-        let shared = app.clone();
-        let job = blocking(move || request.checked(&shared)?.submit(&shared, &client)).await?;
-        Ok(AwaitedJob { app: app.clone(), id: job.id, events, ended: false })
+        let app = app.clone();
+        // Made by the work itself: who goes away meanwhile drops what it returns, which cancels the job.
+        blocking(move || {
+            let job = request.checked(&app)?.submit(&app, &client)?;
+            drop((request, share));
+            Ok(AwaitedJob { app, id: job.id, events, ended: false })
+        })
+        .await
     }
 
     /// The next thing that happens to it; `None` after its end.

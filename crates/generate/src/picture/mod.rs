@@ -3,7 +3,7 @@
 mod exif;
 mod jpeg;
 
-use std::io::{self, BufReader, BufWriter, Cursor, Read, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Cursor, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use image::{DynamicImage, ImageDecoder as _, ImageReader, imageops::FilterType};
@@ -225,15 +225,30 @@ fn readable_as_usual(file: &tempfile::NamedTempFile) {
 pub fn parameters(path: &Path) -> Result<Option<String>, PictureError> {
     let wrong = |e: &dyn std::fmt::Display| PictureError::Read { path: path.into(), problem: e.to_string() };
     let file = BufReader::new(open_file(path).map_err(|e| wrong(&e))?);
-    let reader = ImageReader::new(file).with_guessed_format().map_err(|e| wrong(&e))?;
+    read_parameters(file).map_err(|e| wrong(&e))
+}
+
+/// The same for a picture in memory.
+pub fn parameters_of(bytes: &[u8]) -> Result<Option<String>, PictureError> {
+    let wrong = |e: image::ImageError| PictureError::Read { path: "memory".into(), problem: e.to_string() };
+    read_parameters(Cursor::new(bytes)).map_err(wrong)
+}
+
+fn read_parameters(file: impl BufRead + Seek) -> Result<Option<String>, image::ImageError> {
+    let reader = ImageReader::new(file).with_guessed_format()?;
     if reader.format() == Some(image::ImageFormat::Png) {
-        let reader = png::Decoder::new(reader.into_inner()).read_info().map_err(|e| wrong(&e))?;
+        let decoder = png::Decoder::new(reader.into_inner());
+        let wrong = |e: png::DecodingError| {
+            let hint = image::error::ImageFormatHint::Exact(image::ImageFormat::Png);
+            image::ImageError::Decoding(image::error::DecodingError::new(hint, e))
+        };
+        let reader = decoder.read_info().map_err(wrong)?;
         let info = reader.info();
         let plain = info.uncompressed_latin1_text.iter().find(|t| t.keyword == "parameters").map(|t| t.text.clone());
         let wide = info.utf8_text.iter().find(|t| t.keyword == "parameters").and_then(|t| t.get_text().ok());
         return Ok(plain.or(wide));
     }
-    let exif = reader.into_decoder().and_then(|mut decoder| decoder.exif_metadata()).map_err(|e| wrong(&e))?;
+    let exif = reader.into_decoder().and_then(|mut decoder| decoder.exif_metadata())?;
     Ok(exif.and_then(|exif| exif::read_user_comment(&exif)))
 }
 

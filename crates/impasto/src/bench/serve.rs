@@ -87,7 +87,7 @@ fn summary(route: &str, samples: Vec<(u16, f64)>) -> RouteLoad {
 }
 
 /// One request on a connection of its own; the status.
-fn ask(server: SocketAddr, (method, path, body): (&str, &str, &str), client: usize) -> Option<u16> {
+pub(super) fn ask(server: SocketAddr, (method, path, body): (&str, &str, &str), client: usize) -> Option<u16> {
     let mut stream = TcpStream::connect_timeout(&server, Duration::from_secs(30)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
     let request = format!(

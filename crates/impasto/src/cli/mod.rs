@@ -182,7 +182,7 @@ pub enum Bench {
     Ops(BenchOps),
     /// Plans of the real networks: memory, how near to the least possible, and the time that planning takes.
     Plan(Common),
-    /// A running server under load: many clients at once, jobs among cheap requests.
+    /// A running server under load: many clients at once, jobs among cheap requests. Or what a server costs its jobs.
     Serve(BenchServe),
     /// A diffusion model in ever less memory: what streamed weights cost, and how much of the copying is hidden.
     Stream(BenchStream),
@@ -334,12 +334,15 @@ pub struct BenchTypes {
     pub lora: Option<u32>,
 }
 
-/// What a worker process costs.
+/// A server under load.
 #[derive(Args)]
 pub struct BenchServe {
     /// The server's address.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7860")]
     pub server: std::net::SocketAddr,
+    /// Instead, jobs a minute without other clients: by a server of its own and by an engine alone, in so many turns of 10 jobs.
+    #[arg(long, value_name = "TURNS", conflicts_with_all = ["server", "clients", "seconds"])]
+    pub against_engine: Option<usize>,
     /// Clients at once.
     #[arg(long, value_name = "N", default_value_t = 200)]
     pub clients: usize,
@@ -351,6 +354,7 @@ pub struct BenchServe {
     pub json: bool,
 }
 
+/// What a worker process costs.
 #[derive(Args)]
 pub struct BenchWorker {
     /// One JSON object.

@@ -53,6 +53,12 @@ pub struct Serve {
     /// Pictures of a job.
     #[arg(long, value_name = "N", default_value_t = RequestLimits::default().batch, help_heading = "The server")]
     pub max_batch: u32,
+    /// Connections at once; where there are as many, the one that has been idle for longest is closed.
+    #[arg(long, value_name = "N", default_value_t = RequestLimits::default().connections, help_heading = "The server")]
+    pub max_connections: usize,
+    /// Seconds that a request may take to arrive, and an answer may stay unread.
+    #[arg(long, value_name = "S", default_value_t = RequestLimits::default().time.as_secs(), value_parser = clap::value_parser!(u64).range(1..), help_heading = "The server")]
+    pub client_timeout: u64,
     /// Jobs that are kept after their end, with their pictures.
     #[arg(long, value_name = "N", default_value_t = 10_000, help_heading = "The server")]
     pub keep_jobs: usize,
@@ -84,6 +90,8 @@ pub fn serve(args: &Serve, settings: Settings) -> anyhow::Result<()> {
             pixels: args.max_pixels,
             steps: args.max_steps,
             batch: args.max_batch,
+            connections: args.max_connections,
+            time: Duration::from_secs(args.client_timeout),
             ..RequestLimits::default()
         },
         retention: Retention {
@@ -110,8 +118,37 @@ pub fn serve(args: &Serve, settings: Settings) -> anyhow::Result<()> {
     Ok(impasto::server::serve(options, ready, told)?)
 }
 
+/// Jobs of a turn of `bench serve --against-engine`.
+const JOBS_OF_A_TURN: usize = 10;
+
+/// Jobs through a server and by an engine alone.
+fn bench_against_engine(turns: usize, json: bool) -> anyhow::Result<()> {
+    let folder = std::env::temp_dir().join(format!("impasto-bench-{}", std::process::id()));
+    let measured = impasto::bench::served_jobs(&folder, turns.max(1), JOBS_OF_A_TURN);
+    let _ = std::fs::remove_dir_all(&folder);
+    let measured = measured?;
+    if json {
+        super::show::json(&measured);
+        return Ok(());
+    }
+    let impasto::bench::ServedJobs { alone, served, ratio, cpu_ratio } = measured;
+    super::show::line(format_args!("jobs a minute: {served:.1} through a server, {alone:.1} by an engine alone"));
+    let told = |what: &str, ratio: impasto::bench::Spread| {
+        let [least, median, most] = [ratio.least, ratio.median, ratio.most].map(|share| share * 100.0);
+        super::show::line(format_args!("{what}: {median:.1} %, from {least:.1} to {most:.1}"));
+    };
+    told("through a server, of an engine alone", ratio);
+    if let Some(ratio) = cpu_ratio {
+        told("the same by time of processors", ratio);
+    }
+    Ok(())
+}
+
 /// Asks a running server as many clients would.
 pub fn bench(args: &BenchServe) -> anyhow::Result<()> {
+    if let Some(turns) = args.against_engine {
+        return bench_against_engine(turns, args.json);
+    }
     anyhow::ensure!(
         args.server.ip().is_loopback(),
         "--server {}: only a server on this machine is put under load",

@@ -174,6 +174,12 @@ impl Browser {
         self.devtools("Emulation.setDeviceMetricsOverride", metrics);
     }
 
+    /// What the user prefers: light or dark.
+    pub fn prefer(&self, scheme: &str) {
+        let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
+        self.devtools("Emulation.setEmulatedMedia", json!({ "features": features }));
+    }
+
     /// Keeps what the window shows as a file, or all of a page that is longer than the window.
     pub fn screenshot(&self, name: &str, whole: bool) {
         let folder = std::env::var_os("IMPASTO_SCREENSHOTS").map_or_else(
@@ -198,6 +204,19 @@ impl Browser {
             .filter(|entry| entry["level"] == "SEVERE" && !expected(entry))
             .collect();
         assert!(errors.is_empty(), "the console tells of errors: {errors:#?}");
+        let elsewhere = self.script(
+            "return performance.getEntriesByType('resource').map((one) => one.name) \
+             .filter((name) => !/^(data|blob):/.test(name) && new URL(name).origin !== location.origin)",
+        );
+        assert_eq!(elsewhere, json!([]), "the page asks other hosts");
+    }
+
+    /// Fails if a control has no name that a screen reader could say, or if text is hard to read on what lies behind it.
+    pub fn assert_accessible(&self, where_: &str) {
+        let found = self.script(include_str!("accessible.js"));
+        assert_eq!(found["problems"], json!([]), "{where_}");
+        let checked = found["texts"].as_u64().unwrap_or(0).min(found["controls"].as_u64().unwrap_or(0));
+        assert!(checked >= 3, "{where_}: hardly anything was looked at: {found}");
     }
 }
 

@@ -31,26 +31,54 @@ impl Answer {
 
 /// Sends a request and waits for all of the answer.
 pub fn send(to: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
-    let mut stream = connect(to, method, path, headers, body);
+    try_send(to, method, path, headers, body).unwrap_or_else(|error| panic!("{method} {path}: {error}"))
+}
+
+/// The same to a server that may go away.
+pub fn try_send(
+    to: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> std::io::Result<Answer> {
+    read_answer(&mut try_connect(to, method, path, headers, body)?)
+}
+
+/// Reads an answer, to the end of its connection.
+pub fn read_answer(stream: &mut TcpStream) -> std::io::Result<Answer> {
     let mut bytes = vec![];
-    stream.read_to_end(&mut bytes).expect("an answer");
-    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or_else(|| {
-        panic!("{method} {path}: no answer but {:?}", String::from_utf8_lossy(&bytes));
-    });
+    stream.read_to_end(&mut bytes)?;
+    let cut_off = || std::io::Error::other(format!("no answer but {:?}", String::from_utf8_lossy(&bytes)));
+    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").ok_or_else(cut_off)?;
     let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
     let mut lines = head.lines();
-    let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok()).expect("a status");
+    let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok()).ok_or_else(cut_off)?;
     let headers: Vec<(String, String)> =
         lines.filter_map(|line| line.split_once(": ")).map(|(n, v)| (n.to_lowercase(), v.to_owned())).collect();
-    let chunked = headers.iter().any(|(name, value)| name == "transfer-encoding" && value == "chunked");
-    let body = bytes.split_off(end + 4);
-    Answer { status, headers, body: if chunked { unchunked(&body) } else { body } }
+    let value = |wanted: &str| headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
+    let body = bytes[end + 4..].to_vec();
+    if value("content-length").is_some_and(|length| length != body.len().to_string()) {
+        return Err(cut_off());
+    }
+    let body = if value("transfer-encoding") == Some("chunked") { unchunked(&body) } else { body };
+    Ok(Answer { status, headers, body })
 }
 
 /// Sends a request; what comes back is read by the caller.
 pub fn connect(to: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> TcpStream {
-    let mut stream = TcpStream::connect(to).expect("a server");
-    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a time limit");
+    try_connect(to, method, path, headers, body).expect("a server")
+}
+
+fn try_connect(
+    to: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> std::io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(to)?;
+    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
     let mut head = format!("{method} {path} HTTP/1.1\r\nconnection: close\r\n");
     if !headers.iter().any(|(name, _)| *name == "host") {
         head += &format!("host: {to}\r\n");
@@ -59,10 +87,10 @@ pub fn connect(to: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)
     if !body.is_empty() {
         head += &format!("content-length: {}\r\n", body.len());
     }
-    stream.write_all(format!("{head}\r\n").as_bytes()).expect("sent");
+    stream.write_all(format!("{head}\r\n").as_bytes())?;
     // A server that refuses a large body answers before it has read it.
     let _ = stream.write_all(body);
-    stream
+    Ok(stream)
 }
 
 fn unchunked(mut bytes: &[u8]) -> Vec<u8> {

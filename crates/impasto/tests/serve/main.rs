@@ -1,9 +1,13 @@
 //! `impasto serve` as programs see it, from a real server over real sockets.
 
+mod attacks;
 mod clients;
+mod fuzz;
 mod http;
+mod kills;
 mod safety;
 mod server;
+mod store;
 
 use serde_json::{Value, json};
 
@@ -83,11 +87,11 @@ fn a_server_that_is_killed_goes_on_from_the_last_step() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
     let server = Server::in_folder(&data, &[]);
-    let asked = json!({"prompt": "a red house", "steps": 40, "seed": 5, "width": 512, "height": 512, "batch-count": 2});
+    let asked = json!({"prompt": "a red house", "steps": 40, "seed": 5, "batch-count": 2});
     let id = server.queue(asked);
     let next = server.queue(json!({"prompt": "a blue tree", "steps": 2, "seed": 1}));
-    // In the middle of the second picture, so that a picture and a state are both there.
-    server.wait(&id, |job| job["progress"]["picture"] == 1 && job["progress"]["done"].as_u64() > Some(12));
+    // In the middle of the second picture, so that a picture and a state are both there; the state is written twice a second.
+    server.wait(&id, |job| job["progress"]["picture"] == 1 && job["progress"]["done"].as_u64() > Some(25));
     server.kill();
 
     let server = Server::in_folder(&data, &[]);
@@ -96,12 +100,9 @@ fn a_server_that_is_killed_goes_on_from_the_last_step() {
     let job = server.wait_done(&id);
     assert!(first_step.flatten() > Some(5), "it began anew: {first_step:?}");
     assert_eq!(job["pictures"].as_array().map(Vec::len), Some(2), "{job}");
-    let size = ["-W", "512", "-H", "512", "--steps", "40"];
     for (i, seed) in ["5", "6"].into_iter().enumerate() {
-        assert!(
-            picture(&server, &job, i) == by_command(&[&["-p", "a red house", "-s", seed], &size[..]].concat()),
-            "picture {i}"
-        );
+        let whole = by_command(&["-p", "a red house", "-s", seed, "--steps", "40"]);
+        assert!(picture(&server, &job, i) == whole, "picture {i}");
     }
     let next = server.wait_done(&next);
     assert_eq!(picture(&server, &next, 0), by_command(&["-p", "a blue tree", "--steps", "2", "-s", "1"]));
@@ -111,7 +112,7 @@ fn a_server_that_is_killed_goes_on_from_the_last_step() {
 #[test]
 fn jobs_are_stopped_moved_and_resumed_and_a_full_queue_says_so() {
     let server = Server::start(&["--max-queue", "3"]);
-    let long = server.queue(json!({"prompt": "a red house", "steps": 60, "seed": 3, "width": 512, "height": 512}));
+    let long = server.queue(json!({"prompt": "a red house", "steps": 60, "seed": 3}));
     server.wait(&long, |job| job["progress"]["done"].as_u64() > Some(2));
     let [a, b, c] = ["a", "b", "c"].map(|name| server.queue(json!({"prompt": name, "steps": 1})));
     let full = server.post("/api/v1/jobs", &json!({"settings": {"prompt": "d"}}));
@@ -126,17 +127,28 @@ fn jobs_are_stopped_moved_and_resumed_and_a_full_queue_says_so() {
     assert_eq!(order, [&*c, &*b]);
 
     assert_eq!(send(server.address, "DELETE", &format!("/api/v1/jobs/{long}"), &[], b"").status, 409);
+    let events = EventLines::listen(server.address, &format!("/api/v1/jobs/{long}/events"));
     server.post(&format!("/api/v1/jobs/{long}/cancel"), &json!({})).json(200);
     let stopped = server.wait(&long, |job| job["state"] == "cancelled");
     assert_eq!(stopped["resumable"], true);
+    // The events of a job end with it, and who comes later is told its end.
+    assert_eq!(events.into_iter().last().map(|(name, _)| name).as_deref(), Some("cancelled"));
+    let late = EventLines::listen(server.address, &format!("/api/v1/jobs/{long}/events"));
+    assert_eq!(late.into_iter().map(|(name, _)| name).collect::<Vec<_>>(), ["cancelled"]);
     let again = server.post(&format!("/api/v1/jobs/{long}/cancel"), &json!({}));
     assert!(again.status == 409 && again.text().contains("has ended already"), "{}", again.text());
     server.wait_done(&c);
     server.wait_done(&b);
     server.post(&format!("/api/v1/jobs/{long}/retry"), &json!({})).json(200);
     let done = server.wait_done(&long);
-    let whole = by_command(&["-p", "a red house", "--steps", "60", "-s", "3", "-W", "512", "-H", "512"]);
+    let whole = by_command(&["-p", "a red house", "--steps", "60", "-s", "3"]);
     assert!(picture(&server, &done, 0) == whole, "resumed, it is another picture");
+    // However soon somebody thinks better of it: in the queue, about to begin, or begun.
+    for _ in 0..5 {
+        let id = server.queue(json!({"prompt": "a red house", "steps": 200}));
+        server.post(&format!("/api/v1/jobs/{id}/cancel"), &json!({})).json(200);
+        server.wait(&id, |job| job["state"] == "cancelled");
+    }
 }
 
 /// Who plans, or writes a client, would have to guess.
@@ -162,10 +174,61 @@ fn settings_models_devices_plans_and_the_document_are_told() {
     let plan = server.post("/api/v1/plan", &json!({"settings": {"width": 512, "height": 512}})).json(200);
     assert_eq!((&plan["fits"], plan["modules"].as_array().map(Vec::len)), (&json!(true), Some(3)));
     assert!(plan["peaks"][0]["bytes"].as_u64() <= plan["peaks"][0]["limit"].as_u64());
-    let document = server.get("/api/v1/openapi.json").json(200);
-    for path in ["/api/v1/jobs", "/api/v1/jobs/{id}/move", "/api/v1/pictures/{id}/file", "/api/v1/plan"] {
-        assert!(document["paths"][path].is_object(), "{path} is not in the document");
-    }
     let left = std::fs::read_dir(server.data.join("uploads")).expect("a folder").count();
     assert_eq!(left, 0, "a plan leaves nothing");
+}
+
+/// Programs that are generated from the document would not work.
+#[test]
+fn the_document_describes_every_route_of_ours() {
+    let server = Server::start(&[]);
+    let document = server.get("/api/v1/openapi.json").json(200);
+    assert!(document["openapi"].as_str().is_some_and(|version| version.starts_with("3.")));
+    let routes = include_str!("../../../server/src/lib.rs").lines().filter_map(|line| {
+        let (path, methods) = line.trim().strip_prefix(".route(\"")?.split_once("\", ")?;
+        Some((path, methods))
+    });
+    let mut described = 0;
+    for (path, methods) in routes.filter(|(path, _)| path.starts_with("/api/v1/") && !path.ends_with("openapi.json")) {
+        for method in ["get", "post", "delete"].into_iter().filter(|method| methods.contains(&format!("{method}("))) {
+            let operation = &document["paths"][path][method];
+            assert!(operation["summary"].is_string(), "{method} {path} is not described");
+            let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
+            let in_path =
+                parameters.iter().filter(|parameter| parameter["in"] == "path" && parameter["required"] == true);
+            assert_eq!(in_path.count(), path.matches('{').count(), "{method} {path}: its parameters");
+            let answers = operation["responses"].as_object().expect("answers");
+            for (status, answer) in answers {
+                let has_body = answer["content"].is_object();
+                assert!(has_body != (status == "204") || has_body, "{method} {path}: {status} is not described");
+            }
+            described += 1;
+        }
+    }
+    assert!(described >= 20, "only {described} routes were found");
+    // What is referred to is there.
+    let mut left = vec![&document];
+    while let Some(value) = left.pop() {
+        match value {
+            Value::Object(fields) => {
+                if let Some(reference) = fields.get("$ref").and_then(Value::as_str) {
+                    assert!(document.pointer(&reference[1..]).is_some(), "{reference} is not there");
+                }
+                left.extend(fields.values());
+            }
+            Value::Array(values) => left.extend(values),
+            _ => {}
+        }
+    }
+    // And it is true of what is answered.
+    let job = server.queue(json!({"prompt": "a red house", "steps": 1}));
+    server.wait_done(&job);
+    for (path, schema) in
+        [("/api/v1/jobs", "JobList"), ("/api/v1/pictures", "PictureList"), ("/api/v1/models", "ModelList")]
+    {
+        let answer = server.get(path).json(200);
+        let described = document.pointer(&format!("/components/schemas/{schema}/properties")).expect("a schema");
+        let names = |value: &Value| value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names(&answer), names(described), "{path}");
+    }
 }

@@ -1,5 +1,7 @@
 //! What a server refuses.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
 use crate::http::send;
@@ -92,21 +94,91 @@ fn a_server_for_other_machines_has_a_key() {
     }
 }
 
+/// 20,000 x 20,000 pixels in a few bytes, which must not be decoded: 1.6 GB.
+fn bomb() -> Vec<u8> {
+    let mut bytes = vec![];
+    let mut encoder = png::Encoder::new(&mut bytes, 20_000, 20_000);
+    encoder.set_color(png::ColorType::Grayscale);
+    encoder.set_depth(png::BitDepth::One);
+    let mut writer = encoder.write_header().expect("a header");
+    writer.write_image_data(&vec![0; 20_000 * 2_500]).expect("rows");
+    writer.finish().expect("an end");
+    bytes
+}
+
+/// A small file would become all of the memory, or a few brackets all of the stack.
+#[test]
+fn bombs_are_refused_before_they_grow() {
+    let server = Server::start(&[]);
+    let before = server.peak_memory();
+    let bomb = BASE64.encode(bomb());
+    assert!(bomb.len() < 200_000, "it is no bomb: {} bytes", bomb.len());
+    let small = BASE64.encode({
+        let mut bytes = std::io::Cursor::new(vec![]);
+        image::GrayImage::new(64, 64).write_to(&mut bytes, image::ImageFormat::Png).expect("encoded");
+        bytes.into_inner()
+    });
+    for (path, body) in [
+        ("/api/v1/jobs", json!({"settings": {"prompt": "x"}, "init_image": bomb})),
+        ("/api/v1/plan", json!({"settings": {"prompt": "x"}, "init_image": small, "mask": bomb})),
+        (
+            "/v1/images/edits",
+            json!({"prompt": "x", "images": [{"image_url": format!("data:image/png;base64,{bomb}")}]}),
+        ),
+        ("/sdapi/v1/img2img", json!({"prompt": "x", "init_images": [bomb]})),
+        (
+            "/sdapi/v1/img2img",
+            json!({"prompt": "x", "init_images": [small], "mask": bomb, "inpainting_mask_invert": 1}),
+        ),
+        ("/sdapi/v1/png-info", json!({ "image": bomb })),
+    ] {
+        let answer = server.post(path, &body);
+        assert!(
+            answer.status == 422 && answer.text().contains("20000x20000 has more pixels"),
+            "{path}: {}",
+            answer.text()
+        );
+    }
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let routes = [
+        "/api/v1/jobs",
+        "/api/v1/plan",
+        "/api/v1/login",
+        "/v1/images/generations",
+        "/v1/images/edits",
+        "/sdapi/v1/txt2img",
+        "/sdapi/v1/options",
+    ];
+    for path in routes {
+        for body in [deep.clone(), format!("{{\"settings\": {deep}, \"prompt\": {deep}}}"), "{\"a\":".repeat(100_000)] {
+            let answer = send(server.address, "POST", path, &[("content-type", "application/json")], body.as_bytes());
+            assert!((400..500).contains(&answer.status), "{path}: {} {}", answer.status, answer.text());
+        }
+    }
+    assert!(server.peak_memory() < before + 100, "{} MiB, {before} before", server.peak_memory());
+}
+
+/// Clients of webui send what only it knows; who misspells a field of ours would wonder why nothing changes.
+#[test]
+fn unknown_fields_are_ignored_for_webui_and_named_in_ours() {
+    let server = Server::start(&[]);
+    let webui =
+        json!({"prompt": "a red house", "steps": 1, "no_such": {"a": [1]}, "alwayson_scripts": {"x": {"args": []}}});
+    assert_eq!(server.post("/sdapi/v1/txt2img", &webui).json(200)["images"].as_array().map(Vec::len), Some(1));
+    for (body, field) in [
+        (json!({"settings": {"prompt": "x"}, "no_such": 1}), "no_such"),
+        (json!({"settings": {"prompt": "x", "stepz": 1}}), "stepz"),
+    ] {
+        let answer = server.post("/api/v1/jobs", &body);
+        assert!(answer.status == 422 && answer.text().contains(field), "{}", answer.text());
+    }
+}
+
 /// One request could take the machine, or read its files.
 #[test]
 fn requests_that_ask_too_much_are_refused_in_words() {
     let server = Server::start(&["--max-steps", "30", "--max-batch", "4", "--max-pixels", "300000"]);
-    // 30,000 x 30,000 pixels in a few bytes, which must not be decoded.
-    let mut bomb = vec![];
-    let mut encoder = png::Encoder::new(&mut bomb, 30_000, 30_000);
-    encoder.set_color(png::ColorType::Grayscale);
-    let mut writer = encoder.write_header().expect("a header");
-    let mut rows = writer.stream_writer().expect("rows");
-    std::io::Write::write_all(&mut rows, &vec![0; 60_000]).expect("two rows of them");
-    drop(rows);
-    drop(writer);
-    use base64::Engine as _;
-    let bomb = base64::engine::general_purpose::STANDARD.encode(&bomb);
+    let bomb = BASE64.encode(bomb());
     let asked = |settings: Value| json!({ "settings": settings });
     let cases = [
         (asked(json!({"prompt": "x", "steps": 31})), "at most 30"),

@@ -12,6 +12,18 @@ use crate::http::{Answer, send};
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_impasto");
 
+/// Waits for something; what there is instead is said where it does not come.
+pub fn wait_for<T, E: std::fmt::Display>(what: &str, mut ask: impl FnMut() -> Result<T, E>) -> T {
+    let begun = Instant::now();
+    loop {
+        match ask() {
+            Ok(found) => return found,
+            Err(instead) => assert!(begun.elapsed() < Duration::from_secs(60), "waited for {what}: {instead}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// A server with a data folder of its own.
 pub struct Server {
     child: Child,
@@ -32,8 +44,14 @@ impl Server {
 
     /// A server on a folder that outlives it.
     pub fn in_folder(data: &Path, args: &[&str]) -> Server {
+        Server::with_fault(data, args, "")
+    }
+
+    /// A server where something fails on purpose.
+    pub fn with_fault(data: &Path, args: &[&str], fault: &str) -> Server {
         let log = data.with_extension("log");
         let mut child = Command::new(PROGRAM)
+            .envs((!fault.is_empty()).then_some(("IMPASTO_FAULT", fault)))
             .args(["serve", "--gpu", "disable", "--data"])
             .arg(data)
             .args(if args.contains(&"--listen") { vec![] } else { vec!["--listen", "127.0.0.1:0"] })
@@ -59,6 +77,25 @@ impl Server {
         Server { child, address, data: data.into(), said, _folder: None }
     }
 
+    /// What it said since, with errors.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.data.with_extension("log")).unwrap_or_default()
+    }
+
+    /// The most memory that it ever had, in MiB, as Linux tells.
+    pub fn peak_memory(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("its status");
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its peak");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") >> 10
+    }
+
+    /// Sockets that it has open.
+    pub fn sockets(&self) -> usize {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("its descriptors").flatten();
+        let led_to = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        led_to.filter(|path| path.to_string_lossy().starts_with("socket:")).count()
+    }
+
     pub fn get(&self, path: &str) -> Answer {
         send(self.address, "GET", path, &[], b"")
     }
@@ -79,15 +116,10 @@ impl Server {
 
     /// Waits until a job is as it should be.
     pub fn wait(&self, id: &str, until: impl Fn(&Value) -> bool) -> Value {
-        let begun = Instant::now();
-        loop {
+        wait_for(&format!("job {id}"), || {
             let job = self.job(id);
-            if until(&job) {
-                return job;
-            }
-            assert!(begun.elapsed() < Duration::from_secs(60), "still {job}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+            if until(&job) { Ok(job) } else { Err(job) }
+        })
     }
 
     pub fn wait_done(&self, id: &str) -> Value {

@@ -1,8 +1,9 @@
-// The drawer "Machine": devices, and where the current settings would compute.
+// The drawer "Machine": devices, where the current settings would compute, and jobs that failed.
 
 import { get, post } from './api.js';
 import { $, brief, bytes, debounce, el, fillNotes } from './dom.js';
 import { body, onChange } from './form.js';
+import { all, bus } from './jobs.js';
 
 let timer = 0;
 /** Answers to an older form are dropped. */
@@ -72,7 +73,7 @@ function drawPlan(plan) {
   const table = $('plan-modules');
   table.querySelector('tbody').replaceChildren(...(plan.modules ?? []).map(moduleRow));
   table.hidden = !plan.modules?.length;
-  fillNotes($('plan-notes'), plan.notes ?? []);
+  fillNotes($('plan-notes'), [...(plan.reasons ?? []), ...(plan.notes ?? [])]);
 }
 
 async function readPlan() {
@@ -90,6 +91,16 @@ async function readPlan() {
   }
 }
 
+/** Jobs that failed, newest first: what they were to show, and why they do not. */
+function drawProblems() {
+  if (!isOpen()) return;
+  const failed = all().filter((job) => job.state === 'failed');
+  $('problems').replaceChildren(...failed.map((job) => el('li', {},
+    el('p', { text: job.settings?.prompt?.trim() || 'No prompt' }),
+    el('p', { class: 'problem', text: job.error || 'The server gave no reason.' }))));
+  $('problems-none').hidden = failed.length > 0;
+}
+
 function toggle(open) {
   $('machine').hidden = !open;
   $('machine-toggle').setAttribute('aria-expanded', String(open));
@@ -102,6 +113,7 @@ function toggle(open) {
   verdict('Planning', '');
   readDevices();
   readPlan();
+  drawProblems();
 }
 
 export function setUpDrawer() {
@@ -111,4 +123,5 @@ export function setUpDrawer() {
     if (event.key === 'Escape') toggle(false);
   });
   onChange(debounce(readPlan, 500));
+  bus.addEventListener('list', drawProblems);
 }

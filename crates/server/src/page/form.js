@@ -71,7 +71,7 @@ function control(setting, id) {
   });
 }
 
-function label(name) {
+export function label(name) {
   if (LABELS[name]) return LABELS[name];
   const words = name.replaceAll('-', ' ');
   return words[0].toUpperCase() + words.slice(1);

@@ -2,7 +2,7 @@
 
 import { get, getBlob, jobPath, remove, url } from './api.js';
 import { $, el } from './dom.js';
-import { seedOf, useSettings } from './form.js';
+import { label, seedOf, useSettings } from './form.js';
 import * as gallery from './gallery.js';
 import * as start from './start.js';
 
@@ -18,7 +18,7 @@ function rows(picture) {
     ['Model', picture.model],
     ['Size', `${picture.width} × ${picture.height}`],
     ['Seed', seedOf(picture)],
-    ...Object.entries(settings).filter(([name]) => !SHOWN_ELSEWHERE.has(name)),
+    ...Object.entries(settings).filter(([name]) => !SHOWN_ELSEWHERE.has(name)).map(([name, value]) => [label(name), value]),
     ['Made', new Date(picture.created * 1000).toLocaleString()],
   ].filter(([, value]) => value !== null && value !== undefined && value !== '');
 }
