@@ -16,7 +16,7 @@ use impasto_generate::place::{Placement, SplitMode};
 use impasto_generate::settings::Settings;
 use impasto_generate::{Event, Job, plan, run};
 use impasto_graph::Storage;
-use impasto_model::{Model, ModelPaths, NetworkId};
+use impasto_model::{Model, ModelPaths};
 
 fn vulkan(precision: Precision) -> Arc<dyn Backend> {
     let needs =
