@@ -37,8 +37,9 @@ pub enum Binary {
     Min,
 }
 
-/// The least bias of [`Op::Attention`]: what hides a key.
-pub const HIDDEN: f32 = -1e30;
+/// The least bias of [`Op::Attention`]: what hides a key. A power of two, so that its products are exact: a row whose first keys are all hidden has
+/// it as its largest score, and what a rounded product differs by from an exact one would be a weight of 2 to that.
+pub const HIDDEN: f32 = -((1u128 << 100) as f32);
 
 /// What a product does to each element before it is stored: `activation(sum + bias) + residual`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
