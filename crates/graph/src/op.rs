@@ -37,8 +37,10 @@ pub enum Binary {
     Min,
 }
 
-/// The least bias of [`Op::Attention`]: what hides a key. A power of two, so that its products are exact: a row whose first keys are all hidden has
-/// it as its largest score, and what a rounded product differs by from an exact one would be a weight of 2 to that.
+/// The least bias of [`Op::Attention`]: what hides a key.
+///
+/// A power of two, so that scaling it is exact. Where all keys so far are hidden it is the running maximum of the softmax, and `fma(score, scale,
+/// -(max * scale))` must be 0 there: the rounding error of any other number of this size would overflow `exp2`.
 pub const HIDDEN: f32 = -((1u128 << 100) as f32);
 
 /// What a product does to each element before it is stored: `activation(sum + bias) + residual`.
