@@ -48,7 +48,7 @@ say "devices"
 (cd "$work" && timeout 120 "$wine" impasto.exe devices --timeout 30)
 
 # Drivers in the registry. Wine's own loader knows no manifests, so a small one stands in for the real one.
-drivers="$work/drivers" sources=crates/device/tests/drivers
+drivers="$work/drivers" sources=crates/testkit/src/drivers
 mkdir -p "$drivers"
 gcc() { x86_64-w64-mingw32-gcc -shared -O1 -Wall -Wextra "$@"; }
 gcc -o "$work/vulkan-1.dll" $sources/loader.c -ladvapi32

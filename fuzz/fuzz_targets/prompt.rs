@@ -1,7 +1,7 @@
 //! Any text as a prompt: the first byte chooses the tokeniser and the length, the rest is the text.
 #![no_main]
 
-#[path = "../../crates/generate/tests/common/checks.rs"]
+#[path = "../../crates/generate/tests/checks.rs"]
 mod checks;
 
 use std::sync::LazyLock;

@@ -5,8 +5,7 @@
 //! cargo bench -p impasto-autodiff --bench articulated -- 16
 //! ```
 
-#[path = "../../kernel/tests/common/mod.rs"]
-mod common;
+#[allow(dead_code, reason = "a bench uses a part of this")]
 #[path = "../tests/derivatives/mod.rs"]
 mod derivatives;
 

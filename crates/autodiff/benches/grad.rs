@@ -4,8 +4,7 @@
 //! cargo bench -p impasto-autodiff --bench grad
 //! ```
 
-#[path = "../../kernel/tests/common/mod.rs"]
-mod common;
+#[allow(dead_code, reason = "a bench uses a part of this")]
 #[path = "../tests/derivatives/mod.rs"]
 mod derivatives;
 

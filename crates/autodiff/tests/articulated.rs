@@ -1,11 +1,7 @@
 //! The chain of rigid bodies, taken backwards.
 
-#[path = "../../kernel/tests/common/mod.rs"]
-mod common;
-mod derivatives;
-
-use derivatives::articulated;
-use derivatives::gradients::wide;
+use crate::derivatives::articulated;
+use crate::derivatives::gradients::wide;
 use impasto_autodiff::Differentiate;
 use impasto_kernel::{BufferData, Launch, execute};
 

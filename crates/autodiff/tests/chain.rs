@@ -1,10 +1,6 @@
 //! Chains of launches taken backwards: a simulation of many steps, with states kept now and then.
 
-#[path = "../../kernel/tests/common/mod.rs"]
-mod common;
-mod derivatives;
-
-use derivatives::gradients::kernel;
+use crate::derivatives::gradients::kernel;
 use impasto_autodiff::{Chain, Cost};
 use impasto_kernel::{BufferData, Kernel};
 

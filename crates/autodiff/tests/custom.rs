@@ -1,15 +1,11 @@
 //! Gradients that users give: by attribute and by hand, for functions and for whole kernels.
 
-#[path = "../../kernel/tests/common/mod.rs"]
-mod common;
-mod derivatives;
-
-use common::random::Rng;
-use derivatives::gradients::{adjoints, hold, wide};
+use crate::derivatives::gradients::{adjoints, hold, wide};
 use impasto_autodiff::{Chain, Differentiate, Purpose};
 use impasto_kernel::prelude::*;
 use impasto_kernel::{BufferData, Builder, Target, optimise};
 use impasto_spirv::Words;
+use impasto_testkit::kernel::random::Rng;
 
 #[derive(Clone, Copy, KernelStruct)]
 struct Spring {

@@ -4,22 +4,16 @@
 //!
 //! Each test runs in a child of its own: a driver may crash, and lavapipe is told to compile fast, which it reads when it is loaded.
 
-#[path = "../../kernel/tests/common/mod.rs"]
-mod common;
-mod derivatives;
-#[path = "../../spirv/tests/support/on_device.rs"]
-mod on_device;
-
-use common::programs;
-use derivatives::gradients::{narrow, wide};
-use derivatives::{articulated, cases, differentiable, poses, together};
+use crate::derivatives::gradients::{narrow, wide};
+use crate::derivatives::{articulated, cases, differentiable, poses, together};
 use impasto_autodiff::{Differentiate, Purpose};
 use impasto_kernel::{BufferData, Builder, Kernel, Launch, Scalar, execute};
+use impasto_testkit::kernel::programs;
+use impasto_testkit::vulkan::in_child;
 use impasto_vulkan::{PhysicalDeviceType, VulkanDevice};
-use on_device::in_child;
 
 fn open() -> VulkanDevice {
-    on_device::open_that(|kind| (kind == PhysicalDeviceType::Software) != on_any_device())
+    impasto_testkit::vulkan::open_that(|kind| (kind == PhysicalDeviceType::Software) != on_any_device())
 }
 
 fn on_any_device() -> bool {
@@ -31,7 +25,7 @@ fn run(device: &VulkanDevice, kernel: &Kernel, launch: &mut Launch, optimised: b
     let compiler = impasto_spirv::compiler_for(device.features());
     let compiler = if optimised { compiler } else { compiler.unoptimised() };
     let module = compiler.compile(std::slice::from_ref(kernel)).unwrap_or_else(|e| panic!("{e}"));
-    launch.buffers = on_device::run(device, kernel, &module, launch);
+    launch.buffers = impasto_testkit::vulkan::run(device, kernel, &module, launch);
 }
 
 fn subgroup_size(device: &VulkanDevice) -> u32 {

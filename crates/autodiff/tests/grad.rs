@@ -1,15 +1,11 @@
 //! Derivatives of kernels, each held to differences in f64, to forward mode, and to the closed form where there is one.
 
-#[path = "../../kernel/tests/common/mod.rs"]
-mod common;
-mod derivatives;
-
-use common::programs;
-use common::random::Rng;
-use derivatives::gradients::{adjoints, hold, kernel, nothing_changes, wide};
-use derivatives::{cases, differentiable, together};
+use crate::derivatives::gradients::{adjoints, hold, kernel, nothing_changes, wide};
+use crate::derivatives::{cases, differentiable, together};
 use impasto_autodiff::{Differentiate, Grad, Purpose};
 use impasto_kernel::{BufferData, Builder, Kernel, KernelError, Launch, Val, execute};
+use impasto_testkit::kernel::programs;
+use impasto_testkit::kernel::random::Rng;
 
 /// The adjoint of random adjoints: its kernel and a launch of it.
 fn adjoint_launch(grad: &Grad, launch: &Launch, seed: u64) -> Launch {

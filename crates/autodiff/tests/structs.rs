@@ -1,15 +1,11 @@
 //! Derivatives through buffers and arrays of structs and arrays: the same numbers as with a buffer for each member.
 
-#[path = "../../kernel/tests/common/mod.rs"]
-mod common;
-mod derivatives;
-
-use common::random::Rng;
-use derivatives::gradients::{adjoints, hold, kernel, wide};
-use derivatives::poses::{moved, whole, words};
+use crate::derivatives::gradients::{adjoints, hold, kernel, wide};
+use crate::derivatives::poses::{moved, whole, words};
 use impasto_autodiff::{Chain, Differentiate, Purpose};
 use impasto_kernel::prelude::*;
 use impasto_kernel::{BufferData, Launch, execute, optimise};
+use impasto_testkit::kernel::random::Rng;
 
 #[kernel(workgroup = 4)]
 fn by_members(

@@ -3,16 +3,14 @@
 //!
 //! `IMPASTO_BAND_CASES=5000` makes the random ones a long test.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::banded::{check, random_cutting};
-use common::case::Case;
-use common::cpus::machines;
-use common::machine::{Factors, Machine};
-use common::random_graph::{Kind, random_graph};
-use common::rng::{Rng, cases, seed};
+use crate::common::banded::{check, random_cutting};
+use crate::common::case::Case;
+use crate::common::cpus::machines;
+use crate::common::machine::{Factors, Machine};
+use crate::common::random_graph::{Kind, random_graph};
+use crate::common::rng::{Rng, cases, seed};
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_graph::{Cutting, Graph, GraphError};
 use impasto_model::{ElementTypes, Heads, UnetConfig, VaeConfig, unet, vae_decoder, vae_encoder};

@@ -1,26 +1,20 @@
 //! Whole graphs, planned and executed. The ops are known to be right alone (`ops`); here they share an arena, take each
 //! other's places and read views, and the result must still be that of the reference.
 
-mod common;
-
 use std::sync::Barrier;
 
-use common::case::{Case, tensor};
-use common::cpus::machines;
-use common::exam::{Bar, compare};
-use common::machine::{Machine, same_bits};
-use common::networks::{tiny_networks, tiny_vae};
-use common::random_graph::{Kind, random_graph};
-use common::reference::interpret;
-use common::rng::{Rng, cases, seed};
+use crate::common::case::{Case, tensor};
+use crate::common::cpus::machines;
+use crate::common::exam::{Bar, compare};
+use crate::common::machine::{Machine, same_bits};
+use crate::common::networks::{tiny_networks, tiny_vae};
+use crate::common::random_graph::{Kind, random_graph};
+use crate::common::reference::interpret;
+use crate::common::rng::{Rng, cases, seed};
 use impasto_backend::cpu::{Cpu, CpuOptions, Isa, Precision};
 use impasto_backend::{Backend, BackendError, ParamError, ParamInfo, Params, WeightSource};
 use impasto_graph::{DType, Epilogue, Graph, GraphError, HostTensor, Plan, PlanError, Storage, Unary};
 use impasto_model::{ElementTypes, vae_decoder};
-
-#[cfg(unix)]
-#[global_allocator]
-static GUARD: common::guard::Guard = common::guard::Guard;
 
 /// After many ops little roundings have grown; bytes that were overwritten are off by far more.
 const CHAIN: Bar = Bar { f32: 2e-3, bf16: 5e-2, exact: f64::INFINITY };

@@ -1,10 +1,8 @@
 //! The reference itself, where its results are known without it: a wrong reference would make every backend wrong.
 
-mod common;
-
-use common::case::{Case, tensor};
-use common::reference::{erf, interpret, rounded};
-use common::rng::Rng;
+use crate::common::case::{Case, tensor};
+use crate::common::reference::{erf, interpret, rounded};
+use crate::common::rng::Rng;
 use half::{bf16, f16};
 use impasto_graph::{DType, Graph};
 

@@ -2,9 +2,6 @@
 //! the culprit, and nothing is left running.
 
 #[cfg(target_os = "linux")]
-#[path = "drivers/mod.rs"]
-mod drivers;
-#[cfg(target_os = "linux")]
 #[path = "survey/faults.rs"]
 mod faults;
 #[cfg(target_os = "linux")]

@@ -3,12 +3,9 @@
 //!
 //!     cargo run --release -p impasto-generate --example test_models -- FOLDER NAME...
 
-#[path = "../tests/common/mod.rs"]
-mod common;
-
 use std::path::Path;
 
-use common::Small;
+use impasto_testkit::model::Small;
 
 fn main() {
     let mut arguments = std::env::args().skip(1);

@@ -1,12 +1,7 @@
 //! Damaged prompts. What a user would lose: a program that takes whatever is pasted into it.
 
-#[path = "common/checks.rs"]
-mod checks;
-#[path = "../../weights/tests/common/damage.rs"]
-mod damage;
-
-use damage::Damage;
 use impasto_generate::prompt::Tokenizer;
+use impasto_testkit::damage::Damage;
 
 const PROMPTS: [&str; 6] = [
     "a (((house:1.3)) [on] a (hill:0.5), sun, (((sky))).",
@@ -73,7 +68,7 @@ fn damaged_prompts_are_still_read() {
         (0..=damage.below(12)).for_each(|_| damage.bytes(&mut bytes, &words));
         let prompt = String::from_utf8_lossy(&bytes);
         let tokenizer = &tokenizers[damage.below(2)];
-        checks::check(tokenizer, &prompt, if damage.below(4) == 0 { 3 + damage.below(30) } else { 77 });
+        crate::checks::check(tokenizer, &prompt, if damage.below(4) == 0 { 3 + damage.below(30) } else { 77 });
     });
     assert!(cases >= 1_000);
 }

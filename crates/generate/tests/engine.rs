@@ -1,18 +1,16 @@
 //! An engine that keeps models. What a user would lose: the second picture would load, plan and compile everything again, or two models would
 //! take more memory than a device may give.
 
-mod common;
-
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::Small;
 use impasto_generate::picture::Picture;
 use impasto_generate::place::{MachineOptions, Work};
 use impasto_generate::settings::Settings;
 use impasto_generate::{Engine, EngineOptions, Event, GenerateError, Job};
 use impasto_model::{Model, ModelPaths};
+use impasto_testkit::model::Small;
 
 fn settings(of: &[(&str, &str)]) -> Settings {
     let mut settings = Settings::default();
@@ -180,7 +178,7 @@ fn a_file_that_was_replaced_is_another_model() {
     let file = folder.path().join("unet/diffusion_pytorch_model.safetensors");
     let other = folder.path().join("new");
     std::fs::copy(&file, &other).expect("copied");
-    common::overwrite(&other, "conv_out.bias", 0.7);
+    impasto_testkit::model::overwrite(&other, "conv_out.bias", 0.7);
     std::fs::rename(&other, &file).expect("renamed");
     let new = open(&engine, folder.path());
     assert!(!Arc::ptr_eq(&old, &new));

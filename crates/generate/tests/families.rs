@@ -3,13 +3,9 @@
 //!
 //! `tools/family_fixtures.py` made the pictures, with torch's CPU noise and the same weights, which come from tensors' names.
 
-mod common;
-
 use std::path::Path;
 use std::sync::Arc;
 
-use common::families::SmallFlow;
-use common::generated::numbers;
 use impasto_backend::Backend;
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_generate::picture::Picture;
@@ -17,6 +13,8 @@ use impasto_generate::place::Placement;
 use impasto_generate::settings::Settings;
 use impasto_generate::{Event, GenerateError, Job, run};
 use impasto_model::{Levels, Model, ModelPaths};
+use impasto_testkit::model::families::SmallFlow;
+use impasto_testkit::model::generated::numbers;
 use impasto_weights::Checkpoint;
 
 fn fixture(name: &str) -> Vec<u8> {

@@ -3,14 +3,10 @@
 //!
 //! `tools/lora_fixtures.py` made the pictures; weights of models and LoRAs come from tensors' names.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use common::generated::numbers;
-use common::{Small, Tensor, write_safetensors};
 use impasto_backend::Backend;
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_generate::picture::Picture;
@@ -20,6 +16,8 @@ use impasto_generate::settings::Settings;
 use impasto_generate::{Engine, EngineOptions, Event, GenerateError, Job, SavedRun, inside, run, run_file};
 use impasto_graph::Storage;
 use impasto_model::{Model, ModelPaths, NetworkId, OpenNetwork};
+use impasto_testkit::model::generated::numbers;
+use impasto_testkit::model::{Small, Tensor, write_safetensors};
 use impasto_weights::{Checkpoint, WeightSource, decode, encode};
 use serde_json::{Value, json};
 use tempfile::TempDir;

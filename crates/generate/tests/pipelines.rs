@@ -3,13 +3,9 @@
 //!
 //! `tools/pipeline_fixtures.py` made the pictures, with torch's CPU noise and the same weights, which come from tensors' names.
 
-mod common;
-
 use std::path::Path;
 use std::sync::Arc;
 
-use common::Small;
-use common::generated::numbers;
 use impasto_backend::Backend;
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_generate::picture::Picture;
@@ -17,6 +13,8 @@ use impasto_generate::place::Placement;
 use impasto_generate::settings::Settings;
 use impasto_generate::{Event, GenerateError, Job, run};
 use impasto_model::{Model, ModelPaths};
+use impasto_testkit::model::Small;
+use impasto_testkit::model::generated::numbers;
 use impasto_weights::Checkpoint;
 
 const SIZE: usize = 128;
@@ -242,7 +240,7 @@ fn numbers_that_are_none_are_named_with_module_and_step() {
         ("vae/diffusion_pytorch_model.safetensors", "decoder.conv_out.bias", 1e6, "one colour"),
     ] {
         let (folder, _) = folder(&Small::sd1());
-        common::overwrite(&folder.path().join(file), tensor, value);
+        impasto_testkit::model::overwrite(&folder.path().join(file), tensor, value);
         let paths = ModelPaths { model: Some(folder.path().into()), ..ModelPaths::default() };
         let model = Arc::new(Model::open(&paths).unwrap_or_else(|e| panic!("{e}")));
         let error = paint(&model, &settings(&[]), Precision::F32).expect_err(tensor).to_string();

@@ -1,12 +1,9 @@
 //! What was written, and where modules then are. What a user would lose: a command of stable-diffusion.cpp that works unchanged, and an error
 //! that shows the place that is wrong.
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::Small;
 use impasto_backend::Backend;
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_device::{Api, DeviceInfo, Standing};
@@ -16,6 +13,7 @@ use impasto_generate::place::{
 use impasto_generate::settings::{SettingValue, Settings};
 use impasto_generate::{GenerateError, Job};
 use impasto_model::{Model, ModelPaths};
+use impasto_testkit::model::Small;
 
 /// A machine with two cards, one that failed its trial, and one that this build cannot use.
 fn machine(faults: Vec<(Api, String)>) -> Machine {

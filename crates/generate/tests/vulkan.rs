@@ -1,12 +1,8 @@
 //! Whole models on a Vulkan device against the CPU. What a user would lose: the same picture on a GPU.
 #![cfg(target_os = "linux")]
 
-mod common;
-
 use std::sync::Arc;
 
-use common::Small;
-use common::families::SmallFlow;
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_backend::vulkan::untried;
 use impasto_backend::{Backend, DeviceOptions};
@@ -17,6 +13,8 @@ use impasto_generate::settings::Settings;
 use impasto_generate::{Event, Job, plan, run};
 use impasto_graph::Storage;
 use impasto_model::{Model, ModelPaths};
+use impasto_testkit::model::Small;
+use impasto_testkit::model::families::SmallFlow;
 
 fn vulkan(precision: Precision) -> Arc<dyn Backend> {
     let needs =

@@ -1,13 +1,11 @@
 //! The planner on random graphs and made-up devices. If one of these failed, a user would see a wrong picture (two
 //! tensors in the same bytes), a crash for want of memory that the plan promised, or a refusal with a wrong number.
 
-mod common;
-
-use common::audit::audit;
-use common::device::Device;
-use common::random_graph::{Kind, random_graph};
-use common::rng::{Rng, cases};
+use crate::common::audit::audit;
+use crate::common::device::Device;
 use impasto_graph::{Capabilities, Graph, Location, Plan, PlanError};
+use impasto_testkit::graph::random_graph::{Kind, random_graph};
+use impasto_testkit::graph::rng::{Rng, cases};
 
 fn graph(i: usize, rng: &mut Rng) -> Graph {
     let kind = if rng.chance(50) { Kind::Tame } else { Kind::Wild };

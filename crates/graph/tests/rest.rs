@@ -1,15 +1,13 @@
 //! Values that rest in host memory, on random graphs. If one of these failed, a user would see a wrong picture (a value that is read before it came
 //! back), or a budget that is not kept.
 
-mod common;
-
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use common::audit::audit;
-use common::random_graph::{Kind, random_graph};
-use common::rng::cases;
+use crate::common::audit::audit;
 use impasto_graph::{Binary, Capabilities, DType, Graph, Limits, Location, May, Op, Plan, PlanError, Used, Value};
+use impasto_testkit::graph::random_graph::{Kind, random_graph};
+use impasto_testkit::graph::rng::cases;
 
 const MAY_REST: May = May { stream: false, rest: true };
 

@@ -1,14 +1,12 @@
 //! Weights that take turns, on random graphs and made-up devices. If one of these failed, a user would see a wrong picture (a step that reads
 //! weights which are not there), or a budget that is not kept.
 
-mod common;
-
 use std::collections::HashSet;
 
-use common::device::Device;
-use common::random_graph::{Kind, random_graph};
-use common::rng::cases;
+use crate::common::device::Device;
 use impasto_graph::{Graph, Location, Plan, PlanError, Value};
+use impasto_testkit::graph::random_graph::{Kind, random_graph};
+use impasto_testkit::graph::rng::cases;
 
 /// The parameters that a step reads, by the plan.
 fn reads(graph: &Graph, plan: &Plan, step: Value) -> HashSet<Value> {

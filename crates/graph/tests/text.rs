@@ -1,12 +1,10 @@
 //! The textual form: what a dump shows is what a test can be written in, and no text makes the parser panic.
 
-mod common;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use common::random_graph::{Kind, random_graph};
-use common::rng::{Rng, cases};
 use impasto_graph::{Anything, DType, Graph, GraphError, Op, Plan, Storage};
+use impasto_testkit::graph::random_graph::{Kind, random_graph};
+use impasto_testkit::graph::rng::{Rng, cases};
 
 #[test]
 fn a_printed_graph_reads_back_as_itself() {

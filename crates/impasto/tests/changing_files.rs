@@ -4,16 +4,13 @@
 //! In CI a few trials on each device; `IMPASTO_CHANGES=60` makes so many.
 #![cfg(target_os = "linux")]
 
-#[path = "../../generate/tests/common/mod.rs"]
-mod common;
-
 use std::hash::{BuildHasher, RandomState};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::Small;
+use impasto_testkit::model::Small;
 
 /// The files of a model.
 const FILES: [&str; 3] = [

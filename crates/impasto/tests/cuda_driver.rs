@@ -1,19 +1,14 @@
 //! A CUDA driver in every state that it can be in. What a user would lose: the picture, or a line that says why the card was not used.
 #![cfg(target_os = "linux")]
 
-#[path = "../../backend/tests/cuda/fake.rs"]
-#[allow(dead_code, reason = "a part is used by other tests")]
-mod fake;
-mod world;
-
 use std::path::Path;
 
-use world::drivers::drivers;
-use world::{World, assert_painted, text};
+use crate::world::{World, assert_painted, text};
+use impasto_testkit::drivers::drivers;
 
 /// The program with a driver that interprets kernels, and its folder of nothing else.
 fn interpreted(how: &str) -> World {
-    World::new("none", Some(how)).with_cuda(&fake::folder())
+    World::new("none", Some(how)).with_cuda(&impasto_testkit::fake_cuda::folder())
 }
 
 /// Makes a picture, which must be there, and returns what was said. CUDA is waited for, however busy the machine is.

@@ -1,12 +1,10 @@
 //! The command beside drivers that go wrong: whatever they do, the list is shown and the picture is made.
 #![cfg(target_os = "linux")]
 
-mod world;
-
 use std::time::{Duration, Instant};
 
-use world::drivers::{FAULTS, LIES, drivers, lavapipe};
-use world::{World, assert_painted, text};
+use crate::world::{World, assert_painted, text};
+use impasto_testkit::drivers::{FAULTS, LIES, drivers, lavapipe};
 
 #[test]
 fn the_list_shows_what_is_healthy_and_explains_the_rest() {

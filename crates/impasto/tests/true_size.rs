@@ -1,14 +1,11 @@
 //! Models of their true size. What a user would lose: to know at once whether a run fits, and to run one in little memory.
 #![cfg(target_os = "linux")]
 
-#[path = "../../generate/tests/common/mod.rs"]
-mod small;
-
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use small::Small;
+use impasto_testkit::model::Small;
 
 /// The program with a home of its own.
 fn command(folder: &Path, args: &[&str]) -> Command {

@@ -4,21 +4,18 @@
 //! `IMPASTO_GENERATIONS=100` makes more of them, with the model inside the program as the second one. The worker is this very binary, so `main`
 //! begins with the hook.
 
-#[path = "../../generate/tests/common/mod.rs"]
-mod common;
-
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::Small;
 use impasto::device::{Api, DeviceKind, SurveyOptions, survey};
 use impasto::generate::picture::Picture;
 use impasto::generate::place::{Machine, MachineOptions, place};
 use impasto::generate::settings::Settings;
 use impasto::generate::{Event, Job, run};
 use impasto::model::{Model, ModelPaths};
+use impasto_testkit::model::Small;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// Set for the process in which pictures are made.

@@ -4,18 +4,13 @@
 //! `IMPASTO_ALL_DEATHS=1` takes that one, with 100 faults at random submissions and 50 signals at random moments.
 #![cfg(target_os = "linux")]
 
-#[path = "../../generate/tests/common/mod.rs"]
-mod common;
-#[path = "../../worker/tests/driver/mod.rs"]
-mod driver;
-
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use common::Small;
-use driver::{random, seed, shim};
+use impasto_testkit::model::Small;
+use impasto_testkit::shim::{random, seed, shim};
 
 fn all() -> bool {
     std::env::var_os("IMPASTO_ALL_DEATHS").is_some()

@@ -2,10 +2,8 @@
 //!
 //! `IMPASTO_KERNEL_PROGRAMS=10000 cargo test --release -p impasto-kernel --test differential` is the long run.
 
-mod common;
-
-use common::{members, outputs_of, programs, random, same};
 use impasto_kernel::{BufferData, Kernel, Launch, PASSES, Pass, construct, optimise, verify};
+use impasto_testkit::kernel::{members, outputs_of, programs, random, same};
 
 /// A kernel of each kind, with what it is run on and what it computes as it was written.
 fn kernels(seed: u64, size: usize) -> Vec<(Kernel, Launch, Vec<BufferData>)> {

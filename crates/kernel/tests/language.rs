@@ -1,9 +1,5 @@
 //! The language of `#[kernel]`: the same tokens as kernel and as plain Rust compute the same; mistakes are told where they were made.
 
-mod common;
-#[path = "language/twins.rs"]
-mod twins;
-
 use impasto_kernel::prelude::*;
 use impasto_kernel::{BufferData, Launch, Scalar, execute, optimise};
 
@@ -12,7 +8,7 @@ fn a_kernel_computes_what_the_same_rust_computes() {
     for twin in twins::all() {
         let kernel = (twin.kernel)().unwrap_or_else(|e| panic!("{e}"));
         let optimised = optimise(&kernel).unwrap();
-        for seed in common::programs(20) {
+        for seed in impasto_testkit::kernel::programs(20) {
             let (launch, want) = twin.launch(seed);
             for kernel in [&kernel, &optimised] {
                 let mut launch = launch.clone();

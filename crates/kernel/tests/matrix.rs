@@ -1,14 +1,12 @@
 //! Matrices of a subgroup: a product must be right with them, without them, and after every pass. If one of these fails, a picture would be
 //! wrong on devices with matrix units, or on those without.
 
-mod common;
-
-use common::{gemm, programs, random::Rng, same};
 use half::f16;
 use impasto_kernel::{
     BufferData, Builder, Kernel, KernelError, Launch, MatrixA, MatrixLayout, PASSES, Scalar, Val, construct, execute,
     lower_matrices, optimise, verify,
 };
+use impasto_testkit::kernel::{gemm, programs, random::Rng, same};
 
 fn run(kernel: &Kernel, case: &gemm::Case) -> Result<Vec<BufferData>, String> {
     let mut launch = gemm::launch(case);

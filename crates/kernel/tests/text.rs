@@ -1,9 +1,7 @@
 //! The textual form. Whoever reads a dump, or writes a file test, relies on it saying all of the kernel.
 
-mod common;
-
-use common::{gemm, outputs, programs, random, same};
 use impasto_kernel::{Builder, Kernel, KernelError, execute, verify};
+use impasto_testkit::kernel::{gemm, outputs, programs, random, same};
 
 #[test]
 fn reading_what_was_printed_gives_the_same_kernel() {

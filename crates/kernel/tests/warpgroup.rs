@@ -1,14 +1,12 @@
 //! Copies and products that go on while other ops run. If one of these failed, kernels for Hopper would be tested against a wrong meaning, or a race
 //! in one of them would not be seen before it is on a device.
 
-mod common;
-
-use common::random::Rng;
 use half::{bf16, f16};
 use impasto_kernel::{
     Buf, BufMut, BufferData, Builder, Kernel, Launch, LeftTile, MatrixLayout, Scalar, Vec4, WarpgroupProduct, execute,
     optimise,
 };
+use impasto_testkit::kernel::random::Rng;
 
 /// A product of one warpgroup: 64 rows, so many columns and steps of 16 along k.
 #[derive(Clone, Copy, Debug)]

@@ -1,13 +1,9 @@
 //! Models with one tensor missing, renamed or too many. What a user would lose: another picture than the model's, without a word.
 
-mod common;
-#[path = "../../generate/tests/common/mod.rs"]
-mod small;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use common::{Tensors, sparse};
+use crate::headers::{Tensors, sparse};
 use impasto_model::{FAMILIES, Model, ModelPaths, original_names};
 use impasto_weights::Checkpoint;
 use small::Small;
@@ -183,12 +179,12 @@ fn weights_that_are_not_what_their_configuration_says_are_refused() {
         for (value, taken) in [(right, true), (wrong, false)] {
             let mut json: serde_json::Value = serde_json::from_str(&before).expect("it is JSON");
             json[field] = serde_json::from_str(value).expect("it is JSON");
-            common::write(&path, &json.to_string());
+            crate::headers::write(&path, &json.to_string());
             match open(&whole) {
                 Ok(_) => assert!(taken, "{file}: {field} may not be {value}"),
                 Err(text) => assert!(!taken && text.contains(field), "{file}: {field} may be {value}: {text}"),
             }
         }
-        common::write(&path, &before);
+        crate::headers::write(&path, &before);
     }
 }

@@ -2,12 +2,7 @@
 //!
 //! `tools/encoder_fixtures.py` made the states.
 
-#[path = "common/against.rs"]
-mod against;
-#[path = "common/generated.rs"]
-mod generated;
-
-use against::compare;
+use crate::against::compare;
 use impasto_graph::HostTensor;
 use impasto_model::{
     FAMILIES, Llm, LlmConfig, LlmLayout, LlmStates, T5, T5Config, T5Layout, TensorShapes, recognise, usage,

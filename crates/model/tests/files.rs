@@ -1,10 +1,8 @@
 //! From files to networks. What a user would lose: a model that just works, or a sentence that says why it does not.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::{Folder, SCHEDULER, layout, part, sparse, sparse_with};
+use crate::headers::{Folder, SCHEDULER, layout, part, sparse, sparse_with};
 use impasto_backend::WeightSource;
 use impasto_graph::{DType, Storage, Unary};
 use impasto_model::{

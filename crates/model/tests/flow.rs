@@ -1,11 +1,9 @@
 //! Models of flow matching in files of their true size, without numbers: recognised, put together, or refused with what is wrong. What a user would lose:
 //! a model that just works, or a sentence that says why it does not.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::{Tensors, sparse};
+use crate::headers::{Tensors, sparse};
 use impasto_model::{
     CheckpointLayout, Clip, ClipConfig, ClipLayout, Flux, Flux2, Flux2Config, FluxConfig, Llm, LlmConfig, LlmLayout,
     Model, ModelPaths, Network, NetworkId, QwenImage, QwenImageConfig, QwenVae, QwenVaeConfig, QwenVaeLayout, Sd3,

@@ -1,11 +1,9 @@
 //! Diffusers folders that are broken. What a user would lose: the name of the file and of the field that is wrong.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::{Folder, SCHEDULER, write};
+use crate::headers::{Folder, SCHEDULER, write};
 use impasto_model::{Model, ModelPaths};
 use tempfile::TempDir;
 

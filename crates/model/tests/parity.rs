@@ -2,12 +2,7 @@
 //!
 //! `tools/parity_fixtures.py` made the outputs; weights and inputs come from the same generator on both sides.
 
-#[path = "common/against.rs"]
-mod against;
-#[path = "common/generated.rs"]
-mod generated;
-
-use against::{compare, compare_part, fixture, given};
+use crate::against::{compare, compare_part, fixture, given};
 use impasto_graph::{HostTensor, Unary};
 use impasto_model::{
     ClipConfig, ElementTypes, Heads, HiddenState, TaesdConfig, UnetConfig, VaeConfig, clip, taesd_decoder,

@@ -2,8 +2,6 @@
 //!
 //! `fixtures/headers` has the names and shapes of true-size checkpoints.
 
-mod common;
-
 use impasto_graph::{Graph, Unary};
 use impasto_model::{
     CheckpointLayout, Clip, ClipConfig, ClipLayout, ElementTypes, FAMILIES, HiddenState, Network, RecognisedNetwork,

@@ -1,14 +1,9 @@
 //! A small model with real numbers, in the original layout of XL. What a user would lose: weights that arrive where they belong.
 
-mod common;
-#[path = "common/generated.rs"]
-mod generated;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use common::{Tensors, sparse, sparse_with};
-use generated::parameter;
+use crate::headers::{Tensors, sparse, sparse_with};
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_backend::{Backend, ParamError, ParamInfo, WeightSource};
 use impasto_graph::{DType, Graph, HostTensor, Plan, Storage};
@@ -17,6 +12,7 @@ use impasto_model::{
     ModelPaths, NetworkId, RecognisedNetwork, TensorShapes, TensorView, Unet, UnetConfig, Vae, VaeConfig, clip, unet,
     vae_decoder,
 };
+use impasto_testkit::model::generated::parameter;
 use tempfile::TempDir;
 
 fn networks() -> [RecognisedNetwork; 4] {

@@ -3,12 +3,7 @@
 //!
 //! `tools/transformer_fixtures.py` made the outputs.
 
-#[path = "common/against.rs"]
-mod against;
-#[path = "common/generated.rs"]
-mod generated;
-
-use against::{compare, compare_part, given};
+use crate::against::{compare, compare_part, given};
 use impasto_graph::HostTensor;
 use impasto_model::{
     CheckpointLayout, Flux, Flux2, Flux2Config, FluxConfig, QwenImage, QwenImageConfig, QwenVaeConfig, Sd3, Sd3Config,

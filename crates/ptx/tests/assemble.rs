@@ -1,13 +1,9 @@
 //! Every module is one that NVIDIA's assembler takes, for every target.
 
-#[path = "../../kernel/tests/common/mod.rs"]
-mod common;
-mod support;
-
-use common::{edges, gemm, kernels, programs, random};
 use impasto_kernel::{Kernel, KernelError};
 use impasto_ptx::{PtxTarget, compiler};
-use support::{assemble, cases, targets};
+use impasto_testkit::kernel::{edges, gemm, kernels, programs, random};
+use impasto_testkit::ptx::{assemble, cases, targets};
 
 /// Writes kernels as one module, optimised and not, and assembles it.
 fn check(kernels: &[Kernel], target: PtxTarget) {

@@ -2,17 +2,13 @@
 //!
 //! `IMPASTO_REWRITE=1 cargo test -p impasto-ptx --test files` writes what they become now; read the difference before committing it.
 
-#[path = "../../kernel/tests/common/mod.rs"]
-mod common;
-mod support;
-
 use std::fmt::Write;
 
 use impasto_kernel::{Kernel, KernelError};
 use impasto_ptx::{PtxTarget, compiler};
-use support::files::{FILES, kernels, right, split};
-use support::interpreter::run;
-use support::{assemble, targets};
+use impasto_testkit::ptx::files::{FILES, kernels, right, split};
+use impasto_testkit::ptx::interpreter::run;
+use impasto_testkit::ptx::{assemble, targets};
 
 /// The module of a case, or the error. The heading ends with a target, and `as written` where it is not optimised.
 fn made(head: &str, kernel: &str) -> Result<String, String> {

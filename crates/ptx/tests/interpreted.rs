@@ -1,18 +1,12 @@
 //! What modules compute, on an interpreter of PTX, against the executor: so that a wrong register or branch is found where there is no GPU. The example
 //! `on_device` does the same on one.
 
-#[path = "../../kernel/tests/common/mod.rs"]
-mod common;
-mod support;
-#[path = "../../kernel/tests/language/twins.rs"]
-mod twins;
-
-use common::{edges, gemm, kernels, programs, random, same};
 use impasto_kernel::blowup::Case;
 use impasto_kernel::{BufferData, CompiledModule, Kernel, KernelError, Launch, execute, lower_matrices};
 use impasto_ptx::{PtxTarget, compiler};
-use support::cases;
-use support::interpreter::run;
+use impasto_testkit::kernel::{edges, gemm, kernels, programs, random, same};
+use impasto_testkit::ptx::cases;
+use impasto_testkit::ptx::interpreter::run;
 
 /// Before Ampere, and with what it brought: the others have the same instructions.
 const TARGETS: [PtxTarget; 2] = [PtxTarget::Sm75, PtxTarget::Sm80];

@@ -1,12 +1,9 @@
 //! What targets have, and what is refused on them by its name.
 
-#[path = "../../kernel/tests/common/mod.rs"]
-mod common;
-
-use common::{kernels, random};
 use half::bf16;
 use impasto_kernel::{Builder, Compiler, Emitter, Feature, Kernel, KernelError, ModuleKind};
 use impasto_ptx::{Ptx, PtxTarget, compile_for, compiler, dynamic_shared};
+use impasto_testkit::kernel::{kernels, random};
 
 fn empty(name: &str) -> Kernel {
     Builder::kernel(name, [32, 1, 1], |k| k.buffer_mut::<u32>("y").store(k.global_id(0), 1)).unwrap()

@@ -1,19 +1,15 @@
 //! The one way in. Whoever ships kernels relies on it: all of a module or nothing, and no word but those that were compiled for this device.
 
-#[path = "../../kernel/tests/common/mod.rs"]
-mod common;
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use common::{programs, random};
+use crate::support::{dense, valid};
 use impasto_kernel::{Builder, CompiledModule, Compiler, Feature, Kernel, Messages, Target};
 use impasto_spirv::Words;
-use support::{dense, valid};
+use impasto_testkit::kernel::{programs, random};
 
 fn scaled(name: &str, factor: f32) -> Kernel {
     let made = Builder::kernel(name, [8, 1, 1], |k| {

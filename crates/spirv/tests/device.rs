@@ -3,17 +3,11 @@
 //! Each test runs in a child of its own: a driver may crash, lavapipe is told to compile fast, which it reads when it is loaded, and the
 //! validation layer watches every call and every module.
 
-#[path = "../../kernel/tests/common/mod.rs"]
-mod common;
-mod support;
-#[path = "../../kernel/tests/language/twins.rs"]
-mod twins;
-
-use common::{edges, gemm, kernels, programs, random, same};
 use impasto_kernel::{BufferData, CompiledModule, Kernel, KernelError, Launch, execute, lower_matrices};
 use impasto_spirv::compile_for;
+use impasto_testkit::kernel::{edges, gemm, kernels, programs, random, same};
+use impasto_testkit::vulkan::{in_child, open, run};
 use impasto_vulkan::{Loader, VulkanDevice};
-use support::on_device::{in_child, open, run};
 
 /// The module of a kernel for this device, optimised and not.
 fn both(device: &VulkanDevice, kernel: &Kernel) -> [(Result<CompiledModule, KernelError>, &'static str); 2] {

@@ -1,15 +1,11 @@
 //! Real kernels are short, compared with what `spirv-opt -O` leaves, and become Metal. `kernel/tests/kernels.rs` holds them to what they compute.
 
-#[path = "../../kernel/tests/common/mod.rs"]
-mod common;
-mod support;
-
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::kernels::all;
+use crate::support::spirv_opt;
 use impasto_spirv::{Words, compile, compile_unoptimised, count_instructions};
-use support::spirv_opt;
+use impasto_testkit::kernel::kernels::all;
 
 #[test]
 fn the_passes_leave_no_more_than_spirv_opt() {

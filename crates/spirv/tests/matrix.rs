@@ -1,16 +1,12 @@
 //! Modules with matrices of a subgroup are well-formed, and what a device lacks is refused. `kernel/tests/matrix.rs` holds them to what they compute.
 
-#[path = "../../kernel/tests/common/mod.rs"]
-mod common;
-mod support;
-
-use common::{gemm, programs, same};
+use crate::support::{dense, valid_by};
 use impasto_kernel::{
     Accumulator, BufferData, Builder, CompiledModule, Feature, Kernel, KernelError, Launch, MatrixA, MatrixB,
     MatrixLayout, MatrixShape, Scalar, Target, execute, lower_matrices, optimise,
 };
 use impasto_spirv::{ModuleOptions, Words, compile, compile_for, optimise_words};
-use support::{dense, valid_by};
+use impasto_testkit::kernel::{gemm, programs, same};
 
 fn unoptimised(kernel: &Kernel, target: Target) -> Result<CompiledModule, KernelError> {
     impasto_spirv::compiler(target).unoptimised().compile(std::slice::from_ref(kernel))

@@ -1,18 +1,14 @@
 //! Modules of others, optimised: valid, dense, short, and the same program.
 
-#[path = "../../kernel/tests/common/mod.rs"]
-mod common;
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::modules;
+use crate::support::{dense_words, spirv_opt, valid_for};
 use impasto_kernel::blowup::Case;
 use impasto_spirv::{
     Comparison, Diff, DiffOptions, Environment, ImportError, ModuleOptions, Words, compile_unoptimised,
     count_instructions, optimise_words, reflect,
 };
-use support::modules;
-use support::{dense_words, spirv_opt, valid_for};
 
 fn optimised(name: &str, words: &[u32]) -> Vec<u32> {
     let strict = ModuleOptions { strict: true, environment: None };
@@ -52,7 +48,7 @@ fn shaders_come_out_valid_equal_and_short() {
                 (i.entries.clone(), i.constants.clone(), buffers.collect::<Vec<_>>())
             };
             assert_eq!(seen(&a), seen(&b), "{name}");
-            for seed in common::programs(2) {
+            for seed in impasto_testkit::kernel::programs(2) {
                 same(name, words, &made, DiffOptions { seed, ..DiffOptions::default() });
             }
             // What was optimised is understood as well (joins that choose values, functions in place of their calls), and cannot be better.

@@ -1,13 +1,11 @@
 //! Modules changed at random: each is refused, or optimised to something that is read again; nothing else may happen.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::{modules, valid_for};
 use impasto_spirv::{
     Comparison, Diff, DiffError, DiffOptions, ImportError, ModuleOptions, count_instructions, optimise_words, reflect,
 };
-use support::{modules, valid_for};
 
 struct Random(u64);
 

@@ -1,14 +1,10 @@
 //! Modules of others on lavapipe, before and after our optimiser.
 
-#[path = "../../kernel/tests/common/mod.rs"]
-mod common;
-mod support;
-
+use crate::support::modules;
 use impasto_kernel::blowup::Case;
 use impasto_spirv::{Diff, DiffOptions, ModuleOptions, Words, compile_unoptimised, optimise_words};
+use impasto_testkit::vulkan::{in_child, open_for};
 use std::collections::HashMap;
-use support::modules;
-use support::on_device::{in_child, open_for};
 
 /// Devices by the capabilities that they were opened for.
 type Devices = HashMap<Vec<u32>, impasto_vulkan::VulkanDevice>;
@@ -41,7 +37,7 @@ fn shaders_compute_the_same_on_lavapipe() {
     // This one Mesa 22.3 computes wrongly when it is optimised, by us or by spirv-opt: docs/kernel-opt.md.
     shaders.retain(|s| s.0 != "random_xorshift.comp");
     let mut rounded = Vec::new();
-    for seed in common::programs(1) {
+    for seed in impasto_testkit::kernel::programs(1) {
         for (name, words) in &shaders {
             let n = same(&mut devices, name, words, DiffOptions { seed, ..DiffOptions::default() });
             rounded.extend((n > 0).then(|| format!("{name} ({n})")));

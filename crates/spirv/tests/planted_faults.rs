@@ -1,9 +1,7 @@
 //! One arithmetic instruction of a module is another one: the comparison of both modules finds it, or says that it did not get there.
 
-mod support;
-
+use crate::support::modules;
 use impasto_spirv::{Comparison, Diff, DiffError, DiffOptions, DiffVerdict, ModuleOptions, optimise_words};
-use support::modules;
 
 /// Arithmetic instructions of SPIR-V by number, each with the one that stands in its place.
 const SWAPS: [(u32, u32); 8] = [

@@ -1,15 +1,12 @@
 //! Kernels that need too many ids are refused before the first word is written.
 
-#[path = "../../kernel/tests/common/mod.rs"]
-mod common;
-
-use common::places;
 use half::f16;
 use impasto_kernel::blowup::Case;
 use impasto_kernel::{
     Accumulator, Builder, Kernel, KernelError, MatrixA, MatrixB, MatrixLayout, Target, Val, Var, Vec4,
 };
 use impasto_spirv::Words;
+use impasto_testkit::kernel::places;
 
 const LIMIT: u64 = 4_194_303;
 

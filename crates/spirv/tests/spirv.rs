@@ -1,13 +1,9 @@
 //! Words that a driver may see: every module passes `spirv-val`.
 
-#[path = "../../kernel/tests/common/mod.rs"]
-mod common;
-mod support;
-
-use common::{programs, random};
+use crate::support::{dense, valid};
 use impasto_kernel::{Builder, Feature, Kernel, Target};
 use impasto_spirv::{Words, compile, compile_for, compile_unoptimised};
-use support::{dense, valid};
+use impasto_testkit::kernel::{programs, random};
 
 fn check(kernel: &Kernel, what: &str) {
     let exact = compile_for(kernel, Target::ANY.with(Feature::SignedZerosF16).with(Feature::SignedZerosF32));
@@ -29,7 +25,7 @@ fn random_kernels_are_valid_modules_with_dense_ids() {
 
 #[test]
 fn real_kernels_are_valid_modules_with_dense_ids() {
-    for case in common::kernels::all(0) {
+    for case in impasto_testkit::kernel::kernels::all(0) {
         check(&case.kernel, &case.kernel.name);
     }
 }

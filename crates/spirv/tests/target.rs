@@ -1,12 +1,10 @@
 //! What modules ask of a device: no more than their kernels use, and no less. A user of a small device would lose kernels that could run there, or
 //! be told by a driver instead of by us.
 
-mod support;
-
+use crate::support::valid;
 use half::{bf16, f16};
 use impasto_kernel::{Array, Builder, CompiledModule, Compiler, Feature, Kernel, KernelError, Target, Vector};
 use impasto_spirv::{SpirV, Words, compile_for};
-use support::valid;
 
 /// A kernel that needs a feature, by the way in which it does, and what else it needs.
 struct Case {

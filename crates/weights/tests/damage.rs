@@ -1,11 +1,8 @@
 //! Damaged model files. What a user would lose: a program that refuses a broken download, instead of dying of it.
 
-#[path = "common/damage.rs"]
-mod damage;
-
 use std::fs;
 
-use damage::Damage;
+use impasto_testkit::damage::Damage;
 use impasto_weights::{Checkpoint, WeightSource};
 use tempfile::TempDir;
 

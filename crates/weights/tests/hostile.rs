@@ -2,16 +2,11 @@
 //!
 //! Whatever the bytes are: an error that names the file, or tensors that can all be read; never a panic, and never more memory than the file has and 64 MiB.
 
-#[path = "common/damage.rs"]
-mod damage;
-#[path = "common/peak.rs"]
-mod peak;
-
 use std::path::Path;
 
-use damage::Damage;
+use crate::peak::peak_of;
+use impasto_testkit::damage::Damage;
 use impasto_weights::{Checkpoint, WeightSource, WeightsError};
-use peak::peak_of;
 
 /// What a reader may take besides the file.
 const ROOM: usize = 64 << 20;

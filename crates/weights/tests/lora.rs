@@ -1,16 +1,12 @@
 //! Parameters that LoRAs change while they are read. What a user would lose: weights that are those of the model and the LoRA, however a backend
 //! reads them, and a word about a LoRA that is damaged.
 
-#[path = "common/damage.rs"]
-#[allow(dead_code)]
-mod damage;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use damage::Damage;
 use impasto_graph::{DType, Storage};
+use impasto_testkit::damage::Damage;
 use impasto_weights::{
     AppliedLora, BranchOrigin, Checkpoint, FileOrigin, FileParams, LoraFile, LoraTarget, Origin, ParamLocation,
     TensorView, WeightSource, decode, encode,

@@ -2,17 +2,15 @@
 //!
 //! Each check starts this very binary again as the worker, so `main` begins with the hook.
 
-mod driver;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use driver::{random, seed, shim};
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_backend::{Backend, BackendError, DeviceOptions, HostWeights, Params, Session, SharedSource, WeightSource};
 use impasto_device::{Api, DeviceInfo, DeviceKind, Store, SurveyOptions, UseGuard, survey};
 use impasto_graph::{DType, Epilogue, Graph, HostTensor, Plan, Storage};
+use impasto_testkit::shim::{random, seed, shim};
 use impasto_worker::{Remote, WorkerOptions};
 use libtest_mimic::{Arguments, Failed, Trial};
 

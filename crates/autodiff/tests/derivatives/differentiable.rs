@@ -4,7 +4,7 @@
 use impasto_kernel::{Array, Buf, BufMut, BufferData, Builder, Kernel, Launch, Loop, Val, Var, Vector};
 
 use super::gradients;
-use crate::common::random::Rng;
+use impasto_testkit::kernel::random::Rng;
 
 const INVOCATIONS: u32 = 8;
 const OWN: u32 = 4;

@@ -3,7 +3,7 @@
 use impasto_autodiff::{Differentiate, Grad};
 use impasto_kernel::{BufferData, Builder, Kernel, Launch, Scalar, execute, optimise};
 
-use crate::common::random::Rng;
+use impasto_testkit::kernel::random::Rng;
 
 pub fn wide(groups: u32, buffers: Vec<BufferData>) -> Launch {
     let mut launch = Launch::new([groups, 1, 1], buffers);

@@ -1,6 +1,4 @@
 //! What tests of derivatives use: kernels with derivatives, and derivatives by differences.
-#![allow(dead_code, reason = "each test uses a part of this")]
-
 pub mod articulated;
 pub mod cases;
 pub mod differentiable;

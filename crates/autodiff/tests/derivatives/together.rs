@@ -3,7 +3,7 @@
 use impasto_kernel::{Buf, BufMut, BufferData, Builder, Kernel, Launch, Val, Var};
 
 use super::gradients::wide;
-use crate::common::random::Rng;
+use impasto_testkit::kernel::random::Rng;
 
 /// Invocations in a workgroup.
 const N: u32 = 4;

@@ -9,10 +9,6 @@
 
 #![allow(missing_docs, reason = "its interface is the driver's")]
 
-#[path = "../../../ptx/tests/support/interpreter/mod.rs"]
-#[allow(dead_code)]
-mod interpreter;
-
 mod device;
 mod graph;
 mod module;
@@ -21,7 +17,8 @@ use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use interpreter::Program;
+use impasto_testkit::ptx::interpreter;
+use impasto_testkit::ptx::interpreter::Program;
 
 pub const INVALID: c_int = 1;
 pub const OUT_OF_MEMORY: c_int = 2;

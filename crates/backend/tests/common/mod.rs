@@ -12,8 +12,6 @@ pub mod exam;
 pub mod guard;
 pub mod machine;
 pub mod networks;
-#[path = "../../../graph/tests/common/random_graph.rs"]
-pub mod random_graph;
 pub mod reference;
-#[path = "../../../graph/tests/common/rng.rs"]
-pub mod rng;
+
+pub use impasto_testkit::graph::{random_graph, rng};

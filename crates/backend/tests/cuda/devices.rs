@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use impasto_backend::{Backend, DeviceOptions, Precision, cuda};
 use impasto_device::DeviceInfo;
 
-use super::fake::load_fake;
 use super::machine::{Factors, Machine};
+use impasto_testkit::fake_cuda::load_fake;
 
 /// An interpreter takes a second for a product: each run of the tests tries some of them. `IMPASTO_TEST_EVERY` tries fewer on a device too, for tools
 /// that make kernels slow.

@@ -17,15 +17,11 @@ pub mod cpus {
 pub mod devices;
 #[path = "../common/exam.rs"]
 pub mod exam;
-#[path = "../cuda/fake.rs"]
-pub mod fake;
 #[path = "../common/machine.rs"]
 pub mod machine;
 #[path = "../common/networks.rs"]
 pub mod networks;
-#[path = "../../../graph/tests/common/random_graph.rs"]
-pub mod random_graph;
 #[path = "../common/reference.rs"]
 pub mod reference;
-#[path = "../../../graph/tests/common/rng.rs"]
-pub mod rng;
+
+pub use impasto_testkit::graph::{random_graph, rng};

@@ -13,9 +13,7 @@ pub mod exam;
 pub mod machine;
 #[path = "../common/networks.rs"]
 pub mod networks;
-#[path = "../../../graph/tests/common/random_graph.rs"]
-pub mod random_graph;
 #[path = "../common/reference.rs"]
 pub mod reference;
-#[path = "../../../graph/tests/common/rng.rs"]
-pub mod rng;
+
+pub use impasto_testkit::graph::{random_graph, rng};

@@ -6,9 +6,9 @@ use impasto_device::{Store, SurveyOptions, survey};
 use libtest_mimic::Trial;
 use serde_json::Value;
 
-use super::drivers::{DISTURBING, FAULTS, LIES};
 use super::parent::{Scene, finds_neighbours, is_healthy, options};
 use super::test;
+use impasto_testkit::drivers::{DISTURBING, FAULTS, LIES};
 
 pub fn tests() -> Vec<Trial> {
     let mut tests = Vec::new();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use impasto_device::{Api, Store, Survey, SurveyOptions, survey};
 use serde_json::Value;
 
-use super::drivers::{drivers, lavapipe};
+use impasto_testkit::drivers::{drivers, lavapipe};
 
 const ROLE: &str = "SURVEY_TEST_ROLE";
 /// Marks every process that belongs to one scenario, grandchildren too.

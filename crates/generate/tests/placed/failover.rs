@@ -14,8 +14,8 @@ use impasto_generate::{Event, GenerateError, Job, run};
 use impasto_graph::{DType, Graph, HostTensor, Limits, Plan, TensorType};
 use impasto_model::Model;
 
-use crate::common::Small;
-use crate::{found, open, psnr};
+use super::{found, open, psnr};
+use impasto_testkit::model::Small;
 
 /// How a device fails.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -2,8 +2,8 @@
 
 use impasto_generate::place::{Home, Place, Placement};
 
-use crate::common::Small;
-use crate::{cpu, job, open, paint, placement, psnr, vulkan};
+use super::{cpu, job, open, paint, placement, psnr, vulkan};
+use impasto_testkit::model::Small;
 
 /// Where a module can be: two devices, three homes.
 const PLACES: usize = 6;
@@ -45,7 +45,7 @@ fn placements_paint_the_same_picture() {
 fn plans_without_the_driver_are_those_of_the_open_device() {
     use impasto_backend::{DeviceOptions, Precision};
     use impasto_device::DeviceInfo;
-    let found = crate::found();
+    let found = super::found();
     for precision in [Precision::F32, Precision::Auto] {
         let options =
             DeviceOptions { precision, memory: Some(1 << 30), max_buffer: Some(100 << 20), ..DeviceOptions::default() };

@@ -10,8 +10,8 @@ use impasto_graph::{Graph, HostTensor, Plan, Storage};
 use impasto_model::{ElementTypes, LoraPlacement, Model, ModelPaths, NetworkId};
 use impasto_weights::{Params, decode, scale_rows};
 
-use crate::common::{Small, Tensor, write_safetensors};
-use crate::{cpu, found, job, paint, psnr, vulkan, write_lora};
+use super::{cpu, found, job, paint, psnr, vulkan, write_lora};
+use impasto_testkit::model::{Small, Tensor, write_safetensors};
 
 /// Rows of whole blocks of every storage, in a network of the true structure.
 fn wide(small: Small) -> Small {

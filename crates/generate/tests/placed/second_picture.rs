@@ -6,8 +6,8 @@ use impasto_device::{DeviceInfo, Standing, SurveyOptions, survey};
 use impasto_generate::place::{Machine, MachineOptions};
 use impasto_generate::{Engine, Event, Job};
 
-use crate::common::Small;
-use crate::{found, open, settings};
+use super::{found, open, settings};
+use impasto_testkit::model::Small;
 
 #[test]
 fn a_second_picture_compiles_nothing() {

@@ -8,8 +8,8 @@ use impasto_generate::place::{Home, Place, Placement, RunPlan};
 use impasto_generate::{GenerateError, Job, plan};
 use impasto_graph::Limits;
 
-use crate::common::Small;
-use crate::{at_runtime, cpu, job, open, paint, placement, psnr, settings, vulkan, write_lora};
+use super::{at_runtime, cpu, job, open, paint, placement, psnr, settings, vulkan, write_lora};
+use impasto_testkit::model::Small;
 
 /// From all that is needed down to a twentieth, in hundredths, with weights in every home; or some of that.
 fn cases() -> Vec<(u64, Home)> {

@@ -2,7 +2,7 @@
 
 use impasto_graph::{Capabilities, Graph, Limits, Op, Used, Value};
 
-use super::rng::Rng;
+use impasto_testkit::graph::rng::Rng;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Device {

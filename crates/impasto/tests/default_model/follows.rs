@@ -9,8 +9,8 @@
 
 use serde::Deserialize;
 
-use crate::check::{Check, Claim, Verdict, lines};
-use crate::{model, paint};
+use crate::default_model::check::{Check, Claim, Verdict, lines};
+use crate::default_model::{model, paint};
 
 /// A held-out caption: never trained on was this object in this colour, setting and light.
 #[derive(Deserialize)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::check::{Check, Claim, Margin, lines};
+use crate::default_model::check::{Check, Claim, Margin, lines};
 
 /// Something said of a picture, and what `models/check.py` found.
 #[derive(Deserialize)]

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::http::{Answer, connect, read_answer, send};
-use crate::server::{Server, wait_for};
+use crate::serve::http::{Answer, connect, read_answer, send};
+use crate::serve::server::{Server, wait_for};
 
 /// How long a server has for what these tests wait for.
 const PATIENCE: Duration = Duration::from_secs(60);

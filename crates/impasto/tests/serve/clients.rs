@@ -4,8 +4,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
-use crate::http::{connect, send};
-use crate::server::Server;
+use crate::serve::http::{connect, send};
+use crate::serve::server::Server;
 
 fn decoded(text: &Value) -> image::RgbImage {
     let bytes = BASE64.decode(text.as_str().expect("base64")).expect("base64");

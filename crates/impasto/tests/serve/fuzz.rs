@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Map, Value};
 
-use crate::http::send;
-use crate::server::Server;
+use crate::serve::http::send;
+use crate::serve::server::Server;
 
 /// Fields that the APIs know, so that what is behind them is reached.
 const NAMES: [&str; 40] = [

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
 
-use crate::http::try_send;
-use crate::picture;
-use crate::server::Server;
+use crate::serve::http::try_send;
+use crate::serve::picture;
+use crate::serve::server::Server;
 
 /// What is asked for, again and again: few different ones, so that few undisturbed runs tell what they should give.
 fn asked(number: usize) -> Value {

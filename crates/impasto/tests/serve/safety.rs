@@ -4,8 +4,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
-use crate::http::send;
-use crate::server::Server;
+use crate::serve::http::send;
+use crate::serve::server::Server;
 
 /// Any web page could drive the server of whoever looks at it.
 #[test]
@@ -222,7 +222,7 @@ fn requests_that_ask_too_much_are_refused_in_words() {
 #[test]
 fn two_servers_do_not_share_a_folder() {
     let server = Server::start(&[]);
-    let second = std::process::Command::new(crate::server::PROGRAM)
+    let second = std::process::Command::new(crate::serve::server::PROGRAM)
         .args(["serve", "--listen", "127.0.0.1:0", "--gpu", "disable", "--data"])
         .arg(&server.data)
         .output()

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::http::{Answer, send};
+use crate::serve::http::{Answer, send};
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_impasto");
 

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::http::send;
-use crate::server::Server;
+use crate::serve::http::send;
+use crate::serve::server::Server;
 
 fn ended(server: &Server, id: &str) -> Value {
     server.wait(id, |job| !["queued", "running"].contains(&job["state"].as_str().unwrap_or_default()))
@@ -82,7 +82,7 @@ fn as_many_jobs_are_kept_as_was_said() {
     let server = Server::in_folder(&data, &["--keep-jobs", "2"]);
     let jobs = [1, 2, 3].map(|seed| server.queue(json!({"prompt": "a red house", "steps": 1, "seed": seed})));
     server.wait_done(&jobs[2]);
-    crate::server::wait_for("the first to be forgotten", || {
+    crate::serve::server::wait_for("the first to be forgotten", || {
         match server.get(&format!("/api/v1/jobs/{}", jobs[0])).status {
             404 => Ok(()),
             other => Err(other),

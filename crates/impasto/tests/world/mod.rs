@@ -2,16 +2,11 @@
 
 #![allow(dead_code, reason = "each test uses its part")]
 
-#[path = "../../../device/tests/drivers/mod.rs"]
-pub mod drivers;
-#[path = "../../../generate/tests/common/mod.rs"]
-mod small;
-
 use std::path::Path;
 use std::process::{Command, Output};
 
-use drivers::{drivers, lavapipe};
-use small::Small;
+use impasto_testkit::drivers::{drivers, lavapipe};
+use impasto_testkit::model::Small;
 
 /// A program in a world of its own: one fake driver before lavapipe, a fake libcuda if asked for, and a cache folder.
 pub struct World {

@@ -4,23 +4,17 @@
 //! `cargo run --release -p impasto-ptx --example on_device`, with `IMPASTO_KERNEL_PROGRAMS=1000` for more random programs, and
 //! `IMPASTO_PTX_TARGET=sm_80` to run code for an older target than the device.
 
-#[path = "../../../kernel/tests/common/mod.rs"]
-mod common;
 mod driver;
-#[path = "../../tests/support/mod.rs"]
-mod support;
-#[path = "../../../kernel/tests/language/twins.rs"]
-mod twins;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use common::{edges, gemm, kernels, programs, random, same};
 use driver::Device;
 use impasto_kernel::{BufferData, Kernel, KernelError, Launch, execute, lower_matrices};
 use impasto_ptx::{PtxTarget, compiler};
-use support::{cases, files};
+use impasto_testkit::kernel::{edges, gemm, kernels, programs, random, same};
+use impasto_testkit::ptx::{cases, files};
 
 /// What a group of programs came to.
 #[derive(Default)]

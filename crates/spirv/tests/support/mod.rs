@@ -1,8 +1,5 @@
 //! What tests of modules use: validators and optimisers of others, their shaders, a device.
-#![allow(dead_code, reason = "each test uses a part of this")]
-
 pub mod modules;
-pub mod on_device;
 
 use std::io::Write;
 use std::process::{Command, Stdio};

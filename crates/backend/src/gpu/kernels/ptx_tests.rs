@@ -1,10 +1,7 @@
 //! The kernels as PTX: NVIDIA's assembler takes them, and those for matrix units compute on an interpreter what they compute on the executor. If one of
 //! these failed, CUDA would lose that op.
 
-#[path = "../../../../ptx/tests/support/interpreter/mod.rs"]
-mod interpreter;
-#[path = "../../../../ptx/tests/support/ptxas.rs"]
-pub(super) mod ptxas;
+use impasto_testkit::ptx::{interpreter, ptxas};
 
 use impasto_kernel::KernelError;
 use impasto_ptx::{PtxTarget, compiler};

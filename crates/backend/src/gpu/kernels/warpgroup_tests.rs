@@ -6,8 +6,8 @@ use impasto_ptx::{PtxTarget, compiler};
 use super::super::super::elementwise;
 use super::super::super::warpgroup::WarpgroupGemm;
 use super::super::super::warpgroup_flash::WarpgroupFlash;
-use super::ptx::ptxas;
 use super::*;
+use impasto_testkit::ptx::ptxas;
 
 /// Numbers of 16 bits as the words that copies move.
 fn words(data: &BufferData) -> BufferData {

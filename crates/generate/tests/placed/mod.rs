@@ -2,8 +2,6 @@
 //! placed, and a budget that is kept.
 #![cfg(target_os = "linux")]
 
-#[path = "../common/mod.rs"]
-mod common;
 mod failover;
 mod homes;
 mod quantised;
@@ -14,8 +12,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::generated::numbers;
-use common::{Small, write_safetensors};
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_backend::vulkan::untried;
 use impasto_backend::{Backend, DeviceOptions};
@@ -25,6 +21,8 @@ use impasto_generate::place::{Place, Placement};
 use impasto_generate::settings::Settings;
 use impasto_generate::{Event, GenerateError, Job, run};
 use impasto_model::{Model, ModelPaths, NetworkId};
+use impasto_testkit::model::generated::numbers;
+use impasto_testkit::model::{Small, write_safetensors};
 
 /// The software device, or the one that `IMPASTO_TEST_DEVICE` names.
 fn found() -> DeviceInfo {

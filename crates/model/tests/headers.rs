@@ -1,7 +1,5 @@
 //! Files like those that people have, without their weights: a header, and a hole where the numbers would be.
 //! `tools/header_fixtures.py` made the lists and says how they are written.
-#![allow(dead_code, reason = "each test uses what it needs")]
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};

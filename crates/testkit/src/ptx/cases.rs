@@ -6,7 +6,7 @@ use impasto_kernel::{
     Shared32, Val, Vec4,
 };
 
-use crate::common::random::Rng;
+use crate::kernel::random::Rng;
 
 pub struct Case {
     pub kernel: Kernel,
@@ -507,7 +507,7 @@ fn small_functions() -> Case {
 /// Whether these are the results, within the error of a case.
 pub fn right(case: &Case, expected: &[BufferData], got: &[BufferData]) -> Result<(), String> {
     if case.error == 0.0 {
-        return crate::common::same(expected, got);
+        return crate::kernel::same(expected, got);
     }
     for (i, (a, b)) in expected.iter().zip(got).enumerate() {
         let value = |bits: u64| match a.ty {

@@ -3,10 +3,10 @@
 mod attacks;
 mod clients;
 mod fuzz;
-mod http;
+pub mod http;
 mod kills;
 mod safety;
-mod server;
+pub mod server;
 mod store;
 
 use serde_json::{Value, json};

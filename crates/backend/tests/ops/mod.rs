@@ -5,8 +5,6 @@
 
 mod arithmetic;
 mod attention;
-#[path = "../common/mod.rs"]
-mod common;
 mod leaks;
 mod lookups;
 mod movement;
@@ -15,6 +13,4 @@ mod operands;
 mod parameters;
 mod products;
 
-#[cfg(unix)]
-#[global_allocator]
-static GUARD: common::guard::Guard = common::guard::Guard;
+use crate::common;

@@ -1,11 +1,10 @@
 //! What several tests use: random kernels, and inputs for them.
-#![allow(dead_code, reason = "each test uses a part of this")]
-
 pub mod edges;
 pub mod gemm;
 pub mod kernels;
 pub mod members;
 pub mod random;
+pub mod twins;
 
 use impasto_kernel::{BufferData, Builder, Kernel, Launch, Scalar, execute};
 

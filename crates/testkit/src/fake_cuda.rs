@@ -1,6 +1,6 @@
 //! The driver that interprets kernels (`examples/fake_cuda`), where the loader finds it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 /// Starts this program anew where the loader finds the interpreting driver as the driver: where it looks is decided when a program starts.
@@ -20,7 +20,7 @@ pub fn load_fake() {
 pub fn folder() -> PathBuf {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     let make = || {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fake_cuda");
+        let folder = crate::tmp().join("fake_cuda");
         std::fs::create_dir_all(&folder).expect("a folder for the driver");
         // Other processes may do the same: the link appears whole.
         let (link, new) = (folder.join("libcuda.so.1"), folder.join(format!("{}.new", std::process::id())));

@@ -4,17 +4,17 @@ use half::{bf16, f16};
 use impasto_kernel::{BufferData, Kernel, Launch, Scalar, Space, execute};
 
 use super::cases::{self, Case};
-use crate::common::random::Rng;
+use crate::kernel::random::Rng;
 
 /// All files, as they are when this is built.
 pub const FILES: [(&str, &str); 7] = [
-    ("arithmetic.txt", include_str!("../files/arithmetic.txt")),
-    ("control.txt", include_str!("../files/control.txt")),
-    ("memory.txt", include_str!("../files/memory.txt")),
-    ("subgroup.txt", include_str!("../files/subgroup.txt")),
-    ("matrix.txt", include_str!("../files/matrix.txt")),
-    ("warpgroup.txt", include_str!("../files/warpgroup.txt")),
-    ("refused.txt", include_str!("../files/refused.txt")),
+    ("arithmetic.txt", include_str!("../../../ptx/tests/files/arithmetic.txt")),
+    ("control.txt", include_str!("../../../ptx/tests/files/control.txt")),
+    ("memory.txt", include_str!("../../../ptx/tests/files/memory.txt")),
+    ("subgroup.txt", include_str!("../../../ptx/tests/files/subgroup.txt")),
+    ("matrix.txt", include_str!("../../../ptx/tests/files/matrix.txt")),
+    ("warpgroup.txt", include_str!("../../../ptx/tests/files/warpgroup.txt")),
+    ("refused.txt", include_str!("../../../ptx/tests/files/refused.txt")),
 ];
 
 /// What stands before the first case, and the cases: heading, kernel, and what it becomes.

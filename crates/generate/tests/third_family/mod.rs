@@ -2,16 +2,12 @@
 //!
 //! `toy.rs` is the file. The pictures are compared with a plain computation.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod toy;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::generated::{numbers, parameter};
-use common::{Tensor, write_safetensors};
 use impasto_backend::Backend;
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_generate::picture::Picture;
@@ -20,6 +16,8 @@ use impasto_generate::prompt::Tokenizer;
 use impasto_generate::settings::Settings;
 use impasto_generate::{Event, GenerateError, Job, Noise, NoiseKind, plan, run};
 use impasto_model::{FAMILIES, Family, Model, ModelPaths, TextRole};
+use impasto_testkit::model::generated::{numbers, parameter};
+use impasto_testkit::model::{Tensor, write_safetensors};
 use toy::{DEVIATION, LEAST, MEAN, Toy, template};
 
 const HEIGHT: usize = 24;

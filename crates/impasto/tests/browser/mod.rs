@@ -1,16 +1,10 @@
 //! The page of `impasto serve` as a user meets it: a real browser, real clicks and a real model.
 
 mod driver;
-#[path = "../serve/http.rs"]
-#[allow(dead_code)]
-mod http;
-#[path = "../serve/server.rs"]
-#[allow(dead_code)]
-mod server;
 
+use crate::serve::server::Server;
 use driver::{Browser, ENTER};
 use serde_json::{Value, json};
-use server::Server;
 
 /// The page has read settings and models, and listens.
 const READY: &str =

@@ -1,10 +1,10 @@
 //! A driver that is lavapipe until it goes wrong on purpose: `shim.c`, built with the C compiler of the system.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../worker/tests/driver/shim.c");
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/shim/shim.c");
 
 /// Where it is.
 pub struct Shim {
@@ -18,7 +18,7 @@ pub struct Shim {
 pub fn shim() -> &'static Shim {
     static BUILT: OnceLock<Shim> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("shim");
+        let folder = crate::tmp().join("shim");
         std::fs::create_dir_all(&folder).expect("a folder for the driver");
         // Several processes of tests may build at once: each file appears whole or not at all.
         let own = |name: &str| folder.join(format!("{name}.{}", std::process::id()));

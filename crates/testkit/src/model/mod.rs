@@ -1,9 +1,6 @@
 //! Small models of the true structure, their weights made from their names, in every layout that people have files in.
 
-#![allow(dead_code)] // each test uses its part
-
 pub mod families;
-#[path = "../../../model/tests/common/generated.rs"]
 pub mod generated;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,4 @@
 //! Networks against outputs of a reference; weights and inputs come from the same generator on both sides.
-#![allow(dead_code, reason = "each test uses what it needs")]
-
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -11,7 +9,7 @@ use impasto_graph::{DType, Graph, HostTensor, Plan, Storage};
 use impasto_model::ElementTypes;
 use impasto_weights::Checkpoint;
 
-use crate::generated::{numbers, parameter};
+use impasto_testkit::model::generated::{numbers, parameter};
 
 /// An input made from its name.
 pub fn given(name: &str, shape: &[usize]) -> HostTensor {

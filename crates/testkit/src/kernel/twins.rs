@@ -5,7 +5,7 @@
 
 use impasto_kernel::{BufferData, Kernel, KernelError, KernelStruct, Launch, Scalar};
 
-use crate::common::random::Rng;
+use crate::kernel::random::Rng;
 
 pub const INVOCATIONS: u32 = 64;
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../device/tests/drivers");
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/drivers");
 
 const CRASHED: &str = "crashed";
 const TIMED_OUT: &str = "timed_out";
@@ -40,7 +40,6 @@ pub const FAULTS: &[(&str, &str, &str)] = &[
 ];
 
 /// What a driver does to others in its process: a thread that crashes later, floating-point exceptions, limits.
-#[allow(dead_code)] // not all tests use it
 pub const DISTURBING: &[&str] = &[
     "later:load-driver",
     "later:create-instance",
@@ -89,7 +88,7 @@ impl Drivers {
 pub fn drivers() -> &'static Drivers {
     static BUILT: OnceLock<Drivers> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("drivers");
+        let folder = crate::tmp().join("drivers");
         let [cuda, cuda_2017, egl] = ["cuda", "cuda_2017", "egl"].map(|name| folder.join(name));
         for folder in [&folder, &cuda, &cuda_2017, &egl] {
             std::fs::create_dir_all(folder).expect("a folder for the drivers");

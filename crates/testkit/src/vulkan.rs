@@ -1,6 +1,4 @@
 //! Kernels on a Vulkan device: lavapipe, which computes on the CPU and is the same everywhere.
-#![allow(dead_code, reason = "each test uses a part of this")]
-
 use impasto_kernel::{BufferData, CompiledModule, Kernel, Launch, param_bytes};
 use impasto_spirv::{Words, interface};
 use impasto_vulkan::{Buffer, Loader, PhysicalDeviceType, VulkanDevice};

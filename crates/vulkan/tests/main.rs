@@ -1,0 +1,4 @@
+//! The layer over Vulkan, on lavapipe.
+
+mod kernels;
+mod lavapipe;
