@@ -86,7 +86,7 @@ took() { printf '   %s s%s\n' $((EPOCHSECONDS - begun)) "${1:+: $1}"; }
 # The network: where this machine gets that Debian from, if it does.
 apt_sources() {
     local own
-    own=$(apt-get update --print-uris 2>/dev/null | sed -n "s|^'\(.*\)/dists/\($release[a-z-]*\)/InRelease'.*|deb \1 \2 main|p")
+    own=$(apt-get update --print-uris 2>/dev/null | sed -n "s|^'\(.*\)/dists/\(${release}[a-z-]*\)/InRelease'.*|deb \1 \2 main|p")
     if grep -q " $release main" <<<"$own"; then echo "$own"; fi
 }
 
@@ -157,6 +157,7 @@ make_base() {
 make_machine() {
     local machine=$work/$1 owner=root
     cp -a "$base" "$machine"
+    git clone --quiet --depth 1 "file://$PWD" "$machine/srv/impasto"
     if [ "$1" = user ]; then
         owner=painter
         chroot "$machine" useradd --create-home --shell /bin/bash painter
@@ -165,7 +166,6 @@ make_machine() {
         echo 'painter ALL=(ALL) NOPASSWD: ALL' >"$machine/etc/sudoers.d/painter"
         rm -rf "$machine"/var/lib/apt/lists/*_*
     fi
-    git clone --quiet --depth 1 "file://$PWD" "$machine/srv/impasto"
     chroot "$machine" chown -R "$owner:" /srv/impasto
 }
 
