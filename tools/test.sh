@@ -5,14 +5,16 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-say() { printf '\n== %s\n' "$*"; }
+# shellcheck source=tools/setup.sh
+. tools/setup.sh
 
-# A C linker, which Rust needs; a C++ compiler, with which tests build drivers that go wrong; a Vulkan driver that works everywhere, beside
-# which they go wrong and on which kernels run; a layer that watches it; and what the kernel compiler is tested with.
+# A C++ compiler, with which tests build drivers that go wrong; a Vulkan driver that works everywhere, beside which they go wrong and on
+# which kernels run; a layer that watches it; and what the kernel compiler is tested with.
 missing=()
-{ command -v cc && command -v c++; } >/dev/null || missing+=(build-essential)
+command -v c++ >/dev/null || missing+=(build-essential)
 ls /usr/share/vulkan/icd.d/lvp_icd*.json >/dev/null 2>&1 || missing+=(mesa-vulkan-drivers)
-{ ldconfig -p 2>/dev/null || true; } | grep -q 'libvulkan\.so\.1' || missing+=(libvulkan1)
+# Where ldconfig is, which is not on the PATH of an ordinary user.
+{ PATH=$PATH:/usr/sbin:/sbin ldconfig -p 2>/dev/null || true; } | grep -q 'libvulkan\.so\.1' || missing+=(libvulkan1)
 ls /usr/share/vulkan/explicit_layer.d/*khronos_validation* >/dev/null 2>&1 || missing+=(vulkan-validationlayers)
 command -v spirv-val >/dev/null || missing+=(spirv-tools)
 command -v spirv-cross >/dev/null || missing+=(spirv-cross)
@@ -21,16 +23,7 @@ command -v glslc >/dev/null || missing+=(glslc)
 { command -v chromium && command -v chromedriver; } >/dev/null || missing+=(chromium chromium-driver)
 # A virtual environment of Python, for NVIDIA's assembler and for clients of the server.
 { [ -n "${IMPASTO_PTXAS:-}" ] && [ -n "${IMPASTO_CLIENTS_PYTHON:-}" ]; } || python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
-if [ ${#missing[@]} -gt 0 ]; then
-    if ! command -v apt-get >/dev/null; then
-        echo "these are missing, by their names in Debian: ${missing[*]}; install them, or tests will fail" >&2
-    else
-        say "installing ${missing[*]}"
-        as_root=$([ "$(id -u)" = 0 ] || echo sudo)
-        $as_root apt-get update -q
-        $as_root apt-get install -qy --no-install-recommends "${missing[@]}"
-    fi
-fi
+setup "clippy fmt" "${missing[@]}"
 # NVIDIA's assembler, which looks at every PTX module; from PyPI, into a virtual environment outside of the repository that later runs find again.
 # Without it those tests fail. IMPASTO_PTX_TARGETS=all makes them try every target.
 if [ -z "${IMPASTO_PTXAS:-}" ]; then
@@ -54,11 +47,6 @@ if [ -z "${IMPASTO_CLIENTS_PYTHON:-}" ]; then
         "$clients/bin/pip" install --quiet 'openai>=3,<4' 'webuiapi>=0.9,<1'
     fi
     export IMPASTO_CLIENTS_PYTHON="$clients/bin/python"
-fi
-
-if ! command -v cargo >/dev/null; then
-    echo "cargo is missing: install Rust $(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) or later with rustup" >&2
-    exit 1
 fi
 
 say "formatting"
