@@ -1,9 +1,19 @@
 #!/usr/bin/env bash
 # The one test command: installs what a bare Debian or Ubuntu machine lacks, then checks everything.
 #
-#   tools/test.sh           formatting, lints, documentation, all tests (a few minutes on two cores)
+#   tools/test.sh           formatting, dependencies, lints, documentation, tests: a quarter of an hour on two cores with nothing built
+#   tools/test.sh --long    the long trials alone: tests in modules called `long`, which the other run leaves out
 set -euo pipefail
 cd "$(dirname "$0")/.."
+long=
+case "$*" in
+    "") ;;
+    --long) long=yes ;;
+    *)
+        sed -n '/^#   /s/^#   //p' "$0" >&2
+        exit 2
+        ;;
+esac
 
 # shellcheck source=tools/setup.sh
 . tools/setup.sh
@@ -49,40 +59,45 @@ if [ -z "${IMPASTO_CLIENTS_PYTHON:-}" ]; then
     export IMPASTO_CLIENTS_PYTHON="$clients/bin/python"
 fi
 
+# tests FILTER...: each line is a name of a nextest option or a filter that plain `cargo test` has, too.
+run_tests() {
+    if cargo nextest --version >/dev/null 2>&1; then
+        # shellcheck disable=SC2086
+        cargo nextest run --workspace --locked --no-fail-fast ${long:+--run-ignored only} "$@"
+    else
+        cargo test --workspace --locked --no-fail-fast --lib --bins --tests -- ${long:+--ignored} "$@"
+    fi
+}
+
+if [ -n "$long" ]; then
+    say "long trials"
+    run_tests long::
+    say "all is well"
+    exit
+fi
+
 say "formatting"
 cargo fmt --all --check
 
-# Tests are built with faults, so that devices and disks can fail on purpose; a release is not, and has nothing of them.
-faults="--features impasto/faults"
+say "dependencies"
+tools/check_deps.sh
 
+# Tests have faults, so that devices and disks can fail on purpose (`faults` under [dev-dependencies]); a release has nothing of them.
 say "what is released"
-cargo check --release --locked -p impasto
+cargo check --locked -p impasto
 if cargo tree --locked -p impasto -e normal,build | grep impasto-faults; then
     echo "a release would contain faults" >&2
     exit 1
 fi
 
-say "lints"
-cargo clippy --workspace --all-targets --release --locked $faults -- -D warnings
-
 say "documentation"
-RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --release --locked
+RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+
+say "lints"
+cargo clippy --workspace --all-targets --locked -- -D warnings
 
 say "tests"
-if cargo nextest --version >/dev/null 2>&1; then
-    cargo nextest run --workspace --release --locked $faults --no-fail-fast
-else
-    cargo test --workspace --release --locked $faults --no-fail-fast --lib --bins --tests
-fi
-cargo test --workspace --release --locked $faults --doc
-
-# The portable path must build where there is no x86: checked wherever that toolchain is installed.
-if rustc --print target-libdir --target aarch64-unknown-linux-gnu >/dev/null 2>&1 &&
-    [ -d "$(rustc --print target-libdir --target aarch64-unknown-linux-gnu)" ]; then
-    say "aarch64"
-    RUSTFLAGS="-D warnings" cargo check --workspace --locked --target aarch64-unknown-linux-gnu
-else
-    echo "aarch64: not checked, its standard library is not installed here"
-fi
+run_tests
+cargo test --workspace --locked --doc
 
 say "all is well"
