@@ -9,11 +9,11 @@ use crate::common::banded::{check, random_cutting};
 use crate::common::case::Case;
 use crate::common::cpus::machines;
 use crate::common::machine::{Factors, Machine};
-use crate::common::random_graph::{Kind, random_graph};
 use crate::common::rng::{Rng, cases, seed};
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
 use impasto_graph::{Cutting, Graph, GraphError};
 use impasto_model::{ElementTypes, Heads, UnetConfig, VaeConfig, unet, vae_decoder, vae_encoder};
+use impasto_testkit::graph::random_graph::{Kind, random_graph};
 
 fn long(usual: usize) -> usize {
     std::env::var("IMPASTO_BAND_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)

@@ -8,13 +8,13 @@ use crate::common::cpus::machines;
 use crate::common::exam::{Bar, compare};
 use crate::common::machine::{Machine, same_bits};
 use crate::common::networks::{tiny_networks, tiny_vae};
-use crate::common::random_graph::{Kind, random_graph};
 use crate::common::reference::interpret;
 use crate::common::rng::{Rng, cases, seed};
 use impasto_backend::cpu::{Cpu, CpuOptions, Isa, Precision};
 use impasto_backend::{Backend, BackendError, ParamError, ParamInfo, Params, WeightSource};
 use impasto_graph::{DType, Epilogue, Graph, GraphError, HostTensor, Plan, PlanError, Storage, Unary};
 use impasto_model::{ElementTypes, vae_decoder};
+use impasto_testkit::graph::random_graph::{Kind, random_graph};
 
 /// After many ops little roundings have grown; bytes that were overwritten are off by far more.
 const CHAIN: Bar = Bar { f32: 2e-3, bf16: 5e-2, exact: f64::INFINITY };

@@ -5,7 +5,7 @@ use impasto_kernel::{BufferData, Launch, Scalar, execute, optimise};
 
 #[test]
 fn a_kernel_computes_what_the_same_rust_computes() {
-    for twin in twins::all() {
+    for twin in impasto_testkit::kernel::twins::all() {
         let kernel = (twin.kernel)().unwrap_or_else(|e| panic!("{e}"));
         let optimised = optimise(&kernel).unwrap();
         for seed in impasto_testkit::kernel::programs(20) {

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use crate::headers::{Tensors, sparse};
 use impasto_model::{FAMILIES, Model, ModelPaths, original_names};
+use impasto_testkit::model::Small;
 use impasto_weights::Checkpoint;
-use small::Small;
 use tempfile::TempDir;
 
 fn open(path: &Path) -> Result<Model, String> {

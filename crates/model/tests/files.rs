@@ -1,5 +1,6 @@
 //! From files to networks. What a user would lose: a model that just works, or a sentence that says why it does not.
 
+use crate::headers;
 use std::path::{Path, PathBuf};
 
 use crate::headers::{Folder, SCHEDULER, layout, part, sparse, sparse_with};
@@ -279,7 +280,7 @@ fn the_plain_name_comes_before_variants_and_shards_are_one_component() {
     let half = tensors.len() / 2;
     let names =
         ["diffusion_pytorch_model-00001-of-00002.safetensors", "diffusion_pytorch_model-00002-of-00002.safetensors"];
-    let halves: [common::Tensors; 2] =
+    let halves: [headers::Tensors; 2] =
         [tensors.clone().into_iter().take(half).collect(), tensors.clone().into_iter().skip(half).collect()];
     let mut map = vec![];
     for (name, half) in names.iter().zip(&halves) {
@@ -287,7 +288,7 @@ fn the_plain_name_comes_before_variants_and_shards_are_one_component() {
         map.extend(half.keys().map(|tensor| format!(r#""{tensor}":"{name}""#)));
     }
     let index = format!(r#"{{"metadata":{{}},"weight_map":{{{}}}}}"#, map.join(","));
-    common::write(&unet.join("diffusion_pytorch_model.safetensors.index.json"), &index);
+    headers::write(&unet.join("diffusion_pytorch_model.safetensors.index.json"), &index);
     let model = open(&whole(folder.path()));
     assert_eq!(
         (network(&model, NetworkId::Denoiser).len(), network(&model, NetworkId::Denoiser).storage()),
@@ -305,7 +306,7 @@ fn config_says_what_shapes_cannot() {
         let path = folder.path().join(file);
         let text = std::fs::read_to_string(&path).expect("it is there");
         assert!(text.contains(from), "'{from}' is not in {text}");
-        common::write(&path, &text.replace(from, to));
+        headers::write(&path, &text.replace(from, to));
     };
     change("scheduler/scheduler_config.json", "\"epsilon\"", "\"v_prediction\",\"rescale_betas_zero_snr\":true");
     change("unet/config.json", "[5, 10, 20, 20]", "[5, 5, 10, 10]");
@@ -408,7 +409,7 @@ fn other_models_are_refused_with_what_they_are() {
 fn tensors_that_are_missing_or_wrong_are_named_before_anything_is_packed() {
     let folder = temporary();
     let path = folder.path().join("m.safetensors");
-    let broken = |change: &dyn Fn(&mut common::Tensors)| {
+    let broken = |change: &dyn Fn(&mut headers::Tensors)| {
         let mut tensors = layout("sd15_pruned_emaonly_f16");
         change(&mut tensors);
         whole(sparse(&path, &tensors, &[]))
@@ -416,24 +417,24 @@ fn tensors_that_are_missing_or_wrong_are_named_before_anything_is_packed() {
     let name = "model.diffusion_model.middle_block.1.transformer_blocks.0.ff.net.2.weight";
     refused(&broken(&|t| drop(t.remove(name))), &["m.safetensors", "diffusion model", name, "[1280, 5120]", "missing"]);
     let put = |element: &'static str, shape: Vec<usize>| {
-        move |t: &mut common::Tensors| drop(t.insert(name.into(), (element.into(), shape.clone())))
+        move |t: &mut headers::Tensors| drop(t.insert(name.into(), (element.into(), shape.clone())))
     };
     refused(&broken(&put("F16", vec![1280, 5119])), &[name, "[1280, 5119]", "[1280, 5120] is needed"]);
     refused(&broken(&put("I64", vec![1280, 5120])), &[name, "stored as i64", "f16"]);
-    let all = |t: &mut common::Tensors| {
+    let all = |t: &mut headers::Tensors| {
         for (_, (_, shape)) in t.iter_mut().filter(|(name, _)| name.contains(".attn2.")) {
             shape[0] += 1;
         }
     };
     refused(&broken(&all), &["and 76 more"]);
-    let groups = |t: &mut common::Tensors| {
+    let groups = |t: &mut headers::Tensors| {
         for (_, (_, shape)) in t.iter_mut().filter(|(name, _)| name.starts_with("model.")) {
             shape.iter_mut().for_each(|d| *d = if *d % 320 == 0 { *d / 32 } else { *d });
         }
     };
     refused(&broken(&groups), &["m.safetensors", "do not fit together"]);
     // Sizes that cannot be: an empty tensor may claim any.
-    let huge = |t: &mut common::Tensors| {
+    let huge = |t: &mut headers::Tensors| {
         for (_, (_, shape)) in t.iter_mut().filter(|(name, _)| name.starts_with("model.")) {
             *shape = [0].into_iter().chain(shape.iter().map(|_| usize::MAX >> 2)).collect();
         }

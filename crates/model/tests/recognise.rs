@@ -2,6 +2,7 @@
 //!
 //! `fixtures/headers` has the names and shapes of true-size checkpoints.
 
+use crate::headers;
 use impasto_graph::{Graph, Unary};
 use impasto_model::{
     CheckpointLayout, Clip, ClipConfig, ClipLayout, ElementTypes, FAMILIES, HiddenState, Network, RecognisedNetwork,
@@ -9,7 +10,7 @@ use impasto_model::{
 };
 
 fn header(name: &str) -> TensorShapes {
-    common::layout(name).into_iter().map(|(name, (_, shape))| (name, shape)).collect()
+    headers::layout(name).into_iter().map(|(name, (_, shape))| (name, shape)).collect()
 }
 
 fn text(config: ClipConfig, layout: ClipLayout) -> Clip {

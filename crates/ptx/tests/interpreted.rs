@@ -55,7 +55,7 @@ fn real_kernels_compute_what_plain_rust_computes() {
 
 #[test]
 fn the_language_computes_what_the_same_rust_computes() {
-    for twin in twins::all() {
+    for twin in impasto_testkit::kernel::twins::all() {
         let kernel = (twin.kernel)().unwrap();
         for (module, how) in both(&kernel, PtxTarget::Sm80) {
             for seed in 0..3 {

@@ -127,7 +127,7 @@ fn the_language_computes_what_the_same_rust_computes_on_a_device() {
         return;
     }
     let device = open();
-    for twin in twins::all() {
+    for twin in impasto_testkit::kernel::twins::all() {
         let kernel = (twin.kernel)().unwrap();
         for (module, how) in both(&device, &kernel) {
             let module = module.unwrap();

@@ -14,4 +14,4 @@ pub mod machine;
 pub mod networks;
 pub mod reference;
 
-pub use impasto_testkit::graph::{random_graph, rng};
+pub use impasto_testkit::graph::rng;

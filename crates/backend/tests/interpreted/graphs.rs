@@ -10,9 +10,9 @@ use super::common::case::Case;
 use super::common::cpus::{machines, open};
 use super::common::exam::compare;
 use super::common::machine::{Factors, same_bits};
-use super::common::random_graph::{Kind, random_graph};
 use super::common::reference::interpret;
 use super::common::rng::{Rng, cases, seed};
+use impasto_testkit::graph::random_graph::{Kind, random_graph};
 
 /// A random graph that stays among ordinary numbers, with what the reference says of it.
 fn tame_case(ops: usize, rng: &mut Rng) -> (Case, Vec<Vec<f64>>) {

@@ -8,8 +8,8 @@ use super::common::case::Case;
 use super::common::cpus::{machines, open};
 use super::common::machine::{Factors, Machine, same_bits};
 use super::common::networks::{tiny_networks, tiny_vae};
-use super::common::random_graph::{Kind, random_graph};
 use super::common::rng::{Rng, cases, seed};
+use impasto_testkit::graph::random_graph::{Kind, random_graph};
 
 #[test]
 fn random_graphs_yield_the_same_bits_in_bands() {

@@ -16,4 +16,4 @@ pub mod networks;
 #[path = "../common/reference.rs"]
 pub mod reference;
 
-pub use impasto_testkit::graph::{random_graph, rng};
+pub use impasto_testkit::graph::rng;

@@ -145,9 +145,9 @@ fn killed() {
 }
 
 fn manifests() {
-    let drivers = super::drivers::drivers();
+    let drivers = impasto_testkit::drivers::drivers();
     let files = ["stale_icd.json", "garbled_icd.json"].map(|name| drivers.folder.join(name).display().to_string());
-    let lavapipe = super::drivers::lavapipe().display().to_string();
+    let lavapipe = impasto_testkit::drivers::lavapipe().display().to_string();
     let seen = Scene::new().with("VK_DRIVER_FILES", format!("{}:{}:{lavapipe}", files[0], files[1])).survey();
     seen.assert_healthy_neighbours();
     let findings = seen.findings();
@@ -160,7 +160,7 @@ fn manifests() {
 }
 
 fn refuses() {
-    let manifest = super::drivers::drivers().manifest().display().to_string();
+    let manifest = impasto_testkit::drivers::drivers().manifest().display().to_string();
     let seen = Scene::new().with("VK_DRIVER_FILES", manifest).with("FAKE_VULKAN", "refuse").survey();
     assert_eq!(seen.views().len(), 1);
     assert!(seen.findings().contains("vkCreateInstance failed with -9"), "{}", seen.findings());
@@ -173,13 +173,13 @@ fn codes() {
         seen.assert_healthy_neighbours();
         assert!(seen.findings().contains(words), "{code}: {}", seen.findings());
     }
-    let path = format!("{}:/usr/local/cuda/lib64/stubs", super::drivers::drivers().cuda.display());
+    let path = format!("{}:/usr/local/cuda/lib64/stubs", impasto_testkit::drivers::drivers().cuda.display());
     let seen = Scene::cuda("").with("LD_LIBRARY_PATH", path).survey();
     assert!(seen.findings().contains("stubs") && is_healthy(seen.labelled("Fake GPU").expect("it is found")));
 }
 
 fn egl() {
-    let folder = super::drivers::drivers().egl.display().to_string();
+    let folder = impasto_testkit::drivers::drivers().egl.display().to_string();
     let seen = Scene::new().with("LD_LIBRARY_PATH", folder).survey();
     seen.assert_healthy_neighbours();
     let findings = seen.findings();
@@ -187,7 +187,7 @@ fn egl() {
 }
 
 fn one_gpu() {
-    let cuda = super::drivers::drivers().cuda.display().to_string();
+    let cuda = impasto_testkit::drivers::drivers().cuda.display().to_string();
     let seen = Scene::vulkan("").with("LD_LIBRARY_PATH", cuda).survey();
     seen.assert_healthy_neighbours();
     let devices = seen.survey["devices"].as_array().expect("devices");
@@ -225,7 +225,7 @@ fn disturbs() {
         let guard = std::fs::read_to_string(folder.path().join("cache/devices-guard.json")).unwrap_or_default();
         assert!(!guard.contains("lvp_icd"), "{fault}: {guard}");
         // The driver is removed.
-        let seen = scene.with("VK_DRIVER_FILES", super::drivers::lavapipe().display().to_string()).survey();
+        let seen = scene.with("VK_DRIVER_FILES", impasto_testkit::drivers::lavapipe().display().to_string()).survey();
         seen.assert_healthy_neighbours();
         assert_eq!(seen.api("vulkan")["blocked"], serde_json::json!([]), "{fault}");
     }
@@ -246,7 +246,7 @@ fn daemonised() {
 /// Many surveys in one process: 30, or as many as `IMPASTO_LONG_RUN` says.
 fn random() {
     let count = std::env::var("IMPASTO_LONG_RUN").unwrap_or_else(|_| "30".into());
-    let cuda = super::drivers::drivers().cuda.display().to_string();
+    let cuda = impasto_testkit::drivers::drivers().cuda.display().to_string();
     let scene =
         Scene::vulkan("").with("LD_LIBRARY_PATH", cuda).with("SURVEY_COUNT", count.clone()).with("SURVEY_HARD", "2.5");
     let seen = scene.play("random");

@@ -39,7 +39,7 @@ fn from_cache(scene: &Scene) -> bool {
 fn kept() {
     let folder = folder();
     let manifest = folder.path().join("lvp.json");
-    std::fs::copy(super::drivers::lavapipe(), &manifest).expect("a copy");
+    std::fs::copy(impasto_testkit::drivers::lavapipe(), &manifest).expect("a copy");
     let scene =
         Scene::new().with("SURVEY_STORE", store(&folder)).with("VK_DRIVER_FILES", manifest.display().to_string());
     assert!(!from_cache(&scene));

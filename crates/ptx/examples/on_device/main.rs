@@ -153,7 +153,7 @@ impl Session {
             self.run(&case.kernel, &case.launch, &case.kernel.name, &|got| kernels::right(&case, &got));
         }
         self.group("twins in Rust");
-        for twin in twins::all() {
+        for twin in impasto_testkit::kernel::twins::all() {
             let Ok(kernel) = (twin.kernel)() else { continue };
             for seed in 0..3 {
                 let (launch, want) = twin.launch(seed);

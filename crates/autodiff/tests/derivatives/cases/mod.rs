@@ -14,6 +14,7 @@ pub struct Case {
     /// The derivative of the sum of the last buffer by each element of the first.
     pub closed: Option<Vec<f64>>,
     /// Whether there are no loops and branches in it.
+    #[allow(dead_code, reason = "benches/grad.rs reads it")]
     pub straight: bool,
 }
 
