@@ -8,8 +8,8 @@ use crate::derivatives::gradients::{narrow, wide};
 use crate::derivatives::{articulated, cases, differentiable, poses, together};
 use impasto_autodiff::{Differentiate, Purpose};
 use impasto_kernel::{BufferData, Builder, Kernel, Launch, Scalar, execute};
+use impasto_testkit::in_child;
 use impasto_testkit::kernel::programs;
-use impasto_testkit::vulkan::in_child;
 use impasto_vulkan::{PhysicalDeviceType, VulkanDevice};
 
 fn open() -> VulkanDevice {
@@ -92,7 +92,7 @@ fn compare(device: &VulkanDevice, what: &str, kernel: &Kernel, wide: &Launch, er
 
 #[test]
 fn every_kind_of_case_has_the_same_derivatives_on_a_device() {
-    if !in_child("every_kind_of_case_has_the_same_derivatives_on_a_device") {
+    if !in_child!("every_kind_of_case_has_the_same_derivatives_on_a_device") {
         return;
     }
     let device = open();
@@ -105,7 +105,7 @@ fn every_kind_of_case_has_the_same_derivatives_on_a_device() {
 
 #[test]
 fn buffers_of_structs_have_the_same_derivatives_on_a_device() {
-    if !in_child("buffers_of_structs_have_the_same_derivatives_on_a_device") {
+    if !in_child!("buffers_of_structs_have_the_same_derivatives_on_a_device") {
         return;
     }
     let (at, turn) = ([0.7, -0.3, 1.1, 0.0].repeat(4), [0.4, -0.9, 1.2, 0.6].repeat(2));
@@ -126,7 +126,7 @@ fn buffers_of_structs_have_the_same_derivatives_on_a_device() {
 
 #[test]
 fn a_chain_of_bodies_has_the_same_gradient_on_a_device() {
-    if !in_child("a_chain_of_bodies_has_the_same_gradient_on_a_device") {
+    if !in_child!("a_chain_of_bodies_has_the_same_gradient_on_a_device") {
         return;
     }
     // Lavapipe takes minutes to compile more.
@@ -139,7 +139,7 @@ fn a_chain_of_bodies_has_the_same_gradient_on_a_device() {
 
 #[test]
 fn random_programs_have_the_same_derivatives_on_a_device() {
-    if !in_child("random_programs_have_the_same_derivatives_on_a_device") {
+    if !in_child!("random_programs_have_the_same_derivatives_on_a_device") {
         return;
     }
     let device = open();
@@ -153,7 +153,7 @@ fn random_programs_have_the_same_derivatives_on_a_device() {
 
 #[test]
 fn random_kernels_that_work_together_have_the_same_derivatives_on_a_device() {
-    if !in_child("random_kernels_that_work_together_have_the_same_derivatives_on_a_device") {
+    if !in_child!("random_kernels_that_work_together_have_the_same_derivatives_on_a_device") {
         return;
     }
     let device = open();
@@ -165,7 +165,7 @@ fn random_kernels_that_work_together_have_the_same_derivatives_on_a_device() {
 
 #[test]
 fn a_tape_that_is_too_small_is_an_error_on_a_device_and_the_next_launch_is_right() {
-    if !in_child("a_tape_that_is_too_small_is_an_error_on_a_device_and_the_next_launch_is_right") {
+    if !in_child!("a_tape_that_is_too_small_is_an_error_on_a_device_and_the_next_launch_is_right") {
         return;
     }
     let device = open();

@@ -389,7 +389,7 @@ fn an_unknown_path_in_the_environment_is_an_error() {
     // In a child: the environment belongs to all threads of a process.
     let program = std::env::current_exe().expect("this program has a name");
     let child = std::process::Command::new(program)
-        .args(["--ignored", "--exact", "child_with_an_unknown_path"])
+        .args(["--ignored", "--exact", "plans::child_with_an_unknown_path"])
         .env("IMPASTO_CPU", "mmx")
         .output()
         .expect("the child starts");

@@ -114,7 +114,7 @@ fn the_variable_names_a_folder_for_dumps() {
     }
     let folder = tempfile::tempdir().unwrap();
     let done = Command::new(std::env::current_exe().unwrap())
-        .args(["the_variable_names_a_folder_for_dumps", "--exact"])
+        .args(["compiler::the_variable_names_a_folder_for_dumps", "--exact"])
         .env("IMPASTO_DUMP_KERNELS", folder.path())
         .output()
         .unwrap();
@@ -235,7 +235,7 @@ fn writers_at_the_same_time_do_not_disturb_each_other() {
     let folder = tempfile::tempdir().unwrap();
     let child = || {
         Command::new(std::env::current_exe().unwrap())
-            .args(["writers_at_the_same_time_do_not_disturb_each_other", "--exact"])
+            .args(["compiler::writers_at_the_same_time_do_not_disturb_each_other", "--exact"])
             .env("IMPASTO_CACHE_TEST", folder.path())
             .spawn()
             .unwrap()

@@ -5,8 +5,9 @@
 
 use impasto_kernel::{BufferData, CompiledModule, Kernel, KernelError, Launch, execute, lower_matrices};
 use impasto_spirv::compile_for;
+use impasto_testkit::in_child;
 use impasto_testkit::kernel::{edges, gemm, kernels, programs, random, same};
-use impasto_testkit::vulkan::{in_child, open, run};
+use impasto_testkit::vulkan::{open, run};
 use impasto_vulkan::{Loader, VulkanDevice};
 
 /// The module of a kernel for this device, optimised and not.
@@ -41,7 +42,7 @@ fn unsigned(buffers: &[BufferData]) -> Vec<BufferData> {
 
 #[test]
 fn random_kernels_give_the_same_bits_on_a_device() {
-    if !in_child("random_kernels_give_the_same_bits_on_a_device") {
+    if !in_child!("random_kernels_give_the_same_bits_on_a_device") {
         return;
     }
     let device = open();
@@ -53,7 +54,7 @@ fn random_kernels_give_the_same_bits_on_a_device() {
 
 #[test]
 fn what_others_leave_undefined_is_defined_on_a_device() {
-    if !in_child("what_others_leave_undefined_is_defined_on_a_device") {
+    if !in_child!("what_others_leave_undefined_is_defined_on_a_device") {
         return;
     }
     let device = open();
@@ -63,7 +64,7 @@ fn what_others_leave_undefined_is_defined_on_a_device() {
 
 #[test]
 fn small_floats_round_and_lie_on_a_device_as_they_do_here() {
-    if !in_child("small_floats_round_and_lie_on_a_device_as_they_do_here") {
+    if !in_child!("small_floats_round_and_lie_on_a_device_as_they_do_here") {
         return;
     }
     let device = open();
@@ -87,7 +88,7 @@ fn small_floats_round_and_lie_on_a_device_as_they_do_here() {
 
 #[test]
 fn kernels_of_one_module_run_by_their_names() {
-    if !in_child("kernels_of_one_module_run_by_their_names") {
+    if !in_child!("kernels_of_one_module_run_by_their_names") {
         return;
     }
     let device = open();
@@ -109,7 +110,7 @@ fn kernels_of_one_module_run_by_their_names() {
 
 #[test]
 fn real_kernels_compute_what_plain_rust_computes_on_a_device() {
-    if !in_child("real_kernels_compute_what_plain_rust_computes_on_a_device") {
+    if !in_child!("real_kernels_compute_what_plain_rust_computes_on_a_device") {
         return;
     }
     let device = open();
@@ -123,7 +124,7 @@ fn real_kernels_compute_what_plain_rust_computes_on_a_device() {
 
 #[test]
 fn the_language_computes_what_the_same_rust_computes_on_a_device() {
-    if !in_child("the_language_computes_what_the_same_rust_computes_on_a_device") {
+    if !in_child!("the_language_computes_what_the_same_rust_computes_on_a_device") {
         return;
     }
     let device = open();
@@ -142,7 +143,7 @@ fn the_language_computes_what_the_same_rust_computes_on_a_device() {
 
 #[test]
 fn products_of_matrices_give_the_same_bits_on_a_device_without_them() {
-    if !in_child("products_of_matrices_give_the_same_bits_on_a_device_without_them") {
+    if !in_child!("products_of_matrices_give_the_same_bits_on_a_device_without_them") {
         return;
     }
     let device = open();

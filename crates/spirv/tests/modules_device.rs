@@ -3,7 +3,8 @@
 use crate::support::modules;
 use impasto_kernel::blowup::Case;
 use impasto_spirv::{Diff, DiffOptions, ModuleOptions, Words, compile_unoptimised, optimise_words};
-use impasto_testkit::vulkan::{in_child, open_for};
+use impasto_testkit::in_child;
+use impasto_testkit::vulkan::open_for;
 use std::collections::HashMap;
 
 /// Devices by the capabilities that they were opened for.
@@ -28,7 +29,7 @@ fn same(devices: &mut Devices, name: &str, words: &[u32], options: DiffOptions) 
 
 #[test]
 fn shaders_compute_the_same_on_lavapipe() {
-    if !in_child("shaders_compute_the_same_on_lavapipe") {
+    if !in_child!("shaders_compute_the_same_on_lavapipe") {
         return;
     }
     let mut devices = Devices::new();
@@ -48,7 +49,7 @@ fn shaders_compute_the_same_on_lavapipe() {
 
 #[test]
 fn variables_across_joins_compute_the_same_on_lavapipe() {
-    if !in_child("variables_across_joins_compute_the_same_on_lavapipe") {
+    if !in_child!("variables_across_joins_compute_the_same_on_lavapipe") {
         return;
     }
     let mut devices = Devices::new();

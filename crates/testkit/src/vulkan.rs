@@ -3,12 +3,22 @@ use impasto_kernel::{BufferData, CompiledModule, Kernel, Launch, param_bytes};
 use impasto_spirv::{Words, interface};
 use impasto_vulkan::{Buffer, Loader, PhysicalDeviceType, VulkanDevice};
 
-/// Runs the rest of a test in a child, and says whether this is it: a driver may crash, lavapipe is told to compile fast, which it reads when
-/// it is loaded, and the validation layer watches every call and every module.
-pub fn in_child(test: &str) -> bool {
+/// Runs the rest of the test of this name in a child, and says whether this is it: a driver may crash, lavapipe is told to compile fast, which it
+/// reads when it is loaded, and the validation layer watches every call and every module.
+#[macro_export]
+macro_rules! in_child {
+    ($test:literal) => {
+        $crate::vulkan::is_child(concat!(module_path!(), "::", $test))
+    };
+}
+
+/// What [`in_child`](crate::in_child) calls with the path of the test.
+pub fn is_child(test: &str) -> bool {
     if std::env::var_os("IMPASTO_IN_CHILD").is_some() {
         return true;
     }
+    // Tests are named without the crate that they are in.
+    let test = test.split_once("::").map_or(test, |(_, test)| test);
     let done = std::process::Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture"])
         .env("IMPASTO_IN_CHILD", "1")

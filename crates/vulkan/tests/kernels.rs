@@ -100,7 +100,7 @@ fn apply(device: &VulkanDevice, interface: &Interface<'_>, numbers: [u32; 4], c:
 #[test]
 fn entry_points_are_found_by_name_and_given_their_constants() {
     if !is_child() {
-        let said = watched("entry_points_are_found_by_name_and_given_their_constants");
+        let said = watched("kernels::entry_points_are_found_by_name_and_given_their_constants");
         assert!(!said.contains("Validation"), "{said}");
         return;
     }
@@ -118,7 +118,7 @@ fn entry_points_are_found_by_name_and_given_their_constants() {
 #[test]
 fn the_layer_really_watches() {
     if !is_child() {
-        let said = watched("the_layer_really_watches");
+        let said = watched("kernels::the_layer_really_watches");
         assert!(said.contains("Validation Error"), "{said}");
         return;
     }
@@ -141,7 +141,7 @@ fn a_device_is_opened_with_what_kernels_ask_for() {
 #[test]
 fn a_device_is_opened_for_what_a_module_asks_for_or_refused_by_name() {
     if !is_child() {
-        let said = watched("a_device_is_opened_for_what_a_module_asks_for_or_refused_by_name");
+        let said = watched("kernels::a_device_is_opened_for_what_a_module_asks_for_or_refused_by_name");
         assert!(!said.contains("Validation"), "{said}");
         return;
     }
