@@ -38,7 +38,7 @@ setup() {
 compiles() {
     local folder status=0
     folder=$(mktemp -d)
-    printf '#include <stdlib.h>\nint main(void) { return 0; }\n' | cc -x c - -o "$folder/program" 2>/dev/null || status=1
+    cc -x c - -o "$folder/program" 2>/dev/null <<<$'#include <stdlib.h>\nint main(void) { return 0; }' || status=1
     rm -r "$folder"
     return $status
 }
@@ -61,6 +61,11 @@ find_rust() {
         new_enough && return
     done < <(type -aP cargo || true; echo "${CARGO_HOME:-$HOME/.cargo}/bin/cargo")
     export PATH=$before
+    # rustup's default may be old, and its stable toolchain not.
+    if find_rustup && RUSTUP_TOOLCHAIN=stable new_enough; then
+        export RUSTUP_TOOLCHAIN=stable
+        return
+    fi
     return 1
 }
 
@@ -152,8 +157,11 @@ add_rust_packages() {
 
 install_packages() {
     if [ "$root" = none ]; then
-        printf '%s\n' "${packages[*]}: missing here, and neither root nor sudo without a password installs them. Run this as root, then this script again:" \
-            "    apt-get update && apt-get install -y --no-install-recommends ${packages[*]}" >&2
+        local advice="apt-get update && apt-get install -y --no-install-recommends ${packages[*]}"
+        # Without lists nobody knows which packages of Rust there are.
+        [ -n "$(candidate gcc)" ] || advice="apt-get update"
+        echo "missing: ${packages[*]}; to install them needs root, or a sudo that can ask for a password. Run this as root, then the same again:" >&2
+        echo "    $advice" >&2
         return 1
     fi
     say "installing ${packages[*]}"

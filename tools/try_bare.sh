@@ -52,8 +52,8 @@ inside=''
 finish() {
     trap - EXIT INT TERM HUP
     if [ -n "$inside" ]; then
-        # The first process, not unshare, which waits for it.
-        pkill -KILL -P "$inside" || true
+        # The first process inside, not unshare, which waits for it. With it all others end.
+        grep -lsx "PPid:[[:space:]]*$inside" /proc/[0-9]*/status | cut -d / -f 3 | xargs -r kill -KILL || true
         wait "$inside" || true
     fi
     if [ -n "$keep" ]; then
