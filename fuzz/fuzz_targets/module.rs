@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|bytes: &[u8]| {
     let words: Vec<u32> = bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
     let _ = reflect(&words);
-    let strict = optimise_words(&words, ModuleOptions { strict: true, environment: None });
+    let strict = optimise_words(&words, ModuleOptions { strict: true, ..ModuleOptions::default() });
     assert!(!matches!(strict, Err(ImportError::Fault(_))), "{:?}", strict.err());
     match optimise_words(&words, ModuleOptions::default()) {
         Ok(made) => {

@@ -1,6 +1,6 @@
 //! Which backend a device is for, whatever API it is reached by. Callers have a [`DeviceInfo`] and [`DeviceOptions`], and name no API.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -59,6 +59,8 @@ pub struct DeviceOptions {
     pub time_steps: bool,
     /// Treat a GPU as one whose memory the host does not see, also where it does: for tests.
     pub as_if_discrete: bool,
+    /// Verify each plan, and each kernel after each pass; kernels are neither taken from the cache nor put there. Debug builds verify in any case, and cache.
+    pub verify: bool,
     /// Beats as work is done; a wish to stop is heard between two submissions. It belongs to a process and is not sent to another.
     #[serde(skip)]
     pub pulse: Pulse,
@@ -68,10 +70,22 @@ impl PartialEq for DeviceOptions {
     /// Equal settings; whoever watches the pulse is none.
     fn eq(&self, other: &DeviceOptions) -> bool {
         let settings = |o: &DeviceOptions| {
-            let flags = (o.precision, o.isa, o.without_matrix_units, o.time_steps, o.as_if_discrete);
+            let flags = (o.precision, o.isa, o.without_matrix_units, o.time_steps, o.as_if_discrete, o.verify);
             (flags, o.memory, o.max_buffer, o.threads)
         };
         settings(self) == settings(other) && self.cache == other.cache
+    }
+}
+
+impl DeviceOptions {
+    /// Whether plans and kernels are verified: always in debug builds.
+    pub(crate) fn verifies(&self) -> bool {
+        self.verify || cfg!(debug_assertions)
+    }
+
+    /// Where compiled kernels are kept. What was kept was not verified now, so with `verify` it is nowhere.
+    pub(crate) fn kernel_cache(&self) -> Option<&Path> {
+        self.cache.as_deref().filter(|_| !self.verify)
     }
 }
 

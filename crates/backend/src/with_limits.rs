@@ -56,6 +56,10 @@ impl Capabilities for WithLimits {
     fn host_memory(&self) -> u64 {
         self.device.host_memory()
     }
+
+    fn verifies_plans(&self) -> bool {
+        self.device.verifies_plans()
+    }
 }
 
 impl Profile for WithLimits {

@@ -59,6 +59,16 @@ pub enum GenerateError {
         /// What does not fit.
         source: PlanError,
     },
+    /// A wrong plan, which another device or split would hide.
+    #[error("{module} on {device}: {source}")]
+    WrongPlan {
+        /// The module.
+        module: NetworkId,
+        /// The device.
+        device: String,
+        /// What is wrong.
+        source: PlanError,
+    },
     /// A device that does not open.
     #[error("{module}: {device} does not open: {source}")]
     Open {
@@ -115,6 +125,17 @@ pub enum GenerateError {
     /// Stopped by the user.
     #[error("interrupted")]
     Interrupted,
+}
+
+impl GenerateError {
+    /// What it means that there is no plan.
+    pub(crate) fn no_plan(module: NetworkId, device: &str, source: PlanError) -> GenerateError {
+        let device = device.to_owned();
+        match source.is_fault() {
+            true => GenerateError::WrongPlan { module, device, source },
+            false => GenerateError::Plan { module, device, source },
+        }
+    }
 }
 
 /// What overflows in half the bits is computed again in all of them; what is no number then never was one.

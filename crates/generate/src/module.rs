@@ -230,7 +230,7 @@ impl Module {
             // A device that turns out to compute in another way than it claimed is planned for anew.
             let opened = backend.profile();
             if opened.about() != self.device().about() {
-                let refused = |source| GenerateError::Plan { module: self.id, device: opened.name().into(), source };
+                let refused = |source| GenerateError::no_plan(self.id, opened.name(), source);
                 let within = WithLimits::new(opened.clone(), self.device().limits());
                 let plan = Plan::streamed(&self.fitted.graph, &within).map_err(refused)?;
                 self.fitted = Arc::new(FittedModule { plan, ..(*self.fitted).clone() });

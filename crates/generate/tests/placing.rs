@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use impasto_backend::Backend;
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
+use impasto_backend::{Backend, BackendError, DeviceOptions};
 use impasto_device::{Api, DeviceInfo, Standing};
 use impasto_generate::place::{
     Budget, Home, Machine, MachineOptions, ModuleName, Placement, Pool, RunPlan, imagine, place,
 };
 use impasto_generate::settings::{SettingValue, Settings};
-use impasto_generate::{GenerateError, Job};
+use impasto_generate::{EngineOptions, GenerateError, Job};
 use impasto_model::{Model, ModelPaths};
 use impasto_testkit::model::Small;
 
@@ -286,6 +286,28 @@ fn a_device_is_opened_once_and_closed_when_nobody_uses_it() {
     let _again = pool.get("a").expect("it opens again");
     assert!(pool.is_open("a"));
     assert_eq!(opened.load(Ordering::Relaxed), 3);
+}
+
+/// A flag that ends before the device would verify nothing in releases.
+#[test]
+fn verify_reaches_every_device() {
+    for asked in [true, false] {
+        let mut settings = Settings::default();
+        settings.set("verify", &asked.to_string()).expect("a setting");
+        let how = EngineOptions::new(&settings).expect("options").devices;
+        let devices = ["vulkan0:memory=8GiB", "cpu:memory=16GiB"].map(|text| imagine(text).expect("a device"));
+        let open = move |device: &DeviceInfo, options: &DeviceOptions| {
+            assert_eq!(options.verify, asked, "{}", device.name);
+            Err(BackendError::Setting("asked".into()))
+        };
+        let machine = Machine::new(devices.into(), vec![], how, Box::new(|_| None), Box::new(open));
+        let verifies = |device| machine.profile(device).expect("a profile").verifies_plans();
+        assert!(machine.devices().iter().all(|device| verifies(device) == (asked || cfg!(debug_assertions))));
+        match machine.pool().get("vulkan0").err() {
+            Some(BackendError::Setting(word)) => assert_eq!(word, "asked"),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 /// What others hold of the host's memory cannot be had: modules on the CPU are planned within the rest, less what the program takes.

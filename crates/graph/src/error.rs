@@ -150,4 +150,17 @@ pub enum PlanError {
         /// The limit.
         limit: u64,
     },
+    /// The plan is not true: a fault of the planner, found by its verification. Nothing else is tried.
+    #[error("the planner made a wrong plan, which is a fault of this program, please report it: {problem}")]
+    Fault {
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+impl PlanError {
+    /// Whether the planner is at fault, so that no other device, split or size is an answer.
+    pub fn is_fault(&self) -> bool {
+        matches!(self, PlanError::Fault { .. })
+    }
 }

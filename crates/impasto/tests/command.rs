@@ -222,7 +222,7 @@ fn the_kernels_of_the_program_can_be_looked_at() {
     for (stage, says) in
         [("built", "var"), ("ssa", "kernel gemm"), ("optimised", "kernel gemm"), ("spirv", "OpEntryPoint")]
     {
-        let out = impasto(&["kernel", "show", "linear", "--stage", stage, "--dump", dump], None);
+        let out = impasto(&["kernel", "show", "linear", "--stage", stage, "--dump", dump, "--verify"], None);
         assert!(out.status.success() && text(&out.stdout).contains(says), "{stage}: {}", text(&out.stderr));
     }
     let dumped = std::fs::read_dir(folder.path()).expect("the folder").flatten();

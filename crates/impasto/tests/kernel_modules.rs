@@ -100,7 +100,7 @@ fn opt_writes_files_and_says_what_became_of_them() {
     is_valid(&b);
     let made = words(Path::new(&b));
     assert!(made.len() < words(Path::new(&a)).len());
-    let told = impasto(&["kernel", "opt", &a, "-o", &b, "--stats"], &[]);
+    let told = impasto(&["kernel", "opt", &a, "-o", &b, "--stats", "--verify"], &[]);
     assert!(told.status.success() && made == words(Path::new(&b)), "the same words each time");
     let lines = text(&told.stdout);
     for key in ["instructions ", "ids ", "bytes ", "seconds "] {

@@ -41,6 +41,15 @@ fn the_table_says_where_how_much_and_how_long() {
 }
 
 #[test]
+fn verify_changes_no_plan() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let args = ["--device", CARD, "--backend", "vulkan0,te=cpu"];
+    let [verified, plain] = [&["--verify"][..], &[]].map(|more| planned(folder.path(), &[&args[..], more].concat()));
+    assert!(verified["modules"].is_array());
+    assert_eq!(verified["modules"], plain["modules"]);
+}
+
+#[test]
 fn what_does_not_fit_ends_with_1_and_says_what_would_have_to_change() {
     let folder = tempfile::tempdir().expect("a folder");
     let small = ["--device", "vulkan0:memory=64MiB,kind=integrated", "-W", "1024", "-H", "1024"];

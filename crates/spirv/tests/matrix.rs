@@ -37,7 +37,7 @@ fn words_are_well_formed_and_ask_for_what_they_use() {
             // The type comes with the matrices of it.
             assert_eq!(has(C::BFloat16CooperativeMatrixKHR), bf16, "{case:?}, {how}");
             // As a module of somebody else it is understood, and what is made of it has the same matrices.
-            let strict = ModuleOptions { strict: true, environment: None };
+            let strict = ModuleOptions { strict: true, ..ModuleOptions::default() };
             let made = optimise_words(&module.words(), strict).unwrap_or_else(|e| panic!("{case:?}, {how}: {e}"));
             if let Ok(validator) = std::env::var("IMPASTO_SPIRV_VAL") {
                 valid_by(&validator, &made.words).unwrap_or_else(|e| panic!("{case:?}, {how}, optimised: {e}"));

@@ -11,7 +11,7 @@ use impasto_spirv::{
 };
 
 fn optimised(name: &str, words: &[u32]) -> Vec<u32> {
-    let strict = ModuleOptions { strict: true, environment: None };
+    let strict = ModuleOptions { strict: true, ..ModuleOptions::default() };
     optimise_words(words, strict).unwrap_or_else(|e| panic!("{name}: {e}")).words
 }
 
@@ -235,7 +235,7 @@ fn modules_that_break_the_rules_are_refused_or_passed_through() {
     let passed = optimise_words(&words, ModuleOptions::default()).unwrap();
     assert_eq!(passed.passed.len(), 1, "{:?}", passed.passed);
     assert_eq!(count_instructions(&passed.words), count_instructions(&words));
-    let strict = ModuleOptions { strict: true, environment: None };
+    let strict = ModuleOptions { strict: true, ..ModuleOptions::default() };
     match optimise_words(&words, strict) {
         Err(ImportError::NotUnderstood { function, word, .. }) => {
             assert!(function == "%3" && word > 5, "{function} {word}")
@@ -243,7 +243,7 @@ fn modules_that_break_the_rules_are_refused_or_passed_through() {
         other => panic!("{other:?}"),
     }
     // An environment that is older than the module.
-    let old = ModuleOptions { strict: false, environment: Some(Environment::ALL[0]) };
+    let old = ModuleOptions { environment: Some(Environment::ALL[0]), ..ModuleOptions::default() };
     assert!(matches!(optimise_words(&fine, old), Err(ImportError::Environment { version: (1, 3), .. })));
 }
 

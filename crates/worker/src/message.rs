@@ -302,6 +302,7 @@ pub(crate) mod arbitrary {
                 max_buffer,
                 cache: cache.map(PathBuf::from),
                 as_if_discrete: !exact,
+                verify: exact,
                 ..DeviceOptions::default()
             },
         );

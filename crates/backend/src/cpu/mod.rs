@@ -50,10 +50,10 @@ pub(crate) fn open(device: &DeviceInfo, options: &DeviceOptions) -> Result<Arc<d
 }
 
 fn open_cpu(device: &DeviceInfo, options: &DeviceOptions) -> Result<Arc<Cpu>, BackendError> {
-    let DeviceOptions { precision, memory, threads, isa, .. } = *options;
+    let DeviceOptions { precision, memory, threads, isa, verify, .. } = *options;
     // A machine that is not here may have less memory than this one.
     let memory = Some(memory.unwrap_or(u64::MAX).min(device.limits.memory));
-    Ok(Arc::new(Cpu::new(&CpuOptions { threads, isa, precision, memory })?))
+    Ok(Arc::new(Cpu::new(&CpuOptions { threads, isa, precision, memory, verify })?))
 }
 
 /// How the CPU is to be used.
@@ -67,6 +67,8 @@ pub struct CpuOptions {
     pub precision: Precision,
     /// Memory that a plan may use; by default all that this process may have, by the machine and its control groups.
     pub memory: Option<u64>,
+    /// Verify each plan. Debug builds do so in any case.
+    pub verify: bool,
 }
 
 impl CpuOptions {
@@ -88,6 +90,7 @@ struct Inner {
     isa: Isa,
     number: ProductType,
     memory: u64,
+    verifies: bool,
     /// Threads that share an L2.
     sharing: usize,
     pool: Arc<Pool>,
@@ -127,7 +130,8 @@ impl Cpu {
             _ => 1,
         };
         let pool = Arc::new(Pool::new(threads));
-        Cpu(Arc::new(Inner { isa, number, memory, sharing, pool, meter: Arc::default() }))
+        let verifies = options.verify || cfg!(debug_assertions);
+        Cpu(Arc::new(Inner { isa, number, memory, verifies, sharing, pool, meter: Arc::default() }))
     }
 
     /// The instruction path in use.
@@ -152,10 +156,10 @@ impl Cpu {
 
     /// The same threads and the same meter, computing in 32-bit floats.
     fn exact(&self) -> Option<Arc<Cpu>> {
-        let Inner { isa, number, memory, sharing, pool, meter } = &*self.0;
+        let Inner { isa, number, memory, verifies, sharing, ref pool, ref meter } = *self.0;
         let (pool, meter) = (pool.clone(), meter.clone());
-        let inner = Inner { isa: *isa, number: ProductType::F32, memory: *memory, sharing: *sharing, pool, meter };
-        (*number != ProductType::F32).then(|| Arc::new(Cpu(Arc::new(inner))))
+        let inner = Inner { isa, number: ProductType::F32, memory, verifies, sharing, pool, meter };
+        (number != ProductType::F32).then(|| Arc::new(Cpu(Arc::new(inner))))
     }
 
     fn rows(&self) -> &'static Rows {
@@ -212,6 +216,10 @@ impl Capabilities for Cpu {
 
     fn param_bytes(&self, graph: &Graph, param: Value, used: Used) -> u64 {
         weights::param_bytes(self, graph, param, used)
+    }
+
+    fn verifies_plans(&self) -> bool {
+        self.0.verifies
     }
 }
 

@@ -151,7 +151,7 @@ impl Pipelines {
     ) -> Result<Pipelines, String> {
         let target = profile::target(features).ok_or("this build has no kernels for it")?;
         let emitter = Ptx { target, driver: profile::newest_ptx(features.version) };
-        let compiler = Compiler::new(emitter, target.target());
+        let compiler = Compiler::new(emitter, target.target()).verify(options.verifies());
         // The release of the driver, which is finer than the CUDA that it knows.
         let release = fs::read_to_string("/sys/module/nvidia/version").unwrap_or_default();
         let code_for = format!("{:?} {:?} {}", features.capability, features.version, release.trim());
@@ -159,7 +159,7 @@ impl Pipelines {
             device: device.clone(),
             info: info.clone(),
             compiler,
-            cache: options.cache.as_ref().map(CodeCache::at),
+            cache: options.kernel_cache().map(CodeCache::at),
             code_for,
             made: Mutex::default(),
         })

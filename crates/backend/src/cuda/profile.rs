@@ -61,6 +61,7 @@ pub(crate) fn profile(device: &DeviceInfo, options: &DeviceOptions) -> Result<Gp
         bf16: options.precision == Precision::Bf16,
         exact,
         units: if exact || options.without_matrix_units { None } else { Some(units::of(target)) },
+        verifies: options.verifies(),
     };
     debug_assert!(device.kind != DeviceKind::Software);
     Ok(profile.within(options))

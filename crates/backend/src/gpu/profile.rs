@@ -32,6 +32,8 @@ pub struct GpuProfile {
     pub(crate) exact: bool,
     /// Matrix units that kernels use.
     pub(crate) units: Option<Units>,
+    /// Plans and kernels are verified.
+    pub(crate) verifies: bool,
 }
 
 impl GpuProfile {
@@ -139,6 +141,10 @@ impl Capabilities for GpuProfile {
 
     fn host_memory(&self) -> u64 {
         if self.unified { 0 } else { impasto_device::cpu::memory().map_or(0, |memory| memory.limit) }
+    }
+
+    fn verifies_plans(&self) -> bool {
+        self.verifies
     }
 }
 

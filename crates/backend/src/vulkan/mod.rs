@@ -10,7 +10,7 @@ mod pipelines;
 mod profile;
 mod units;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use impasto_device::{DeviceInfo, DeviceKind};
@@ -90,14 +90,14 @@ impl Vulkan {
         let made = |profile: GpuProfile| {
             let profile = Arc::new(profile);
             let pulse = options.pulse.clone();
-            let pipelines =
-                Pipelines::new(device.clone(), options.cache.as_deref(), profile.units(), pulse.clone(), lazy);
+            let cache = options.kernel_cache();
+            let pipelines = Pipelines::new(device.clone(), &profile, cache, pulse.clone(), lazy);
             Vulkan(Arc::new(Inner {
                 profile,
                 device: device.clone(),
                 pipelines,
                 stage: Arc::default(),
-                cache: options.cache.clone(),
+                cache: cache.map(Path::to_owned),
                 pulse,
                 as_if_discrete: options.as_if_discrete,
                 lazy,
@@ -174,7 +174,7 @@ impl Gpu for Vulkan {
         let Inner { profile, device, stage, cache, pulse, exact, as_if_discrete, lazy, .. } = &*self.0;
         let make = || {
             let profile = GpuProfile::clone(profile).exactly()?;
-            let pipelines = Pipelines::new(device.clone(), cache.as_deref(), None, pulse.clone(), *lazy);
+            let pipelines = Pipelines::new(device.clone(), &profile, cache.as_deref(), pulse.clone(), *lazy);
             Some(Vulkan(Arc::new(Inner {
                 profile: Arc::new(profile),
                 device: device.clone(),

@@ -10,6 +10,7 @@ use impasto_spirv::Words;
 use impasto_vulkan::{ComputePipeline, Interface, VulkanDevice};
 
 use crate::Pulse;
+use crate::gpu::GpuProfile;
 use crate::gpu::kernels::matrices::Units;
 
 /// The magic number of a saved pipeline cache, before a checksum and the bytes.
@@ -34,12 +35,13 @@ impl Pipelines {
     /// With a folder, compiled modules are cached there between runs.
     pub(super) fn new(
         device: VulkanDevice,
+        profile: &GpuProfile,
         cache: Option<&Path>,
-        units: Option<Units>,
         pulse: Pulse,
         lazy: bool,
     ) -> Pipelines {
-        let compiler = impasto_spirv::compiler_for(device.features());
+        let units = profile.units();
+        let compiler = impasto_spirv::compiler_for(device.features()).verify(profile.verifies);
         let compiler = match cache {
             Some(folder) => compiler.cache_in(folder),
             None => compiler,

@@ -30,6 +30,7 @@ pub(super) fn profile(device: &DeviceInfo, options: &DeviceOptions) -> Result<Gp
         bf16: false,
         exact,
         units: if exact || options.without_matrix_units { None } else { units::claimed(features) },
+        verifies: options.verifies(),
     };
     Ok(profile.within(options))
 }

@@ -30,6 +30,29 @@ fn kept(folder: &Path) -> Vec<PathBuf> {
     all
 }
 
+/// What was kept was compiled without being verified: a user who asks for that would have it of some kernels only.
+#[test]
+fn verified_kernels_are_compiled_anew() -> Result<(), GraphError> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let case = Case::new(graph()?, &mut Rng::new(seed()));
+    let run = |verify| {
+        let cache = Some(folder.path().to_owned());
+        let backend = open(&DeviceOptions { precision: Precision::F32, cache, verify, ..DeviceOptions::default() });
+        assert!(backend.profile().verifies_plans() == (verify || cfg!(debug_assertions)));
+        Machine { backend, name: "verified".into(), factors: Factors::F32, threads: 1, least: 1e-4 }.run(&case)
+    };
+    let verified = run(true);
+    assert!(kept(folder.path()).is_empty(), "they are not kept either");
+    assert!(same_bits(&verified, &run(false)));
+    let files = kept(folder.path());
+    assert!(!files.is_empty());
+    // What is taken from the cache would be mended.
+    files.iter().for_each(|path| std::fs::write(path, "damaged").expect("a file"));
+    assert!(same_bits(&verified, &run(true)));
+    assert!(files.iter().all(|path| std::fs::read(path).is_ok_and(|bytes| bytes == b"damaged")));
+    Ok(())
+}
+
 #[test]
 fn damaged_machine_code_is_made_anew() -> Result<(), GraphError> {
     let folder = tempfile::tempdir().expect("a folder");

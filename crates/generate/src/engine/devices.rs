@@ -51,6 +51,7 @@ impl EngineOptions {
             max_buffer: settings.max_buffer.clone().unwrap_or_default(),
             rates: RateBook::open(impasto_store::user_folder().map(|folder| folder.join("rates.json"))),
             isolate: settings.isolate.unwrap_or_default(),
+            verify: settings.verify == Some(true),
             verbose,
             ..EngineOptions::default().devices
         };

@@ -94,8 +94,11 @@ pub fn fit(
     };
     let mut limits = device.limits();
     if let Some(arena) = bounds.arena {
-        let roomy = Plan::new(last, &WithLimits::new(device.clone(), Limits::UNLIMITED));
-        let weights = roomy.map_or(0, |plan| plan.weight_bytes());
+        let weights = match Plan::new(last, &WithLimits::new(device.clone(), Limits::UNLIMITED)) {
+            Ok(plan) => plan.weight_bytes(),
+            Err(fault) if fault.is_fault() => return Err(GenerateError::no_plan(module, device.name(), fault)),
+            Err(_) => 0,
+        };
         limits.memory = limits.memory.min(weights.saturating_add(device.fixed_bytes()).saturating_add(arena));
     }
     let device_or_less = WithLimits::new(device.clone(), limits);
@@ -115,6 +118,7 @@ pub fn fit(
                         let (graph, cuts) = (graph.clone(), Cuts::default());
                         return Ok(FittedModule { graph, plan, split_mode: SplitMode::Whole, choice, cuts, why: None });
                     }
+                    Err(fault) if fault.is_fault() => return Err(GenerateError::no_plan(module, device.name(), fault)),
                     Err(problem) => refusal = Some(problem),
                 }
             }
@@ -138,6 +142,7 @@ pub fn fit(
                         why,
                     });
                 }
+                Err(fault) if fault.is_fault() => return Err(GenerateError::no_plan(module, device.name(), fault)),
                 Err(problem) => refusal = Some(problem),
             }
         }
@@ -147,5 +152,5 @@ pub fn fit(
         op: "graph",
         reason: "no split mode may be taken".into(),
     };
-    Err(GenerateError::Plan { module, device: device.name().into(), source: refusal.unwrap_or_else(nothing) })
+    Err(GenerateError::no_plan(module, device.name(), refusal.unwrap_or_else(nothing)))
 }

@@ -35,6 +35,8 @@ pub struct MachineOptions {
     pub asked_for: bool,
     /// Time the steps of plans one by one, also where that makes them slower.
     pub time_steps: bool,
+    /// Verify each plan, and each kernel after each pass of the compiler.
+    pub verify: bool,
     /// Say which processes devices are opened in.
     pub verbose: bool,
     /// How long modules stay loaded after their last use; not at all by default.
@@ -268,7 +270,8 @@ impl Inner {
 
     fn options(&self, at: usize) -> DeviceOptions {
         let device = &self.devices[at];
-        let (CpuOptions { threads, isa, precision, memory }, largest) = (self.how.cpu, device.limits.max_allocation);
+        let (CpuOptions { threads, isa, precision, memory, .. }, largest) =
+            (self.how.cpu, device.limits.max_allocation);
         DeviceOptions {
             precision,
             threads,
@@ -277,6 +280,7 @@ impl Inner {
             max_buffer: self.amount(&self.how.max_buffer, device, || largest),
             cache: impasto_store::user_folder().map(|folder| folder.join("kernels")),
             time_steps: self.how.time_steps,
+            verify: self.how.verify || self.how.cpu.verify,
             ..DeviceOptions::default()
         }
     }

@@ -289,6 +289,8 @@ settings! {
     extra_tiling_args: String = Machine "extra-tiling-args" <"KEY=VALUE">;
     /// Say why modules are where they are.
     explain: bool = Machine "explain" <"">;
+    /// Check every plan, and every kernel after each pass of the compiler; kernels are compiled anew, so this is slower.
+    verify: bool = Machine "verify" <"">;
     /// The same as --params-backend cpu.
     offload_to_cpu: bool = Machine "offload-to-cpu" <"">;
     /// The same as --backend te=cpu.

@@ -116,7 +116,7 @@ impl Banded {
         let limits = device.limits();
         let buffer_bytes = limits.max_binding.min(limits.max_allocation);
         let largest = Extents::new(graph, &Cutting::default()).largest(graph);
-        let attempt = |bands: u64| {
+        let attempt = |bands: u64| -> Result<(Banded, Plan), PlanError> {
             let cutting = Cutting { buffer_bytes, ..Cutting::bands(graph, bands) };
             let banded = Banded::new(graph, &cutting).map_err(|e| PlanError::Unsupported {
                 label: "bands".into(),
@@ -134,7 +134,7 @@ impl Banded {
         let mut fits = loop {
             match attempt(bands) {
                 Ok(found) => break found,
-                Err(e) if bands >= MOST_BANDS => return Err(e),
+                Err(e) if bands >= MOST_BANDS || e.is_fault() => return Err(e),
                 Err(_) => (too_few, bands) = (bands, (2 * bands).min(MOST_BANDS)),
             }
         };
@@ -142,6 +142,7 @@ impl Banded {
             let middle = too_few + (bands - too_few) / 2;
             match attempt(middle) {
                 Ok(found) => (fits, bands) = (found, middle),
+                Err(e) if e.is_fault() => return Err(e),
                 Err(_) => too_few = middle,
             }
         }

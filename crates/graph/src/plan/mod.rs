@@ -2,6 +2,7 @@
 //!
 //! [`Plan::new`] reads like this: which values are needed and which are views (`lifetime`), in which order
 //! (`order`), what lives when and what takes whose place (`lifetime`), where (`arena`), and is that true (`verify`).
+//! A device says whether that is looked for ([`Capabilities::verifies_plans`]).
 //! What does not fit so may still do with streamed weights (`stream`) or values that rest in host memory (`rest`).
 
 mod arena;
@@ -51,6 +52,11 @@ pub trait Capabilities {
     /// Bytes of host memory in which values may rest; none where host and device share theirs.
     fn host_memory(&self) -> u64 {
         0
+    }
+
+    /// Whether each plan is verified before it is given out; a wrong one is a [`PlanError::Fault`].
+    fn verifies_plans(&self) -> bool {
+        cfg!(debug_assertions)
     }
 }
 
@@ -287,12 +293,15 @@ impl Plan {
                 return Err(refusal(layout.bytes));
             }
         }
-        if cfg!(debug_assertions)
-            && let Err(problem) = plan.verify(graph, device)
-        {
-            panic!("the planner made a wrong plan: {problem}");
+        plan.verified(graph, device)
+    }
+
+    /// The plan, if it is true or the device asks for no proof.
+    fn verified(self, graph: &Graph, device: &dyn Capabilities) -> Result<Plan, PlanError> {
+        match if device.verifies_plans() { self.verify(graph, device) } else { Ok(()) } {
+            Ok(()) => Ok(self),
+            Err(problem) => Err(PlanError::Fault { problem }),
         }
-        Ok(plan)
     }
 
     /// The ops in the order of execution. Sources and views are not executed.

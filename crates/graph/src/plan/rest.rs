@@ -43,6 +43,7 @@ pub(super) fn fit(
             let resting = walk.write(&aside);
             match Plan::made(&resting, device, streams, Need::Exact) {
                 Ok(plan) if plan.host_bytes() <= device.host_memory() => return Ok((resting, plan)),
+                Err(fault) if fault.is_fault() => return Err(fault),
                 Err(PlanError::Memory { need, limit, .. }) if !streams => {
                     room = room.saturating_sub((need - limit).max(room / 64 + 1));
                 }

@@ -219,3 +219,115 @@ impl Occupancy {
             .is_some_and(|(_, &(end, who))| who == owner && end >= span.offset + span.bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::{Banded, DType, GraphError, Limits, May, PlanError, Unary, Used};
+
+    /// A device that asks for proofs or does not. One that lies wants more scratch memory when a plan is verified than when it was made.
+    struct Device {
+        verifies: bool,
+        lies: bool,
+        asked: Cell<u64>,
+    }
+
+    impl Device {
+        fn honest(verifies: bool) -> Device {
+            Device { verifies, lies: false, asked: Cell::new(0) }
+        }
+
+        fn liar(verifies: bool) -> Device {
+            Device { lies: true, ..Device::honest(verifies) }
+        }
+    }
+
+    impl Capabilities for Device {
+        fn limits(&self) -> Limits {
+            Limits::UNLIMITED
+        }
+
+        fn alignment(&self) -> u64 {
+            64
+        }
+
+        fn supports(&self, _: &Graph, _: Value) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn scratch_bytes(&self, _: &Graph, _: Value) -> u64 {
+            self.asked.set(self.asked.get() + u64::from(self.lies));
+            64 * self.asked.get()
+        }
+
+        fn may_overwrite(&self, _: &Graph, _: Value, _: usize) -> bool {
+            false
+        }
+
+        fn param_bytes(&self, graph: &Graph, param: Value, _: Used) -> u64 {
+            graph.ty(param).bytes()
+        }
+
+        fn verifies_plans(&self) -> bool {
+            self.verifies
+        }
+    }
+
+    /// Two ops one after the other on a picture.
+    fn graph() -> Result<Graph, GraphError> {
+        let mut graph = Graph::new();
+        let x = graph.input("x", [1, 16, 16, 4], DType::F32)?;
+        let y = graph.unary(Unary::Silu, x)?;
+        let y = graph.unary(Unary::Silu, y)?;
+        graph.output("y", y)?;
+        Ok(graph)
+    }
+
+    #[test]
+    fn a_wrong_plan_is_a_fault_where_plans_are_verified() -> Result<(), GraphError> {
+        let graph = graph()?;
+        let [on, off] = [true, false].map(Device::honest);
+        let plan = Plan::new(&graph, &on).expect("it fits");
+        let last = plan.steps[1].value;
+        let mut swapped = plan.clone();
+        swapped.steps.swap(0, 1);
+        let mut over = plan.clone();
+        over.places[last.index()] = plan.place(plan.steps[0].value);
+        let mut outside = plan.clone();
+        outside.arena_bytes = 64;
+        for (wrong, words) in [
+            (swapped, "are overwritten before they are read"),
+            (over, "is written over its operand"),
+            (outside, "lies outside the arena"),
+        ] {
+            match wrong.clone().verified(&graph, &on) {
+                Err(error @ PlanError::Fault { .. }) => {
+                    let text = error.to_string();
+                    assert!(text.contains(words) && text.contains("please report it"), "{text}");
+                }
+                other => panic!("{words}: {other:?}"),
+            }
+            assert_eq!(wrong.clone().verified(&graph, &off).as_ref(), Ok(&wrong));
+        }
+        assert_eq!(plan.clone().verified(&graph, &on), Ok(plan));
+        Ok(())
+    }
+
+    #[test]
+    fn every_way_to_a_plan_ends_at_its_first_fault() -> Result<(), GraphError> {
+        let graph = graph()?;
+        let refused = |planned: Result<(), PlanError>| planned.is_err_and(|error| error.is_fault());
+        let may = May { stream: true, rest: true };
+        for verifies in [true, false] {
+            let device = || Device::liar(verifies);
+            assert_eq!(refused(Plan::new(&graph, &device()).map(drop)), verifies);
+            assert_eq!(refused(Plan::streamed(&graph, &device()).map(drop)), verifies);
+            assert_eq!(refused(Plan::fit(graph.clone(), &device(), may).map(drop)), verifies);
+            assert_eq!(refused(Banded::fit(&graph, &device(), 1, may).map(drop)), verifies);
+        }
+        assert!(cfg!(debug_assertions) == crate::Anything.verifies_plans(), "tests verify");
+        Ok(())
+    }
+}

@@ -155,6 +155,9 @@ fn show_kernel(args: &KernelShow) -> anyhow::Result<()> {
     }
     let kernel = adjoint.as_ref().map_or(&sample.kernel, |grad| &grad.kernel);
     let mut compiler = spirv::compiler(Target::ANY);
+    if args.verify {
+        compiler = compiler.verify(true);
+    }
     if args.opt == 0 {
         compiler = compiler.unoptimised();
     }

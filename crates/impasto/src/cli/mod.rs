@@ -164,6 +164,9 @@ pub struct KernelShow {
     /// Write every stage, and exactly the words that would be shipped, into a folder in this one.
     #[arg(long, value_name = "DIR")]
     pub dump: Option<PathBuf>,
+    /// Check the kernel after each pass, and name the pass that breaks it.
+    #[arg(long)]
+    pub verify: bool,
 }
 
 #[derive(Subcommand)]

@@ -43,6 +43,9 @@ pub struct KernelOpt {
     /// Write the text of every entry point after every pass into this folder.
     #[arg(long, value_name = "DIR")]
     pub dump: Option<PathBuf>,
+    /// Check every entry point after each pass, and name the pass that breaks it.
+    #[arg(long)]
+    pub verify: bool,
 }
 
 #[derive(Args)]
@@ -150,7 +153,8 @@ pub fn opt(args: &KernelOpt) -> anyhow::Result<()> {
     let mut dumped = Ok(());
     let mut number = 0;
     let begin = Instant::now();
-    let options = ModuleOptions { strict: args.strict, environment: args.target_env };
+    let mut options = ModuleOptions { strict: args.strict, environment: args.target_env, ..ModuleOptions::default() };
+    options.verify |= args.verify;
     let made = optimise_words_seen(&words, options, &mut |pass, entry, text| {
         if let (Some(folder), Ok(())) = (&args.dump, &dumped) {
             let entry: String = entry.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::error::KernelError;
 use crate::ir::Kernel;
-use crate::passes::{STRIP_GRADIENTS, run_pipeline};
+use crate::passes::{STRIP_GRADIENTS, VERIFY_EACH, run_pipeline};
 use crate::target::Target;
 use crate::verify::verify;
 pub use cache::CodeCache;
@@ -33,22 +33,39 @@ pub struct Compiler {
     emitter: Arc<dyn Emitter>,
     target: Target,
     optimise: bool,
+    verify: bool,
     dump: Option<PathBuf>,
     cache: Option<CodeCache>,
     messages: Arc<Messages>,
 }
 
 impl Compiler {
-    /// A compiler for this device. It optimises, caches nothing, and dumps only where `IMPASTO_DUMP_KERNELS` names a folder.
+    /// A compiler for this device. It optimises, verifies each pass in debug builds, caches nothing, and dumps only where `IMPASTO_DUMP_KERNELS` names
+    /// a folder.
     pub fn new(emitter: impl Emitter + 'static, target: Target) -> Compiler {
         let dump = std::env::var_os(DUMP).filter(|folder| !folder.is_empty()).map(PathBuf::from);
-        Compiler { emitter: Arc::new(emitter), target, optimise: true, dump, cache: None, messages: Arc::default() }
+        Compiler {
+            emitter: Arc::new(emitter),
+            target,
+            optimise: true,
+            verify: VERIFY_EACH,
+            dump,
+            cache: None,
+            messages: Arc::default(),
+        }
     }
 
     /// Emits the kernels as they were written, to find faults of the passes. A message says so.
     #[must_use]
     pub fn unoptimised(self) -> Compiler {
         Compiler { optimise: false, ..self }
+    }
+
+    /// Whether the result of each pass is verified: by default in debug builds. The module has the same bytes. What is in a cache is not compiled, and so
+    /// not verified.
+    #[must_use]
+    pub fn verify(self, verify: bool) -> Compiler {
+        Compiler { verify, ..self }
     }
 
     /// Writes each stage of each compilation into a folder of its own in this one, and exactly the module that is given out.
@@ -118,13 +135,15 @@ impl Compiler {
     /// The kernel as it is emitted.
     fn lower(&self, kernel: &Kernel, dump: &mut Dump<'_>) -> Result<Kernel, KernelError> {
         dump.stage("built", kernel);
-        let plain = STRIP_GRADIENTS.apply(kernel)?;
+        let plain = STRIP_GRADIENTS.apply(kernel, self.verify)?;
         let kernel = plain.as_ref().unwrap_or(kernel);
-        let mut now =
-            if self.optimise { run_pipeline(kernel, &mut |pass, k| dump.stage(pass, k))? } else { kernel.clone() };
+        let mut now = match self.optimise {
+            true => run_pipeline(kernel, self.verify, &mut |pass, k| dump.stage(pass, k))?,
+            false => kernel.clone(),
+        };
         let lowerings = self.emitter.lowerings();
         for pass in lowerings {
-            now = pass.apply(&now)?.unwrap_or(now);
+            now = pass.apply(&now, self.verify)?.unwrap_or(now);
         }
         if let Some(last) = lowerings.last() {
             dump.stage(last.name, &now);

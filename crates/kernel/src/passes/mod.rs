@@ -110,6 +110,9 @@ const PIPELINE: &[Pass] = &[
     DCE,
 ];
 
+/// Whether the result of each pass is verified where nothing is said: in debug builds, and so in tests.
+pub(crate) const VERIFY_EACH: bool = cfg!(debug_assertions);
+
 impl Pass {
     /// The pass with this name.
     pub fn named(name: &str) -> Option<Pass> {
@@ -118,11 +121,11 @@ impl Pass {
 
     /// Runs the pass. Debug builds verify what it made.
     pub fn run(self, kernel: &Kernel) -> Result<Kernel, KernelError> {
-        Ok(self.apply(kernel)?.unwrap_or_else(|| kernel.clone()))
+        Ok(self.apply(kernel, VERIFY_EACH)?.unwrap_or_else(|| kernel.clone()))
     }
 
-    /// Runs the pass; `None` if the kernel stays as it is.
-    pub fn apply(self, kernel: &Kernel) -> Result<Option<Kernel>, KernelError> {
+    /// Runs the pass; `None` if the kernel stays as it is. What it made is verified where that is asked for.
+    pub fn apply(self, kernel: &Kernel, verify_each: bool) -> Result<Option<Kernel>, KernelError> {
         if ![SROA.name, SSA.name, STRIP_GRADIENTS.name, MULTI_LEVEL_EXITS.name, FLOAT_ATOMICS.name].contains(&self.name)
             && !is_ssa(kernel)
         {
@@ -132,7 +135,7 @@ impl Pass {
             });
         }
         let made = (self.run)(kernel);
-        if let (true, Some(made)) = (cfg!(debug_assertions), &made) {
+        if let (true, Some(made)) = (verify_each, &made) {
             self.check(made)?;
         }
         Ok(made)
@@ -167,29 +170,37 @@ pub fn optimise(kernel: &Kernel) -> Result<Kernel, KernelError> {
 /// [`optimise`], with a look at the kernel after each pass.
 pub fn optimise_seen(kernel: &Kernel, look: &mut dyn FnMut(&'static str, &Kernel)) -> Result<Kernel, KernelError> {
     let original = kernel.original.clone().unwrap_or_else(|| Arc::new(kernel.clone()));
-    let mut made = run_pipeline(kernel, look)?;
+    let mut made = run_pipeline(kernel, VERIFY_EACH, look)?;
     made.original = Some(original);
     Ok(made)
 }
 
-/// The pipeline, for those who need nothing but its result.
+/// The pipeline, for those who need nothing but its result, which is verified in every build.
 pub(crate) fn run_pipeline(
     kernel: &Kernel,
+    verify_each: bool,
+    look: &mut dyn FnMut(&'static str, &Kernel),
+) -> Result<Kernel, KernelError> {
+    run_passes(PIPELINE, kernel, verify_each, look)
+}
+
+fn run_passes(
+    passes: &[Pass],
+    kernel: &Kernel,
+    verify_each: bool,
     look: &mut dyn FnMut(&'static str, &Kernel),
 ) -> Result<Kernel, KernelError> {
     verify(kernel)?;
-    let split = SROA.apply(kernel)?;
-    let kernel = split.as_ref().unwrap_or(kernel);
-    look(SROA.name, kernel);
-    let mut now = SSA.run(kernel)?;
-    look(SSA.name, &now);
-    for pass in &PIPELINE[2..] {
-        if let Some(made) = pass.apply(&now)? {
-            now = made;
-        }
-        look(pass.name, &now);
+    let mut now: Option<Kernel> = None;
+    for pass in passes {
+        now = pass.apply(now.as_ref().unwrap_or(kernel), verify_each)?.or(now);
+        look(pass.name, now.as_ref().unwrap_or(kernel));
     }
-    DCE.check(&now)?;
+    let now = now.unwrap_or_else(|| kernel.clone());
+    // The same once more, to name the pass that broke it.
+    if !verify_each && verify(&now).is_err() {
+        return run_passes(passes, kernel, true, &mut |_, _| ());
+    }
     Ok(now)
 }
 
@@ -215,7 +226,11 @@ const IMPORTED_PIPELINE: &[Pass] = &[
 ];
 
 /// Optimises a kernel that was imported, with a look at it after each pass that changed it.
-pub fn optimise_imported(kernel: &Kernel, look: &mut dyn FnMut(&'static str, &Kernel)) -> Result<Kernel, KernelError> {
+pub fn optimise_imported(
+    kernel: &Kernel,
+    verify_each: bool,
+    look: &mut dyn FnMut(&'static str, &Kernel),
+) -> Result<Kernel, KernelError> {
     let mut now: Option<Kernel> = None;
     let size = |k: &Kernel| (k.op_count(), k.value_count(), k.region_count());
     // Passes that have seen the kernel as it is: another run would find nothing new.
@@ -225,7 +240,7 @@ pub fn optimise_imported(kernel: &Kernel, look: &mut dyn FnMut(&'static str, &Ke
             continue;
         }
         let kernel = now.as_ref().unwrap_or(kernel);
-        if let Some(made) = pass.apply(kernel)? {
+        if let Some(made) = pass.apply(kernel, verify_each)? {
             look(pass.name, &made);
             if size(kernel) != size(&made) {
                 done.clear();
@@ -235,13 +250,15 @@ pub fn optimise_imported(kernel: &Kernel, look: &mut dyn FnMut(&'static str, &Ke
         done.push(pass.name);
     }
     let now = now.unwrap_or_else(|| kernel.clone());
-    DCE.check(&now)?;
+    if !verify_each && verify(&now).is_err() {
+        return optimise_imported(kernel, true, &mut |_, _| ());
+    }
     Ok(now)
 }
 
 /// Turns variables into values, those of composites member by member.
 pub fn values(kernel: &Kernel) -> Result<Kernel, KernelError> {
-    match SROA.apply(kernel)? {
+    match SROA.apply(kernel, VERIFY_EACH)? {
         Some(split) => SSA.run(&split),
         None => SSA.run(kernel),
     }
@@ -251,7 +268,7 @@ pub fn values(kernel: &Kernel) -> Result<Kernel, KernelError> {
 pub fn clean(kernel: &Kernel) -> Result<Kernel, KernelError> {
     let mut now = kernel.clone();
     for pass in [FOLD, SINGLE_TRIP_LOOPS, SCCP, FOLD, CSE, STORE_FORWARDING, COMPOSITES, DCE] {
-        now = pass.apply(&now)?.unwrap_or(now);
+        now = pass.apply(&now, VERIFY_EACH)?.unwrap_or(now);
     }
     DCE.check(&now)?;
     Ok(now)
@@ -261,4 +278,91 @@ pub fn clean(kernel: &Kernel) -> Result<Kernel, KernelError> {
 pub fn construct(kernel: &Kernel) -> Result<Kernel, KernelError> {
     verify(kernel)?;
     SSA.run(kernel)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Compiler, Emitter, ModuleKind, Target};
+
+    const GOOD: &str = "kernel k(1, 1, 1) {\n  return\n}";
+    /// A value is used outside of the region that defines it.
+    const BROKEN: &str = "kernel k(1, 1, 1) {
+  buffer y: u32 write
+  %0 = const 0 : u32
+  %1 = lt %0, %0 : bool
+  if %1 {
+    %2 = const 5 : u32
+    yield
+  } else {
+    yield
+  }
+  store y[%0], %2
+  return
+}";
+
+    fn parsed(text: &str) -> Kernel {
+        text.parse().unwrap()
+    }
+
+    const BREAKS: Pass = Pass { name: "breaks", run: |_| Some(parsed(BROKEN)) };
+    const MENDS: Pass = Pass { name: "mends", run: |_| Some(parsed(GOOD)) };
+    const LEAVES: Pass = Pass { name: "leaves", run: |_| None };
+
+    fn blamed<T>(made: Result<T, KernelError>) -> Option<&'static str> {
+        match made {
+            Ok(_) => None,
+            Err(KernelError::Pass { kernel, pass, cause }) => {
+                assert!(kernel == "k" && cause.to_string().contains("not defined here"), "{kernel}: {cause}");
+                Some(pass)
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn a_pass_that_breaks_ssa_is_named_where_each_is_verified() {
+        let kernel = parsed(GOOD);
+        let run = |passes: &[Pass], verify_each| run_passes(passes, &kernel, verify_each, &mut |_, _| ());
+        // A later pass that hides it is no excuse.
+        assert_eq!(blamed(run(&[LEAVES, BREAKS, LEAVES, MENDS], true)), Some("breaks"));
+        assert_eq!(blamed(run(&[LEAVES, BREAKS, LEAVES, MENDS], false)), None);
+        // A broken result is refused in every build, with the name of the pass that broke it and not of the last one.
+        assert_eq!(blamed(run(&[LEAVES, BREAKS, LEAVES], false)), Some("breaks"));
+        assert_eq!(blamed(BREAKS.run(&kernel)).is_some(), VERIFY_EACH);
+    }
+
+    #[derive(Debug)]
+    struct Lowers(&'static [Pass]);
+
+    impl Emitter for Lowers {
+        fn kind(&self) -> ModuleKind {
+            ModuleKind::Ptx
+        }
+
+        fn version(&self) -> &'static str {
+            "test"
+        }
+
+        fn lowerings(&self) -> &[Pass] {
+            self.0
+        }
+
+        fn emit(&self, kernels: &[Kernel], _: &Target) -> Result<Vec<u8>, KernelError> {
+            Ok(kernels[0].to_string().into_bytes())
+        }
+
+        fn check(&self, _: &[u8]) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_compiler_verifies_lowerings_too() {
+        let compiler = Compiler::new(Lowers(&[BREAKS, MENDS]), Target::LEAST);
+        let compile = |compiler: &Compiler| compiler.compile(&[parsed(GOOD)]);
+        assert_eq!(blamed(compile(&compiler.clone().verify(true))), Some("breaks"));
+        assert_eq!(blamed(compile(&compiler.clone().verify(false))), None);
+        assert_eq!(blamed(compile(&compiler)).is_some(), cfg!(debug_assertions), "tests verify");
+    }
 }

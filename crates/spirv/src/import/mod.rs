@@ -119,12 +119,21 @@ impl Environment {
 }
 
 /// How a module is optimised.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct ModuleOptions {
     /// Refuse what is not understood instead of passing it through.
     pub strict: bool,
     /// Refuse modules that this environment does not take.
     pub environment: Option<Environment>,
+    /// Verify each kernel after each pass.
+    pub verify: bool,
+}
+
+impl Default for ModuleOptions {
+    /// What is not understood is passed through, every environment is taken, and debug builds verify.
+    fn default() -> ModuleOptions {
+        ModuleOptions { strict: false, environment: None, verify: cfg!(debug_assertions) }
+    }
 }
 
 /// A function that was passed through as it was.
@@ -307,8 +316,8 @@ fn optimise_once(
     let mut made = Vec::new();
     for k in &kernels {
         look("imported", &k.name, k);
-        let last = optimise_imported(k, &mut |pass, now| look(pass, &k.name, now)).map_err(fault)?;
-        let last = MULTI_LEVEL_EXITS.apply(&last).map_err(fault)?.unwrap_or(last);
+        let last = optimise_imported(k, options.verify, &mut |pass, now| look(pass, &k.name, now)).map_err(fault)?;
+        let last = MULTI_LEVEL_EXITS.apply(&last, options.verify).map_err(fault)?.unwrap_or(last);
         made.push(last);
     }
     let words = write::write(&source, &made, &kept)?;

@@ -53,7 +53,7 @@ pub(crate) struct ModuleProgram {
 
 impl ModuleProgram {
     pub(crate) fn new(words: &[u32], entry: &str) -> Result<ModuleProgram, ImportError> {
-        let imported = import_all(words, ModuleOptions { strict: true, environment: None })?;
+        let imported = import_all(words, ModuleOptions { strict: true, ..ModuleOptions::default() })?;
         let interface = reflect::of(&imported.source)?;
         let Some(mut kernel) = imported.kernels.into_iter().find(|k| k.name == entry) else {
             return Err(ImportError::Words { word: 5, problem: format!("there is no entry point '{entry}'") });

@@ -1,9 +1,11 @@
 //! The kernels as PTX: NVIDIA's assembler takes them, and those for matrix units compute on an interpreter what they compute on the executor. If one of
 //! these failed, CUDA would lose that op.
 
+use std::time::{Duration, Instant};
+
 use impasto_testkit::ptx::{interpreter, ptxas};
 
-use impasto_kernel::KernelError;
+use impasto_kernel::{KernelError, Target};
 use impasto_ptx::{PtxTarget, compiler};
 
 use super::super::super::{peak, samples};
@@ -58,6 +60,28 @@ fn every_kernel_is_assembled() {
     for target in ptxas::targets() {
         let module = compiler(target).compile(&all).unwrap_or_else(|e| panic!("{target}: {e}"));
         ptxas::assemble(&module.bytes, target).unwrap_or_else(|e| panic!("{target}: {e}"));
+    }
+}
+
+/// A user who asks for `--verify` would otherwise look for a fault in other modules than those that are shipped. Prints what it costs.
+#[test]
+fn verified_modules_have_the_same_bytes() {
+    let all = all().unwrap_or_else(|e| panic!("{e}"));
+    for compiler in [compiler(PtxTarget::Sm80), impasto_spirv::compiler(Target::ANY)] {
+        let mut seconds = [Duration::MAX; 2];
+        let mut modules = [false, true].map(|_| None);
+        for _ in 0..3 {
+            for (at, verify) in [false, true].into_iter().enumerate() {
+                let begun = Instant::now();
+                let module = compiler.clone().verify(verify).compile(&all).unwrap_or_else(|e| panic!("{e}"));
+                seconds[at] = seconds[at].min(begun.elapsed());
+                modules[at] = Some(module);
+            }
+        }
+        let [plain, verified] = modules;
+        assert!(plain.is_some() && plain == verified);
+        let [off, on] = seconds.map(|least| least.as_secs_f64());
+        println!("{} kernels: {off:.3} s, verified {on:.3} s, ratio {:.2}", all.len(), on / off);
     }
 }
 
