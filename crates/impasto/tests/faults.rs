@@ -267,9 +267,10 @@ fn injections(device: &str, precisions: [Precision; 2], sample: usize, at_least:
     assert!(counts.iter().sum::<usize>() >= at_least, "{counts:?}");
 }
 
-#[test]
-fn whatever_fails_on_the_cpu_the_picture_is_the_right_one() {
-    injections("cpu", [Precision::F32, Precision::Auto], 12, 150);
+impasto_testkit::trial! {
+    fn whatever_fails_on_the_cpu_the_picture_is_the_right_one(sample: usize = 3, 12) {
+        injections("cpu", [Precision::F32, Precision::Auto], sample, 150);
+    }
 }
 
 #[test]
@@ -282,36 +283,38 @@ fn where_no_other_device_is_left_what_was_done_is_kept() {
     }
 }
 
-#[test]
-fn whatever_fails_on_a_vulkan_device_the_picture_is_the_right_one() {
-    injections("vulkan0", [Precision::F32, Precision::Auto], 4, 50);
+impasto_testkit::trial! {
+    long fn whatever_fails_on_a_vulkan_device_the_picture_is_the_right_one() {
+        injections("vulkan0", [Precision::F32, Precision::Auto], 4, 50);
+    }
 }
 
-/// The driver fails allocations that it said it would allow.
-#[test]
-fn a_device_whose_limits_lie_still_finishes() {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let model = Arc::new(impasto::default_model().expect("it is inside"));
-    let job = job(&model, "vulkan0");
-    let places = || place(&job, &machine(Precision::F32, None)).unwrap_or_else(|e| panic!("{e}"));
-    impasto_faults::plan("").expect("nothing");
-    let planned = plan(&job, &places()).expect("it is planned");
-    let largest = planned.modules.iter().map(|module| module.arena_bytes.max(module.weight_bytes)).max().unwrap_or(0);
-    let want = paint(&job, &places(), None, "vulkan0").made.expect("nothing fails");
-    for share in if all() { vec![2, 5, 40] } else { vec![2] } {
-        let fault = format!("vulkan0:alloc:>{}", largest / share);
-        impasto_faults::plan(&fault).expect("a fault");
-        let came = paint(&job, &places(), None, "vulkan0");
-        assert_eq!(impasto_faults::fired(), [fault.as_str()], "it came true");
-        let made = came.made.unwrap_or_else(|e| panic!("{fault}: {e}"));
-        println!("{fault}: {:.1} dB, {:#?}", psnr(&want, &made), came.notes);
-        let tiled = came.notes.iter().any(|note| note.contains(" tiles of "));
-        assert!(psnr(&want, &made) >= if tiled { 15.0 } else { 45.0 }, "{fault}: {:?}", came.notes);
-        // At first it is the pieces that are made smaller, not the device that is given up. Of the text encoder most is one table.
-        let stays = came.notes.iter().any(|note| note.contains("going on: diffusion on vulkan0 whole"));
-        assert!(share > 2 || stays, "{:?}", came.notes);
+impasto_testkit::trial! {
+    /// The driver fails allocations that it said it would allow.
+    long fn a_device_whose_limits_lie_still_finishes() {
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let model = Arc::new(impasto::default_model().expect("it is inside"));
+        let job = job(&model, "vulkan0");
+        let places = || place(&job, &machine(Precision::F32, None)).unwrap_or_else(|e| panic!("{e}"));
+        impasto_faults::plan("").expect("nothing");
+        let planned = plan(&job, &places()).expect("it is planned");
+        let largest = planned.modules.iter().map(|module| module.arena_bytes.max(module.weight_bytes)).max().unwrap_or(0);
+        let want = paint(&job, &places(), None, "vulkan0").made.expect("nothing fails");
+        for share in if all() { vec![2, 5, 40] } else { vec![2] } {
+            let fault = format!("vulkan0:alloc:>{}", largest / share);
+            impasto_faults::plan(&fault).expect("a fault");
+            let came = paint(&job, &places(), None, "vulkan0");
+            assert_eq!(impasto_faults::fired(), [fault.as_str()], "it came true");
+            let made = came.made.unwrap_or_else(|e| panic!("{fault}: {e}"));
+            println!("{fault}: {:.1} dB, {:#?}", psnr(&want, &made), came.notes);
+            let tiled = came.notes.iter().any(|note| note.contains(" tiles of "));
+            assert!(psnr(&want, &made) >= if tiled { 15.0 } else { 45.0 }, "{fault}: {:?}", came.notes);
+            // At first it is the pieces that are made smaller, not the device that is given up. Of the text encoder most is one table.
+            let stays = came.notes.iter().any(|note| note.contains("going on: diffusion on vulkan0 whole"));
+            assert!(share > 2 || stays, "{:?}", came.notes);
+        }
+        impasto_faults::plan("").expect("nothing");
     }
-    impasto_faults::plan("").expect("nothing");
 }
 
 fn program(folder: &Path, fault: &str, args: &[&str]) -> Output {

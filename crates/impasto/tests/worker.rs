@@ -150,25 +150,27 @@ const FAULTS: [(&str, &str); 9] = [
     ("nan", "numbers that are"),
 ];
 
-#[test]
-fn a_driver_that_goes_wrong_costs_a_step_and_not_the_picture() {
-    let shared = shared();
-    let mut state = seed();
-    let rounds = if all() { 100 } else { FAULTS.len() };
-    for round in 0..rounds {
-        let (name, words) = FAULTS[round % FAULTS.len()];
-        // The first submission is that of the trial, in a process of its own, in which a fault is no news.
-        let fault = format!("{name}:{}", 2 + random(&mut state) % (shared.submissions - 1));
-        let begun = Instant::now();
-        let (picture, said) = paint_with(&fault, true, round);
-        let near = psnr(&picture, &shared.expected);
-        println!("{round}/{rounds} {fault}: {near:.1} dB, {:.1} s, {}", begun.elapsed().as_secs_f64(), notes(&said));
-        assert_eq!(said.matches("note: ").count(), 1, "{fault}: each costs one line: {said}");
-        assert!(said.contains(words), "{fault}: {said}");
-        match name {
-            // Numbers that are none are computed again in 32-bit floats.
-            "nan" => assert!(near >= 45.0, "{fault}: {near} dB: {said}"),
-            _ => assert!(picture == shared.expected, "{fault}: {near} dB: {said}"),
+impasto_testkit::trial! {
+    fn a_driver_that_goes_wrong_costs_a_step_and_not_the_picture(rounds: usize = 2, FAULTS.len()) {
+        let shared = shared();
+        let mut state = seed();
+        let rounds = if all() { 100 } else { rounds };
+        let first = random(&mut state) as usize % FAULTS.len();
+        for round in 0..rounds {
+            let (name, words) = FAULTS[(first + round) % FAULTS.len()];
+            // The first submission is that of the trial, in a process of its own, in which a fault is no news.
+            let fault = format!("{name}:{}", 2 + random(&mut state) % (shared.submissions - 1));
+            let begun = Instant::now();
+            let (picture, said) = paint_with(&fault, true, round);
+            let near = psnr(&picture, &shared.expected);
+            println!("{round}/{rounds} {fault}: {near:.1} dB, {:.1} s, {}", begun.elapsed().as_secs_f64(), notes(&said));
+            assert_eq!(said.matches("note: ").count(), 1, "{fault}: each costs one line: {said}");
+            assert!(said.contains(words), "{fault}: {said}");
+            match name {
+                // Numbers that are none are computed again in 32-bit floats.
+                "nan" => assert!(near >= 45.0, "{fault}: {near} dB: {said}"),
+                _ => assert!(picture == shared.expected, "{fault}: {near} dB: {said}"),
+            }
         }
     }
 }

@@ -20,6 +20,55 @@ pub mod vulkan;
 
 use std::path::PathBuf;
 
+/// A trial of two sizes, the tests `NAME::short` and `NAME::long`, or of one that is long only. `cargo test` ignores what is long;
+/// `tools/test.sh --long` runs it.
+///
+/// ```
+/// impasto_testkit::trial! {
+///     fn kills(rounds: usize = 1, 50) {
+///         (0..rounds).for_each(|_| ());
+///     }
+/// }
+/// ```
+#[macro_export]
+macro_rules! trial {
+    ($(#[$attribute:meta])* fn $name:ident($size:ident: $ty:ty = $short:expr, $long:expr) $body:block) => {
+        $(#[$attribute])*
+        fn $name($size: $ty) $body
+
+        mod $name {
+            #[allow(unused_imports, reason = "sizes may be constants")]
+            use super::*;
+
+            #[test]
+            fn short() {
+                super::$name($short);
+            }
+
+            #[test]
+            #[ignore = "a long trial"]
+            fn long() {
+                super::$name($long);
+            }
+        }
+    };
+    ($(#[$attribute:meta])* long fn $name:ident() $(-> $result:ty)? $body:block) => {
+        $(#[$attribute])*
+        fn $name() $(-> $result)? $body
+
+        mod $name {
+            #[allow(unused_imports, reason = "what it returns may be named outside")]
+            use super::*;
+
+            #[test]
+            #[ignore = "a long trial"]
+            fn long() $(-> $result)? {
+                super::$name()
+            }
+        }
+    };
+}
+
 /// The folder for files that tests make and keep: Cargo's `CARGO_TARGET_TMPDIR`, which only integration tests are told.
 pub fn tmp() -> PathBuf {
     let test = std::env::current_exe().expect("the path of this program");

@@ -6,8 +6,8 @@ use impasto_backend::cpu::{Cpu, CpuOptions, Isa, Precision};
 
 use super::machine::{Factors, Machine};
 
-/// All cases of products are tried.
-pub fn every() -> usize {
+/// All cases are tried.
+pub fn every(_product: bool) -> usize {
     1
 }
 

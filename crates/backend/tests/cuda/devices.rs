@@ -11,7 +11,10 @@ use impasto_testkit::fake_cuda::load_fake;
 
 /// An interpreter takes a second for a product: each run of the tests tries some of them. `IMPASTO_TEST_EVERY` tries fewer on a device too, for tools
 /// that make kernels slow.
-pub fn every() -> usize {
+pub fn every(product: bool) -> usize {
+    if !product {
+        return 1;
+    }
     let asked = std::env::var("IMPASTO_TEST_EVERY").ok().and_then(|text| text.parse().ok());
     let usual = if std::env::var_os("IMPASTO_TEST_DEVICE").is_some() { 1 } else { 12 };
     asked.filter(|&every| every > 0).unwrap_or(usual)

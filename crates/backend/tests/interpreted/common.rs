@@ -9,7 +9,7 @@ pub mod case;
 pub mod cpus {
     pub use super::devices::{machines, open};
 
-    pub fn every() -> usize {
+    pub fn every(_product: bool) -> usize {
         1
     }
 }

@@ -8,9 +8,15 @@ use impasto_device::{DeviceInfo, DeviceKind};
 
 use super::machine::{Factors, Machine};
 
-/// A software device compiles for half a second before it runs a product: each run of the tests tries some of them.
-pub fn every() -> usize {
-    if std::env::var_os("IMPASTO_TEST_DEVICE").is_some() { 1 } else { 6 }
+/// A software device compiles for half a second before it runs a product: each run of the tests tries some of the cases, others each time.
+/// `IMPASTO_ALL_CASES`, which `tools/test.sh --long` sets, asks for all, and for a sixth of the products.
+pub fn every(product: bool) -> usize {
+    let is_set = |name: &str| std::env::var_os(name).is_some();
+    match (is_set("IMPASTO_TEST_DEVICE"), is_set("IMPASTO_ALL_CASES")) {
+        (true, _) => 1,
+        (false, true) => [1, 6][usize::from(product)],
+        (false, false) => [5, 20][usize::from(product)],
+    }
 }
 
 /// The device, or a failure that says what to install: without one these tests would show nothing.

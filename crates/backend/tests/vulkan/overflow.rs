@@ -85,19 +85,20 @@ fn a_transformer_whose_products_no_half_holds() {
     compare(&graph, &params, &inputs);
 }
 
-#[test]
-fn a_decoder_whose_values_no_half_holds() {
-    let mut rng = Rng::new(seed());
-    let config = VaeConfig { latent: 4, channels: vec![32, 64], resnets: 1, quant_conv: true };
-    let graph = |activations| {
-        let numbers = ElementTypes { storage: Storage::Dense(DType::F32), activations };
-        vae_decoder(&config, 1, [6, 5], numbers).expect("a decoder")
-    };
-    // What comes out of these convolutions is a few hundred thousand: a norm follows, or it is the residual stream. Weights themselves are halves in every
-    // model.
-    let large = |name: &str| (name.ends_with("conv1.weight") || name.ends_with("conv_in.weight")).then_some(5e4);
-    let params = parameters(&graph(DType::F32), large, &mut rng);
-    let latent = (0..4 * 6 * 5).map(|_| 5.0 * rng.normal() as f32);
-    let latent = HostTensor::f32([1, 6, 5, 4], latent.collect()).expect("a latent");
-    compare(&graph, &params, &[("latent", latent)]);
+impasto_testkit::trial! {
+    long fn a_decoder_whose_values_no_half_holds() {
+        let mut rng = Rng::new(seed());
+        let config = VaeConfig { latent: 4, channels: vec![32, 64], resnets: 1, quant_conv: true };
+        let graph = |activations| {
+            let numbers = ElementTypes { storage: Storage::Dense(DType::F32), activations };
+            vae_decoder(&config, 1, [6, 5], numbers).expect("a decoder")
+        };
+        // What comes out of these convolutions is a few hundred thousand: a norm follows, or it is the residual stream. Weights themselves are halves in every
+        // model.
+        let large = |name: &str| (name.ends_with("conv1.weight") || name.ends_with("conv_in.weight")).then_some(5e4);
+        let params = parameters(&graph(DType::F32), large, &mut rng);
+        let latent = (0..4 * 6 * 5).map(|_| 5.0 * rng.normal() as f32);
+        let latent = HostTensor::f32([1, 6, 5, 4], latent.collect()).expect("a latent");
+        compare(&graph, &params, &[("latent", latent)]);
+    }
 }

@@ -62,10 +62,11 @@ fn a_decoder_in_a_third_of_the_memory() -> Result<(), GraphError> {
     Ok(())
 }
 
-#[test]
-fn an_encoder_in_half_of_the_memory() -> Result<(), GraphError> {
-    check(vae_encoder(&tiny_vae(), 1, [96, 64], ElementTypes::F32)?, &[50]);
-    Ok(())
+impasto_testkit::trial! {
+    long fn an_encoder_in_half_of_the_memory() -> Result<(), GraphError> {
+        check(vae_encoder(&tiny_vae(), 1, [96, 64], ElementTypes::F32)?, &[50]);
+        Ok(())
+    }
 }
 
 /// The true size, by hand: `IMPASTO_REST_SIZE` is the side of the picture, `IMPASTO_TEST_DEVICE` may name a GPU.

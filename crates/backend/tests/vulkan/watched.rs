@@ -12,17 +12,18 @@ const WATCHED: [&str; 5] = [
     "products::linear_layers_of_quantised_weights",
 ];
 
-/// That the layer is there and speaks up is tested where kernels are (`the_layer_really_watches`).
-#[test]
-fn the_validation_layer_has_nothing_to_say() {
-    let done = Command::new(std::env::current_exe().expect("this program"))
-        .args(WATCHED)
-        .args(["--exact", "--nocapture", "--test-threads", "1"])
-        .env("VK_INSTANCE_LAYERS", "VK_LAYER_KHRONOS_validation")
-        .output()
-        .expect("the child starts");
-    let said = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-    let passed = done.status.success() && said.contains(&format!("{} passed", WATCHED.len()));
-    assert!(passed, "install vulkan-validationlayers, as tools/test.sh does\n{said}");
-    assert!(!said.contains("Validation") && !said.contains("VUID"), "{said}");
+impasto_testkit::trial! {
+    /// That the layer is there and speaks up is tested where kernels are (`the_layer_really_watches`).
+    long fn the_validation_layer_has_nothing_to_say() {
+        let done = Command::new(std::env::current_exe().expect("this program"))
+            .args(WATCHED)
+            .args(["--exact", "--nocapture", "--test-threads", "1"])
+            .env("VK_INSTANCE_LAYERS", "VK_LAYER_KHRONOS_validation")
+            .output()
+            .expect("the child starts");
+        let said = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        let passed = done.status.success() && said.contains(&format!("{} passed", WATCHED.len()));
+        assert!(passed, "install vulkan-validationlayers, as tools/test.sh does\n{said}");
+        assert!(!said.contains("Validation") && !said.contains("VUID"), "{said}");
+    }
 }

@@ -31,7 +31,8 @@ pub fn tests() -> Vec<Trial> {
         test("a_slow_driver_does_not_hold_us_beyond_the_soft_deadline", soft),
         test("a_driver_that_disturbs_its_neighbour_is_kept_from_it", disturbs),
         test("a_process_that_a_driver_daemonised_ends_with_its_child", daemonised),
-        test("random_faults_leak_nothing", random),
+        test("random_faults_leak_nothing", || random(8)),
+        test("random_faults_leak_nothing::long", || random(30)).with_ignored_flag(true),
     ]);
     tests
 }
@@ -243,9 +244,9 @@ fn daemonised() {
     assert_eq!(seen.api("vulkan")["pending"], true);
 }
 
-/// Many surveys in one process: 30, or as many as `IMPASTO_LONG_RUN` says.
-fn random() {
-    let count = std::env::var("IMPASTO_LONG_RUN").unwrap_or_else(|_| "30".into());
+/// Many surveys in one process: so many, or as many as `IMPASTO_LONG_RUN` says.
+fn random(count: u32) {
+    let count = std::env::var("IMPASTO_LONG_RUN").unwrap_or_else(|_| count.to_string());
     let cuda = impasto_testkit::drivers::drivers().cuda.display().to_string();
     let scene =
         Scene::vulkan("").with("LD_LIBRARY_PATH", cuda).with("SURVEY_COUNT", count.clone()).with("SURVEY_HARD", "2.5");

@@ -314,41 +314,43 @@ fn whatever_fails_once_the_picture_is_made_and_no_step_is_lost() {
     }
 }
 
-#[test]
-fn a_device_that_can_be_opened_anew_goes_on_once_with_the_same_bits() {
-    let (_folder, model) = open(&Small::sd1());
-    let want = paint(&model, &Script::new(&[], true), Precision::F32, &EVERYWHERE).made.expect("nothing fails");
-    for at in moments() {
-        let script = Script::new(&[fault("vulkan0", Kind::Lost, at)], true);
+impasto_testkit::trial! {
+    long fn a_device_that_can_be_opened_anew_goes_on_once_with_the_same_bits() {
+        let (_folder, model) = open(&Small::sd1());
+        let want = paint(&model, &Script::new(&[], true), Precision::F32, &EVERYWHERE).made.expect("nothing fails");
+        for at in moments() {
+            let script = Script::new(&[fault("vulkan0", Kind::Lost, at)], true);
+            let came = paint(&model, &script, Precision::F32, &EVERYWHERE);
+            assert!(came.made.expect("it goes on") == want, "lost in run {at}");
+            assert_eq!(*script.opened.lock().expect("no panic"), ["vulkan0", "vulkan0"]);
+            assert_eq!(came.steps, [0, 1, 2, 3]);
+        }
+        // The second time it is given up: the run goes on elsewhere.
+        let script = Script::new(&[Fault { times: 2, ..fault("vulkan0", Kind::Lost, 2) }], true);
         let came = paint(&model, &script, Precision::F32, &EVERYWHERE);
-        assert!(came.made.expect("it goes on") == want, "lost in run {at}");
-        assert_eq!(*script.opened.lock().expect("no panic"), ["vulkan0", "vulkan0"]);
-        assert_eq!(came.steps, [0, 1, 2, 3]);
+        assert!(psnr(&want, &came.made.expect("it goes on")) >= 45.0);
+        assert_eq!(came.notes.len(), 2, "{:?}", came.notes);
+        let opened = script.opened.lock().expect("no panic").clone();
+        assert_eq!(opened.iter().filter(|name| *name == "vulkan0").count(), 2, "{opened:?}");
     }
-    // The second time it is given up: the run goes on elsewhere.
-    let script = Script::new(&[Fault { times: 2, ..fault("vulkan0", Kind::Lost, 2) }], true);
-    let came = paint(&model, &script, Precision::F32, &EVERYWHERE);
-    assert!(psnr(&want, &came.made.expect("it goes on")) >= 45.0);
-    assert_eq!(came.notes.len(), 2, "{:?}", came.notes);
-    let opened = script.opened.lock().expect("no panic").clone();
-    assert_eq!(opened.iter().filter(|name| *name == "vulkan0").count(), 2, "{opened:?}");
 }
 
-#[test]
-fn numbers_that_are_none_are_computed_again_in_f32_on_the_same_device() {
-    let (_folder, model) = open(&Small::sd1());
-    let want = paint(&model, &Script::new(&[], false), Precision::F32, &EVERYWHERE).made.expect("nothing fails");
-    let halves = paint(&model, &Script::new(&[], false), Precision::Auto, &EVERYWHERE).made.expect("nothing fails");
-    assert_ne!(want, halves, "the device has no halves: this shows nothing");
-    for at in moments() {
-        let script = Script::new(&[fault("vulkan0", Kind::Wrong, at)], false);
-        let came = paint(&model, &script, Precision::Auto, &EVERYWHERE);
-        let made = came.made.unwrap_or_else(|e| panic!("{at}: {e}"));
-        assert!(psnr(&want, &made) >= psnr(&want, &halves) - 3.0, "{at}: worse than in halves");
-        assert_eq!(*script.opened.lock().expect("no panic"), ["vulkan0"], "{at}: it stays");
-        assert_eq!(came.steps, [0, 1, 2, 3]);
-        let [note] = &came.notes[..] else { panic!("{at}: {:?}", came.notes) };
-        assert!(note.contains("whole in f32") && note.contains("on vulkan0"), "{note}");
+impasto_testkit::trial! {
+    long fn numbers_that_are_none_are_computed_again_in_f32_on_the_same_device() {
+        let (_folder, model) = open(&Small::sd1());
+        let want = paint(&model, &Script::new(&[], false), Precision::F32, &EVERYWHERE).made.expect("nothing fails");
+        let halves = paint(&model, &Script::new(&[], false), Precision::Auto, &EVERYWHERE).made.expect("nothing fails");
+        assert_ne!(want, halves, "the device has no halves: this shows nothing");
+        for at in moments() {
+            let script = Script::new(&[fault("vulkan0", Kind::Wrong, at)], false);
+            let came = paint(&model, &script, Precision::Auto, &EVERYWHERE);
+            let made = came.made.unwrap_or_else(|e| panic!("{at}: {e}"));
+            assert!(psnr(&want, &made) >= psnr(&want, &halves) - 3.0, "{at}: worse than in halves");
+            assert_eq!(*script.opened.lock().expect("no panic"), ["vulkan0"], "{at}: it stays");
+            assert_eq!(came.steps, [0, 1, 2, 3]);
+            let [note] = &came.notes[..] else { panic!("{at}: {:?}", came.notes) };
+            assert!(note.contains("whole in f32") && note.contains("on vulkan0"), "{note}");
+        }
     }
 }
 
@@ -364,19 +366,20 @@ fn where_nothing_is_left_the_error_says_what_was_tried() {
     assert!(said.contains("vulkan0 is lost") && said.contains("vulkan1 cannot be used"), "{said}");
 }
 
-#[test]
-fn an_autoencoder_that_may_not_leave_its_device_does_not() {
-    let (_folder, model) = open(&Small::sd1());
-    let stay = [EVERYWHERE[0], ("no-vae-tiling-fallback", "true")];
-    // The fifth run is the decoder's.
-    let script = Script::new(&[fault("vulkan0", Kind::Lost, 4)], false);
-    let came = paint(&model, &script, Precision::F32, &stay);
-    assert!(matches!(came.made, Err(GenerateError::Backend { .. })), "{:?}", came.made.err());
-    assert_eq!(came.steps, [0, 1, 2, 3], "all steps are done and kept");
-    // Bands are allowed.
-    let script = Script::new(&[fault("vulkan0", Kind::Prepare, 2)], false);
-    let came = paint(&model, &script, Precision::F32, &stay);
-    assert!(came.made.is_ok() && came.notes[0].contains("vulkan0"), "{:?}", came.notes);
+impasto_testkit::trial! {
+    long fn an_autoencoder_that_may_not_leave_its_device_does_not() {
+        let (_folder, model) = open(&Small::sd1());
+        let stay = [EVERYWHERE[0], ("no-vae-tiling-fallback", "true")];
+        // The fifth run is the decoder's.
+        let script = Script::new(&[fault("vulkan0", Kind::Lost, 4)], false);
+        let came = paint(&model, &script, Precision::F32, &stay);
+        assert!(matches!(came.made, Err(GenerateError::Backend { .. })), "{:?}", came.made.err());
+        assert_eq!(came.steps, [0, 1, 2, 3], "all steps are done and kept");
+        // Bands are allowed.
+        let script = Script::new(&[fault("vulkan0", Kind::Prepare, 2)], false);
+        let came = paint(&model, &script, Precision::F32, &stay);
+        assert!(came.made.is_ok() && came.notes[0].contains("vulkan0"), "{:?}", came.notes);
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! holds, on a device that decodes it wrongly.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
@@ -97,39 +98,42 @@ fn quantised() -> impl Iterator<Item = Storage> {
     Storage::FLOATS.into_iter().filter(|storage| !matches!(storage, Storage::Dense(_)))
 }
 
-#[test]
-fn networks_of_every_storage_compute_with_the_numbers_of_their_blocks() {
-    let exact = cpu();
-    let auto: Arc<dyn Backend> =
-        Arc::new(Cpu::new(&CpuOptions { precision: Precision::Bf16, ..CpuOptions::default() }).expect("a CPU"));
-    let half =
-        impasto_backend::open(&found(), &DeviceOptions { precision: Precision::F16, ..DeviceOptions::default() });
-    let (software, half) = (vulkan(), half.expect("it opens"));
-    // The software device compiles for long: a few of them there, unless all are asked for.
-    let everywhere = std::env::var_os("IMPASTO_ALL_TYPES").is_some();
-    let seldom = [vec![Storage::Q4_0, Storage::F8_E4M3], vec![Storage::Q8_0, Storage::Q4_K]];
-    for (small, seldom) in [Small::sd1(), Small::sdxl()].map(wide).into_iter().zip(seldom) {
-        for (i, storage) in quantised().enumerate() {
-            let (_folder, model) = opened(&small, Some(storage));
-            let network = model.network(NetworkId::Denoiser).expect("it has one");
-            let source = network.source();
-            assert!(network.bytes_by_storage().contains_key(&storage), "{storage}: nothing is stored so");
-            let (latent, tokens) = (model.pipeline.latent_shape([32, 32]), vec![7; model.pipeline.text().len()]);
-            let graph = model.pipeline.denoiser(2, latent, &tokens, ElementTypes::F32).expect("a graph");
-            let params = numbers(&graph, &*source);
-            let (want, _) = predict(&*exact, &model, &params, false);
-            let mut devices = vec![(&exact, 1e-4), (&auto, 2e-2)];
-            if everywhere || seldom.contains(&storage) {
-                devices.extend([[(&software, 1e-4)], [(&half, 2e-2)]][i % 2]);
-            }
-            if everywhere {
-                devices.extend([[(&half, 2e-2)], [(&software, 1e-4)]][i % 2]);
-            }
-            for (device, bar) in devices {
-                let (got, [planned, taken]) = predict(&**device, &model, &*source, true);
-                assert_eq!(planned, taken, "{storage}: planned is allocated");
-                let error = relative(&got, &want);
-                assert!(error < bar, "{storage} on {}: {error:.2e}", device.profile().about());
+impasto_testkit::trial! {
+    fn networks_of_every_storage_compute_with_the_numbers_of_their_blocks(every: usize = 5, 1) {
+        let exact = cpu();
+        let auto: Arc<dyn Backend> =
+            Arc::new(Cpu::new(&CpuOptions { precision: Precision::Bf16, ..CpuOptions::default() }).expect("a CPU"));
+        let half =
+            impasto_backend::open(&found(), &DeviceOptions { precision: Precision::F16, ..DeviceOptions::default() });
+        let (software, half) = (vulkan(), half.expect("it opens"));
+        // The software device compiles for long: a few of them there, unless all are asked for.
+        // Other ones in each run.
+        let first = RandomState::new().hash_one(0) as usize % every;
+        let everywhere = std::env::var_os("IMPASTO_ALL_TYPES").is_some();
+        let seldom = [vec![Storage::Q4_0, Storage::F8_E4M3], vec![Storage::Q8_0, Storage::Q4_K]];
+        for (small, seldom) in [Small::sd1(), Small::sdxl()].map(wide).into_iter().zip(seldom) {
+            for (i, storage) in quantised().enumerate().skip(first).step_by(every) {
+                let (_folder, model) = opened(&small, Some(storage));
+                let network = model.network(NetworkId::Denoiser).expect("it has one");
+                let source = network.source();
+                assert!(network.bytes_by_storage().contains_key(&storage), "{storage}: nothing is stored so");
+                let (latent, tokens) = (model.pipeline.latent_shape([32, 32]), vec![7; model.pipeline.text().len()]);
+                let graph = model.pipeline.denoiser(2, latent, &tokens, ElementTypes::F32).expect("a graph");
+                let params = numbers(&graph, &*source);
+                let (want, _) = predict(&*exact, &model, &params, false);
+                let mut devices = vec![(&exact, 1e-4), (&auto, 2e-2)];
+                if everywhere || every == 1 && seldom.contains(&storage) {
+                    devices.extend([[(&software, 1e-4)], [(&half, 2e-2)]][i % 2]);
+                }
+                if everywhere {
+                    devices.extend([[(&half, 2e-2)], [(&software, 1e-4)]][i % 2]);
+                }
+                for (device, bar) in devices {
+                    let (got, [planned, taken]) = predict(&**device, &model, &*source, true);
+                    assert_eq!(planned, taken, "{storage}: planned is allocated");
+                    let error = relative(&got, &want);
+                    assert!(error < bar, "{storage} on {}: {error:.2e}", device.profile().about());
+                }
             }
         }
     }

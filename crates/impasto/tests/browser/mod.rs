@@ -268,60 +268,61 @@ fn refusals_and_key() {
     browser.assert_no_errors(&[401, 403]);
 }
 
-/// If this failed, parts of the page would lie out of reach on a phone, could not be read, or would have no name for who cannot see them. What it
-/// looks like is kept for people to see.
-#[test]
-fn looks() {
-    let server = Server::start(&["--max-steps", "150"]);
-    let browser = open(&server);
-    for prompt in ["a red circle on a blue background", "a green triangle", "a yellow star on a dark background"] {
-        server.wait_done(&server.queue(json!({ "prompt": prompt, "steps": 20, "batch-count": 2 })));
-    }
-    wait_for_pictures(&browser, 6);
-    browser.fill("#prompt", "a small orange square above a large purple circle, on a light background");
-    browser.click("#more summary");
-    let sizes = [("desktop", 1280, 900, false), ("phone", 390, 844, true)];
-    for (scheme, (device, width, height, phone)) in
-        ["light", "dark"].into_iter().flat_map(|one| sizes.map(|size| (one, size)))
-    {
-        browser.size(width, height, phone);
-        browser.prefer(scheme);
-        let look = |what: &str, whole: bool| {
-            browser.screenshot(&format!("{device}-{scheme}-{what}"), whole);
-            browser.assert_accessible(&format!("{what}, {device}, {scheme}"));
-            let wide = browser.script("return document.documentElement.scrollWidth");
-            assert!(wide.as_u64().expect("a width") <= width.into(), "{what} is {wide} wide on a {device}");
-        };
-        browser.script("scrollTo(0, 0)");
-        look("settings", true);
-        browser.click("#more summary");
-        let long =
-            server.queue(json!({ "prompt": "a red house by the sea", "steps": 150, "width": 384, "height": 384 }));
-        let next = server.queue(json!({ "prompt": "a green tree" }));
-        browser.fill("#steps", "151");
-        browser.click("#generate");
-        browser.wait("document.querySelector('#error').textContent.includes('150')");
-        browser.wait(PREVIEW_SEEN);
-        browser.wait(&format!("document.querySelector('#queue li[data-job=\"{next}\"]')"));
-        browser.wait("Number(document.querySelector('#progress').getAttribute('aria-valuenow')) > 0");
-        browser.script("scrollTo(0, 0)");
-        look("running", true);
-        browser.click("#error-close");
-        browser.fill("#steps", "20");
-        for job in [next, long] {
-            server.post(&format!("/api/v1/jobs/{job}/cancel"), &json!({})).json(200);
-            server.wait(&job, |job| job["state"] == "cancelled");
+impasto_testkit::trial! {
+    /// If this failed, parts of the page would lie out of reach on a phone, could not be read, or would have no name for who cannot see them. What it
+    /// looks like is kept for people to see.
+    long fn looks() {
+        let server = Server::start(&["--max-steps", "150"]);
+        let browser = open(&server);
+        for prompt in ["a red circle on a blue background", "a green triangle", "a yellow star on a dark background"] {
+            server.wait_done(&server.queue(json!({ "prompt": prompt, "steps": 20, "batch-count": 2 })));
         }
-        browser.wait("document.querySelector('#stop').disabled");
-        browser.click("#machine-toggle");
-        browser.wait("document.querySelector('#plan-verdict').textContent.includes('fits')");
-        look("machine", false);
-        browser.click("#machine-close");
-        browser.click("#gallery button[data-picture]");
-        browser.wait("[...document.querySelectorAll('#viewer img')].some((image) => image.naturalWidth === 256)");
-        look("viewer", false);
-        browser.click("#viewer-close");
+        wait_for_pictures(&browser, 6);
+        browser.fill("#prompt", "a small orange square above a large purple circle, on a light background");
         browser.click("#more summary");
+        let sizes = [("desktop", 1280, 900, false), ("phone", 390, 844, true)];
+        for (scheme, (device, width, height, phone)) in
+            ["light", "dark"].into_iter().flat_map(|one| sizes.map(|size| (one, size)))
+        {
+            browser.size(width, height, phone);
+            browser.prefer(scheme);
+            let look = |what: &str, whole: bool| {
+                browser.screenshot(&format!("{device}-{scheme}-{what}"), whole);
+                browser.assert_accessible(&format!("{what}, {device}, {scheme}"));
+                let wide = browser.script("return document.documentElement.scrollWidth");
+                assert!(wide.as_u64().expect("a width") <= width.into(), "{what} is {wide} wide on a {device}");
+            };
+            browser.script("scrollTo(0, 0)");
+            look("settings", true);
+            browser.click("#more summary");
+            let long =
+                server.queue(json!({ "prompt": "a red house by the sea", "steps": 150, "width": 384, "height": 384 }));
+            let next = server.queue(json!({ "prompt": "a green tree" }));
+            browser.fill("#steps", "151");
+            browser.click("#generate");
+            browser.wait("document.querySelector('#error').textContent.includes('150')");
+            browser.wait(PREVIEW_SEEN);
+            browser.wait(&format!("document.querySelector('#queue li[data-job=\"{next}\"]')"));
+            browser.wait("Number(document.querySelector('#progress').getAttribute('aria-valuenow')) > 0");
+            browser.script("scrollTo(0, 0)");
+            look("running", true);
+            browser.click("#error-close");
+            browser.fill("#steps", "20");
+            for job in [next, long] {
+                server.post(&format!("/api/v1/jobs/{job}/cancel"), &json!({})).json(200);
+                server.wait(&job, |job| job["state"] == "cancelled");
+            }
+            browser.wait("document.querySelector('#stop').disabled");
+            browser.click("#machine-toggle");
+            browser.wait("document.querySelector('#plan-verdict').textContent.includes('fits')");
+            look("machine", false);
+            browser.click("#machine-close");
+            browser.click("#gallery button[data-picture]");
+            browser.wait("[...document.querySelectorAll('#viewer img')].some((image) => image.naturalWidth === 256)");
+            look("viewer", false);
+            browser.click("#viewer-close");
+            browser.click("#more summary");
+        }
+        browser.assert_no_errors(&[422]);
     }
-    browser.assert_no_errors(&[422]);
 }

@@ -23,6 +23,8 @@ struct Case {
 /// Of each kind in `check_cases.jsonl`, those of one thing first.
 const ALL: usize = 120;
 /// Of each kind in an ordinary run: captions of one thing, and of two.
+const FEW: [usize; 2] = [5, 5];
+/// And in a long one.
 const PART: [usize; 2] = [24, 24];
 /// The rates that the whole must reach: the asked colour for the asked object, and the relation.
 const DEMANDED: [f64; 2] = [0.90, 0.80];
@@ -56,42 +58,43 @@ fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is {text}")))
 }
 
-#[test]
-fn held_out_captions_are_followed() {
-    let all = variable::<u8>("IMPASTO_TEST_ALL") == Some(1);
-    let measured: Option<usize> = variable("IMPASTO_TEST_CAPTIONS");
-    let counts = measured.map(|n| [n.min(ALL); 2]).unwrap_or(if all { [ALL; 2] } else { PART });
+impasto_testkit::trial! {
+    fn held_out_captions_are_followed(part: [usize; 2] = FEW, PART) {
+        let all = variable::<u8>("IMPASTO_TEST_ALL") == Some(1);
+        let measured: Option<usize> = variable("IMPASTO_TEST_CAPTIONS");
+        let counts = measured.map(|n| [n.min(ALL); 2]).unwrap_or(if all { [ALL; 2] } else { part });
 
-    let (check, _) = Check::open();
-    let model = model();
-    let cases: Vec<Case> = lines("check_cases.jsonl");
-    let judge = |first: usize, n: usize| -> Vec<Verdict> {
-        let some = cases[first..][..ALL].iter().enumerate().take(n);
-        let judged = some.map(|(seed, case)| {
-            let verdict = check.judge(&paint(&model, &case.caption, seed as u64), &case.claim);
-            if !verdict.relation.unwrap_or(verdict.colour).yes() {
-                println!("not found (seed {seed}): {}", case.caption);
+        let (check, _) = Check::open();
+        let model = model();
+        let cases: Vec<Case> = lines("check_cases.jsonl");
+        let judge = |first: usize, n: usize| -> Vec<Verdict> {
+            let some = cases[first..][..ALL].iter().enumerate().take(n);
+            let judged = some.map(|(seed, case)| {
+                let verdict = check.judge(&paint(&model, &case.caption, seed as u64), &case.claim);
+                if !verdict.relation.unwrap_or(verdict.colour).yes() {
+                    println!("not found (seed {seed}): {}", case.caption);
+                }
+                verdict
+            });
+            judged.collect()
+        };
+        let (alone, related) = (judge(0, counts[0]), judge(ALL, counts[1]));
+
+        let count = |of: &[Verdict], right: &dyn Fn(&Verdict) -> bool| of.iter().filter(|v| right(v)).count();
+        let colour = count(&alone, &|v| v.colour.yes());
+        let both = count(&alone, &|v| v.colour.yes() && v.object.is_some_and(|o| o.yes()));
+        let relation = count(&related, &|v| v.relation.is_some_and(|r| r.yes()));
+        let first = count(&related, &|v| v.colour.yes());
+        println!("of {} captions of one thing: colour {colour}, colour and object {both}", alone.len());
+        println!("of {} captions of two things: relation {relation}, colour of the first {first}", related.len());
+
+        if measured.is_none() {
+            for (found, n, rate, what) in
+                [(colour, counts[0], DEMANDED[0], "colours"), (relation, counts[1], DEMANDED[1], "relations")]
+            {
+                let needed = if all { (rate * n as f64).ceil() as usize } else { surely(n, rate) };
+                assert!(found >= needed, "{found} of {n} {what} are as asked, {needed} are needed");
             }
-            verdict
-        });
-        judged.collect()
-    };
-    let (alone, related) = (judge(0, counts[0]), judge(ALL, counts[1]));
-
-    let count = |of: &[Verdict], right: &dyn Fn(&Verdict) -> bool| of.iter().filter(|v| right(v)).count();
-    let colour = count(&alone, &|v| v.colour.yes());
-    let both = count(&alone, &|v| v.colour.yes() && v.object.is_some_and(|o| o.yes()));
-    let relation = count(&related, &|v| v.relation.is_some_and(|r| r.yes()));
-    let first = count(&related, &|v| v.colour.yes());
-    println!("of {} captions of one thing: colour {colour}, colour and object {both}", alone.len());
-    println!("of {} captions of two things: relation {relation}, colour of the first {first}", related.len());
-
-    if measured.is_none() {
-        for (found, n, rate, what) in
-            [(colour, counts[0], DEMANDED[0], "colours"), (relation, counts[1], DEMANDED[1], "relations")]
-        {
-            let needed = if all { (rate * n as f64).ceil() as usize } else { surely(n, rate) };
-            assert!(found >= needed, "{found} of {n} {what} are as asked, {needed} are needed");
         }
     }
 }

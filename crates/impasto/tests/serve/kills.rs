@@ -79,61 +79,62 @@ fn round(data: &Path, load: &Load, most: usize, milliseconds: u64) {
     });
 }
 
-/// Somebody was told that a picture will be made, and it never is; or it is another one, or there twice.
-///
-/// `IMPASTO_KILLS=50` kills more often, `IMPASTO_KILLS_SEED` repeats the moments of an earlier run.
-#[test]
-fn every_accepted_job_ends_in_its_pictures_whenever_the_server_is_killed() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let kills = number("IMPASTO_KILLS").unwrap_or(5);
-    let now = SystemTime::UNIX_EPOCH.elapsed().expect("a clock").as_nanos() as u64;
-    let seed = number("IMPASTO_KILLS_SEED").unwrap_or(now);
-    eprintln!("IMPASTO_KILLS={kills} IMPASTO_KILLS_SEED={seed}");
-    let begun = Instant::now();
-    let undisturbed = Server::start(&[]);
-    let mut expected: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
-    for kind in 0..3 {
-        let job = undisturbed.wait_done(&undisturbed.queue(asked(kind)));
-        let pictures = (0..pictures_of(&job["settings"])).map(|i| picture(&undisturbed, &job, i)).collect();
-        expected.insert(job["settings"]["prompt"].to_string(), pictures);
-    }
-    undisturbed.kill();
-    // Moments from the start to some jobs later, however fast the machine is.
-    let longest = begun.elapsed().as_millis() as u64;
-
-    let (mut random, folder, load) = (Random(seed | 1), tempfile::tempdir().expect("a folder"), Load::default());
-    let data = folder.path().join("data");
-    let mut done = 0;
-    // Moments may all be early by chance: until some jobs were accepted, there are more.
-    while done < kills || done < 4 * kills && load.accepted.lock().expect("a list").len() < 5 {
-        round(&data, &load, 3 * done as usize + 5, random.below(2 * longest));
-        done += 1;
-    }
-    let server = Server::in_folder(&data, &[]);
-    let accepted = load.accepted.into_inner().expect("a list");
-    assert!(accepted.len() >= 5, "too few jobs were accepted: {accepted:?}");
-    let jobs = server.get("/api/v1/jobs?limit=1000").json(200);
-    let ids: Vec<String> =
-        jobs["jobs"].as_array().expect("jobs").iter().map(|job| job["id"].as_str().expect("an id").into()).collect();
-    for id in &accepted {
-        assert!(ids.contains(id), "job {id} was accepted, and is lost");
-    }
-    // Also those whose answer was lost with the server.
-    let mut count = 0;
-    for id in &ids {
-        let job = server.wait_done(id);
-        let made = job["pictures"].as_array().map_or(0, Vec::len);
-        assert_eq!(made, pictures_of(&job["settings"]), "{job}");
-        for (i, expected) in expected[&job["settings"]["prompt"].to_string()].iter().enumerate() {
-            assert!(picture(&server, &job, i) == *expected, "picture {i} of {job} is another one");
+impasto_testkit::trial! {
+    /// Somebody was told that a picture will be made, and it never is; or it is another one, or there twice.
+    ///
+    /// `IMPASTO_KILLS=50` kills more often, `IMPASTO_KILLS_SEED` repeats the moments of an earlier run.
+    fn every_accepted_job_ends_in_its_pictures_whenever_the_server_is_killed(kills: u64 = 2, 5) {
+        let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+        let kills = number("IMPASTO_KILLS").unwrap_or(kills);
+        let now = SystemTime::UNIX_EPOCH.elapsed().expect("a clock").as_nanos() as u64;
+        let seed = number("IMPASTO_KILLS_SEED").unwrap_or(now);
+        eprintln!("IMPASTO_KILLS={kills} IMPASTO_KILLS_SEED={seed}");
+        let begun = Instant::now();
+        let undisturbed = Server::start(&[]);
+        let mut expected: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
+        for kind in 0..3 {
+            let job = undisturbed.wait_done(&undisturbed.queue(asked(kind)));
+            let pictures = (0..pictures_of(&job["settings"])).map(|i| picture(&undisturbed, &job, i)).collect();
+            expected.insert(job["settings"]["prompt"].to_string(), pictures);
         }
-        count += made;
+        undisturbed.kill();
+        // Moments from the start to some jobs later, however fast the machine is.
+        let longest = begun.elapsed().as_millis() as u64;
+
+        let (mut random, folder, load) = (Random(seed | 1), tempfile::tempdir().expect("a folder"), Load::default());
+        let data = folder.path().join("data");
+        let mut done = 0;
+        // Moments may all be early by chance: until some jobs were accepted, there are more.
+        while done < kills || done < 4 * kills && load.accepted.lock().expect("a list").len() < 5 {
+            round(&data, &load, 3 * done as usize + 5, random.below(2 * longest));
+            done += 1;
+        }
+        let server = Server::in_folder(&data, &[]);
+        let accepted = load.accepted.into_inner().expect("a list");
+        assert!(accepted.len() >= 5, "too few jobs were accepted: {accepted:?}");
+        let jobs = server.get("/api/v1/jobs?limit=1000").json(200);
+        let ids: Vec<String> =
+            jobs["jobs"].as_array().expect("jobs").iter().map(|job| job["id"].as_str().expect("an id").into()).collect();
+        for id in &accepted {
+            assert!(ids.contains(id), "job {id} was accepted, and is lost");
+        }
+        // Also those whose answer was lost with the server.
+        let mut count = 0;
+        for id in &ids {
+            let job = server.wait_done(id);
+            let made = job["pictures"].as_array().map_or(0, Vec::len);
+            assert_eq!(made, pictures_of(&job["settings"]), "{job}");
+            for (i, expected) in expected[&job["settings"]["prompt"].to_string()].iter().enumerate() {
+                assert!(picture(&server, &job, i) == *expected, "picture {i} of {job} is another one");
+            }
+            count += made;
+        }
+        let listed = server.get("/api/v1/pictures?limit=1000").json(200);
+        let listed = listed["pictures"].as_array().expect("pictures");
+        let once: BTreeSet<String> = listed.iter().map(|one| format!("{} {}", one["job"], one["seed"])).collect();
+        assert_eq!((listed.len(), once.len()), (count, count), "a picture is there twice");
+        let files = std::fs::read_dir(data.join("pictures")).expect("a folder").count();
+        assert_eq!(files, count, "files are left over");
+        eprintln!("{kills} kills, {} jobs accepted of {}, {count} pictures", accepted.len(), ids.len());
     }
-    let listed = server.get("/api/v1/pictures?limit=1000").json(200);
-    let listed = listed["pictures"].as_array().expect("pictures");
-    let once: BTreeSet<String> = listed.iter().map(|one| format!("{} {}", one["job"], one["seed"])).collect();
-    assert_eq!((listed.len(), once.len()), (count, count), "a picture is there twice");
-    let files = std::fs::read_dir(data.join("pictures")).expect("a folder").count();
-    assert_eq!(files, count, "files are left over");
-    eprintln!("{kills} kills, {} jobs accepted of {}, {count} pictures", accepted.len(), ids.len());
 }
