@@ -2,7 +2,7 @@
 # The one test command: installs what a bare Debian or Ubuntu machine lacks, then checks everything.
 #
 #   tools/test.sh           formatting, dependencies, lints, documentation, tests: a quarter of an hour on two cores with nothing built
-#   tools/test.sh --long    the long trials alone: tests in modules called `long`, which the other run leaves out
+#   tools/test.sh --long    the long trials alone: tests called `long`, which the other run leaves out
 set -euo pipefail
 cd "$(dirname "$0")/.."
 long=
@@ -59,19 +59,25 @@ if [ -z "${IMPASTO_CLIENTS_PYTHON:-}" ]; then
     export IMPASTO_CLIENTS_PYTHON="$clients/bin/python"
 fi
 
-# tests FILTER...: each line is a name of a nextest option or a filter that plain `cargo test` has, too.
+has_nextest() { cargo nextest --version >/dev/null 2>&1; }
+
+# run_tests [TARGETS] [FILTER]: those of these test programs, or all; with a filter the ignored ones that it names.
 run_tests() {
-    if cargo nextest --version >/dev/null 2>&1; then
+    local targets=${1:-} filter=${2:-}
+    if has_nextest; then
         # shellcheck disable=SC2086
-        cargo nextest run --workspace --locked --no-fail-fast ${long:+--run-ignored only} "$@"
+        cargo nextest run --workspace --locked --no-fail-fast $targets ${filter:+--run-ignored only "$filter"}
     else
-        cargo test --workspace --locked --no-fail-fast --lib --bins --tests -- ${long:+--ignored} "$@"
+        # shellcheck disable=SC2086
+        cargo test --workspace --locked --no-fail-fast $targets ${filter:+-- --ignored "$filter"}
     fi
 }
 
 if [ -n "$long" ]; then
     say "long trials"
-    run_tests long::
+    run_tests --tests ::long
+    # Every case of every op on a software device, of which the short run tries some.
+    IMPASTO_ALL_CASES=1 run_tests "--test vulkan"
     say "all is well"
     exit
 fi
@@ -98,6 +104,6 @@ cargo clippy --workspace --all-targets --locked -- -D warnings
 
 say "tests"
 run_tests
-cargo test --workspace --locked --doc
+! has_nextest || cargo test --workspace --locked --doc
 
 say "all is well"

@@ -4,7 +4,7 @@
 #
 #   tools/try_bare.sh                   about 40 minutes on two cores
 #   tools/try_bare.sh --run-only        only the first command
-#   tools/try_bare.sh --long            the tests run by root are the long ones
+#   tools/try_bare.sh --long            root runs the long trials, too
 #   tools/try_bare.sh --share-build     the user begins with what root has built
 #   tools/try_bare.sh --out DIR         keeps the pictures and what was printed
 #   tools/try_bare.sh --keep            keeps the two machines
@@ -224,8 +224,13 @@ try() {
         fi
     fi
     if [ "$result" != passed ]; then
-        tail -n 60 "$log"
+        tail -n 300 "$log"
         failed=1
+    fi
+    # What all test programs said together.
+    if [[ $3 = tools/test.sh* ]]; then
+        awk '/^test result: / { passed += $4; failed += $6; ignored += $8 }
+            END { printf "%d passed, %d failed, %d skipped\n", passed, failed, ignored }' "$log"
     fi
     table+=("$(printf '%-70s %-8s %7s  %s' "$3" "$2" $((EPOCHSECONDS - begun)) "$result")")
     took "$result"
@@ -243,11 +248,8 @@ make_machine root
 make_machine user
 took
 
-for ((i = 0; i < ${#commands[@]}; i++)); do
-    command=${commands[i]}
-    [ -z "$long" ] || [ "$i" = 0 ] || command+=" --long"
-    try root root "$command"
-done
+for command in "${commands[@]}"; do try root root "$command"; done
+[ -z "$long" ] || try root root "${commands[-1]} --long"
 if [ -n "$share_build" ] && [ -d "$work/root/srv/impasto/target" ]; then
     mv "$work/root/srv/impasto/target" "$work/user/srv/impasto/"
     chroot "$work/user" chown -R painter: /srv/impasto/target
