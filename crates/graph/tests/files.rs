@@ -12,12 +12,10 @@
 //! the bands that fit it. `; print` prints the graph, `; plan` its plan (settings may be left out: without them the device is `Anything`),
 //! `; error` the error that reading or planning ends in. A file may ask several such questions.
 
-use std::fmt::Write;
-use std::path::Path;
-
 use impasto_graph::{
     Anything, Banded, Capabilities, Cutting, Graph, Limits, Location, May, Op, Plan, Span, Used, Value,
 };
+use std::fmt::Write;
 
 /// `Anything`, with the settings of a `; plan` or `; error` line.
 struct Device {
@@ -222,20 +220,13 @@ fn problems(text: &str) -> Vec<String> {
 
 #[test]
 fn files_say_what_the_planner_does() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files");
-    let mut count = 0;
     let mut failed = String::new();
-    for entry in std::fs::read_dir(folder).expect("the folder is there") {
-        let path = entry.expect("the folder can be read").path();
-        if path.extension().is_some_and(|e| e == "txt") {
-            count += 1;
-            let text = std::fs::read_to_string(&path).expect("the file can be read");
-            for problem in problems(&text) {
-                failed += &format!("{}: {problem}\n", path.display());
-            }
+    for path in impasto_testkit::file_tests(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/files"), 12) {
+        let text = std::fs::read_to_string(&path).expect("the file can be read");
+        for problem in problems(&text) {
+            failed += &format!("{}: {problem}\n", path.display());
         }
     }
-    assert!(count >= 12, "only {count} files were found");
     assert!(failed.is_empty(), "\n{failed}");
 }
 

@@ -69,6 +69,24 @@ macro_rules! trial {
     };
 }
 
+/// The files of file tests in a folder, sorted: all, of which there must be `least`, or those whose names contain what `IMPASTO_FILE_TEST` says.
+pub fn file_tests(folder: &str, least: usize) -> Vec<PathBuf> {
+    let wanted = std::env::var("IMPASTO_FILE_TEST").ok();
+    let entries = std::fs::read_dir(folder).expect("a folder of file tests");
+    let all = entries.map(|entry| entry.expect("the folder can be read").path());
+    let is_wanted = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.ends_with(".txt") && wanted.as_ref().is_none_or(|wanted| name.contains(wanted))
+    };
+    let mut files: Vec<PathBuf> = all.filter(is_wanted).collect();
+    files.sort();
+    match wanted {
+        Some(wanted) => assert!(!files.is_empty(), "no file in {folder} is called {wanted}"),
+        None => assert!(files.len() >= least, "only {} files were found", files.len()),
+    }
+    files
+}
+
 /// The folder for files that tests make and keep: Cargo's `CARGO_TARGET_TMPDIR`, which only integration tests are told.
 pub fn tmp() -> PathBuf {
     let test = std::env::current_exe().expect("the path of this program");
