@@ -59,16 +59,16 @@ const WORDS: [&str; 44] = [
     "supercalifragilistic",
 ];
 
-#[test]
-fn damaged_prompts_are_still_read() {
-    let tokenizers = [Tokenizer::clip(), Tokenizer::clip_padded_with_zero()];
-    let words = WORDS.map(str::as_bytes);
-    let cases = Damage::run(20, 1_000, |damage| {
-        let mut bytes = damage.of(&PROMPTS).as_bytes().to_vec();
-        (0..=damage.below(12)).for_each(|_| damage.bytes(&mut bytes, &words));
-        let prompt = String::from_utf8_lossy(&bytes);
-        let tokenizer = &tokenizers[damage.below(2)];
-        crate::checks::check(tokenizer, &prompt, if damage.below(4) == 0 { 3 + damage.below(30) } else { 77 });
-    });
-    assert!(cases >= 1_000);
+impasto_testkit::trial! {
+    fn damaged_prompts_are_still_read(cases: u64 = 20_000, 600_000) {
+        let tokenizers = [Tokenizer::clip(), Tokenizer::clip_padded_with_zero()];
+        let words = WORDS.map(str::as_bytes);
+        Damage::run(cases, |damage| {
+            let mut bytes = damage.of(&PROMPTS).as_bytes().to_vec();
+            (0..=damage.below(12)).for_each(|_| damage.bytes(&mut bytes, &words));
+            let prompt = String::from_utf8_lossy(&bytes);
+            let tokenizer = &tokenizers[damage.below(2)];
+            crate::checks::check(tokenizer, &prompt, if damage.below(4) == 0 { 3 + damage.below(30) } else { 77 });
+        });
+    }
 }

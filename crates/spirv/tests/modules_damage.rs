@@ -139,49 +139,48 @@ fn what_fuzzing_found_is_refused_or_optimised() {
     }
 }
 
-#[test]
-fn damaged_modules_are_refused_or_optimised() {
-    let given = |name: &str| std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok());
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
-    // The same ones each time, unless somebody looks for more.
-    let (seconds, first) = given("IMPASTO_DAMAGE_SECONDS").map_or((30, 1), |s| (s, now));
-    let seed = given("IMPASTO_DAMAGE_SEED").unwrap_or(first);
-    // A failure again: whoever names its seed alone wants it judged.
-    let again = given("IMPASTO_DAMAGE_SEED").is_some() && given("IMPASTO_DAMAGE_SECONDS").is_none();
-    let mut all: Vec<Vec<u32>> = modules::glsl(7).into_iter().map(|s| s.1).collect();
-    all.extend(modules::wgsl(4).into_iter().map(|s| s.1));
-    let (mut tried, mut made, mut judged) = (0, 0, Judged::default());
-    let end = Instant::now() + Duration::from_secs(seconds);
-    println!("IMPASTO_DAMAGE_SEED={seed}");
-    while Instant::now() < end {
-        let seed = seed.wrapping_add(tried);
-        let mut r = Random(seed);
-        let mut words = all[r.below(all.len())].clone();
-        for _ in 0..=r.below(3) {
-            damage(&mut words, &all, &mut r);
-        }
-        tried += 1;
-        let begin = Instant::now();
-        let _ = reflect(&words);
-        let show = |problem: String| -> ! {
-            let file = std::env::temp_dir().join(format!("damaged-{seed}.spv"));
-            let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-            let kept = std::fs::write(&file, bytes).map_or("nowhere".to_owned(), |()| file.display().to_string());
-            panic!("IMPASTO_DAMAGE_SEED={seed}: {problem}; the module is in {kept}")
-        };
-        if let Some(done) = made_of(&words).unwrap_or_else(|e| show(e)) {
-            made += 1;
-            if made % JUDGED == 0 || again {
-                judged.judge(&words, &done).unwrap_or_else(|e| show(e));
+impasto_testkit::trial! {
+    fn damaged_modules_are_refused_or_optimised(cases: u64 = 300, 6_000) {
+        let given = |name: &str| std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok());
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+        // The same ones each time, unless somebody looks for more.
+        let (cases, first) = given("IMPASTO_DAMAGE_CASES").map_or((cases, 1), |cases| (cases, now));
+        let seed = given("IMPASTO_DAMAGE_SEED").unwrap_or(first);
+        // A failure again: whoever names its seed alone wants it judged.
+        let again = given("IMPASTO_DAMAGE_SEED").is_some() && given("IMPASTO_DAMAGE_CASES").is_none();
+        let mut all: Vec<Vec<u32>> = modules::glsl(7).into_iter().map(|s| s.1).collect();
+        all.extend(modules::wgsl(4).into_iter().map(|s| s.1));
+        let (mut made, mut judged) = (0, Judged::default());
+        println!("IMPASTO_DAMAGE_SEED={seed}");
+        for tried in 0..cases {
+            let seed = seed.wrapping_add(tried);
+            let mut r = Random(seed);
+            let mut words = all[r.below(all.len())].clone();
+            for _ in 0..=r.below(3) {
+                damage(&mut words, &all, &mut r);
+            }
+            let begin = Instant::now();
+            let _ = reflect(&words);
+            let show = |problem: String| -> ! {
+                let file = std::env::temp_dir().join(format!("damaged-{seed}.spv"));
+                let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+                let kept = std::fs::write(&file, bytes).map_or("nowhere".to_owned(), |()| file.display().to_string());
+                panic!("IMPASTO_DAMAGE_SEED={seed}: {problem}; the module is in {kept}")
+            };
+            if let Some(done) = made_of(&words).unwrap_or_else(|e| show(e)) {
+                made += 1;
+                if made % JUDGED == 0 || again {
+                    judged.judge(&words, &done).unwrap_or_else(|e| show(e));
+                }
+            }
+            // Far beyond what any of these takes: a hang.
+            if begin.elapsed() > Duration::from_secs(20) {
+                show(format!("it took {:?}", begin.elapsed()));
             }
         }
-        // Far beyond what any of these takes: a hang.
-        if begin.elapsed() > Duration::from_secs(20) {
-            show(format!("it took {:?}", begin.elapsed()));
-        }
+        let Judged { asked, valid, equal } = judged;
+        println!("{cases} modules, {made} of them optimised; of {asked} spirv-val accepts {valid}, {equal} runs are equal");
+        assert!(made > 0 && made < cases, "{made} of {cases}");
+        assert!(cases < 300 || valid > 0 && equal > 0, "{valid} are valid, {equal} equal");
     }
-    let Judged { asked, valid, equal } = judged;
-    println!("{tried} modules, {made} of them optimised; of {asked} spirv-val accepts {valid}, {equal} runs are equal");
-    assert!(made > 0 && made < tried, "{made} of {tried}");
-    assert!(seconds < 30 || valid > 0 && equal > 0, "{valid} are valid, {equal} equal");
 }

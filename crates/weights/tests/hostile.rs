@@ -139,23 +139,24 @@ const WORDS: [&[u8]; 40] = [
     b"ctorch._utils\n_rebuild_tensor_v2\n",
 ];
 
-#[test]
-fn random_damage_is_harmless() {
-    let files = fixtures();
-    let (mut accepted, mut refused) = (0u64, 0u64);
-    let cases = Damage::run(10, 10_000, |damage| {
-        let (name, bytes) = &files[damage.below(files.len())];
-        let mut bytes = bytes.clone();
-        (0..=damage.below(4)).for_each(|_| damage.bytes(&mut bytes, &WORDS));
-        match read_everything(name, &bytes) {
-            Ok(_) => accepted += 1,
-            Err(_) => refused += 1,
-        }
-    });
-    assert!(
-        accepted > cases / 50 && refused > cases / 4,
-        "{accepted} accepted, {refused} refused: damage that tests nothing"
-    );
+impasto_testkit::trial! {
+    fn random_damage_is_harmless(cases: u64 = 60_000, 1_200_000) {
+        let files = fixtures();
+        let (mut accepted, mut refused) = (0u64, 0u64);
+        let cases = Damage::run(cases, |damage| {
+            let (name, bytes) = &files[damage.below(files.len())];
+            let mut bytes = bytes.clone();
+            (0..=damage.below(4)).for_each(|_| damage.bytes(&mut bytes, &WORDS));
+            match read_everything(name, &bytes) {
+                Ok(_) => accepted += 1,
+                Err(_) => refused += 1,
+            }
+        });
+        assert!(
+            accepted > cases / 50 && refused > cases / 4,
+            "{accepted} accepted, {refused} refused: damage that tests nothing"
+        );
+    }
 }
 
 /// A pickle in a zip archive that holds nothing else, as PyTorch has it.

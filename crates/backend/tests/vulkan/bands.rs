@@ -20,18 +20,19 @@ fn random_graphs_yield_the_same_bits_in_bands() {
     });
 }
 
-#[test]
-fn networks_yield_the_same_bits_in_bands() -> Result<(), GraphError> {
-    let rng = &mut Rng::new(seed());
-    // Each run of the tests tries one of them: a software device compiles for seconds.
-    let networks: [Graph; 4] = tiny_networks(ElementTypes::F32)?;
-    let all = std::env::var_os("IMPASTO_BAND_CASES").is_some();
-    let some = if all { networks.to_vec() } else { vec![rng.pick(&networks)] };
-    for case in some.into_iter().map(|graph| Case::new(graph, rng)).collect::<Vec<_>>() {
-        let bands = check(&case, &Cutting::bands(&case.graph, 2 + rng.below(3) as u64), &machines()[0]);
-        assert!(bands > 1, "nothing was cut");
+impasto_testkit::trial! {
+    long fn networks_yield_the_same_bits_in_bands() -> Result<(), GraphError> {
+        let rng = &mut Rng::new(seed());
+        // Each run of the tests tries one of them: a software device compiles for seconds.
+        let networks: [Graph; 4] = tiny_networks(ElementTypes::F32)?;
+        let all = std::env::var_os("IMPASTO_BAND_CASES").is_some();
+        let some = if all { networks.to_vec() } else { vec![rng.pick(&networks)] };
+        for case in some.into_iter().map(|graph| Case::new(graph, rng)).collect::<Vec<_>>() {
+            let bands = check(&case, &Cutting::bands(&case.graph, 2 + rng.below(3) as u64), &machines()[0]);
+            assert!(bands > 1, "nothing was cut");
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// A device whose largest buffer is too small for the whole: the bands that fit it yield what a larger device yields whole.
