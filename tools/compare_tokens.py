@@ -114,8 +114,8 @@ def lines(count, seed):
     return fixed + [(name, make(rng)) for name, make in (rng.choice(kinds) for _ in range(count - len(fixed)))]
 
 
-def clip(folder):
-    """CLIP's list as the files of a folder, and its tokenizer."""
+def clip(folder, pad, is_listed=True):
+    """CLIP's list as the files of a folder, and its tokenizer; its special tokens as the folders of Stable Diffusion XL list them, or as older ones name them."""
     spec = importlib.util.find_spec("open_clip")
     shipped = gzip.open(Path(spec.submodule_search_locations[0]) / "bpe_simple_vocab_16e6.txt.gz").read().decode()
     merges = [tuple(line.split()) for line in shipped.split("\n")[1:48895]]
@@ -125,6 +125,17 @@ def clip(folder):
     folder.mkdir()
     (folder / "vocab.json").write_text(json.dumps({word: i for i, word in enumerate(words)}))
     (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(map(" ".join, merges)) + "\n")
+    token = lambda text, normalized=True: {"content": text, "lstrip": False, "normalized": normalized, "rstrip": False, "single_word": False}
+    start, end = token("<|startoftext|>"), token("<|endoftext|>")
+    config = {"bos_token": start, "eos_token": end, "unk_token": end, "pad_token": pad}
+    if is_listed:
+        listed = {"49406": start, "49407": end} | ({"0": token("!", False)} if pad == "!" else {})
+        listed = {id: entry | {"special": True} for id, entry in listed.items()}
+        config = {name: entry if isinstance(entry, str) else entry["content"] for name, entry in config.items()} | {"added_tokens_decoder": listed}
+    else:
+        (folder / "special_tokens_map.json").write_text(json.dumps(config))
+        config = {name: entry if isinstance(entry, str) else entry | {"__type": "AddedToken"} for name, entry in config.items()}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"tokenizer_class": "CLIPTokenizer", "model_max_length": 77}))
     return CLIPTokenizerFast.from_pretrained(folder)
 
 
@@ -141,8 +152,9 @@ def main():
         temporary = Path(temporary)
         given = temporary / "texts.jsonl"
         given.write_text("".join(json.dumps(text) + "\n" for _, text in texts))
-        folders = {name: temporary / name for name in ["clip", "t5", "qwen", "qwen_parts"]}
-        reference = {"clip": clip(folders["clip"]), "t5": PreTrainedTokenizerFast(tokenizer_file=str(vocabularies / "t5_tokenizer.json"))}
+        folders = {name: temporary / name for name in ["clip", "clip_padded_with_zero", "clip_named", "t5", "t5_older", "qwen", "qwen_parts"]}
+        reference = {"clip": clip(folders["clip"], "<|endoftext|>"), "clip_padded_with_zero": clip(folders["clip_padded_with_zero"], "!")}
+        reference |= {"clip_named": clip(folders["clip_named"], "<|endoftext|>", False), "t5": PreTrainedTokenizerFast(tokenizer_file=str(vocabularies / "t5_tokenizer.json"))}
         for name in ["t5", "qwen", "qwen_parts"]:
             folders[name].mkdir()
         for name in ["vocab.json", "merges.txt", "tokenizer_config.json"]:
@@ -150,15 +162,24 @@ def main():
         reference["qwen"] = Qwen2TokenizerFast.from_pretrained(folders["qwen_parts"])
         reference["qwen"].backend_tokenizer.save(str(folders["qwen"] / "tokenizer.json"))
         shutil.copy(vocabularies / "t5_tokenizer.json", folders["t5"] / "tokenizer.json")
+        # As transformers wrote it until 4.33.
+        older = json.loads((vocabularies / "t5_tokenizer.json").read_text())
+        older["normalizer"]["normalizers"][1:] = [{"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}]
+        metaspace = {"type": "Metaspace", "replacement": "\u2581", "add_prefix_space": True}
+        older["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]}
+        folders["t5_older"].mkdir()
+        (folders["t5_older"] / "tokenizer.json").write_text(json.dumps(older))
+        reference["t5_older"] = PreTrainedTokenizerFast(tokenizer_file=str(folders["t5_older"] / "tokenizer.json"))
         reference |= {f"small {name}": PreTrainedTokenizerFast(tokenizer_file=str(BROUGHT / name / "tokenizer.json")) for name in ["t5", "qwen"]}
         # What is compared: the reference, what our program is given.
-        pairs = [("clip", "clip"), ("t5", "t5"), ("t5", folders["t5"]), ("qwen", "qwen"), ("qwen", folders["qwen"]), ("qwen", folders["qwen_parts"]),
+        clips = ["clip", "clip_padded_with_zero", "clip_named"]
+        pairs = [(name, name) for name in clips[:2]] + [(name, f"clip:{folders[name]}") for name in clips] + [("t5", "t5"), ("t5", folders["t5"]), ("t5_older", folders["t5_older"]), ("qwen", "qwen"), ("qwen", folders["qwen"]), ("qwen", folders["qwen_parts"]),
             ("small t5", BROUGHT / "t5"), ("small t5", BROUGHT / "t5.gguf"), ("small qwen", BROUGHT / "qwen"), ("small qwen", BROUGHT / "qwen.gguf")]
         wanted, differ = {}, 0
         for name, ours in pairs:
             if name not in wanted:
                 backend, begun = reference[name].backend_tokenizer, time.perf_counter()
-                found = [backend.encode(text, add_special_tokens=name != "clip").ids for _, text in texts]
+                found = [backend.encode(text, add_special_tokens=name not in clips).ids for _, text in texts]
                 wanted[name] = found, time.perf_counter() - begun
             want, seconds = wanted[name]
             ran = subprocess.run([program, str(ours)], stdin=given.open(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

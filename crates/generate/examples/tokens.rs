@@ -1,6 +1,6 @@
 //! Tokens of texts, to compare with another tokenizer: texts come in as lines of JSON strings, and go out as lines of JSON lists.
 //!
-//!     tokens clip|clip_padded_with_zero|t5|qwen|FOLDER|FILE < texts.jsonl > tokens.jsonl
+//!     tokens clip|clip_padded_with_zero|clip:FOLDER|t5|qwen|FOLDER|FILE < texts.jsonl > tokens.jsonl
 //!
 //! Says on standard error how long opening and encoding took.
 
@@ -11,13 +11,17 @@ use std::time::Instant;
 use impasto_generate::prompt::{BytePairs, SequenceTokenizer, Tokenizer, Unigram};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let which = std::env::args().nth(1).ok_or("usage: tokens clip|clip_padded_with_zero|t5|qwen|FOLDER|FILE")?;
+    let which =
+        std::env::args().nth(1).ok_or("usage: tokens clip|clip_padded_with_zero|clip:FOLDER|t5|qwen|FOLDER|FILE")?;
     let begun = Instant::now();
     let tokenizer = match which.as_str() {
         "clip" => SequenceTokenizer::Clip(Tokenizer::clip()),
         "clip_padded_with_zero" => SequenceTokenizer::Clip(Tokenizer::clip_padded_with_zero()),
         "t5" => SequenceTokenizer::Unigram(Unigram::t5()),
         "qwen" => SequenceTokenizer::BytePairs(BytePairs::qwen()),
+        of_clip if of_clip.starts_with("clip:") => {
+            SequenceTokenizer::Clip(Tokenizer::from_folder(of_clip[5..].as_ref())?)
+        }
         path if Path::new(path).is_dir() => SequenceTokenizer::from_folder(Path::new(path))?,
         path => SequenceTokenizer::from_model_file(Path::new(path))?.ok_or("the file has no tokenizer")?,
     };
