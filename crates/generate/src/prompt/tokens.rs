@@ -209,7 +209,8 @@ fn normalise(text: &str) -> String {
 /// The words of a text: an English ending after an apostrophe, a run of letters, a digit, or a run of anything else that is no white space.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     static WORDS: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+").expect("the program's own pattern")
+        Regex::new(r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+")
+            .expect("the program's own pattern")
     });
     WORDS.find_iter(text).map(|word| word.as_str())
 }
