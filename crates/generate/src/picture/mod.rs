@@ -294,7 +294,11 @@ mod tests {
         };
         let text = |bytes| ITXtChunk::new("parameters", "x".repeat(bytes));
         let plain = |bytes| file(text(bytes), true);
-        let packed = |bytes| file(ITXtChunk { compressed: true, ..text(bytes) }, false);
+        let packed = |bytes| {
+            let mut chunk = text(bytes);
+            chunk.compressed = true;
+            file(chunk, false)
+        };
         for bytes in [plain(MOST_TEXT), packed(MOST_TEXT)] {
             assert_eq!(parameters_of(&bytes).expect("a PNG").map(|text| text.len()), Some(MOST_TEXT));
         }
