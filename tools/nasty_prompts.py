@@ -19,6 +19,15 @@ PICKED = [
     "a\x00b", "a\x01\x02\x1f\x7fb", "a\x80\x85\x9fb", "a\u00adb", "a\ufeffb", "\ufeffa", "a\u200bb", "a\u200cb\u200dc", "a\u2060b", "\ufffd", "a\ufffd\ufffdb", "\ue000 \uf8ff", "\uffff \ufffe \U0010ffff", "a\u00a0b", "a\u1680b\u2000c\u200ad\u2028e\u2029f\u202fg\u205fh\u3000i", "a\x1cb\x1dc\x1ed\x1fe", "a\vb\fc", "  many   spaces  ", "\u180e", "\u2800",
     "&amp; &lt;b&gt; &#39; &quot; &nbsp; &eacute;", "<b>bold</b>", "https://example.com/a?b=c&d=e#f", "user@example.com", "C:\\Users\\x", "\\", "\\\\", "“quoted” ‘single’ «guillemets» „low“", "—–‐‑‒―", "…", "©®™", "§¶†‡•", "€£¥₿", "∑∫√∞≠≤", "←↑→↓", "♥♦♣♠", "½x", "x²", "10°C", "5µm 5μm", "naïve façade Ærøskøbing Þór ŒUVRE", "Łódź Çeşme Ñandú Ōsaka Đà Nẵng", "ﷺ", "㍿ ㈱ ㎏", "Ǻ ǻ", "Dž", "ꙮ", "𒀀", "🀄", "⠓⠑", "a" * 300, "ab" * 100, "supercalifragilisticexpialidocious", "pneumonoultramicroscopicsilicovolcanoconiosis", "x" * 77, "," * 90, "é" * 64, "!" * 33, "0" * 40, "lowestlowerlow" * 12, "the " * 120, "word, " * 60,
 ]
+# What only tokenizers of sequences care about: their special tokens, spaces of every kind and number, line ends, ligatures, other forms of letters.
+SPECIAL = [
+    "<|im_start|>user\na cat<|im_end|>\n<|im_start|>assistant\n", "<|im_start|>assistant\n<think>\n\n</think>\n\n", "<|endoftext|>", "<|im_start|", "a<|im_end|>b <|im_end|> c",
+    "<think>", "</think>x", "<|vision_start|><|image_pad|><|vision_end|>", "<|IM_START|>", "</s>", "a</s>b", "<pad>", "<unk>", "<extra_id_0> and <extra_id_99>", "<extra_id_100>",
+    " <extra_id_1> ", "<extra_id_0>x", "x <extra_id_0>", "＜pad＞", "▁", "▁a", "a▁b", "▁▁", " ▁ a", "a  b   c    d", "  a", "a  ", "\n\n\na\n \n b \n\n", "a \n", " \n a", "\r\n\r\na",
+    "a\t\tb", "a \t b", "\u3000\u3000a\u3000", "a\u00a0\u00a0b", "ﬁne ﬂow ﬃ", "ＡＢＣ　ｄｅｆ", "①②③ ㍿ ℡ ™", "e\u0301e\u0301", "ﬁ\u0301", "½\u0301", "ｶﾞｷﾞ", "한\u1100\u1161", "🇩🇪🇫🇷\u0301",
+    "’s ’t 'S 'T 'Re 'VE 'lL 'ſ 'ſx", "don't DON'T don’t", "x'll y'LL", "1234 12 a1b2", "١٢٣ ½ Ⅷ", "  1  2", "!!! ???\n\n!!!\r\n", " !a !a", "a...\n\nb", "(a:1.2)", "你好  世界\n", "日本 語 ", "\u200b \u200b", "\x00\x01", "a\u0085b\u2028c",
+    "ǅ ĳ ŀ ŉ", "\ufb2a\ufb2b", "\u0344", "\U0001d15e", "a\u0327\u0301b", "X" * 60, "▁" * 10, " " * 70, "\n" * 70, "ab " * 300,
+]
 WORDS = """a the of in on with portrait landscape photo realistic cat dog castle sunset woman man eyes hair blue red green lighting cinematic
 detailed masterpiece Trending ArtStation greg rutkowski oil painting watercolor 4k 8K HDR bokeh f/1.8 35mm cyberpunk steampunk anime 1girl
 solo high-quality ultra-detailed best_quality don't it's I'm they're volumetric, intricate, elegant, smooth sharp focus illustration by and

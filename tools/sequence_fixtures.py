@@ -17,21 +17,11 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast, Qwen2TokenizerFast
 
-from nasty_prompts import prompts
+from nasty_prompts import SPECIAL, prompts
 
 VOCABULARIES = Path(sys.argv[1])
 OUT = Path(sys.argv[2] if len(sys.argv) > 2 else "crates/generate/tests/fixtures")
 MORE = int(sys.argv[3]) if len(sys.argv) > 3 else None
-
-# What only these tokenizers care about: their special tokens, spaces of every kind and number, line ends, ligatures, other forms of letters.
-SPECIAL = [
-    "<|im_start|>user\na cat<|im_end|>\n<|im_start|>assistant\n", "<|im_start|>assistant\n<think>\n\n</think>\n\n", "<|endoftext|>", "<|im_start|", "a<|im_end|>b <|im_end|> c",
-    "<think>", "</think>x", "<|vision_start|><|image_pad|><|vision_end|>", "<|IM_START|>", "</s>", "a</s>b", "<pad>", "<unk>", "<extra_id_0> and <extra_id_99>", "<extra_id_100>",
-    " <extra_id_1> ", "<extra_id_0>x", "x <extra_id_0>", "＜pad＞", "▁", "▁a", "a▁b", "▁▁", " ▁ a", "a  b   c    d", "  a", "a  ", "\n\n\na\n \n b \n\n", "a \n", " \n a", "\r\n\r\na",
-    "a\t\tb", "a \t b", "\u3000\u3000a\u3000", "a\u00a0\u00a0b", "ﬁne ﬂow ﬃ", "ＡＢＣ　ｄｅｆ", "①②③ ㍿ ℡ ™", "e\u0301e\u0301", "ﬁ\u0301", "½\u0301", "ｶﾞｷﾞ", "한\u1100\u1161", "🇩🇪🇫🇷\u0301",
-    "’s ’t 'S 'T 'Re 'VE 'lL 'ſ 'ſx", "don't DON'T don’t", "x'll y'LL", "1234 12 a1b2", "١٢٣ ½ Ⅷ", "  1  2", "!!! ???\n\n!!!\r\n", " !a !a", "a...\n\nb", "(a:1.2)", "你好  世界\n", "日本 語 ", "\u200b \u200b", "\x00\x01", "a\u0085b\u2028c",
-    "ǅ ĳ ŀ ŉ", "\ufb2a\ufb2b", "\u0344", "\U0001d15e", "a\u0327\u0301b", "X" * 60, "▁" * 10, " " * 70, "\n" * 70, "ab " * 300,
-]
 
 
 def tokenizers():

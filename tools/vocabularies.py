@@ -1,12 +1,14 @@
-"""Packs the vocabularies that the program has with it: crates/generate/src/prompt/vocabularies/{t5,qwen}.zst.
+"""Packs the vocabularies that the program has with it: crates/generate/src/prompt/vocabularies/{clip,t5,qwen}.zst.
 
     python3 tools/vocabularies.py FOLDER
 
-FOLDER has the files as their makers publish them: t5_tokenizer.json (T5 v1.1), qwen_merges.txt and qwen_vocab.json (Qwen2.5, Qwen3).
+FOLDER has the files as their makers publish them: bpe_simple_vocab_16e6.txt.gz (CLIP), t5_tokenizer.json (T5 v1.1), qwen_merges.txt and qwen_vocab.json
+(Qwen2.5, Qwen3). What is not there is left as it is.
 Needs the program zstd. What the files hold is said in embedded.rs, which reads them.
 """
 
 import base64
+import gzip
 import json
 import struct
 import subprocess
@@ -26,6 +28,19 @@ def pack(name, data):
     packed = subprocess.run(["zstd", "--ultra", "-22", "-c"], input=data, stdout=subprocess.PIPE, check=True).stdout
     (TO / name).write_bytes(packed)
     print(f"{name}: {len(data)} bytes, packed {len(packed)}")
+
+
+def clip(folder):
+    lines = gzip.open(folder / "bpe_simple_vocab_16e6.txt.gz").read().decode().split("\n")
+    # The list goes on after what CLIP has of it.
+    merges = [line.split(" ") for line in lines[1:48895]]
+    # Bytes, the printable ones first, inside a word and at its end; then each merge is the next token.
+    prints = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = [chr(b) for b in prints] + [chr(256 + i) for i in range(256 - len(prints))]
+    words = letters + [letter + "</w>" for letter in letters] + [a + b for a, b in merges]
+    ids = {word: i for i, word in enumerate(words)}
+    assert len(ids) == 49406
+    pack("clip.zst", planes([ids[a] for a, _ in merges], 2) + planes([ids[b] for _, b in merges], 2))
 
 
 def t5(folder):
@@ -54,5 +69,6 @@ def qwen(folder):
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    t5(folder)
-    qwen(folder)
+    for name, make in {"bpe_simple_vocab_16e6.txt.gz": clip, "t5_tokenizer.json": t5, "qwen_merges.txt": qwen}.items():
+        if (folder / name).exists():
+            make(folder)

@@ -121,7 +121,15 @@ fn tokenizers_that_do_not_fit_are_refused() {
         }
     }
     let json = std::fs::read_to_string(brought("qwen/tokenizer.json")).expect("the fixture");
-    for (from, to) in [("BPE", "WordPiece"), ("NFC", "Lowercase"), ("\"re\":", "\"rx\":"), ("{", "[")] {
+    // Each is done by the reference, and changes the tokens.
+    let steps = [
+        ("Isolated", "Removed"),
+        ("\"use_regex\":false", "\"use_regex\":true"),
+        ("\"byte_fallback\":false", "\"byte_fallback\":true"),
+    ];
+    for (from, to) in
+        [("BPE", "WordPiece"), ("NFC", "Lowercase"), ("\"re\":", "\"rx\":"), ("{", "[")].into_iter().chain(steps)
+    {
         assert!(json.contains(from));
         std::fs::write(folder.path().join("tokenizer.json"), json.replace(from, to)).expect("it is written");
         let kind = TokenizerKind::Qwen(VocabularySource::Folder(folder.path().into()));

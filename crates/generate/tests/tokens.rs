@@ -96,16 +96,27 @@ fn write(folder: &Path, name: &str, text: &str) {
 fn a_folder_is_a_tokeniser() {
     let good = |change: &dyn Fn(&Path)| folder(|path, _| change(path)).1.expect("it is good");
     let plain = good(&|_| ());
-    assert_eq!(plain.encode("ABC ab, a!b <|EndOfText|>"), [10, 0, 5, 8, 4, 7, 5, 12]);
+    assert_eq!(plain.encode("ABC ab, a!b <|endoftext|>"), [10, 0, 5, 8, 4, 7, 5, 12]);
     assert_eq!(plain.encode("z"), [12], "a byte that is no token is the unknown one");
     assert_eq!((plain.start(), plain.end(), plain.pad(), plain.comma()), (11, 12, 12, Some(8)));
+    // An older folder whose padding is the end, by its text alone: as it is written.
+    let one = good(&|path| {
+        let end = r#"{"content":"<|endoftext|>","normalized":true}"#;
+        let map = format!(
+            r#"{{"pad_token":"<|endoftext|>","bos_token":{{"content":"<|startoftext|>","normalized":true}},"eos_token":{end}}}"#
+        );
+        write(path, "special_tokens_map.json", &map);
+    });
+    assert_eq!(one.encode("<|StartOfText|>a<|endoftext|>"), [11, 4, 12]);
+    assert_eq!(one.encode("<|EndOfText|>").len(), plain.encode("<|EndOfText|>").len());
+    assert!(one.encode("<|EndOfText|>").len() > 1);
     // Stable Diffusion 2: the map overrules the older config. XL: the config lists its tokens.
     let two = good(&|path| {
         write(path, "tokenizer_config.json", r#"{"pad_token":"<|endoftext|>","model_max_length":77}"#);
         write(
             path,
             "special_tokens_map.json",
-            r#"{"pad_token":"!","bos_token":{"content":"<|startoftext|>","normalized":true}}"#,
+            r#"{"pad_token":"!","eos_token":{"content":"<|endoftext|>","normalized":true},"unk_token":{"content":"<|endoftext|>","normalized":true}}"#,
         );
     });
     let xl = good(&|path| {

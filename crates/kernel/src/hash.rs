@@ -56,45 +56,7 @@ impl Hasher for MixHasher {
     }
 }
 
-/// 128 bits that stand for bytes: for files, where a collision would be another file's content. Two chains with multipliers and starts of their own.
+/// 128 bits that stand for bytes: for files, where a collision would be another file's content.
 pub fn digest(bytes: &[u8]) -> u128 {
-    fn fold(state: u64, word: u64, multiplier: u64) -> u64 {
-        let wide = u128::from(state ^ word).wrapping_mul(u128::from(multiplier));
-        (wide as u64) ^ (wide >> 64) as u64 ^ state.rotate_left(23)
-    }
-    let (mut a, mut b) = (0x243F_6A88_85A3_08D3_u64, 0x1319_8A2E_0370_7344_u64);
-    let mut add = |word: u64| {
-        a = fold(a, word, 0x9E37_79B9_7F4A_7C15);
-        b = fold(b, word.rotate_left(31), 0xD6E8_FEB8_6659_FD93);
-    };
-    for chunk in bytes.chunks(8) {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        add(u64::from_le_bytes(word));
-    }
-    add(bytes.len() as u64);
-    add(0);
-    u128::from(a) << 64 | u128::from(b)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::digest;
-
-    #[test]
-    fn a_digest_tells_apart_what_differs_in_one_bit_or_in_length() {
-        let mut seen = std::collections::HashSet::new();
-        let mut bytes = vec![0u8; 300];
-        assert!(seen.insert(digest(&bytes)));
-        for bit in 0..2400 {
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            let d = digest(&bytes);
-            // Each half alone, too: checksums are one of them.
-            assert!(seen.insert(d) && seen.insert(u128::from(d as u64)), "bit {bit}");
-            bytes[bit / 8] ^= 1 << (bit % 8);
-        }
-        for n in 0..300 {
-            assert!(seen.insert(digest(&bytes[..n])), "length {n}");
-        }
-    }
+    twox_hash::XxHash3_128::oneshot(bytes)
 }

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -24,10 +23,10 @@ use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, Semaphore};
-use tokio::time::Sleep;
+use tokio_io_timeout::TimeoutStream;
 
 use crate::app::RequestLimits;
 
@@ -138,47 +137,6 @@ impl HttpBody for AnswerBody {
     }
 }
 
-/// A socket on which a write that does not advance for `time` is an error.
-struct StallLimited {
-    stream: TcpStream,
-    time: Duration,
-    stalled: Option<Pin<Box<Sleep>>>,
-}
-
-impl StallLimited {
-    fn limit<T>(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if polled.is_ready() {
-            self.stalled = None;
-            return polled;
-        }
-        let time = self.time;
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(time)));
-        stalled.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
-    }
-}
-
-impl AsyncRead for StallLimited {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, room)
-    }
-}
-
-impl AsyncWrite for StallLimited {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.limit(cx, polled)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let polled = Pin::new(&mut self.stream).poll_flush(cx);
-        self.limit(cx, polled)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
 /// Listens on an address.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
@@ -233,7 +191,10 @@ async fn answer(stream: TcpStream, peer: SocketAddr, routes: Router, place: Conn
             Ok::<_, Infallible>(Response::from_parts(head, AnswerBody { body, _answering: answering }))
         }
     });
-    let io = TokioIo::new(StallLimited { stream, time, stalled: None });
+    // A write that does not advance for so long is an error.
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(time));
+    let io = TokioIo::new(Box::pin(stream));
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(time).max_buf_size(BUFFER);
     tokio::select! {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use image::{DynamicImage, ImageDecoder as _, ImageReader, imageops::FilterType};
 use impasto_weights::open_file;
+use png::text_metadata::ITXtChunk;
 
 /// What can go wrong with a picture's file.
 #[derive(Debug, thiserror::Error)]
@@ -221,6 +222,9 @@ fn readable_as_usual(file: &tempfile::NamedTempFile) {
     let _ = file;
 }
 
+/// Bytes of the longest text that a picture is asked for; a longer one, also one that is packed into a few bytes, is none.
+const MOST_TEXT: usize = 1 << 20;
+
 /// What a PNG, JPEG or WebP says of how it was made, where webui keeps that.
 pub fn parameters(path: &Path) -> Result<Option<String>, PictureError> {
     let wrong = |e: &dyn std::fmt::Display| PictureError::Read { path: path.into(), problem: e.to_string() };
@@ -245,11 +249,13 @@ fn read_parameters(file: impl BufRead + Seek) -> Result<Option<String>, image::I
         let reader = decoder.read_info().map_err(wrong)?;
         let info = reader.info();
         let plain = info.uncompressed_latin1_text.iter().find(|t| t.keyword == "parameters").map(|t| t.text.clone());
-        let wide = info.utf8_text.iter().find(|t| t.keyword == "parameters").and_then(|t| t.get_text().ok());
-        return Ok(plain.or(wide));
+        let unpacked =
+            |mut chunk: ITXtChunk| chunk.decompress_text_with_limit(MOST_TEXT).and_then(|()| chunk.get_text());
+        let wide = info.utf8_text.iter().find(|t| t.keyword == "parameters").and_then(|t| unpacked(t.clone()).ok());
+        return Ok(plain.or(wide).filter(|text| text.len() <= MOST_TEXT));
     }
     let exif = reader.into_decoder().and_then(|mut decoder| decoder.exif_metadata())?;
-    Ok(exif.and_then(|exif| exif::read_user_comment(&exif)))
+    Ok(exif.and_then(|exif| exif::read_user_comment(&exif)).filter(|text| text.len() <= MOST_TEXT))
 }
 
 fn open(path: &Path) -> Result<DynamicImage, PictureError> {
@@ -262,4 +268,43 @@ fn open(path: &Path) -> Result<DynamicImage, PictureError> {
         return Err(wrong(&"it is cut off before its end; download or copy it again"));
     }
     reader.decode().map_err(|e| wrong(&e))
+}
+
+#[cfg(test)]
+mod tests {
+    use png::text_metadata::TEXtChunk;
+
+    use super::*;
+
+    /// What a picture that somebody sends could cost.
+    #[test]
+    fn a_text_of_more_than_a_mebibyte_is_none() {
+        let file = |text: ITXtChunk, is_plain: bool| {
+            let mut out = vec![];
+            let write = |out: &mut Vec<u8>| {
+                let mut writer = png::Encoder::new(out, 1, 1).write_header()?;
+                match is_plain {
+                    true => writer.write_text_chunk(&TEXtChunk::new("parameters", text.get_text().expect("ours")))?,
+                    false => writer.write_text_chunk(&text)?,
+                }
+                writer.write_image_data(&[0])
+            };
+            write(&mut out).expect("written to memory");
+            out
+        };
+        let text = |bytes| ITXtChunk::new("parameters", "x".repeat(bytes));
+        let plain = |bytes| file(text(bytes), true);
+        let packed = |bytes| {
+            let mut chunk = text(bytes);
+            chunk.compressed = true;
+            file(chunk, false)
+        };
+        for bytes in [plain(MOST_TEXT), packed(MOST_TEXT)] {
+            assert_eq!(parameters_of(&bytes).expect("a PNG").map(|text| text.len()), Some(MOST_TEXT));
+        }
+        for bytes in [plain(MOST_TEXT + 1), packed(MOST_TEXT + 1), packed(64 << 20)] {
+            assert_eq!(parameters_of(&bytes).expect("a PNG"), None);
+        }
+        assert!(packed(64 << 20).len() < 1 << 20);
+    }
 }

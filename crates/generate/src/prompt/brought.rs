@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use impasto_weights::{Checkpoint, MetadataValue};
 use serde::Deserialize;
 use serde_json::Value;
@@ -100,35 +102,47 @@ impl Ends {
     }
 }
 
-/// A tokenizer of `tokenizer.json`.
+/// A tokenizer of `tokenizer.json`. What is done to a text before the model sees it must be what ours do, step by step.
 fn of_json(file: &Value, config: &Value) -> Result<SequenceTokenizer, String> {
-    let steps = |step: &Value| -> Vec<Value> {
-        let list = step["normalizers"].as_array().or_else(|| step["pretokenizers"].as_array());
-        list.cloned().unwrap_or_else(|| if step.is_null() { vec![] } else { vec![step.clone()] })
-    };
-    let kind = |step: &Value| step["type"].as_str().unwrap_or_default().to_string();
+    let (normalizer, pre_tokenizer) = (steps(&file["normalizer"]), steps(&file["pre_tokenizer"]));
     let added: Vec<AddedToken> =
         serde_json::from_value(file["added_tokens"].clone()).map_err(|e| format!("its added tokens: {e}"))?;
     let specials: Vec<(u32, String)> = added.into_iter().map(|token| (token.id, token.content)).collect();
     let model = &file["model"];
-    match kind(model).as_str() {
+    let unsupported = ["byte_fallback", "dropout", "continuing_subword_prefix", "end_of_word_suffix"];
+    let is_set = |name: &&str| !matches!(&model[*name], Value::Null | Value::Bool(false)) && model[*name] != "";
+    if let Some(name) = unsupported.iter().find(|name| is_set(name)) {
+        return Err(format!("has a model with {name}, which is not supported"));
+    }
+    match kind(model) {
         "Unigram" => {
             let pieces: Vec<(String, f64)> =
                 serde_json::from_value(model["vocab"].clone()).map_err(|e| format!("its vocabulary: {e}"))?;
             let mut charsmap = vec![];
-            for step in steps(&file["normalizer"]) {
-                match kind(&step).as_str() {
+            for step in normalizer {
+                match kind(step) {
                     "Precompiled" => {
                         let text = step["precompiled_charsmap"].as_str().unwrap_or_default();
-                        charsmap = base64(text).ok_or("its table of letters is no base64")?;
+                        charsmap = BASE64.decode(text).map_err(|_| "its table of letters is no base64")?;
                     }
-                    "Strip" | "Replace" => {}
-                    other => return Err(format!("normalises text by {other}, which is not supported")),
+                    "Strip" if step["strip_left"] == false && step["strip_right"] == true => {}
+                    "Replace" if step["pattern"]["Regex"] == " {2,}" && [" ", "▁"].contains(&text(step, "content")) =>
+                        {}
+                    _ => return Err(format!("normalises text by {step}, which is not supported")),
                 }
             }
-            let always_prefixed = steps(&file["pre_tokenizer"]).iter().any(|step| {
-                kind(step) == "Metaspace" && !matches!(step["prepend_scheme"].as_str(), Some("first" | "never"))
-            });
+            let (splits_white, metaspace) = match pre_tokenizer {
+                [metaspace] => (false, metaspace),
+                [split, metaspace] if kind(split) == "WhitespaceSplit" => (true, metaspace),
+                _ => (false, &Value::Null),
+            };
+            let is_spaced = kind(metaspace) == "Metaspace" && text(metaspace, "replacement") == "▁";
+            let always_prefixed = match text(metaspace, "prepend_scheme") {
+                "first" if is_spaced => false,
+                "always" if is_spaced => true,
+                "" if is_spaced && metaspace["add_prefix_space"] == true => true,
+                _ => return Err(format!("cuts text by {}, which is not supported", file["pre_tokenizer"])),
+            };
             let ids = pieces.iter().zip(0..).map(|((piece, _), id)| (piece.clone(), id)).collect();
             let ends = Ends::of(config, &ids, &specials);
             let parts = UnigramParts {
@@ -136,6 +150,7 @@ fn of_json(file: &Value, config: &Value) -> Result<SequenceTokenizer, String> {
                 unknown: model["unk_id"].as_u64().unwrap_or(0) as u32,
                 specials,
                 always_prefixed,
+                splits_white,
                 pad: ends.pad,
                 end: if ends.end == 0 { ids.get("</s>").copied().unwrap_or(0) } else { ends.end },
                 pieces,
@@ -155,21 +170,46 @@ fn of_json(file: &Value, config: &Value) -> Result<SequenceTokenizer, String> {
             let merges: Option<Vec<(String, String)>> = list.iter().map(pair).collect();
             let merges = merges.ok_or("a merge is not two pieces")?;
             let merges: Vec<(&str, &str)> = merges.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
-            let pattern = steps(&file["pre_tokenizer"])
-                .iter()
-                .find_map(|step| step["pattern"]["Regex"].as_str().map(str::to_string));
-            let words = pattern.ok_or("does not say how text is cut into words")?;
-            let composes = match steps(&file["normalizer"]).iter().map(kind).collect::<Vec<_>>().as_slice() {
+            let is_split = |step: &Value| text(step, "behavior") == "Isolated" && step["invert"] == false;
+            let is_bytes = |step: &Value| {
+                kind(step) == "ByteLevel" && step["add_prefix_space"] == false && step["use_regex"] == false
+            };
+            let words = match pre_tokenizer {
+                [split, bytes] if is_split(split) && is_bytes(bytes) => split["pattern"]["Regex"].as_str(),
+                _ => None,
+            };
+            let words = words.ok_or_else(|| {
+                format!("cuts text by {}, not by a pattern into words of bytes", file["pre_tokenizer"])
+            })?;
+            let composes = match normalizer {
                 [] => false,
-                [nfc] if nfc == "NFC" => true,
-                [other, ..] => return Err(format!("normalises text by {other}, which is not supported")),
+                [nfc] if kind(nfc) == "NFC" => true,
+                _ => return Err(format!("normalises text by {}, which is not supported", file["normalizer"])),
             };
             let whole = model["ignore_merges"].as_bool().unwrap_or(false);
             let ends = Ends::of(config, &ids, &specials);
-            byte_pairs(&ids, &merges, &words, composes, whole, specials, ends).map(SequenceTokenizer::BytePairs)
+            byte_pairs(&ids, &merges, words, composes, whole, specials, ends).map(SequenceTokenizer::BytePairs)
         }
         other => Err(format!("is a tokenizer of kind '{other}', which is not supported")),
     }
+}
+
+/// The steps that a normalizer or pre-tokenizer consists of.
+fn steps(step: &Value) -> &[Value] {
+    let list = step["normalizers"].as_array().or_else(|| step["pretokenizers"].as_array());
+    match list {
+        Some(list) => list,
+        None if step.is_null() => &[],
+        None => std::slice::from_ref(step),
+    }
+}
+
+fn kind(step: &Value) -> &str {
+    text(step, "type")
+}
+
+fn text<'a>(step: &'a Value, name: &str) -> &'a str {
+    step[name].as_str().unwrap_or_default()
 }
 
 /// One of the `added_tokens`.
@@ -242,7 +282,8 @@ fn of_spiece(bytes: &[u8]) -> Option<Unigram> {
         }
     }
     let charsmap = Charsmap::new(&charsmap)?;
-    let parts = UnigramParts { charsmap, pieces, unknown, specials, always_prefixed: false, pad, end };
+    let parts =
+        UnigramParts { charsmap, pieces, unknown, specials, always_prefixed: false, splits_white: false, pad, end };
     (!parts.pieces.is_empty()).then(|| Unigram::new(parts))
 }
 
@@ -280,6 +321,7 @@ fn of_gguf(
                 unknown: id("unknown_token_id")?.unwrap_or(2),
                 specials,
                 always_prefixed: false,
+                splits_white: false,
                 pad,
                 end,
             };
@@ -333,7 +375,8 @@ fn of_tekken(bytes: &[u8]) -> Result<BytePairs, String> {
     let Tekken { config, vocab, special_tokens } = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
     let first = config.default_num_special_tokens;
     let most = config.default_vocab_size.unwrap_or(usize::MAX).saturating_sub(first as usize);
-    let decode = |token: &TekkenToken| base64(&token.token_bytes).ok_or("a token is no base64".to_string());
+    let decode =
+        |token: &TekkenToken| BASE64.decode(&token.token_bytes).map_err(|_| "a token is no base64".to_string());
     let tokens: Vec<Vec<u8>> = vocab.iter().take(most).map(decode).collect::<Result<_, _>>()?;
     let ids: HashMap<Vec<u8>, u32> = tokens.iter().cloned().zip(first..).collect();
     let mut single = [0; 256];
@@ -360,24 +403,4 @@ fn of_tekken(bytes: &[u8]) -> Result<BytePairs, String> {
         pad,
         end,
     })
-}
-
-/// The bytes of a base64 text.
-fn base64(text: &str) -> Option<Vec<u8>> {
-    let value = |c: u8| match c {
-        b'A'..=b'Z' => Some(c - b'A'),
-        b'a'..=b'z' => Some(c - b'a' + 26),
-        b'0'..=b'9' => Some(c - b'0' + 52),
-        b'+' => Some(62),
-        b'/' => Some(63),
-        _ => None,
-    };
-    let text = text.trim_end_matches('=').as_bytes();
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 2);
-    for four in text.chunks(4) {
-        let bits = four.iter().try_fold(0u32, |bits, c| Some(bits << 6 | u32::from(value(*c)?)))?;
-        let bits = bits << (6 * (4 - four.len()));
-        bytes.extend_from_slice(bits.to_be_bytes().get(1..four.len())?);
-    }
-    Some(bytes)
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use regex::Regex;
-use unicode_normalization::UnicodeNormalization;
+use unicode_normalization_alignments::UnicodeNormalization;
 
 use super::tokens::cut_specials;
 use super::vocabulary::Vocabulary;
@@ -65,7 +65,7 @@ impl BytePairs {
             let composed: String;
             let text = match self.composes {
                 true => {
-                    composed = text.nfc().collect();
+                    composed = text.nfc().map(|(letter, _)| letter).collect();
                     &composed
                 }
                 false => text,

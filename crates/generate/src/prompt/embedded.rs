@@ -1,4 +1,5 @@
-//! The vocabularies that the program has with it, packed by `tools/vocabularies.py`: T5's and Qwen's, both published under the Apache licence 2.0.
+//! The vocabularies that the program has with it, packed by `tools/vocabularies.py`: CLIP's, published under the MIT licence, T5's and Qwen's, both
+//! under the Apache licence 2.0.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -13,7 +14,9 @@ use super::vocabulary::Vocabulary;
 
 /// Pieces, bytes of the table of letters; then what each score's bits are above those before, in planes of bytes; the table; the pieces, in lines.
 static T5: &[u8] = include_bytes!("vocabularies/t5.zst");
-/// The left and the right token of each merge, each in three planes of bytes.
+/// The left and the right token of each merge, each in two planes of bytes.
+static CLIP: &[u8] = include_bytes!("vocabularies/clip.zst");
+/// The same, each in three planes.
 static QWEN: &[u8] = include_bytes!("vocabularies/qwen.zst");
 
 /// Qwen's tokens after those of its merges.
@@ -46,6 +49,13 @@ const QWEN_SPECIALS: [&str; 26] = [
     "</think>",
 ];
 
+impl Vocabulary {
+    /// OpenAI's, which every CLIP has.
+    pub(super) fn clip() -> Vocabulary {
+        Vocabulary::of_pairs_with_ends(pairs(&unpack(CLIP), 2))
+    }
+}
+
 impl Unigram {
     /// T5's (version 1.1, so also that of T5-XXL beside FLUX.1 and Stable Diffusion 3).
     pub fn t5() -> Unigram {
@@ -76,6 +86,13 @@ fn numbers(planes: &[u8], count: usize) -> impl Iterator<Item = u32> {
     })
 }
 
+/// The left and the right token of each merge, each in so many planes.
+fn pairs(bytes: &[u8], planes: usize) -> impl Iterator<Item = (u32, u32)> {
+    let (left, right) = bytes.split_at(bytes.len() / 2);
+    let count = left.len() / planes;
+    numbers(left, count).zip(numbers(right, count))
+}
+
 fn t5() -> Unigram {
     let bytes = unpack(T5);
     let size = |at: usize| bytes[at..at + 4].iter().rev().fold(0, |n, b| n << 8 | usize::from(*b));
@@ -96,6 +113,7 @@ fn t5() -> Unigram {
         unknown: 2,
         specials,
         always_prefixed: false,
+        splits_white: false,
         pad: 0,
         end: 1,
     })
@@ -103,10 +121,8 @@ fn t5() -> Unigram {
 
 fn qwen() -> BytePairs {
     let bytes = unpack(QWEN);
-    let count = bytes.len() / 6;
-    let (left, right) = bytes.split_at(3 * count);
-    let vocabulary = Vocabulary::of_pairs(numbers(left, count).zip(numbers(right, count)));
-    let first = 256 + count as u32;
+    let vocabulary = Vocabulary::of_pairs(pairs(&bytes, 3));
+    let first = 256 + (bytes.len() / 6) as u32;
     BytePairs::new(BytePairParts {
         words: QWEN_WORDS.into(),
         composes: true,

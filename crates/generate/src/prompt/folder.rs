@@ -43,10 +43,12 @@ impl Tokenizer {
             let id = *vocab.entry(token.content.clone()).or_insert(id);
             specials.push(Special::new(&token.content, id, token.normalized.unwrap_or(!token.special)));
         }
-        let mut special = |entry: Option<Entry>, text: &str, normalised: bool| {
+        // Of those that are named, the last one says how a token is looked for.
+        let listed = specials.len();
+        let mut special = |entry: Option<Entry>, text: &str| {
             let (text, normalised) = match entry {
-                None => (text.to_string(), true),
-                Some(Entry::Text(text)) => (text, normalised),
+                None => (text.to_string(), false),
+                Some(Entry::Text(text)) => (text, false),
                 Some(Entry::Detailed(token)) => (token.content, token.normalized.unwrap_or(false)),
             };
             let Some(&id) = vocab.get(&text) else {
@@ -55,15 +57,17 @@ impl Tokenizer {
                     format!("has no token '{text}', which is a special token of this model"),
                 ));
             };
-            if !specials.iter().any(|s| s.id() == id) {
-                specials.push(Special::new(&text, id, normalised));
+            match specials.iter().position(|s| s.id() == id) {
+                Some(at) if at < listed => {}
+                Some(at) => specials[at] = Special::new(&text, id, normalised),
+                None => specials.push(Special::new(&text, id, normalised)),
             }
             Ok(id)
         };
-        let start = special(named.bos_token, START, true)?;
-        let end = special(named.eos_token, STOP, true)?;
-        let unknown = special(named.unk_token, STOP, true)?;
-        let pad = special(named.pad_token, STOP, false)?;
+        let start = special(named.bos_token, START)?;
+        let end = special(named.eos_token, STOP)?;
+        let unknown = special(named.unk_token, STOP)?;
+        let pad = special(named.pad_token, STOP)?;
 
         let merges_txt = folder.join("merges.txt");
         let text = needed(&merges_txt, read(&merges_txt)?)?;

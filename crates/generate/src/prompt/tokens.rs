@@ -1,4 +1,4 @@
-//! Text to tokens, equal to transformers' `CLIPTokenizerFast` (4.57, tokenizers 0.22).
+//! Text to tokens, equal to transformers' `CLIPTokenizerFast` (5.23, tokenizers 0.23), as `tools/compare_tokens.py` shows.
 //!
 //! It is the one that gives the same on every machine. `CLIPTokenizer`, the slow one, differs on rare text, and in two ways:
 //! - where the Python package ftfy is installed: curly quotes become straight ones, full-width letters, ligatures and HTML entities plain
@@ -8,15 +8,12 @@
 //! - in both, a capital sigma at the end of a word becomes the final one, and an added token is found in its own case only.
 //!
 //! Plain prompts, with accents, emoji and contractions, are the same tokens in all three.
-//!
-//! Tried on every code point: the ones that differ here are letters newer than Unicode 16 and combining marks newer than Unicode 9, which
-//! the tables of tokenizers do not have.
 
 use std::cmp::Reverse;
 use std::sync::{Arc, LazyLock};
 
-use unicode_normalization::UnicodeNormalization;
-use unicode_properties::{GeneralCategoryGroup, UnicodeGeneralCategory};
+use regex::Regex;
+use unicode_normalization_alignments::UnicodeNormalization;
 
 use super::vocabulary::Vocabulary;
 
@@ -199,7 +196,7 @@ pub(super) fn cut_specials(
 /// Letters composed (NFC), runs of white space as one space, lower case. Letter by letter: no final sigma.
 fn normalise(text: &str) -> String {
     let mut normal = String::with_capacity(text.len());
-    for c in text.nfc() {
+    for (c, _) in text.nfc() {
         if !c.is_whitespace() {
             normal.extend(c.to_lowercase());
         } else if !normal.ends_with(' ') {
@@ -211,39 +208,9 @@ fn normalise(text: &str) -> String {
 
 /// The words of a text: an English ending after an apostrophe, a run of letters, a digit, or a run of anything else that is no white space.
 fn words(text: &str) -> impl Iterator<Item = &str> {
-    const ENDINGS: [&str; 7] = ["'s", "'t", "'re", "'ve", "'m", "'ll", "'d"];
-    let run = |text: &str, of: Kind| text.find(|c| kind(c) != of).unwrap_or(text.len());
-    let mut rest = text;
-    std::iter::from_fn(move || {
-        rest = rest.trim_start();
-        let first = rest.chars().next()?;
-        let length = match ENDINGS.iter().find(|e| rest.starts_with(**e)) {
-            Some(ending) => ending.len(),
-            None if kind(first) == Kind::Digit => first.len_utf8(),
-            None => run(rest, kind(first)),
-        };
-        let (word, after) = rest.split_at(length);
-        rest = after;
-        Some(word)
-    })
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Letter,
-    Digit,
-    Space,
-    Other,
-}
-
-fn kind(c: char) -> Kind {
-    if c.is_whitespace() {
-        Kind::Space
-    } else if c.is_numeric() {
-        Kind::Digit
-    } else if c.is_ascii_alphabetic() || !c.is_ascii() && c.general_category_group() == GeneralCategoryGroup::Letter {
-        Kind::Letter
-    } else {
-        Kind::Other
-    }
+    static WORDS: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+")
+            .expect("the program's own pattern")
+    });
+    WORDS.find_iter(text).map(|word| word.as_str())
 }

@@ -26,6 +26,8 @@ pub struct Unigram {
     specials: Vec<(u32, String)>,
     /// A space is put before a text that begins after a special token too.
     always_prefixed: bool,
+    /// White space of every kind is a space.
+    splits_white: bool,
     pad: u32,
     end: u32,
 }
@@ -38,13 +40,14 @@ pub(super) struct UnigramParts {
     pub(super) unknown: u32,
     pub(super) specials: Vec<(u32, String)>,
     pub(super) always_prefixed: bool,
+    pub(super) splits_white: bool,
     pub(super) pad: u32,
     pub(super) end: u32,
 }
 
 impl Unigram {
     pub(super) fn new(parts: UnigramParts) -> Unigram {
-        let UnigramParts { charsmap, pieces, unknown, mut specials, always_prefixed, pad, end } = parts;
+        let UnigramParts { charsmap, pieces, unknown, mut specials, always_prefixed, splits_white, pad, end } = parts;
         specials.sort_by_key(|(_, text)| std::cmp::Reverse(text.len()));
         let lowest = pieces.iter().map(|(_, score)| *score).fold(f64::INFINITY, f64::min);
         Unigram {
@@ -56,6 +59,7 @@ impl Unigram {
             unknown,
             specials,
             always_prefixed,
+            splits_white,
             pad,
             end,
         }
@@ -91,11 +95,12 @@ impl Unigram {
         let replaced = self.charsmap.replace(text);
         let mut out = String::with_capacity(replaced.len() + SPACE.len_utf8());
         let mut letters = replaced.trim_end().chars().peekable();
+        let is_space = |letter: char| letter == ' ' || self.splits_white && letter.is_whitespace();
         while let Some(letter) = letters.next() {
-            if letter == ' ' {
-                while letters.next_if_eq(&' ').is_some() {}
+            if is_space(letter) {
+                while letters.next_if(|next| is_space(*next)).is_some() {}
             }
-            out.push(if letter == ' ' { SPACE } else { letter });
+            out.push(if is_space(letter) { SPACE } else { letter });
         }
         if prefixed && !out.is_empty() && !out.starts_with(SPACE) {
             out.insert(0, SPACE);

@@ -52,38 +52,6 @@ impl Vocabulary {
         Ok(Vocabulary { pieces: pieces.collect(), bytes, merges: ranks(vocab, merges)? })
     }
 
-    /// OpenAI's, which every CLIP has, out of the crate that ships it.
-    ///
-    /// That crate shows no list, only the text of a token, and not of one that holds a part of a letter. So each token is shown between
-    /// bytes that complete such letters. What two pieces a token is made of follows from the pieces before it: they are what its text
-    /// is cut into by them. `tests/tokens.rs` holds the result to the checksum of the published list.
-    pub(super) fn clip() -> Vocabulary {
-        let shipped = instant_clip_tokenizer::Tokenizer::new();
-        let tokens = shipped.start_of_text().to_u16();
-        let mut vocabulary = Vocabulary {
-            pieces: HashMap::with_capacity(tokens.into()),
-            bytes: [[0; 256]; 2],
-            merges: HashMap::with_capacity(tokens.into()),
-        };
-        for (id, byte) in bytes_in_order().enumerate() {
-            for (ends, row) in vocabulary.bytes.iter_mut().enumerate() {
-                let id = (id + 256 * ends) as u32;
-                row[usize::from(byte)] = id;
-                vocabulary.pieces.insert(id, Piece { bytes: vec![byte], ends_word: ends == 1 });
-            }
-        }
-        let shown = Shown { shipped: &shipped, inside: vocabulary.bytes[0] };
-        for id in 512..u32::from(tokens) {
-            let piece = shown.piece(id);
-            // Not two: the list would have a piece that its own merges cannot make, which the checksum of the tests excludes.
-            if let [first, second] = vocabulary.cut(&piece.bytes, piece.ends_word)[..] {
-                vocabulary.merges.insert((first, second), (id, id));
-            }
-            vocabulary.pieces.insert(id, piece);
-        }
-        vocabulary
-    }
-
     /// From what `vocab.json` and `merges.txt` hold, of a tokenizer that does not mark where a word ends.
     pub(super) fn without_ends(
         vocab: &HashMap<String, u32>,
@@ -106,6 +74,26 @@ impl Vocabulary {
         bytes_in_order().zip(0..).for_each(|(byte, id)| bytes[usize::from(byte)] = id);
         let merges = pairs.zip(0..).map(|(pair, rank)| (pair, (rank, 256 + rank))).collect();
         Vocabulary { pieces: HashMap::new(), bytes: [bytes; 2], merges }
+    }
+
+    /// The same where bytes that end a word follow the others. It knows the text of each token.
+    pub(super) fn of_pairs_with_ends(pairs: impl Iterator<Item = (u32, u32)>) -> Vocabulary {
+        let mut bytes = [[0; 256]; 2];
+        let mut pieces = vec![];
+        for (ends, row) in bytes.iter_mut().enumerate() {
+            for byte in bytes_in_order() {
+                row[usize::from(byte)] = pieces.len() as u32;
+                pieces.push(Piece { bytes: vec![byte], ends_word: ends == 1 });
+            }
+        }
+        let mut merges = HashMap::new();
+        for (pair, rank) in pairs.zip(0..) {
+            let [left, right] = [pair.0, pair.1].map(|id| &pieces[id as usize]);
+            let whole = Piece { bytes: [&left.bytes[..], &right.bytes].concat(), ends_word: right.ends_word };
+            merges.insert(pair, (rank, 512 + rank));
+            pieces.push(whole);
+        }
+        Vocabulary { pieces: (0..).zip(pieces).collect(), bytes, merges }
     }
 
     /// Of bytes and the merges of their ids, with rank and result.
@@ -202,39 +190,4 @@ fn alphabet() -> [char; 256] {
         letters[usize::from(byte)] = char::from_u32(code).unwrap_or_default();
     }
     letters
-}
-
-/// The tokens of the crate that ships OpenAI's list.
-struct Shown<'a> {
-    shipped: &'a instant_clip_tokenizer::Tokenizer,
-    inside: [u32; 256],
-}
-
-impl Shown<'_> {
-    fn piece(&self, id: u32) -> Piece {
-        // Bytes before and after that complete a letter of two, three or four bytes, wherever a token cuts it.
-        const BEFORE: [&[u8]; 7] = [b"", b"\xc4", b"\xe1", b"\xe1\x80", b"\xf1", b"\xf1\x80", b"\xf1\x80\x80"];
-        const AFTER: [&[u8]; 6] = [b"", b"\x80", b"\x80\x80", b"\xa0\x80", b"\x90\x80\x80", b"\x80\x80\x80"];
-        for before in BEFORE {
-            for after in AFTER {
-                let ids = before.iter().chain(after).map(|&b| self.inside[usize::from(b)]);
-                let mut ids: Vec<u32> = ids.collect();
-                ids.insert(before.len(), id);
-                let tokens = ids
-                    .iter()
-                    .filter_map(|&id| instant_clip_tokenizer::Token::from_u16(u16::try_from(id).ok()?, self.shipped));
-                let text = self.shipped.decode(tokens);
-                if text.contains(char::REPLACEMENT_CHARACTER) {
-                    continue;
-                }
-                let bytes = &text.as_bytes()[before.len()..text.len() - after.len()];
-                let (bytes, ends_word) = bytes.strip_suffix(b" ").map_or((bytes, false), |b| (b, true));
-                return Piece { bytes: bytes.to_vec(), ends_word };
-            }
-        }
-        // The one letter that looks like a fault when it is shown, inside a word and at its end.
-        let token = u16::try_from(id).ok().and_then(|id| instant_clip_tokenizer::Token::from_u16(id, self.shipped));
-        let ends_word = self.shipped.decode(token).ends_with(' ');
-        Piece { bytes: char::REPLACEMENT_CHARACTER.to_string().into_bytes(), ends_word }
-    }
 }
