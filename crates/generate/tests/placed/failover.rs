@@ -1,5 +1,6 @@
 //! Devices that fail in the middle of a run. What a user would lose: the picture, and the steps that were done.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use impasto_backend::cpu::{CpuOptions, Precision};
@@ -284,32 +285,35 @@ fn fault(device: &'static str, kind: Kind, at: usize) -> Fault {
     Fault { device, kind, at, times: 1 }
 }
 
-#[test]
-fn whatever_fails_once_the_picture_is_made_and_no_step_is_lost() {
-    let (_folder, model) = open(&Small::sd1());
-    let want = paint(&model, &Script::new(&[], false), Precision::F32, &EVERYWHERE).made.expect("nothing fails");
-    // Modules are packed and prepared one after the other: the encoder, the diffusion model, the decoder.
-    let mut cases = vec![(Kind::Closed, 0)];
-    cases.extend(
-        [Kind::Pack, Kind::Prepare, Kind::Unable].into_iter().flat_map(|kind| (0..3).map(move |at| (kind, at))),
-    );
-    cases.extend(moments().into_iter().flat_map(|at| [(Kind::Lost, at), (Kind::Wrong, at)]));
-    for (kind, at) in cases {
-        // In 32-bit floats from the beginning a number that is none is another device's business.
-        let script = Script::new(&[fault("vulkan0", kind, at)], kind == Kind::Wrong);
-        let came = paint(&model, &script, Precision::F32, &EVERYWHERE);
-        let made = came.made.unwrap_or_else(|e| panic!("{kind:?} {at}: {e}"));
-        let found = psnr(&want, &made);
-        assert!(found >= 45.0, "{kind:?} {at}: {found:.1} dB");
-        assert_eq!(came.steps, [0, 1, 2, 3], "{kind:?} {at}");
-        let [note] = &came.notes[..] else { panic!("{kind:?} {at}: {:?}", came.notes) };
-        assert!(note.contains("vulkan0") && note.contains("going on: ") && note.contains(" MB"), "{note}");
-        let stays = matches!(kind, Kind::Pack | Kind::Prepare);
-        let opened = script.opened.lock().expect("no panic").clone();
-        assert_eq!(opened[0], "vulkan0", "{kind:?} {at}");
-        if !stays {
-            assert!(opened.len() == 1 || opened[1] == "vulkan1", "{kind:?} {at}: {opened:?}");
-            assert!(note.contains(" on cpu ") || note.contains(" on vulkan1 "), "{note}");
+impasto_testkit::trial! {
+    fn whatever_fails_once_the_picture_is_made_and_no_step_is_lost(every: usize = 6, 1) {
+        let (_folder, model) = open(&Small::sd1());
+        let want = paint(&model, &Script::new(&[], false), Precision::F32, &EVERYWHERE).made.expect("nothing fails");
+        // Modules are packed and prepared one after the other: the encoder, the diffusion model, the decoder.
+        let mut cases = vec![(Kind::Closed, 0)];
+        cases.extend(
+            [Kind::Pack, Kind::Prepare, Kind::Unable].into_iter().flat_map(|kind| (0..3).map(move |at| (kind, at))),
+        );
+        cases.extend(moments().into_iter().flat_map(|at| [(Kind::Lost, at), (Kind::Wrong, at)]));
+        // Other ones in each run.
+        let first = RandomState::new().hash_one(0) as usize % every;
+        for (kind, at) in cases.into_iter().skip(first).step_by(every) {
+            // In 32-bit floats from the beginning a number that is none is another device's business.
+            let script = Script::new(&[fault("vulkan0", kind, at)], kind == Kind::Wrong);
+            let came = paint(&model, &script, Precision::F32, &EVERYWHERE);
+            let made = came.made.unwrap_or_else(|e| panic!("{kind:?} {at}: {e}"));
+            let found = psnr(&want, &made);
+            assert!(found >= 45.0, "{kind:?} {at}: {found:.1} dB");
+            assert_eq!(came.steps, [0, 1, 2, 3], "{kind:?} {at}");
+            let [note] = &came.notes[..] else { panic!("{kind:?} {at}: {:?}", came.notes) };
+            assert!(note.contains("vulkan0") && note.contains("going on: ") && note.contains(" MB"), "{note}");
+            let stays = matches!(kind, Kind::Pack | Kind::Prepare);
+            let opened = script.opened.lock().expect("no panic").clone();
+            assert_eq!(opened[0], "vulkan0", "{kind:?} {at}");
+            if !stays {
+                assert!(opened.len() == 1 || opened[1] == "vulkan1", "{kind:?} {at}: {opened:?}");
+                assert!(note.contains(" on cpu ") || note.contains(" on vulkan1 "), "{note}");
+            }
         }
     }
 }
