@@ -212,7 +212,9 @@ inside_of() {
 table=() failed=0
 try() {
     local result=passed log=${3#tools/} picture=$work/$1/srv/impasto/output.png
-    log=${out:-$work}/$1-${log%%.*}.log
+    log=${log%%.*}
+    case $3 in *--long) log+=-long ;; esac
+    log=${out:-$work}/$1-$log.log
     begin "$3, as $2 ($log)"
     if ! inside_of "$1" "$2" "$3" >"$log" 2>&1; then
         result=FAILED

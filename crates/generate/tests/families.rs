@@ -3,6 +3,7 @@
 //!
 //! `tools/family_fixtures.py` made the pictures, with torch's CPU noise and the same weights, which come from tensors' names.
 
+use impasto_testkit::psnr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -55,12 +56,6 @@ fn paint(model: &Arc<Model>, settings: &Settings, precision: Precision) -> Resul
         Ok(true)
     })?;
     Ok(made.expect("a picture is ready"))
-}
-
-fn psnr(a: &[u8], b: &[u8]) -> f64 {
-    assert_eq!(a.len(), b.len(), "pictures of two sizes");
-    let error: f64 = a.iter().zip(b).map(|(&x, &y)| (f64::from(x) - f64::from(y)).powi(2)).sum();
-    10.0 * (255.0 * 255.0 * a.len() as f64 / error).log10()
 }
 
 fn open(paths: &ModelPaths) -> Arc<Model> {

@@ -3,6 +3,7 @@
 //!
 //! `tools/lora_fixtures.py` made the pictures; weights of models and LoRAs come from tensors' names.
 
+use impasto_testkit::psnr;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -86,12 +87,6 @@ fn paint(model: &Arc<Model>, settings: &Settings) -> Result<Picture, GenerateErr
         Ok(true)
     })?;
     Ok(made.expect("a picture is ready"))
-}
-
-fn psnr(a: &[u8], b: &[u8]) -> f64 {
-    assert_eq!(a.len(), b.len(), "pictures of two sizes");
-    let error: f64 = a.iter().zip(b).map(|(&x, &y)| (f64::from(x) - f64::from(y)).powi(2)).sum();
-    10.0 * (255.0 * 255.0 * a.len() as f64 / error).log10()
 }
 
 fn open(path: &Path) -> Arc<Model> {

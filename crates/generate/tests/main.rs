@@ -1,5 +1,7 @@
 //! Pictures, made: prompts, sampling, placement, pipelines.
 
+#[cfg(target_os = "linux")]
+mod backends;
 mod checks;
 mod damage;
 mod engine;

@@ -1,13 +1,12 @@
 //! Whole models on a Vulkan device against the CPU. What a user would lose: the same picture on a GPU.
 #![cfg(target_os = "linux")]
 
+use crate::backends::{cpu, psnr, vulkan};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
-use impasto_backend::vulkan::untried;
-use impasto_backend::{Backend, DeviceOptions};
-use impasto_device::{DeviceInfo, DeviceKind};
+use impasto_backend::Backend;
+use impasto_backend::cpu::Precision;
 use impasto_generate::picture::Picture;
 use impasto_generate::place::{Placement, SplitMode};
 use impasto_generate::settings::Settings;
@@ -16,22 +15,6 @@ use impasto_graph::Storage;
 use impasto_model::{Model, ModelPaths};
 use impasto_testkit::model::Small;
 use impasto_testkit::model::families::SmallFlow;
-
-fn vulkan(precision: Precision) -> Arc<dyn Backend> {
-    let needs =
-        "a Vulkan device is needed: install libvulkan1 and mesa-vulkan-drivers (tools/test.sh does so on Debian)";
-    let wanted = std::env::var("IMPASTO_TEST_DEVICE").ok();
-    let is_it = |device: &DeviceInfo| match &wanted {
-        Some(label) => device.label.contains(label),
-        None => device.kind == DeviceKind::Software,
-    };
-    let found = untried().expect(needs).into_iter().find(is_it).expect(needs);
-    impasto_backend::open(&found, &DeviceOptions { precision, ..DeviceOptions::default() }).expect("it opens")
-}
-
-fn cpu() -> Arc<dyn Backend> {
-    Arc::new(Cpu::new(&CpuOptions { precision: Precision::F32, ..CpuOptions::default() }).expect("there is a CPU"))
-}
 
 fn paint(model: &Arc<Model>, backend: &Arc<dyn Backend>, prompt: &str) -> Picture {
     paint_and_count(model, backend, prompt).0
@@ -62,11 +45,6 @@ fn run_job(job: &Job, backend: &Arc<dyn Backend>) -> (Picture, usize) {
     })
     .unwrap_or_else(|e| panic!("{e}"));
     (made.expect("a picture is ready"), left)
-}
-
-fn psnr(a: &Picture, b: &Picture) -> f64 {
-    let error: f64 = a.rgb.iter().zip(&b.rgb).map(|(&x, &y)| (f64::from(x) - f64::from(y)).powi(2)).sum();
-    10.0 * (255.0 * 255.0 * a.rgb.len() as f64 / error.max(1e-9)).log10()
 }
 
 impasto_testkit::trial! {

@@ -1,5 +1,6 @@
 //! The command as a user meets it: what it prints, and what it says when something is wrong.
 
+use crate::world::text;
 use std::process::{Command, Output};
 
 fn impasto(args: &[&str], cpu: Option<&str>) -> Output {
@@ -9,10 +10,6 @@ fn impasto(args: &[&str], cpu: Option<&str>) -> Output {
         command.env("IMPASTO_CPU", cpu);
     }
     command.output().expect("the program starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `impasto convert` as a user meets it. What a user would lose: a model on a full disk, or after Ctrl-C, that looks whole and is not.
 
+use crate::world::text;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -11,10 +12,6 @@ fn model() -> PathBuf {
 
 fn impasto(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_impasto")).args(args).output().expect("the program starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn names(folder: &Path) -> Vec<String> {

@@ -1,5 +1,6 @@
 //! `impasto kernel opt` and `impasto kernel diff`, as somebody meets them who has a module of another compiler.
 
+use crate::world::text;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -19,10 +20,6 @@ fn impasto(args: &[&str], input: &[u8]) -> Output {
     let out = child.wait_with_output().expect("it ends");
     writer.join().expect("the input was given");
     out
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn json(line: &str) -> serde_json::Value {

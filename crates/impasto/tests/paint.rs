@@ -1,5 +1,6 @@
 //! `impasto generate` as a user meets it: exit codes, files, what is said where, and what is refused. The model inside the program paints.
 
+use crate::world::text;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -13,10 +14,6 @@ fn command(folder: &Path, args: &[&str]) -> Command {
 
 fn run(folder: &Path, args: &[&str]) -> Output {
     command(folder, args).output().expect("the program starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn code(out: &Output) -> Option<i32> {

@@ -1,5 +1,6 @@
 //! `impasto plan` as a user meets it: the table, JSON, exit codes, and errors that point at what is wrong. The model inside the program is planned.
 
+use crate::world::text;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -7,10 +8,6 @@ fn run(folder: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_impasto"));
     command.args(args).current_dir(folder).env("HOME", folder).env_remove("XDG_CONFIG_HOME").env_remove("IMPASTO_CPU");
     command.env("XDG_CACHE_HOME", folder.join("cache")).output().expect("the program starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn planned(folder: &Path, args: &[&str]) -> serde_json::Value {

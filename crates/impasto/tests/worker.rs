@@ -4,6 +4,7 @@
 //! `IMPASTO_ALL_DEATHS=1` takes that one, with 100 faults at random submissions and 50 signals at random moments.
 #![cfg(target_os = "linux")]
 
+use impasto_testkit::psnr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -85,11 +86,6 @@ fn text(output: &Output) -> String {
 
 fn pixels(path: &Path) -> Vec<u8> {
     image::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display())).to_rgb8().into_raw()
-}
-
-fn psnr(a: &[u8], b: &[u8]) -> f64 {
-    let error: f64 = a.iter().zip(b).map(|(&x, &y)| (f64::from(x) - f64::from(y)).powi(2)).sum();
-    10.0 * (255.0 * 255.0 * a.len() as f64 / error.max(1e-9)).log10()
 }
 
 /// The lines that tell of what went wrong.

@@ -69,6 +69,13 @@ macro_rules! trial {
     };
 }
 
+/// How near two pictures are, in decibels.
+pub fn psnr(a: &[u8], b: &[u8]) -> f64 {
+    assert_eq!(a.len(), b.len(), "pictures of two sizes");
+    let error: f64 = a.iter().zip(b).map(|(&x, &y)| (f64::from(x) - f64::from(y)).powi(2)).sum();
+    10.0 * (255.0 * 255.0 * a.len() as f64 / error.max(1e-9)).log10()
+}
+
 /// The files of file tests in a folder, sorted: all, of which there must be `least`, or those whose names contain what `IMPASTO_FILE_TEST` says.
 pub fn file_tests(folder: &str, least: usize) -> Vec<PathBuf> {
     let wanted = std::env::var("IMPASTO_FILE_TEST").ok();

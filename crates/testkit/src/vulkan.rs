@@ -12,7 +12,7 @@ macro_rules! in_child {
     };
 }
 
-/// What [`in_child`](crate::in_child) calls with the path of the test.
+/// Called by [`in_child`] with the path of the test.
 pub fn is_child(test: &str) -> bool {
     if std::env::var_os("IMPASTO_IN_CHILD").is_some() {
         return true;

@@ -8,14 +8,13 @@ mod quantised;
 mod second_picture;
 mod sweep;
 
+use crate::backends::{cpu, found, psnr};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use impasto_backend::cpu::{Cpu, CpuOptions, Precision};
-use impasto_backend::vulkan::untried;
-use impasto_backend::{Backend, DeviceOptions};
-use impasto_device::{DeviceInfo, DeviceKind};
+use impasto_backend::Backend;
+use impasto_backend::cpu::Precision;
 use impasto_generate::picture::Picture;
 use impasto_generate::place::{Place, Placement};
 use impasto_generate::settings::Settings;
@@ -24,26 +23,9 @@ use impasto_model::{Model, ModelPaths, NetworkId};
 use impasto_testkit::model::generated::numbers;
 use impasto_testkit::model::{Small, write_safetensors};
 
-/// The software device, or the one that `IMPASTO_TEST_DEVICE` names.
-fn found() -> DeviceInfo {
-    let needs =
-        "a Vulkan device is needed: install libvulkan1 and mesa-vulkan-drivers (tools/test.sh does so on Debian)";
-    let wanted = std::env::var("IMPASTO_TEST_DEVICE").ok();
-    let is_it = |device: &DeviceInfo| match &wanted {
-        Some(label) => device.label.contains(label),
-        None => device.kind == DeviceKind::Software,
-    };
-    untried().expect(needs).into_iter().find(is_it).expect(needs)
-}
-
-/// That device, in 32-bit floats.
+/// The software device in 32-bit floats.
 fn vulkan() -> Arc<dyn Backend> {
-    let options = DeviceOptions { precision: Precision::F32, ..DeviceOptions::default() };
-    impasto_backend::open(&found(), &options).expect("it opens")
-}
-
-fn cpu() -> Arc<dyn Backend> {
-    Arc::new(Cpu::new(&CpuOptions { precision: Precision::F32, ..CpuOptions::default() }).expect("there is a CPU"))
+    crate::backends::vulkan(Precision::F32)
 }
 
 fn open(small: &Small) -> (tempfile::TempDir, Arc<Model>) {
@@ -108,9 +90,4 @@ fn paint(job: &Job, places: &Placement) -> Result<Picture, GenerateError> {
         Ok(true)
     })?;
     Ok(made.expect("a picture is ready"))
-}
-
-fn psnr(a: &Picture, b: &Picture) -> f64 {
-    let error: f64 = a.rgb.iter().zip(&b.rgb).map(|(&x, &y)| (f64::from(x) - f64::from(y)).powi(2)).sum();
-    10.0 * (255.0 * 255.0 * a.rgb.len() as f64 / error.max(1e-9)).log10()
 }
