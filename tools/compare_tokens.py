@@ -92,7 +92,8 @@ def white(rng):
 
 def specials(rng):
     cut = lambda text: text if rng.random() < 0.7 else text[:rng.randrange(len(text) + 1)]
-    return "".join(cut(rng.choice(SPECIAL + PICKED)) + rng.choice(SPACES) for _ in range(rng.randint(1, 3)))
+    one = lambda: rng.choice(SPECIAL + PICKED) if rng.random() < 0.8 else rng.choice(["<|EndOfText|>", "<|STARTOFTEXT|>", "<|endoftext|>"])
+    return "".join(cut(one()) + rng.choice(SPACES) for _ in range(rng.randint(1, 3)))
 
 
 def anything(rng):

@@ -212,5 +212,10 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
         Regex::new(r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+")
             .expect("the program's own pattern")
     });
-    WORDS.find_iter(text).map(|word| word.as_str())
+    // A special token that is not looked for (in another case, say) is cut from what follows it, and then into words itself.
+    WORDS.find_iter(text).map(|word| word.as_str()).flat_map(|word| {
+        let (head, rest) = word.split_at(if [START, STOP].contains(&word) { "<|".len() } else { word.len() });
+        let (middle, tail) = rest.split_at(rest.len().saturating_sub("|>".len()));
+        [head, middle, tail].into_iter().filter(|word| !word.is_empty())
+    })
 }
