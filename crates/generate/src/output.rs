@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use impasto_store::Claim;
+
 use crate::picture::{Format, PictureError};
 use crate::saved_run::run_file;
 
@@ -43,7 +45,11 @@ impl OutputFiles {
 
     /// The same, and what unfinished runs have kept beside such pictures is not overwritten either.
     pub(crate) fn sparing_runs(self, count: usize) -> Result<OutputFiles, PictureError> {
-        let unfinished = self.meant(count).map(|path| (run_file(&path), path)).find(|(state, _)| state.exists());
+        // One that another process is making now is not unfinished: that process holds the claim until its state is gone.
+        let abandoned =
+            |state: &Path, path: &Path| state.exists() && Claim::of(path).is_some_and(|_claim| state.exists());
+        let runs = self.meant(count).map(|path| (run_file(&path), path));
+        let unfinished = runs.into_iter().find(|(state, path)| abandoned(state, path));
         match unfinished {
             Some((state, path)) => Err(PictureError::Unfinished { path, state }),
             None => Ok(OutputFiles { spares_runs: true, ..self }),

@@ -274,6 +274,19 @@ fn two_processes_with_one_output_make_two_pictures() {
     both.iter().for_each(|out| assert!(out.status.success(), "{}", said(out)));
     assert_eq!(pixels(&at("one.png")), pixels(&at("one_2.png")));
 
+    // One that comes when the other has kept a step takes another name, too.
+    let first = command(folder.path(), &paint("200", "late.png")).stderr(Stdio::null()).spawn();
+    let mut first = first.expect("it starts");
+    let begun = Instant::now();
+    while !at("late.latent.safetensors").exists() && begun.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let late = run(folder.path(), &paint("2", "late.png"));
+    assert!(late.status.success() && at("late_2.png").exists(), "{}", said(&late));
+    first.kill().and_then(|()| first.wait()).expect("it is ours");
+    let refused = run(folder.path(), &paint("2", "late.png"));
+    assert!(said(&refused).contains("was begun and not finished"), "{}", said(&refused));
+
     // Asked to overwrite, both mean the same file: one of them makes it, or one after the other.
     let both = [begin(&["--force"]), begin(&["--force"])].map(|child| child.wait_with_output().expect("it ends"));
     assert!(both.iter().any(|out| out.status.success()));
