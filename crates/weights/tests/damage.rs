@@ -73,7 +73,7 @@ const WORDS: [&[u8]; 38] = [
 ];
 
 impasto_testkit::trial! {
-    fn damaged_files_never_panic(cases: u64 = 1_000, 12_000) {
+    fn damaged_files_never_panic(cases: u64 = 1_000, 40_000) {
         let folder = TempDir::new().expect("a temporary folder");
         let path = folder.path().join("m.safetensors");
         let (mut accepted, mut refused) = (0, 0);
@@ -126,7 +126,7 @@ fn check(model: &Checkpoint, length: usize) {
 
 impasto_testkit::trial! {
     /// An index names files: whatever it says, only its own folder is looked at.
-    fn damaged_indices_never_panic(cases: u64 = 1_000, 5_000) {
+    fn damaged_indices_never_panic(cases: u64 = 1_000, 15_000) {
         let folder = TempDir::new().expect("a temporary folder");
         let shard = br#"{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}"#;
         fs::write(folder.path().join("m-1.safetensors"), file(shard, 2)).expect("writable");

@@ -140,7 +140,7 @@ const WORDS: [&[u8]; 40] = [
 ];
 
 impasto_testkit::trial! {
-    fn random_damage_is_harmless(cases: u64 = 60_000, 1_200_000) {
+    fn random_damage_is_harmless(cases: u64 = 60_000, 1_500_000) {
         let files = fixtures();
         let (mut accepted, mut refused) = (0u64, 0u64);
         let cases = Damage::run(cases, |damage| {
