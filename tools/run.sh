@@ -11,5 +11,4 @@ tools=$(dirname "${BASH_SOURCE[0]}")
 # What is printed to stdout is the picture's name.
 setup "" >&2
 [ $# -gt 0 ] || set -- "a red house under a yellow sun by the sea"
-# The package alone: with the whole workspace it would get the faults that its tests have.
 cargo run --release --locked --manifest-path "$tools/../Cargo.toml" -p impasto -- generate "$@"

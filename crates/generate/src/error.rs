@@ -128,7 +128,7 @@ pub enum GenerateError {
 }
 
 impl GenerateError {
-    /// What it means that there is no plan.
+    /// Tells a model that does not fit from a wrong plan.
     pub(crate) fn no_plan(module: NetworkId, device: &str, source: PlanError) -> GenerateError {
         let device = device.to_owned();
         match source.is_fault() {

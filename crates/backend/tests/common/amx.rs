@@ -31,7 +31,7 @@ extern "C" fn handle(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc
     // SAFETY: the kernel hands out a valid context; `step` reads the instruction that it points to.
     unsafe {
         let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
-        // Tile instructions stand together: one trap serves all that follow, since a trap costs tens of microseconds in a virtual machine.
+        // One trap serves a run of tile instructions: a trap costs tens of microseconds in a virtual machine.
         let known = TILES.with(|tiles| {
             let tiles = &mut *tiles.get();
             let known = step(registers, tiles);

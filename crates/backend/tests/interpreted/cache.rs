@@ -30,7 +30,7 @@ fn kept(folder: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// What was kept was compiled without being verified: a user who asks for that would have it of some kernels only.
+/// Cached kernels were compiled unverified, so `--verify` compiles every kernel anew.
 #[test]
 fn verified_kernels_are_compiled_anew() -> Result<(), GraphError> {
     let folder = tempfile::tempdir().expect("a folder");

@@ -222,7 +222,7 @@ fn readable_as_usual(file: &tempfile::NamedTempFile) {
     let _ = file;
 }
 
-/// Bytes of the longest text that a picture is asked for; a longer one, also one that is packed into a few bytes, is none.
+/// Longest text read from a picture, in bytes after decompression; a longer one is ignored.
 const MOST_TEXT: usize = 1 << 20;
 
 /// What a PNG, JPEG or WebP says of how it was made, where webui keeps that.
@@ -276,7 +276,7 @@ mod tests {
 
     use super::*;
 
-    /// What a picture that somebody sends could cost.
+    /// A compressed text of a few kilobytes could take gigabytes.
     #[test]
     fn a_text_of_more_than_a_mebibyte_is_none() {
         let file = |text: ITXtChunk, is_plain: bool| {

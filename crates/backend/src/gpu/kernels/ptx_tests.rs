@@ -63,7 +63,7 @@ fn every_kernel_is_assembled() {
     }
 }
 
-/// A user who asks for `--verify` would otherwise look for a fault in other modules than those that are shipped. Prints what it costs.
+/// Verification changes no module: `--verify` looks for faults in what is shipped. Prints the cost.
 #[test]
 fn verified_modules_have_the_same_bytes() {
     let all = all().unwrap_or_else(|e| panic!("{e}"));
